@@ -58,6 +58,9 @@ class App(Declarations):
         Whether there is a task for each partition (``"partition"``) or for each container (``"container"``).
     startpoints
         The kinds of startpoint that the app defines, see ``hr.startpoints.CustomStartpoint``.
+    system
+        Where the app keeps its intermediate streams and changelogs, and the streams that name no system: by default in
+        the embedded log under ``home``, which one machine has. ``hr.io.kafka_log(...)``: in Kafka.
 
     Examples
     --------

@@ -5,6 +5,7 @@ from headrace.api.delta import delta
 from headrace.api.descriptors import csv, files, log, memory, sql
 from headrace.api.formats import avro, changelog, debezium, json_schema, protobuf, registry
 from headrace.api.kafka import kafka
+from headrace.api.kafka_log import kafka_log
 from headrace.api.kinesis import kinesis
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "files",
     "json_schema",
     "kafka",
+    "kafka_log",
     "kinesis",
     "log",
     "memory",

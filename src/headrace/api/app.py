@@ -32,6 +32,7 @@ from headrace.api.system_descriptor import (
     OutputDescriptor,
     Start,
     SystemDescriptor,
+    internal_system,
 )
 from headrace.api.table_checks import declared_table, remote_table
 from headrace.api.tasks import Task
@@ -71,9 +72,11 @@ class Declarations:
         drain_timeout: Duration = "30s",
         grouping: Grouping = _DEFAULTS.grouping,
         startpoints: Sequence[type[CustomStartpoint]] = (),
+        system: SystemDescriptor | SystemSpec | None = None,
     ) -> None:
         with Declaring("App") as here:
             check_id("app name", name)
+            internal = None if system is None else internal_system(system, name)
             check_partitions(intermediate_partitions, "intermediate_partitions")
             if isinstance(ahead_bytes_max, bool) or not isinstance(ahead_bytes_max, int) or ahead_bytes_max < 1:
                 raise DeclarationError(f"ahead_bytes_max={ahead_bytes_max!r} is not a number of bytes")
@@ -90,6 +93,7 @@ class Declarations:
                 drain_timeout_ms=to_ms(drain_timeout, "drain_timeout", minimum=1),
                 grouping=one_of("grouping", grouping, Grouping),
                 startpoints=check_customs(startpoints),
+                internal=internal,
             )
             self._draft = Draft(name, settings, here)
 

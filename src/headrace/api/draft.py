@@ -38,8 +38,8 @@ class Draft:
         self.streams: dict[str, StreamSpec] = {}
         self.tables: dict[str, TableSpec] = {}
         self.windows_without_aggregates: dict[str, Location] = {}
-        self.default_system = SystemSpec("log", "log", {"root": f"{settings.home}/streams"})
-        self._systems: dict[str, SystemSpec] = {"log": self.default_system}
+        self.default_system = settings.internal_system()
+        self._systems: dict[str, SystemSpec] = {self.default_system.name: self.default_system}
         self._claims: dict[str, _Claim] = {}
         self._numbers: Counter[str] = Counter()
 

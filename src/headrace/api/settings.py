@@ -7,6 +7,7 @@ from typing import Literal
 
 from headrace.core.home import DEFAULT_HOME
 from headrace.core.url import SecretUrl
+from headrace.systems.home_log import home_log
 from headrace.systems.positions import Customs
 from headrace.systems.registry import SystemSpec
 
@@ -49,4 +50,4 @@ class Settings:
 
     def internal_system(self) -> SystemSpec:
         """Where intermediate streams and changelogs are kept: by default in the embedded log under ``home``."""
-        return self.internal or SystemSpec("log", "log", {"root": f"{self.home}/streams"})
+        return self.internal or home_log(self.home)

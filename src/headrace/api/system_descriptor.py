@@ -10,7 +10,7 @@ from headrace.api.rows import SchemaLike
 from headrace.core.errors import DeclarationError
 from headrace.serdes.dtypes import Columns
 from headrace.serdes.schema import Schema
-from headrace.systems.registry import SystemSpec
+from headrace.systems.registry import SystemSpec, keeps_rows
 
 Start = Literal["oldest", "upcoming"]
 
@@ -77,3 +77,21 @@ class OutputDescriptor(SystemDescriptor, Protocol):
     def output_system(self, stream_id: str) -> SystemSpec:
         """The output's system. Raises ``DeclarationError`` for what only inputs have."""
         ...
+
+
+def internal_system(system: object, app: str) -> SystemSpec:
+    """The record system in which an app keeps what is its own. Raises ``DeclarationError`` for anything else."""
+    if isinstance(system, SystemSpec):
+        spec = system
+    elif callable(describe := getattr(system, "system", None)):
+        spec = describe(app)
+    else:
+        raise DeclarationError(f"system= takes a system, not {type(system).__name__}", hint=_INTERNAL)
+    if keeps_rows(spec):
+        raise DeclarationError(
+            f"an app can't keep its own streams in {spec.name!r}, which keeps rows and not frames", hint=_INTERNAL
+        )
+    return spec
+
+
+_INTERNAL = 'write system=hr.io.kafka_log("host:9092"), or leave it out: then it is the embedded log under home'

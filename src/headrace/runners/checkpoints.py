@@ -30,6 +30,7 @@ from headrace.runtime.state.task_state import Snapshot
 from headrace.systems.base import Edge, Extent, Records
 from headrace.systems.log.layout import StreamFolder
 from headrace.systems.log.system import LogSystem
+from headrace.systems.whole import polled_to
 
 _CHANGELOG = re.compile(r"(.+)-changelog(?:\.[0-9]+)?")
 _READ_BYTES = 8 << 20
@@ -286,14 +287,10 @@ def _records(system: LogSystem, ssp: SSP, start: Offset, end: Offset) -> Iterato
     consumer = system.consumer()
     try:
         consumer.register(ssp, Edge.OLDEST if start == 0 else start)
-        while consumer.position(ssp) < end:
-            polled = consumer.poll([ssp], _READ_BYTES)
-            if not polled:
-                return  # the rest is an unfinished append
-            for records in polled:
-                if isinstance(records, Records):
-                    for offset, payload in zip(records.offsets, records.payloads, strict=True):
-                        yield offset, decode_header(payload), payload
+        for records in polled_to(consumer, ssp, end, _READ_BYTES):
+            if isinstance(records, Records):
+                for offset, payload in zip(records.offsets, records.payloads, strict=True):
+                    yield offset, decode_header(payload), payload
     finally:
         consumer.close()
 

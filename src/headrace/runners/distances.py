@@ -14,6 +14,7 @@ from headrace.systems.base import Consumer, Records, Rows
 from headrace.systems.moments import is_moment
 from headrace.systems.registry import SystemSpec, keeps_rows
 from headrace.systems.row_cuts import height_before
+from headrace.systems.whole import polled_to
 
 COUNT_BYTES_MAX = 64 << 20
 """Messages are counted by reading them; beyond this many bytes of a partition they aren't."""
@@ -66,18 +67,14 @@ def lag(connections: Connections, spec: SystemSpec, ssp: SSP, start: Offset, end
 
 def _count(consumer: Consumer, ssp: SSP, end: Offset) -> int | None:
     messages, read = 0, 0
-    while consumer.position(ssp) < end:
-        polled = consumer.poll([ssp], _POLL_BYTES)
-        if not polled:
-            break  # the rest is an unfinished append
-        for found in polled:
-            if isinstance(found, Records):
-                within = [p for offset, p in zip(found.offsets, found.payloads, strict=True) if offset < end]
-                messages += sum(_rows_in(payload) for payload in within)
-                read += sum(map(len, within))
-            elif isinstance(found, Rows):
-                messages += height_before(found, end) + sum(record.offset < end for record in found.bad)
-                read += int(found.frame.estimated_size())
+    for found in polled_to(consumer, ssp, end, _POLL_BYTES):
+        if isinstance(found, Records):
+            within = [p for offset, p in zip(found.offsets, found.payloads, strict=True) if offset < end]
+            messages += sum(_rows_in(payload) for payload in within)
+            read += sum(map(len, within))
+        elif isinstance(found, Rows):
+            messages += height_before(found, end) + sum(record.offset < end for record in found.bad)
+            read += int(found.frame.estimated_size())
         if read > COUNT_BYTES_MAX:
             return None
     return messages

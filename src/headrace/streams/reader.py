@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 import polars as pl
 
+from headrace.api.system_descriptor import SystemDescriptor
 from headrace.checkpoint.record import ReaderPosition
 from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DataError, FrameError, UsageError
@@ -26,8 +27,9 @@ from headrace.core.readable import readable
 from headrace.serdes.ipc import concat_rows, decode_rows
 from headrace.serdes.schema import filled_up
 from headrace.streams.frames import UNWATCHED_WAIT_MS, WAIT_MS, CommittedGate, Frame, FrameReader, Gate, OpenGate
-from headrace.streams.place import LOG, open_log, require_stream
+from headrace.streams.place import opened, require_stream
 from headrace.systems.base import Consumer
+from headrace.systems.registry import SystemSpec
 
 POSITION_FORMAT = 1
 
@@ -41,7 +43,13 @@ class _Position(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     partitions: tuple[ReaderPosition, ...]
 
 
-def read_stream(name: str, *, committed: bool = True, home: str | Path | None = None) -> pl.DataFrame:
+def read_stream(
+    name: str,
+    *,
+    committed: bool = True,
+    home: str | Path | None = None,
+    system: SystemDescriptor | SystemSpec | None = None,
+) -> pl.DataFrame:
     """Return all rows that a stream holds now, in the order of partitions and offsets.
 
     Parameters
@@ -53,6 +61,8 @@ def read_stream(name: str, *, committed: bool = True, home: str | Path | None = 
         taken back.
     home
         The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+    system
+        What has the stream in place of that log, such as ``hr.io.kafka_log(...)``.
 
     Returns
     -------
@@ -63,7 +73,7 @@ def read_stream(name: str, *, committed: bool = True, home: str | Path | None = 
     >>> hr.streams.read_stream("orders").rows()
     [('ann', 5.0), ('ann', 2.0)]
     """
-    reader = StreamReader(name, committed=committed, home=home)
+    reader = StreamReader(name, committed=committed, home=home, system=system)
     tables = [batch for partition in range(reader.partitions) for batch in reader.batches_of(partition)]
     if not tables:
         return pl.DataFrame(schema=reader.columns or {})
@@ -89,6 +99,8 @@ class StreamReader:
         What ``position()`` of another reader of this stream returned; it goes before ``start``.
     home
         The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+    system
+        What has the stream in place of that log, such as ``hr.io.kafka_log(...)``.
 
     Examples
     --------
@@ -109,10 +121,11 @@ class StreamReader:
         start: Literal["oldest", "upcoming"] = "oldest",
         from_position: str | None = None,
         home: str | Path | None = None,
+        system: SystemDescriptor | SystemSpec | None = None,
     ) -> None:
         home = home_of(home)
-        self._system = open_log(home)
-        self.stream = StreamId(LOG, name)
+        system_name, self._system = opened(system, home)
+        self.stream = StreamId(system_name, name)
         info = require_stream(self._system, self.stream, home)
         self.partitions = info.partitions
         self.columns = info.columns

@@ -1,4 +1,4 @@
-"""The contracts of a system: admin, consumer, and producer or target.
+"""The contracts of a system: admin, consumer, and producer or target (``targets``).
 
 ``headrace.testing.check_system`` checks that an implementation keeps what the docstrings here promise. The memory
 system is the reference. Nothing in these contracts names a vendor's type.
@@ -21,6 +21,8 @@ import polars as pl
 
 from headrace.core.errors import StreamNotFoundError, TrimmedOffsetError, UnsupportedPositionError, UsageError
 from headrace.core.ids import SSP, Offset
+from headrace.systems.targets import Lookup as Lookup  # noqa: PLC0414 - also found here
+from headrace.systems.targets import Target as Target  # noqa: PLC0414
 
 
 class Edge(Enum):
@@ -184,6 +186,13 @@ class Consumer(Protocol):
         """
         ...
 
+    def arriving(self, ssp: SSP, ms: float) -> bool:
+        """Wait until more of the partition has come, at most so long. False: what is there, ``poll`` returns at once.
+
+        Where a broker is asked, a poll may return nothing although records are there: those are still on their way.
+        """
+        return False
+
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
         """Return how far it is from the position, or from the earlier offset ``since``, to the end of the partition.
 
@@ -281,63 +290,6 @@ class Producer(Protocol):
         ...
 
 
-class Target(Protocol):
-    """A foreign system for results that stores each writer's position in one transaction with the data.
-
-    A writer is named by ids joined with ``/``; its versions rise. A version is published again whenever it isn't known
-    whether it arrived, possibly by a zombie long after. The stored position decides whether it counts, not the caller.
-    ``headrace.testing.contracts.check_target`` checks implementations. One thread uses a target. One without
-    transactions keeps no positions: rows may arrive again, and the ``SystemSpec`` says so (``may_repeat``).
-    """
-
-    def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows of a version as ``publish`` will get them. It isn't committed yet.
-
-        Raises ``DataError`` for what can't be published: once it is committed, no other version of the app can help.
-        """
-        return rows
-
-    def prepare(self, writer: str, published: int) -> float | None:
-        """Find the position; returns as ``publish`` does. Raises if it is below ``published``, which a commit names."""
-        return None
-
-    def position(self, writer: str) -> int:
-        """Return the highest version that ``writer`` has published; -1 if there is none, or if none is kept."""
-        ...
-
-    def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
-        """Add the rows and set the writer's position to ``version``, both or neither, durably, before returning.
-
-        Does nothing if the position is already ``version`` or higher; the transaction itself checks this. ``rows`` are
-        pieces of one table, at least one. Raises an error whose ``retry`` says whether the same call may succeed later;
-        even then the call may have succeeded. Must not block for more than seconds.
-
-        A target may work in the background, or take a version in parts if it has no transactions: it returns after
-        how many milliseconds to make the same call again, and None when it has everything.
-        """
-        ...
-
-    def close(self) -> None:
-        """Release everything. Called once."""
-        ...
-
-
-class Lookup(Protocol):
-    """Looks rows up by their keys. One thread uses it at a time; it connects when it is first used."""
-
-    def read(self, keys: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows with these keys, in the requested columns. The keys are distinct and not null.
-
-        Raises an error whose ``retry`` says whether the same call may succeed later. Must not block for more than
-        seconds.
-        """
-        ...
-
-    def close(self) -> None:
-        """Release everything. Called once, possibly from another thread, and while ``read`` is running."""
-        ...
-
-
 class Admin(Protocol):
     """Metadata and management of a system's streams."""
 
@@ -431,7 +383,10 @@ class Admin(Protocol):
         ...
 
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
-        """Publish the position of the readers of ``group``, for back-pressure and lag. Cheap and approximate."""
+        """Publish the position of the readers of ``group``, for back-pressure and lag. Cheap and approximate.
+
+        It needn't wait until others see it; they do soon.
+        """
         ...
 
     def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
@@ -445,6 +400,20 @@ class Admin(Protocol):
     def close(self) -> None:
         """Release what the admin holds, after what it was told to report. It may be used again."""
         return
+
+    def unread(self, stream: str, group: str) -> builtins.list[int]:
+        """Return about how many bytes of each partition the readers of ``group`` have yet to read.
+
+        Cheap: a run loop calls it many times a second. What it says may be some tenths of a second old.
+        """
+        read = self.reported_positions(stream, group)
+        size = self.bytes_per_offset(stream)
+        extents = enumerate(self.extents(stream))
+        return [int((extent.upcoming - read.get(number, extent.oldest)) * size) for number, extent in extents]
+
+    def bytes_per_offset(self, stream: str) -> float:
+        """Return about how many bytes there are from one offset to the next: 1 where offsets count bytes."""
+        return 1.0
 
 
 class System(Protocol):

@@ -24,6 +24,7 @@ ROW_GROUP = "headrace.row_systems"
 
 _BUILT_IN = {
     GROUP: {
+        "kafka-log": "headrace.systems.kafka.log_system:open_kafka_log",
         "log": "headrace.systems.log.system:open_log",
         "memory": "headrace.systems.memory:open_memory",
     },

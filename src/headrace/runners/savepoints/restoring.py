@@ -36,7 +36,7 @@ from headrace.savepoints.founding_file import DONORS, new_founding_folder, read_
 from headrace.savepoints.manifest import Manifest
 from headrace.savepoints.renaming import for_app, new_streams, renamed
 from headrace.savepoints.rescaling import rescaled, with_tasks_of
-from headrace.systems.registry import SystemSpec
+from headrace.systems.home_log import home_log
 
 _log = logger(__name__)
 
@@ -290,7 +290,7 @@ class _Restore:
         Otherwise a container that is cut off from the driver could go on, and write what the new timeline doesn't know.
         """
         asked, number = self._asked, self._timelines.current
-        system = SystemSpec("log", "log", {"root": f"{asked.home}/streams"})
+        system = home_log(asked.home)
         connections = Connections()
         try:
             admin = connections.admin(system)

@@ -28,6 +28,7 @@ from headrace.systems.base import (
     SlotOrders,
 )
 from headrace.systems.row_cuts import rows_before
+from headrace.systems.whole import polled_to
 
 WAITING_BYTES_MAX = 8 << 20
 POLL_BYTES_MAX = 4 << 20
@@ -185,11 +186,8 @@ class InputConsumers:
             consumer = self._connections.consumer(spec.system)
             try:
                 _register(consumer, ssp, Edge.OLDEST if start is None else start)
-                while consumer.position(ssp) < end:
-                    found = consumer.poll([ssp], POLL_BYTES_MAX)
-                    if not found:
-                        break  # the rest is the unfinished end of an append
-                    yield from (polled for polled in found if isinstance(polled, Records))
+                found = polled_to(consumer, ssp, end, POLL_BYTES_MAX)
+                yield from (polled for polled in found if isinstance(polled, Records))
             finally:
                 consumer.close()
 

@@ -40,9 +40,7 @@ class Backpressure:
         for stream in self._streams:
             admin = self._connections.admin(stream.spec.system)
             name = stream.spec.stream.name
-            read = admin.reported_positions(name, self._group)
-            for partition, extent in enumerate(admin.extents(name)):
-                ahead = extent.upcoming - read.get(partition, extent.oldest)
+            for partition, ahead in enumerate(admin.unread(name, self._group)):
                 if ahead > self._limit:
                     return f"{stream.spec.stream}[{partition}] is {ahead} bytes ahead of its reader"
         return None

@@ -65,6 +65,8 @@ class PublishedPositions:
             spec = self._specs[ssp]
             if offset is None or spec.broadcast or spec.role is not Role.INTERMEDIATE:
                 continue
-            if offset - self._trimmed.setdefault(ssp, 0) >= self._trim_step:
-                self._connections.admin(spec.system).trim(ssp, offset)
+            admin = self._connections.admin(spec.system)
+            behind = offset - self._trimmed.setdefault(ssp, 0)
+            if behind * admin.bytes_per_offset(ssp.stream.name) >= self._trim_step:
+                admin.trim(ssp, offset)
                 self._trimmed[ssp] = offset

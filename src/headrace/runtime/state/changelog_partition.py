@@ -13,6 +13,7 @@ from headrace.core.ids import SSP, Offset
 from headrace.runtime.connections import Connections
 from headrace.systems.base import Edge, Records
 from headrace.systems.registry import SystemSpec
+from headrace.systems.whole import next_polled, polled_to
 
 _READ_BYTES = 8 << 20
 
@@ -40,20 +41,22 @@ class ChangelogPartition:
         """The records from ``start`` (None: the oldest kept) up to ``end``."""
         consumer = self._consumer
         consumer.register(self.ssp, Edge.OLDEST if start is None else start)
-        while consumer.position(self.ssp) < end:
-            for polled in consumer.poll([self.ssp], _READ_BYTES):
+        try:
+            for polled in polled_to(consumer, self.ssp, end, _READ_BYTES):
                 if not isinstance(polled, Records):
                     raise CorruptLogError(f"{self.ssp}: a changelog can't end or hold rows, this one does")
                 for offset, payload in zip(polled.offsets, polled.payloads, strict=True):
                     if offset >= end:
                         return
                     yield offset, self._header(offset, payload), body_of(payload)
+        finally:
+            consumer.unregister(self.ssp)  # or what the task goes on to write would be fetched
 
     def header_at(self, offset: Offset) -> Header | None:
         """The header of the record that begins at ``offset``; None when no record begins there, or it was trimmed."""
         try:
             self._consumer.register(self.ssp, offset)
-            found = self._consumer.poll([self.ssp], 1)
+            found = next_polled(self._consumer, self.ssp, 1)
         except (TrimmedOffsetError, CorruptLogError, UsageError):
             return None
         for polled in found:

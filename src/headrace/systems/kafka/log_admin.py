@@ -1,4 +1,4 @@
-"""Management of the streams of a log in Kafka. Threads may share an admin.
+"""Management of the streams of a log in Kafka. Threads may share an admin, but for ``unread``.
 
 A stream is in the registry before its topic is there, so a topic that is there without a stream is somebody else's, and
 is left alone. Partitions are counted by the topic.
@@ -18,6 +18,7 @@ from headrace.systems.base import Admin, Extent, StreamInfo, check_within
 from headrace.systems.kafka.log_cluster import Cluster
 from headrace.systems.kafka.log_marks import mark_ends
 from headrace.systems.kafka.log_metadata import Metadata
+from headrace.systems.kafka.log_positions import Distances, Reports, Sizes
 from headrace.systems.kafka.log_registry import Entry, Order, addition, creation
 from headrace.systems.kafka.log_times import RecordTimes
 from headrace.systems.kafka.log_topics import PARTITIONS_MAX, LogOptions, check_settings
@@ -27,10 +28,15 @@ from headrace.systems.shape import new_columns, require_same_shape, wanted_shape
 class KafkaLogAdmin(Admin):
     """The admin of a log."""
 
-    def __init__(self, options: LogOptions, cluster: Cluster, metadata: Metadata) -> None:
+    def __init__(self, options: LogOptions, cluster: Cluster, metadata: Metadata, sizes: Sizes) -> None:
         self._options = options
         self._cluster = cluster
         self._metadata = metadata
+        self._sizes = sizes
+        self._reports = Reports(cluster)
+        self._distances = Distances(cluster)
+        self._partitions: dict[str, int] = {}
+        """Of streams whose readers are watched. An app that writes a stream doesn't add partitions to it."""
         self._times = RecordTimes(options)
 
     @override
@@ -141,12 +147,26 @@ class KafkaLogAdmin(Admin):
     @override
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
         topic = self._options.topic(ssp.stream.name)
-        self._cluster.commit(self._group(group), topic, {ssp.partition: position})
+        self._reports.report(self._group(group), topic, ssp.partition, position)
 
     @override
     def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
         _, partitions = self._require(stream)
         return self._cluster.committed(self._group(group), self._options.topic(stream), partitions)
+
+    @override
+    def unread(self, stream: str, group: str) -> builtins.list[int]:
+        """Waits for nobody: what it says is known of the last answers, and nothing before the first one."""
+        topic = self._options.topic(stream)
+        partitions = self._partitions.get(stream)
+        if partitions is None:
+            partitions = self._partitions[stream] = self._require(stream)[1]
+        size = self._sizes.of(stream)
+        return [int(records * size) for records in self._distances.unread(topic, partitions, self._group(group))]
+
+    @override
+    def bytes_per_offset(self, stream: str) -> float:
+        return self._sizes.of(stream)
 
     # -- streams ---------------------------------------------------------------------------------------
 

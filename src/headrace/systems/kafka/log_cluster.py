@@ -98,20 +98,23 @@ class Cluster:
         """Where each partition begins and ends."""
 
         def ask() -> tuple[list[Offset], list[Offset]]:
-            places = range(partitions)
-            oldest, upcoming = (self._ask(topic, dict.fromkeys(places, spec)) for spec in (_EARLIEST, _LATEST))
-            return self._offsets(topic, oldest), self._offsets(topic, upcoming)
+            oldest, upcoming = self.ask_extents(topic, partitions)
+            return self.offsets(topic, oldest), self.offsets(topic, upcoming)
 
         return self._patiently(ask)
 
     def upcoming(self, topic: str, partition: int) -> Offset:
         """Where a partition ends."""
-        return self._patiently(lambda: self._offsets(topic, self._ask(topic, {partition: _LATEST}))[0])
+        return self._patiently(lambda: self.offsets(topic, self._ask(topic, {partition: _LATEST}))[0])
+
+    def asked_upcoming(self, topic: str, partition: int) -> Future[Any]:
+        """Ask where a partition ends, and don't wait. The result has an ``offset``."""
+        return self._ask(topic, {partition: _LATEST})[partition]
 
     def at(self, topic: str, partition: int, time_ms: int) -> Offset | None:
         """The first record of that time or later; None if there is none."""
         spec = OffsetSpec.for_timestamp(max(0, time_ms))
-        offset = self._patiently(lambda: self._offsets(topic, self._ask(topic, {partition: spec}))[0])
+        offset = self._patiently(lambda: self.offsets(topic, self._ask(topic, {partition: spec}))[0])
         return None if offset < 0 else offset
 
     def delete_before(self, topic: str, partition: int, before: Offset) -> None:
@@ -121,26 +124,48 @@ class Cluster:
         for future in asked.values():
             self._answer(future, f"trimming partition {partition} of topic {topic!r}")
 
-    def commit(self, group: str, topic: str, positions: Mapping[int, Offset]) -> None:
-        """Commit positions of a group that nobody has joined."""
-        places = [TopicPartition(topic, partition, offset) for partition, offset in positions.items()]
-        asked = self._admin.raw.alter_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, places)], request_timeout=ANSWER_S
-        )
-        self._raise_of(self._answer(asked[group], f"committing positions of group {group!r}"), group)
-
     def committed(self, group: str, topic: str, partitions: int) -> dict[int, Offset]:
         """The committed positions of a group; partitions without one are left out."""
-        places = [TopicPartition(topic, partition) for partition in range(partitions)]
-        asked = self._admin.raw.list_consumer_group_offsets(
+        return self.committed_of(group, self.ask_committed(group, topic, partitions))
+
+    # -- without waiting -----------------------------------------------------------------------------------
+
+    def ask_extents(self, topic: str, partitions: int) -> tuple[dict[int, Future[Any]], dict[int, Future[Any]]]:
+        """Ask where each partition begins and ends; ``offsets`` reads the answers."""
+        places = range(partitions)
+        return self._ask(topic, dict.fromkeys(places, _EARLIEST)), self._ask(topic, dict.fromkeys(places, _LATEST))
+
+    def offsets(self, topic: str, asked: Mapping[int, Future[Any]]) -> list[Offset]:
+        """The answers, by partition."""
+        doing = f"looking for offsets of topic {topic!r}"
+        return [int(self._answer(future, doing).offset) for _, future in sorted(asked.items())]
+
+    def commit(self, group: str, positions: Mapping[tuple[str, int], Offset]) -> Future[Any]:
+        """Commit positions of a group that nobody has joined; ``check_committed`` reads the answer."""
+        places = [TopicPartition(topic, partition, offset) for (topic, partition), offset in positions.items()]
+        return self._admin.raw.alter_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, places)], request_timeout=ANSWER_S
-        )
+        )[group]
+
+    def check_committed(self, group: str, asked: Future[Any]) -> None:
+        """Raise if positions weren't committed."""
+        self._raise_of(self._answer(asked, f"committing positions of group {group!r}"), group)
+
+    def ask_committed(self, group: str, topic: str, partitions: int) -> Future[Any]:
+        """Ask for the committed positions of a group; ``committed_of`` reads the answer."""
+        places = [TopicPartition(topic, partition) for partition in range(partitions)]
+        return self._admin.raw.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, places)], request_timeout=ANSWER_S
+        )[group]
+
+    def committed_of(self, group: str, asked: Future[Any]) -> dict[int, Offset]:
+        """The committed positions by partition; a group that has never committed has none."""
         doing = f"reading positions of group {group!r}"
         with self._admin.translating(doing):
-            error = self._error(asked[group])
+            error = self._error(asked)
         if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
             return {}
-        found = self._answer(asked[group], doing)
+        found = self._answer(asked, doing)
         self._raise_of(found, group)
         return {one.partition: one.offset for one in found.topic_partitions if one.offset >= 0}
 
@@ -159,10 +184,6 @@ class Cluster:
             places, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ANSWER_S
         )
         return {place.partition: future for place, future in asked.items()}
-
-    def _offsets(self, topic: str, asked: Mapping[int, Future[Any]]) -> list[Offset]:
-        doing = f"looking for offsets of topic {topic!r}"
-        return [int(self._answer(future, doing).offset) for _, future in sorted(asked.items())]
 
     def _patiently(self, call: Callable[[], T]) -> T:
         """Call again while leaders move, or one has just been chosen, and not every broker knows it."""

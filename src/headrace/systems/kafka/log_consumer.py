@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 from typing_extensions import override
 
 from headrace.core.errors import HeadraceError
 from headrace.core.ids import SSP, Offset
+from headrace.core.readable import readable
 from headrace.systems.base import Edge, Ended, Extent, Polled, Position, Records, check_within
 from headrace.systems.kafka.client import open_consumer
 from headrace.systems.kafka.log_admin import KafkaLogAdmin
+from headrace.systems.kafka.log_cluster import Cluster
 from headrace.systems.kafka.log_fetching import Feed, Fetching
 from headrace.systems.kafka.log_metadata import Metadata
+from headrace.systems.kafka.log_positions import Sizes
 from headrace.systems.kafka.log_topics import LogOptions
 from headrace.systems.registered import Reading, RegisteringConsumer
 
@@ -31,13 +36,17 @@ _USUAL = {
     "queued.min.messages": "10000",
 }
 _ASK_AGAIN_S = 0.05
+_END_S = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
 class _Reading(Reading):
     topic: str
     upcoming: Offset
-    """The end of the partition when it was registered."""
+    """The end of the partition as it was when it was asked for last."""
+    asking: Future[Any] | None = None
+    upcoming_s: float = 0.0
+    """When the end was asked for."""
     end: Offset | None
     """Where the stream has ended; None while it isn't known to have."""
     feed: Feed | None = None
@@ -48,9 +57,13 @@ class _Reading(Reading):
 class KafkaLogConsumer(RegisteringConsumer[_Reading]):
     """Reads partitions of a log."""
 
-    def __init__(self, options: LogOptions, admin: KafkaLogAdmin, metadata: Metadata) -> None:
+    def __init__(
+        self, options: LogOptions, cluster: Cluster, admin: KafkaLogAdmin, metadata: Metadata, sizes: Sizes
+    ) -> None:
         super().__init__()
+        self._sizes = sizes
         self._options = options
+        self._cluster = cluster
         self._admin = admin
         self._metadata = metadata
         self._fetching = Fetching(open_consumer(options.tuned(_USUAL), "headrace", uncommitted=True))
@@ -70,6 +83,7 @@ class KafkaLogConsumer(RegisteringConsumer[_Reading]):
             start,
             topic=self._options.topic(ssp.stream.name),
             upcoming=extent.upcoming,
+            upcoming_s=time.monotonic(),
             end=extent.upcoming if extent.sealed else None,
         )
         self._fetching.signal()
@@ -111,6 +125,7 @@ class KafkaLogConsumer(RegisteringConsumer[_Reading]):
         offsets, payloads = self._fetching.take(feed, max_bytes)
         if offsets:
             reading.position = offsets[-1] + 1 if feed.records else feed.next
+            self._sizes.seen(reading.ssp.stream.name, len(payloads), sum(map(len, payloads)))
             out.append(Records(reading.ssp, offsets, payloads, reading.position))
         elif feed.mark is not None:
             self._at_mark(reading, feed.mark)
@@ -148,14 +163,31 @@ class KafkaLogConsumer(RegisteringConsumer[_Reading]):
         return self._fetching.fileno()
 
     @override
-    def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
-        """Records to the end of the partition, as far as it is known."""
+    def arriving(self, ssp: SSP, ms: float) -> bool:
         reading = self._reading(ssp)
-        end = reading.end
-        if end is None:
-            high = None if reading.feed is None else self._fetching.high(reading.feed)
-            end = max(reading.position, reading.upcoming, high or 0)
+        if reading.ended or reading.position >= (reading.upcoming if reading.end is None else reading.end):
+            return False
+        readable(self.fileno(), ms)
+        return True
+
+    @override
+    def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
+        """Records to the end of the partition, which is asked for now and then: the answer may be a second old."""
+        reading = self._reading(ssp)
+        if reading.end is None:
+            self._look_for_end(reading)
+        end = max(reading.position, reading.upcoming if reading.end is None else reading.end)
         return end - (reading.position if since is None else since)
+
+    def _look_for_end(self, reading: _Reading) -> None:
+        now = time.monotonic()
+        if reading.asking is not None and reading.asking.done():
+            if reading.asking.exception() is None:
+                reading.upcoming = max(reading.upcoming, reading.asking.result().offset)
+            reading.asking = None
+        if reading.asking is None and now - reading.upcoming_s > _END_S:
+            reading.upcoming_s = now
+            reading.asking = self._cluster.asked_upcoming(reading.topic, reading.ssp.partition)
 
     @override
     def close(self) -> None:

@@ -123,11 +123,6 @@ class Fetching:
         with self._lock:
             self._signal()
 
-    def high(self, feed: Feed) -> Offset | None:
-        """The end of a partition as the broker said it last; None before it has."""
-        _, high = self._client.raw.get_watermark_offsets(TopicPartition(feed.topic, feed.partition), cached=True)
-        return int(high) if high >= 0 else None
-
     def fileno(self) -> int:
         """A descriptor that becomes readable when feeds have something new."""
         return self._reader

@@ -27,6 +27,7 @@ from headrace.systems.kafka.client import KafkaClient, KafkaError, Message, open
 from headrace.systems.kafka.client import Producer as RawProducer
 from headrace.systems.kafka.log_cluster import Cluster
 from headrace.systems.kafka.log_metadata import Metadata
+from headrace.systems.kafka.log_positions import Sizes
 from headrace.systems.kafka.log_topics import LogOptions
 
 ACKNOWLEDGED_S = 30.0
@@ -46,6 +47,7 @@ class _Place:
     end: Offset
     """There is no mark before this offset."""
     sent: int = 0
+    bytes: int = 0
     offsets: list[Offset] = field(default_factory=list)
     """Where the records sent since the last flush are."""
     error: KafkaError | None = None
@@ -67,10 +69,11 @@ class _Place:
 class KafkaLogProducer(Producer):
     """The producer of a log."""
 
-    def __init__(self, options: LogOptions, cluster: Cluster, metadata: Metadata) -> None:
+    def __init__(self, options: LogOptions, cluster: Cluster, metadata: Metadata, sizes: Sizes) -> None:
         self._options = options
         self._cluster = cluster
         self._metadata = metadata
+        self._sizes = sizes
         self._client: KafkaClient[RawProducer] | None = None
         self._places: dict[tuple[str, int], _Place] = {}
         self._touched: dict[tuple[str, int], _Place] = {}
@@ -90,6 +93,7 @@ class KafkaLogProducer(Producer):
             )
         self._produce(self._open_client(), place, bytes(payload))
         place.sent += 1
+        place.bytes += len(payload)
         self._touched[key] = place
 
     def _produce(self, client: KafkaClient[RawProducer], place: _Place, payload: bytes) -> None:
@@ -128,7 +132,8 @@ class KafkaLogProducer(Producer):
             self._throw_away()
             raise
         for place in touched.values():
-            place.sent, place.offsets = 0, []
+            self._sizes.seen(place.stream, place.sent, place.bytes)
+            place.sent, place.bytes, place.offsets = 0, 0, []
         return ends
 
     def _check_delivered(self, client: KafkaClient[RawProducer], place: _Place) -> None:

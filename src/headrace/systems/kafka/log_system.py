@@ -12,6 +12,7 @@ from headrace.systems.kafka.log_admin import KafkaLogAdmin
 from headrace.systems.kafka.log_cluster import Cluster
 from headrace.systems.kafka.log_consumer import KafkaLogConsumer
 from headrace.systems.kafka.log_metadata import Metadata
+from headrace.systems.kafka.log_positions import Sizes
 from headrace.systems.kafka.log_producer import KafkaLogProducer
 from headrace.systems.kafka.log_topics import LogOptions
 
@@ -23,18 +24,19 @@ class KafkaLogSystem(System):
         self.options = options
         self._cluster = Cluster(options)
         self._metadata = Metadata(options, self._cluster)
+        self._sizes = Sizes()
 
     @override
     def admin(self) -> KafkaLogAdmin:
-        return KafkaLogAdmin(self.options, self._cluster, self._metadata)
+        return KafkaLogAdmin(self.options, self._cluster, self._metadata, self._sizes)
 
     @override
     def consumer(self) -> KafkaLogConsumer:
-        return KafkaLogConsumer(self.options, self.admin(), self._metadata)
+        return KafkaLogConsumer(self.options, self._cluster, self.admin(), self._metadata, self._sizes)
 
     @override
     def producer(self) -> KafkaLogProducer:
-        return KafkaLogProducer(self.options, self._cluster, self._metadata)
+        return KafkaLogProducer(self.options, self._cluster, self._metadata, self._sizes)
 
 
 def open_kafka_log(name: str, options: Mapping[str, Any]) -> KafkaLogSystem:
