@@ -54,6 +54,7 @@ THIRD_PARTIES = {
 
 DISTRIBUTIONS = {
     "botocore": "boto3",
+    "confluent_kafka": "confluent-kafka",
     "google": "protobuf",
     "google_crc32c": "google-crc32c",
     "py4j": "pyspark",
