@@ -1,8 +1,8 @@
 """Fetches partitions of topics with frames, in a thread of its own; a pipe says that there is something new.
 
 librdkafka has no descriptor to wait for, and fetches ahead by itself. The thread moves what has come into feeds, and
-leaves it where it is while all feeds are full. A partition whose feed is much fuller than others need is paused; that is
-costly, as what was fetched of it ahead is fetched again. The thread alone assigns partitions, so nothing of an earlier
+leaves it where it is while all feeds are full. A partition whose feed is much fuller than others need is paused. That
+is costly: what was fetched of it ahead is fetched again. The thread alone assigns partitions, so nothing of an earlier
 assignment gets into a later feed. The lock guards feeds and orders; it is never held while a broker is waited for.
 """
 
