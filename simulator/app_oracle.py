@@ -261,10 +261,11 @@ class AppOracle(Oracle):
     @override
     def check_copy(self, task: TaskName, what: str, state: dict[Any, Any], local: LocalCheckpoint) -> None:
         """See ``Oracle``: stores find in a copy what they find in the changelog."""
-        stores = self._empty_stores(task)
         last = next(reversed(self.ledgers[task].commits), None)
-        if not stores or last != local.offset or self.world.mishaps.random() > COPIES_CHECKED:
+        keeps = task in self.shape.scopes and _stores_of(self.shape, task)
+        if not keeps or last != local.offset or self.world.mishaps.random() > COPIES_CHECKED:
             return
+        stores = self._empty_stores(task)
         wanted = self._wanted(task)
         database = SimDatabase(Folder(state))
         for id_, store in stores.items():

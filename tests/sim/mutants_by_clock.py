@@ -213,7 +213,7 @@ mutant(
     remote(eternal),
     "app-cached",
     "app-around",
-    first_seed=50,
+    first_seed=161,
 )
 mutant(
     "caches miss writes",
@@ -221,5 +221,5 @@ mutant(
     remote(deaf),
     "app-cached",
     "app-around",
-    first_seed=141,
+    first_seed=416,
 )

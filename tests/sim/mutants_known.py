@@ -194,7 +194,7 @@ mutant(
     "a parent's entry names the last frame taken, buffered or not",
     receiving(covered=last_taken),
 )
-mutant("F8 own version", "a parent's entry closes the own version only", receiving(covered=own_version), first_seed=114)
+mutant("F8 own version", "a parent's entry closes the own version only", receiving(covered=own_version), first_seed=169)
 
 
 class FollowsClock(WatchedMachine):
@@ -284,7 +284,7 @@ mutant(
     "F13 to anyone",
     "a zombie gets a new generation, and fences its replacement",
     Parts(coordinator=ToAnyone),
-    first_seed=9,
+    first_seed=65,
 )
 mutant("F14 no scan", "a task processes what restores ahead of it void", receiving(learn=nothing))
 

@@ -124,6 +124,7 @@ mutant(
     "void stays buffered",
     "a restore doesn't empty the message buffers of what is void",
     receiving(take_restore=keeps_buffered),
+    first_seed=61,
 )
 mutant(
     "early is on time",

@@ -109,6 +109,7 @@ mutant(
     "a commit has the positions of what was polled",
     Parts(host=CommitsWhatIsPolled),
     *SHAPES,
+    first_seed=10,
 )
 
 HAS_SHARDS = PartitionTime.has_shards

@@ -245,7 +245,7 @@ mutant(
     Parts(),
     "app-outbox+restores",
     patches=((Outbox, "whole", lambda self, share=None: iter(())),),
-    first_seed=56,
+    first_seed=64,
 )
 
 mutant(

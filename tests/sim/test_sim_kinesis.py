@@ -20,8 +20,9 @@ def test_shards_are_read_moved_and_forgotten():
         run.cluster.close()
         for stream in run.cluster.slotted:
             counts += stream.judge.counts
-    for what in ("done", "forgotten", "expected", "released", "moved"):
-        assert counts[what] > 10, what
+        if all(counts[what] > 10 for what in ("done", "forgotten", "expected", "released", "moved")):
+            return
+    pytest.fail(f"what happened: {counts}")
 
 
 @pytest.mark.parametrize(

@@ -20,17 +20,17 @@ def test_a_task_that_ends_before_the_cut_keeps_its_state(seed):
 
 
 def test_cuts_succeed_and_are_missed_while_things_go_wrong():
-    taken, stories = 0, []
+    taken = missed = 0
     for seed in range(1, 41):
         story: list[str] = []
         run = Run(seed, ("wide+cuts", "shuffle+cuts", "app-counts+cuts"), Parts(), story)
         run.run()
         calm = next(n for n, line in enumerate(story) if line.endswith("are over"))
         taken += sum("is complete" in line for line in story[:calm])
-        stories += story
-    assert taken > 12
-    for what in ("was missed by", "is complete"):
-        assert any("savepoints" in line and what in line for line in stories), what
+        missed += sum("was missed by" in line for line in story)
+        if taken > 12 and missed:
+            return
+    pytest.fail(f"{taken} cuts were taken, and {missed} missed")
 
 
 def test_a_cut_that_does_not_fit_together_is_given_up():
@@ -75,15 +75,17 @@ def test_a_stale_copy_that_has_only_begun_finds_its_inputs_trimmed():
 
 
 def test_apps_are_restored_rescaled_and_interrupted():
-    done, stories = 0, []
+    done = rescaled = twice = interrupted = 0
     for seed in range(1, 41):
         story: list[str] = []
         run = Run(seed, ("app-counts+restores", "app-inner+restores", "app-panes+restores"), Parts(), story)
         run.run()
         assert run.restorer is not None
         done += run.restorer.done
-        stories += [line for line in story if "restore  " in line]
-    assert done > 30
-    assert sum("as timeline" in line and "dealt {}" not in line for line in stories) > 5
-    assert any("as timeline 3" in line for line in stories)
-    assert any("is interrupted" in line for line in stories)
+        lines = [line for line in story if "restore  " in line]
+        rescaled += sum("as timeline" in line and "dealt {}" not in line for line in lines)
+        twice += sum("as timeline 3" in line for line in lines)
+        interrupted += sum("is interrupted" in line for line in lines)
+        if done > 0.75 * max(seed, 12) and rescaled > 5 and twice and interrupted:
+            return
+    pytest.fail(f"{done} were restored, {rescaled} rescaled, {twice} a second time, {interrupted} interrupted")

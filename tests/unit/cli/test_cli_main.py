@@ -115,6 +115,13 @@ def test_start_up_imports_nothing_that_takes_long() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_the_package_imports_nothing_that_takes_long_and_may_not_be_needed() -> None:
+    """Each container and each command would wait for it. pyarrow imports pandas when it makes its first value."""
+    script = "import sys, headrace; print(sorted({'boto3', 'deltalake', 'pandas', 'pyspark'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_a_defect_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(**_: object) -> int:
         raise KeyError("a defect")

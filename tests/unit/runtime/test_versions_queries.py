@@ -22,6 +22,7 @@ RATES = {"currency": pl.String, "euros": pl.Float64, "ts": pl.Int64, "gone": pl.
 KEYS = KeyEncoding({"currency": pl.String()})
 MUCH = 1 << 20
 HOUR = 3_600_000
+MINUTE = 60_000
 
 
 def rates_app(home: Path, storage: TableStorage) -> hr.App:
@@ -92,7 +93,7 @@ def test_rows_as_they_were(tmp_path: Path, storage: TableStorage) -> None:
 
 
 class Seen(hr.tasks.Task):
-    counts = hr.tasks.Store(key={"member": pl.String, "day": pl.Int64}, value={"n": pl.Int64}, ttl="1h")
+    counts = hr.tasks.Store(key={"member": pl.String, "day": pl.Int64}, value={"n": pl.Int64}, ttl="1m")
 
     def process(self, message: Any, out: hr.tasks.Out) -> None:
         key = message["currency"], message["ts"] // 1_000
@@ -121,11 +122,11 @@ def test_stores_of_tasks_and_what_else_there_is(tmp_path: Path) -> None:
         assert page.rows.rows() == [("CHF", 1, 2), ("USD", 2, 1)]
         assert page.rows.columns == ["member", "day", "n"]
         (held,) = host.scope.queryable.values()
-        assert (held.id, held.kind, held.key, held.ttl_ms) == ("seen.counts", "store", ("member", "day"), HOUR)
+        assert (held.id, held.kind, held.key, held.ttl_ms) == ("seen.counts", "store", ("member", "day"), MINUTE)
         assert unreadable(app.plan.graph) == {"seen": "a low-level task", "once": "a deduplicate", "per-s": "a window"}
         with pytest.raises(UsageError, match=r"table 'seen.counts' has no versions"):
             of(host).scan("seen.counts", b"", b"", 9, MUCH, at_ms=5)
         with pytest.raises(UsageError, match=r"no table 'seen.__timers' here"):
             of(host).scan("seen.__timers", b"", b"", 9, MUCH)
-        app.run(HOUR)
+        app.run(MINUTE)
         assert of(host).scan("seen.counts", b"", b"", 9, MUCH).rows.rows() == []

@@ -11,18 +11,21 @@ import io
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import DeclarationError
 from headrace.serdes.dtypes import Columns
-from headrace.serdes.formats.avro_encoding import DatumWriter
 from headrace.serdes.formats.avro_resolution import SchemasDisagree, resolve
 from headrace.serdes.formats.avro_schema import ReadSchema, read_schema
 from headrace.serdes.formats.contract import Decoded, Decoder, Format, Payload, decode_halving
 from headrace.serdes.row_pieces import RowsUnreadable
+
+if TYPE_CHECKING:
+    from headrace.serdes.formats.avro_encoding import DatumWriter
 
 _MARK, _LEAD = "__headrace_end", "__headrace_lead"
 _MARK_BYTES = 12
@@ -34,7 +37,13 @@ class AvroFormat(Format):
 
     def __init__(self, schema: object) -> None:
         self._schema = read_schema(schema)
-        self._writer = DatumWriter(self._schema)
+
+    @cached_property
+    def _writer(self) -> DatumWriter:
+        # Its module makes a value of pyarrow, which then imports pandas: twice the time that all of headrace takes.
+        from headrace.serdes.formats.avro_encoding import DatumWriter
+
+        return DatumWriter(self._schema)
 
     @override
     def columns(self) -> Columns:
