@@ -173,7 +173,8 @@ class App(Declarations):
         batch
             Run it as one Spark job over all that its inputs hold, without containers. See the page "Batch".
         until
-            Up to where a batch job reads inputs that don't end: ``"now"``, or a time such as ``"2026-01-31T12:00Z"``.
+            Up to where a batch job reads inputs that don't end: ``"now"``, a time such as ``"2026-01-31T12:00Z"``, or
+            offsets such as ``"views/0=1200,views/1=980"``.
         again
             Whether to run a batch job again whose results are published: they will be there twice.
         backfill
@@ -190,7 +191,7 @@ class App(Declarations):
         from headrace.metadata.opening import open_metadata
         from headrace.plan.heritage import consent_of
         from headrace.runners.prepare import at_home
-        from headrace.runners.progress import ProgressLine, set_aside
+        from headrace.runners.progress import ProgressLine, how_it_ended
 
         if getattr(sys.modules.get(_LOADED), "__headrace_loading__", False):
             raise UsageError(
@@ -243,9 +244,7 @@ class App(Declarations):
                 line.close()
             metadata.close()
         if progress:
-            how = "drained" if status.drained else "ended"
-            seconds = time.monotonic() - began
-            print(f"{graph.app} {how} after {seconds:.1f} s{set_aside(status)}", file=sys.stderr)  # noqa: T201
+            print(how_it_ended(graph.app, status, time.monotonic() - began), file=sys.stderr)  # noqa: T201
 
     def backfill(
         self,
@@ -267,7 +266,8 @@ class App(Declarations):
         Parameters
         ----------
         until
-            Up to where inputs are history: ``"now"``, or a time such as ``"2026-01-31T12:00Z"``.
+            Up to where inputs are history: ``"now"``, a time such as ``"2026-01-31T12:00Z"``, or offsets such as
+            ``"views/0=1200,views/1=980"``.
         tables
             Inputs whose history is in a table: a DataFrame of Spark, the name of a table in its catalog, or
             ``"parquet:/path"``. Rows whose event time is before ``until`` are read from there, and the others live.

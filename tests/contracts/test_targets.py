@@ -116,6 +116,12 @@ class Broken:
         self._mistake = mistake
         self._seen: dict[str, int] = {}
 
+    def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
+        return rows
+
+    def prepare(self, writer: str, published: int) -> float | None:
+        return None
+
     def position(self, writer: str) -> int:
         position = self._shelf.positions.get(self._named(writer), 0 if self._mistake == "begins at 0" else -1)
         self._seen[writer] = position

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
 from typing import cast
 
+import backfill_program
 import polars as pl
 import pytest
 from pyspark import SparkContext
@@ -88,7 +91,7 @@ def test_a_run_goes_on_from_a_backfill_though_a_worker_was_killed(
     killed = tmp_path / "killed"
     declare(tmp_path, killed).backfill("now")
     assert killed.exists()
-    assert "made savepoint backfill of visits" in capsys.readouterr().err
+    assert "made savepoint backfill of visits, with event time at 2023-11-14 22:1" in capsys.readouterr().err
     history = results(tmp_path)
     assert len(history["seen"]) == 600
     assert len(history["counts"]) == 20  # four minutes of five are over
@@ -142,6 +145,8 @@ def test_an_app_that_runs_is_backfilled_without_publishing_and_restored(
     once = results(tmp_path)
     with pytest.raises(UsageError, match="has run in this home, so what it has written would be there twice"):
         declare(tmp_path).backfill("now", progress=False)
+    with pytest.raises(UsageError, match="has run in this home: its history isn't computed again"):
+        declare(tmp_path).run(backfill=True, until="now", local=True, progress=False)
     app = declare(tmp_path)
     app.backfill(str(START_MS + 100_000_000), savepoint="anew", publish=False, progress=False)
     assert results(tmp_path) == once
@@ -202,6 +207,8 @@ def test_what_cannot_be_backfilled_is_refused(tmp_path: Path, spark_context: Spa
     app = declare(tmp_path)
     with pytest.raises(UsageError, match="needs to know up to where inputs are history"):
         app.run(backfill=True)
+    with pytest.raises(UsageError, match=r"2100-01-01 00:00:00Z is in the future"):
+        app.backfill("2100-01-01T00:00Z", progress=False)
     with pytest.raises(UsageError, match="'clicks' is no input of app 'visits'"):
         app.backfill("now", tables={"clicks": "db.clicks"}, progress=False)
     with pytest.raises(UsageError, match=r"Spark can't read 'nowhere.views', the history of input 'views'"):
@@ -214,3 +221,24 @@ def test_what_cannot_be_backfilled_is_refused(tmp_path: Path, spark_context: Spa
     views.window(hr.tumbling("1m"), key="member", id="w").agg(n=hr.count()).send_to(direct.output("direct"))
     with pytest.raises(PlanError, match="keeps state for each of its partitions, and a table has none"):
         direct.backfill("now", tables={"views": frame}, progress=False)
+
+
+def test_an_executor_may_be_killed(tmp_path: Path, expected: dict[str, list[tuple[object, ...]]]) -> None:
+    write_views(tmp_path, range(600))
+    program = Path(backfill_program.__file__)
+    environment = os.environ | {"PYTHONPATH": str(Path(hr.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "killed").exists()
+    assert "ExecutorLostFailure" in done.stderr or "Lost executor" in done.stderr, done.stderr
+    write_views(tmp_path, range(600, 1000), seal=True)
+    backfill_program.declare(tmp_path).run(backfill=True, until="now", local=True, progress=False)
+    rows = hr.streams.read_stream("counts", home=tmp_path, committed=True)
+    assert sorted(rows.select(sorted(rows.columns)).rows()) == expected["counts"]

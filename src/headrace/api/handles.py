@@ -117,8 +117,8 @@ def check_target(target: object) -> None:
 def target_keys(target: Output | Table, key: str | Sequence[str] | None, schema: Schema) -> tuple[str, ...]:
     """The columns that choose the partition of an output, or the row of a table."""
     if isinstance(target, Output):
-        if target.spec.system.kind == "kinesis":
-            _check_partition_key(target.spec, key, schema)
+        if target.spec.system.kind in _KEYED:
+            _check_record_key(target.spec, key, schema)
         return () if key is None else key_columns(key, schema, "send_to")
     if key is not None:
         raise DeclarationError(
@@ -133,17 +133,23 @@ def target_keys(target: Output | Table, key: str | Sequence[str] | None, schema:
     return key_columns(target.key, schema, "a table")
 
 
-def _check_partition_key(spec: StreamSpec, key: str | Sequence[str] | None, schema: Schema) -> None:
-    """Raise ``DeclarationError`` unless the key of a Kinesis stream is named with the stream, and the flow has it."""
-    stream, named = spec.system.options["stream"], spec.system.options.get("key")
+_KEYED = {"kinesis": "Kinesis stream", "kafka": "topic"}
+"""Brokers whose records have keys, and what they call a stream."""
+
+
+def _check_record_key(spec: StreamSpec, key: str | Sequence[str] | None, schema: Schema) -> None:
+    """Raise ``DeclarationError`` unless the key of records is named with their stream, and the flow has it."""
+    kind, options = spec.system.kind, spec.system.options
+    stream = options.get("stream") or options.get("topic")
+    named = options.get("key") or options.get("output", {}).get("key")
     if key is not None:
         raise DeclarationError(
-            f"key= of send_to says nothing to the Kinesis stream {stream!r}: it has no partitions of the app's",
-            hint=f"name its partition key where the stream is named: hr.io.kinesis({stream!r}, key={key!r})",
+            f"key= of send_to says nothing to the {_KEYED[kind]} {stream!r}: it has no partitions of the app's",
+            hint=f"name the key of its records where it is named: hr.io.{kind}({stream!r}, key={key!r})",
         )
     if named is not None and named not in schema.columns:
         raise DeclarationError(
-            f"the partition key {named!r} of the Kinesis stream {stream!r} isn't a column of this flow",
+            f"the key {named!r} of the {_KEYED[kind]} {stream!r} isn't a column of this flow",
             hint=f"it has: {describe(schema)}",
         )
 

@@ -20,6 +20,7 @@ from headrace.core.errors import DeclarationError
 from headrace.core.secret_places import SecretPlace
 from headrace.serdes.dtypes import instantiate
 from headrace.serdes.formats import FormatSpec, open_format
+from headrace.serdes.headers import HEADERS
 from headrace.serdes.schema import Schema
 from headrace.systems.kafka.settings import KafkaSettings
 from headrace.systems.registry import SystemSpec
@@ -28,15 +29,16 @@ KafkaColumn = Literal["key", "headers", "timestamp", "partition", "offset"]
 Lost = Literal["stop", "skip"]
 
 RECORD_COLUMNS: Mapping[str, pl.DataType] = {
-    "headers": pl.List(pl.Struct({"name": pl.String(), "value": pl.Binary()})),
+    "headers": HEADERS,
     "timestamp": pl.Datetime("ms"),
     "partition": pl.Int32(),
     "offset": pl.Int64(),
 }
-"""What Kafka says of a record besides its key, and its type."""
+"""What Kafka says of a record, apart from its key, and its type."""
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _BYTES = FormatSpec("bytes")
+_MAY_REPEAT = "transactions=False keeps no positions of writers in Kafka"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,11 @@ class Kafka:
     lost: Lost = "stop"
     client: Mapping[str, Any] = field(default_factory=dict, hash=False)
     oauth: str | None = None
+    key: str | None = None
+    timestamp: str | None = None
+    headers: str | None = None
+    transactions: bool = True
+    progress_topic: str | None = None
 
     def system(self, stream_id: str) -> SystemSpec:
         """A system of its own: another stream is another topic."""
@@ -77,9 +84,14 @@ class Kafka:
                 f"start={use.start!r}: where a topic of Kafka is read from is said where it is named",
                 hint=f'write system=hr.io.kafka("{self.topic}", start="upcoming", ...); it may be a time, too',
             )
+        if outputs := self._differing("key", "timestamp", "headers", "transactions", "progress_topic"):
+            raise DeclarationError(
+                f"{outputs} of topic {self.topic}: only an output can have this",
+                hint='record_columns={"member": "key"} says which columns an input takes from records',
+            )
         options = {
             **self._options(),
-            "key_format": None if self.key_format == _BYTES else self.key_format.options(),
+            "key_format": None if self.key_format == _BYTES else self.key_format.under(f"{self.topic}-key").options(),
             "start": None if self.start == "oldest" else self.start,
             "end": self.end,
             "record_columns": dict(self.record_columns) or None,
@@ -88,18 +100,41 @@ class Kafka:
         }
         return self._spec(stream_id, options)
 
+    def output_system(self, stream_id: str) -> SystemSpec:
+        """The system of an output. Raises ``DeclarationError`` for what only inputs have."""
+        if inputs := self._differing("start", "end", "record_columns", "uncommitted", "lost"):
+            raise DeclarationError(
+                f"{inputs} of topic {self.topic}: only an input can have this",
+                hint="key=, timestamp= and headers= name the columns that an output writes there",
+            )
+        given = {
+            "key": self.key,
+            "timestamp": self.timestamp,
+            "headers": self.headers,
+            "key_format": None if self.key_format == _BYTES else self.key_format.under(f"{self.topic}-key").options(),
+            "transactions": None if self.transactions else False,
+            "progress_topic": self.progress_topic,
+        }
+        output = {name: value for name, value in given.items() if value is not None}
+        return self._spec(stream_id, {**self._options(), "output": output}, "" if self.transactions else _MAY_REPEAT)
+
+    def _differing(self, *names: str) -> str:
+        """Those of these fields that aren't as they are by default, for messages."""
+        usual = Kafka(self.topic, self.brokers)
+        return ", ".join(name for name in names if getattr(self, name) != getattr(usual, name))
+
     def _options(self) -> dict[str, Any]:
         return {
             "topic": self.topic,
             "brokers": self.brokers,
             "client": dict(self.client) or None,
             "oauth": self.oauth,
-            "format": self.format.options(),
+            "format": self.format.under(f"{self.topic}-value").options(),
         }
 
-    def _spec(self, stream_id: str, options: Mapping[str, Any]) -> SystemSpec:
+    def _spec(self, stream_id: str, options: Mapping[str, Any], may_repeat: str = "") -> SystemSpec:
         given = {name: value for name, value in options.items() if value is not None}
-        return SystemSpec(f"kafka-{stream_id}".replace(".", "-"), "kafka", given)
+        return SystemSpec(f"kafka-{stream_id}".replace(".", "-"), "kafka", given, may_repeat=may_repeat)
 
     def _key_type(self, name: str, schema: SchemaLike | None) -> pl.DataType:
         """The type of a column of keys: its format says it, or else the schema."""
@@ -130,11 +165,16 @@ def kafka(
     lost: Lost = "stop",
     options: Mapping[str, str | int | float | bool | SecretPlace] | None = None,
     oauth: str | None = None,
+    key: str | None = None,
+    timestamp: str | None = None,
+    headers: str | None = None,
+    transactions: bool = True,
+    progress_topic: str | None = None,
 ) -> Kafka:
-    """A topic of Kafka, or of whatever speaks its protocol: an input, exactly once.
+    """A topic of Kafka, or of whatever speaks its protocol: an input or an output, exactly once.
 
     It needs ``pip install "headrace[kafka]"``. Records of aborted transactions are never read, and those of open ones
-    not before they are committed.
+    not before they are committed. What is written, readers with ``isolation.level=read_committed`` get exactly once.
 
     Parameters
     ----------
@@ -168,6 +208,20 @@ def kafka(
     oauth
         For SASL's OAUTHBEARER: ``"module:function"``. Drivers and containers call it without arguments for a token; it
         returns the token, and when it expires in seconds since the epoch.
+    key
+        For outputs: the column that becomes the key of a record. It is part of the value, too. The hash of the key
+        chooses the partition, as in Kafka's own clients. Null, and no key at all, go anywhere. Texts, numbers and bytes
+        become keys as they are, unless ``key_format`` says otherwise.
+    timestamp
+        For outputs: the column of type ``pl.Datetime`` that becomes the timestamp of a record, in UTC if it has no
+        zone. By default it is when the record is written.
+    headers
+        For outputs: a column of headers, in the type that inputs have them. It isn't part of the value.
+    transactions
+        For outputs: whether rows are written in transactions. For clusters that have none: False writes rows at least
+        once.
+    progress_topic
+        For outputs: the topic that keeps what was published, ``headrace.progress.`` and the app's name by default.
 
     Returns
     -------
@@ -185,23 +239,28 @@ def kafka(
     ...     "sasl.username": "app",
     ...     "sasl.password": hr.secret_env("KAFKA_PASSWORD"),
     ... }
+    >>> shipped = app.output("shipped", system=hr.io.kafka("shipped", brokers="localhost:9092", key="member"))
     >>> lines = hr.io.kafka("log-lines", brokers="kafka.example.com:9093", format="text", options=login)
     >>> app.input("lines", system=lines).schema
     Schema(value: String)
     """
-    with Declaring("kafka"):
+    with Declaring("kafka", quoting=False):
         settings = KafkaSettings.checked(brokers, options, oauth).options()
         columns = record_columns_of(record_columns, "Kafka", get_args(KafkaColumn), '{"sent": "timestamp"}')
-        key = format_of(key_format)
-        if key != _BYTES and "key" not in columns.values():
+        of_key = format_of(key_format)
+        if of_key != _BYTES and "key" not in columns.values() and key is None:
             raise DeclarationError(
-                f"key_format={key.name!r}, but no column is the key", hint='write record_columns={"member": "key"}'
+                f"key_format={of_key.name!r}, but no column is the key",
+                hint='write record_columns={"member": "key"} for an input, key="member" for an output',
             )
+        for what, column in (("key", key), ("timestamp", timestamp), ("headers", headers)):
+            if column is not None and (not isinstance(column, str) or not column):
+                raise DeclarationError(f"{what}={column!r} doesn't name a column", hint=f'write {what}="member"')
         return Kafka(
             _topic(topic),
             settings["brokers"],
             format_of(format),
-            key,
+            of_key,
             start_of(start),
             _end(end),
             columns,
@@ -209,6 +268,11 @@ def kafka(
             one_of("lost", lost, Lost),
             settings.get("client", {}),
             oauth,
+            key,
+            timestamp,
+            headers,
+            bool(transactions),
+            None if progress_topic is None else _topic(progress_topic),
         )
 
 

@@ -22,7 +22,7 @@ from headrace.plan.keys import partitionings
 from headrace.plan.model import Plan, StagePlan
 from headrace.plan.shares import Dealing, Partitionings, step_dealing, table_dealing
 from headrace.plan.traverse import reachable
-from headrace.systems.registry import keeps_rows
+from headrace.systems.registry import grows, keeps_rows
 
 FORMAT = 2
 
@@ -274,14 +274,21 @@ def _steps(plan: Plan, stage: StagePlan, known: Partitionings) -> Iterator[Part]
 
 
 def _spread(plan: Plan, stage: StagePlan, nodes: Iterable[str]) -> dict[str, str]:
-    """How a shuffle spreads what these nodes take, and so what they keep, over the tasks: another way finds nothing."""
+    """How a shuffle spreads what these nodes take, and so what they keep, over the tasks: another way finds nothing.
+
+    So does an input to which others may add partitions.
+    """
     graph = plan.graph
     ways: set[str] = set()
     for node in nodes:
         for before in reachable(node, lambda id_: [b for b in graph.nodes[id_].inputs if b in stage.nodes]):
             stream = graph.nodes[before].operator.stream_read
-            if stream is not None and graph.streams[stream].role is Role.INTERMEDIATE:
+            if stream is None:
+                continue
+            if graph.streams[stream].role is Role.INTERMEDIATE:
                 ways.add(f"{_key(graph, stream) or 'unknown'} over {plan.streams[stream].partitions} partitions")
+            elif grows(graph.streams[stream].system):
+                ways.add(f"as input {stream!r} is, over {plan.streams[stream].partitions} partitions")
     return {"partitioning": "; ".join(sorted(ways))} if ways else {}
 
 

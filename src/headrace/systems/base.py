@@ -1,4 +1,4 @@
-"""The contracts of a system: admin, consumer, and producer or target.
+"""The contracts of a system: admin, consumer, and producer or target (``targets``).
 
 ``headrace.testing.check_system`` checks that an implementation keeps what the docstrings here promise. The memory
 system is the reference. Nothing in these contracts names a vendor's type.
@@ -21,6 +21,8 @@ import polars as pl
 
 from headrace.core.errors import StreamNotFoundError, TrimmedOffsetError, UnsupportedPositionError, UsageError
 from headrace.core.ids import SSP, Offset
+from headrace.systems.targets import Lookup as Lookup  # noqa: PLC0414 - also found here
+from headrace.systems.targets import Target as Target  # noqa: PLC0414
 
 
 class Edge(Enum):
@@ -285,61 +287,6 @@ class Producer(Protocol):
 
     def close(self) -> None:
         """Flush and release. Called once."""
-        ...
-
-
-class Target(Protocol):
-    """A foreign system for results that stores each writer's position in one transaction with the data.
-
-    A writer is named by ids joined with ``/``; its versions rise. A version is published again whenever it isn't known
-    whether it arrived, possibly by a zombie long after. The stored position decides whether it counts, not the caller.
-    ``headrace.testing.contracts.check_target`` checks implementations. One thread uses a target.
-
-    A system without transactions can be a target, too. It keeps no positions, so that rows may arrive again after a
-    failure, and the ``SystemSpec`` says so: ``may_repeat``.
-    """
-
-    def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows of a version as ``publish`` will get them. It isn't committed yet.
-
-        Raises ``DataError`` for what can't be published: once it is committed, no other version of the app can help.
-        """
-        return rows
-
-    def position(self, writer: str) -> int:
-        """Return the highest version that ``writer`` has published; -1 if there is none, or if none is kept."""
-        ...
-
-    def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
-        """Add the rows and set the writer's position to ``version``, both or neither, durably, before returning.
-
-        Does nothing if the position is already ``version`` or higher; the transaction itself checks this. ``rows`` are
-        pieces of one table, at least one. Raises an error whose ``retry`` says whether the same call may succeed later;
-        even then the call may have succeeded. Must not block for more than seconds.
-
-        Without transactions a target may take a version in parts: it returns after how many milliseconds to make the
-        same call again, and None when it has everything.
-        """
-        ...
-
-    def close(self) -> None:
-        """Release everything. Called once."""
-        ...
-
-
-class Lookup(Protocol):
-    """Looks rows up by their keys. One thread uses it at a time; it connects when it is first used."""
-
-    def read(self, keys: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows with these keys, in the requested columns. The keys are distinct and not null.
-
-        Raises an error whose ``retry`` says whether the same call may succeed later. Must not block for more than
-        seconds.
-        """
-        ...
-
-    def close(self) -> None:
-        """Release everything. Called once, possibly from another thread, and while ``read`` is running."""
         ...
 
 

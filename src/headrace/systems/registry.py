@@ -39,6 +39,7 @@ _BUILT_IN = {
 }
 
 _SLOTTED = {"kinesis"}
+_GROWING = {"kafka"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,11 @@ def keeps_rows(spec: SystemSpec) -> bool:
 def has_slots(spec: SystemSpec) -> bool:
     """Whether the partitions of its inputs are slots (``SlottedSystem``). Imports no implementation."""
     return spec.kind in _SLOTTED
+
+
+def grows(spec: SystemSpec) -> bool:
+    """Whether others may add partitions to its streams, so that keys move between them. Imports no implementation."""
+    return spec.kind in _GROWING
 
 
 def open_system(spec: SystemSpec) -> System:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 
@@ -12,6 +13,7 @@ from headrace.core.errors import HeadraceError
 from headrace.systems.base import Target
 from headrace.testing.system_scene import expect
 
+_PUBLISHED_S = 30.0
 _SCHEMA = {"writer": pl.String, "version": pl.Int64, "n": pl.Int64}
 
 
@@ -37,9 +39,16 @@ class TargetScene:
         self._open.append(target)
         return target
 
-    def publish(self, target: Target, version: int, rows: int = 3, writer: str | None = None) -> None:
-        """Publish the rows of this version, the same ones for every publisher."""
-        target.publish(writer or self.writer, version, [table(writer or self.writer, version, rows)])
+    def publish(
+        self, target: Target, version: int, rows: int = 3, writer: str | None = None, at_once: int | None = None
+    ) -> None:
+        """Publish the rows of this version, the same ones for every publisher; ``at_once`` is the size of a piece."""
+        name = writer or self.writer
+        pieces = [target.accept(piece) for piece in table(name, version, rows).iter_slices(at_once or rows)]
+        end_s = time.monotonic() + _PUBLISHED_S
+        while (again_ms := target.publish(name, version, pieces)) is not None:
+            expect(time.monotonic() < end_s, f"version {version} is published within {_PUBLISHED_S:g} s")
+            time.sleep(again_ms / 1000)
 
     def expect_versions(self, versions: Sequence[int], rows: int = 3, writer: str | None = None) -> None:
         """Raise ``ContractError`` unless exactly these versions are visible, each complete and once."""
@@ -77,8 +86,7 @@ def versions_in_order(scene: TargetScene) -> None:
 
 def pieces_of_one_version(scene: TargetScene) -> None:
     """A version may be published in several pieces."""
-    whole = table(scene.writer, 4, 1000)
-    scene.target().publish(scene.writer, 4, list(whole.iter_slices(300)))
+    scene.publish(scene.target(), 4, rows=1000, at_once=300)
     scene.expect_versions([4], rows=1000)
 
 

@@ -76,6 +76,9 @@ class _ShelfAdmin:
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
         return StreamInfo(stream, partitions, columns)
 
+    def close(self) -> None:
+        pass
+
 
 def open_shelf(name: str, options: dict[str, Any]) -> Shelf:
     """The factory behind the kind."""

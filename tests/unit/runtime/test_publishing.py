@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from publishing_scene import Scene, away, entry_points
+from publishing_scene import Scene, Shelf, away, entry_points
 
 from headrace.core.errors import DataError, InfrastructureError, UnavailableError
 from headrace.runtime.outputs.publisher import LONGEST_PAUSE_MS
@@ -237,3 +237,35 @@ def test_a_target_that_is_away_is_reported_once_and_once_when_it_is_back(
         assert vars(back)["failures"] == failures.pop(vars(back)["writer"].split("/", 1)[1].rpartition("/")[0])
         assert vars(back)["away_ms"] > LONGEST_PAUSE_MS
     assert not failures
+
+
+class Slow(Shelf):
+    """Needs some time to find a position, and notes what commits say of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = 3
+        self.told: list[int] = []
+
+    def prepare(self, writer: str, published: int) -> float | None:
+        self.told.append(published)
+        self.waits -= 1
+        return 5.0 if self.waits > 0 else None
+
+
+def test_a_position_is_found_in_the_background_and_compared_with_what_a_commit_says() -> None:
+    shelf = Slow()
+    scene = Scene("slow", shelf=shelf)
+    scene.feed(10)
+    scene.commit()
+    assert (shelf.rows, shelf.told) == (scene.fed, [-1, -1, -1])
+    scene.feed(1)
+    scene.commit()
+    scene.commit()  # says what was published
+    [published] = shelf.positions.values()
+    scene.restart()
+    scene.feed(1)
+    scene.commit()
+    assert shelf.rows == scene.fed
+    assert shelf.told[3:] == [published]
+    scene.close()

@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headrace.core.errors import CorruptLogError
 from headrace.stores import outbox as outbox_module
-from headrace.stores.outbox import Outbox
+from headrace.stores.outbox import Outbox, timeline_begun
+from headrace.stores.share import Share
 
 Rows = list[int]
 
@@ -127,6 +128,38 @@ def test_with_a_database_memory_is_bounded() -> None:
     assert disk.values == {}
 
 
+def test_an_entry_is_of_the_timeline_that_began_before_it() -> None:
+    disk, first = Disk(), Outbox("out")
+    first.attach(disk)
+    first.add(table([1]))
+    commit(first, 5)
+    assert first.timeline_of(5) is None
+    second = Outbox("out")
+    second.attach(disk)
+    for change in [*first.whole(), timeline_begun(9)]:
+        second.apply(change)
+    second.add(table([2]))
+    log = [*first.whole(), timeline_begun(9), *commit(second, 10)]
+    second.persist(disk)
+    replayed, stored, moved, dealt = Outbox("out"), Outbox("out"), Outbox("out"), Outbox("out")
+    stored.attach(disk)
+    for outbox, changes in ((replayed, log), (moved, second.whole()), (dealt, second.whole(Share(1, 2)))):
+        for change in changes:
+            outbox.apply(change)
+    for outbox in (second, replayed, stored, moved):
+        assert outbox.timelines == (9,)
+        assert [outbox.timeline_of(version) for version in (5, 9, 10, 11)] == [None, None, 9, 9]
+        assert drained(outbox) == [(5, [1]), (10, [2])]
+    assert dealt.timelines == ()
+    third = Outbox("out")
+    third.attach(disk)
+    third.apply(timeline_begun(20))
+    third.apply(timeline_begun(20))
+    assert (third.timelines, third.timeline_of(20), third.timeline_of(21)) == ((9, 20), 9, 20)
+    third.clear()
+    assert third.timelines == ()
+
+
 def test_what_cannot_be_read_is_an_error() -> None:
     with pytest.raises(CorruptLogError, match="unknown change format"):
         Outbox("out").apply(b"\x09" + bytes(8))
@@ -153,6 +186,7 @@ class OutboxMachine(RuleBasedStateMachine):
         self.version = 0
         self.pending: dict[int, Rows] = {}
         self.published: dict[int, Rows] = {}
+        self.logged = -1
 
     @rule(rows=st.lists(st.integers(0, 99), max_size=30))
     def add(self, rows: Rows) -> None:
@@ -165,6 +199,7 @@ class OutboxMachine(RuleBasedStateMachine):
         self.log += commit(self.outbox, self.version)
         if self.fresh:
             self.pending[self.version] = self.fresh
+        self.logged = max([self.logged, *self.published])
         self.fresh, self.published = [], {}  # its removal is logged now
         if persisted:
             self.outbox.persist(self.disk)
@@ -201,6 +236,7 @@ class OutboxMachine(RuleBasedStateMachine):
         if hasattr(self, "outbox"):
             assert self.outbox.entries() == len(self.pending)
             assert (self.outbox.pending_bytes > 0) == bool(self.pending)
+            assert self.outbox.logged_to == self.logged
 
 
 OutboxMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

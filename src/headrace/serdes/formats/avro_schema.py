@@ -1,8 +1,9 @@
 """An Avro schema as columns, and written out so that Polars can read datums with it. Pure.
 
-Polars knows no references to named types, so each is replaced by what it refers to. It can't read maps, unions of
-several types, and types that contain themselves; and what has no bytes (null, a record without fields) would let a
-short payload be a list of any length. All these are refused.
+Polars knows no references to named types, so each is replaced by what it refers to. It knows no maps either, but a map
+has the bytes of an array of records with a key and a value. It can't read unions of several types or of one, and types
+that contain themselves; and what has no bytes (null, a record without fields) would let a short payload be a list of
+any length. All these are refused.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from headrace.core.errors import DeclarationError
 from headrace.serdes.dtypes import Columns
 
 _FIELD = ", field "
+MAP = "Entry"
+"""How the names of records begin that are entries of maps."""
 _PRIMITIVES: Mapping[str, pl.DataType] = {
     "boolean": pl.Boolean(),
     "int": pl.Int32(),
@@ -38,6 +41,15 @@ _LOGICAL: Mapping[tuple[str, str], pl.DataType] = {
     ("long", "local-timestamp-micros"): pl.Datetime("us"),
 }
 
+_DEBEZIUM: Mapping[tuple[str, str], str] = {
+    ("int", "io.debezium.time.Date"): "date",
+    ("int", "io.debezium.time.Time"): "time-millis",
+    ("long", "io.debezium.time.MicroTime"): "time-micros",
+    ("long", "io.debezium.time.Timestamp"): "local-timestamp-millis",
+    ("long", "io.debezium.time.MicroTimestamp"): "local-timestamp-micros",
+}
+"""What Debezium means by names of its own. Its times of a day and a year have no zone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Note:
@@ -49,17 +61,21 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class ReadSchema:
-    """A record: ``record`` without references, and its columns. ``notes`` are by the path of a field: ``at.street``."""
+    """A record: ``record`` without references, and its columns. ``notes`` are by the path of a field: ``at.street``.
+
+    ``left_out`` are fields that can't be columns. If there are any, ``record`` doesn't describe what is in a datum.
+    """
 
     record: dict[str, Any]
     columns: Columns
     notes: Mapping[str, Note] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
 
-def read_schema(given: object, needed: Sequence[object] = ()) -> ReadSchema:
+def read_schema(given: object, needed: Sequence[object] = (), *, partly: bool = False) -> ReadSchema:
     """Read a schema of a record, as JSON types or their text. ``needed`` define types that it refers to.
 
-    Raises ``DeclarationError`` for what can't be read.
+    Raises ``DeclarationError`` for what can't be read; ``partly``: only if no field of the record can.
     """
     schema = _json(given)
     if not isinstance(schema, Mapping) or schema.get("type") != "record":
@@ -69,12 +85,17 @@ def read_schema(given: object, needed: Sequence[object] = ()) -> ReadSchema:
         )
     reading = _Reading()
     for one in needed:
-        reading.type_of(_json(one), "")
+        try:
+            reading.type_of(_json(one), "")
+        except DeclarationError:
+            if not partly:
+                raise
     reading.notes.clear()
+    reading.partly = partly
     written, dtype = reading.type_of(schema, "")
     assert isinstance(dtype, pl.Struct)
     columns: Columns = {one.name: one.dtype for one in dtype.fields}  # type: ignore[misc]
-    return ReadSchema(written, columns, reading.notes)
+    return ReadSchema(written, columns, reading.notes, tuple(reading.left_out))
 
 
 def _json(given: object) -> object:
@@ -93,6 +114,8 @@ class _Reading:
     named: dict[str, Any] = field(default_factory=dict)
     open: set[str] = field(default_factory=set)
     notes: dict[str, Note] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    partly: bool = False
     count: int = 0
 
     def type_of(self, schema: Any, where: str, space: str = "") -> tuple[Any, pl.DataType]:
@@ -118,15 +141,17 @@ class _Reading:
             case "array":
                 items, inner = self.type_of(schema.get("items"), where, space)
                 return {"type": "array", "items": items}, pl.List(inner)
+            case "map":
+                return self._map(schema.get("values"), where, space)
             case str() if kind in _PRIMITIVES:
                 return self._logical(schema, kind, where)
-            case str() if kind not in ("map", "null"):
+            case str() if kind != "null":
                 return self._reference(kind, where, space)
         raise _refused(where, schema)
 
     def _union(self, schema: list[Any], where: str, space: str) -> tuple[Any, pl.DataType]:
         others = [one for one in schema if one != "null"]
-        if len(others) != 1 or len(schema) > 2:
+        if len(others) != 1 or len(schema) != 2:
             raise _refused(where, schema)
         plain, dtype = self.type_of(others[0], where, space)
         return [one if one == "null" else plain for one in schema], dtype
@@ -160,6 +185,12 @@ class _Reading:
         if not isinstance(fields, list) or not fields:
             raise DeclarationError(f"the Avro schema{where}: record {full!r} has no fields", hint='add "fields"')
         self.open.add(full)
+        try:
+            return self._fields(fields, name, full, where)
+        finally:
+            self.open.discard(full)
+
+    def _fields(self, fields: list[Any], name: str, full: str, where: str) -> tuple[Any, pl.DataType]:
         plain, types = [], {}
         for one in fields:
             if not isinstance(one, Mapping) or not isinstance(one.get("name"), str) or "type" not in one:
@@ -168,12 +199,28 @@ class _Reading:
                 )
             column = one["name"]
             inside = f"{where}.{column}" if where else f"{_FIELD}{column}"
-            written, types[column] = self.type_of(one["type"], inside, full.rpartition(".")[0])
+            try:
+                written, types[column] = self.type_of(one["type"], inside, full.rpartition(".")[0])
+            except DeclarationError:
+                if where or not self.partly or (one is fields[-1] and not types):
+                    raise
+                self.left_out.append(column)
+                continue
             plain.append({"name": column, "type": written})
             default = (one["default"],) if "default" in one else ()
             self.notes[inside.removeprefix(_FIELD)] = Note(tuple(one.get("aliases") or ()), default)
-        self.open.discard(full)
         return {"type": "record", "name": name, "fields": plain}, pl.Struct(types)
+
+    def _map(self, values: Any, where: str, space: str) -> tuple[Any, pl.DataType]:
+        """A map as the array of its entries."""
+        plain, inner = self.type_of(values, where, space)
+        self.count += 1
+        entry = {
+            "type": "record",
+            "name": f"{MAP}{self.count}",
+            "fields": [{"name": "key", "type": "string"}, {"name": "value", "type": plain}],
+        }
+        return {"type": "array", "items": entry}, pl.List(pl.Struct({"key": pl.String(), "value": inner}))
 
     def _fixed(self, schema: Mapping[str, Any], where: str, space: str) -> tuple[Any, pl.DataType]:
         size = schema.get("size")
@@ -183,7 +230,7 @@ class _Reading:
         return {"type": "fixed", "name": name, "size": size}, pl.Binary()
 
     def _logical(self, schema: Mapping[str, Any], kind: str, where: str) -> tuple[Any, pl.DataType]:
-        logical = schema.get("logicalType")
+        logical = schema.get("logicalType") or _DEBEZIUM.get((kind, str(schema.get("connect.name"))))
         if kind == "bytes" and logical == "decimal":
             precision, scale = schema.get("precision"), schema.get("scale", 0)
             if not isinstance(precision, int) or not isinstance(scale, int) or not 0 < precision <= 38:
@@ -204,6 +251,6 @@ def _full(schema: Mapping[str, Any], space: str) -> str:
 def _refused(where: str, schema: object) -> DeclarationError:
     return DeclarationError(
         f"the Avro schema{where}: {json.dumps(schema, default=str):.100} can't be read as a column",
-        hint="maps, unions of several types and null alone have no columns; read such records as "
+        hint="unions other than that with null, and null alone, have no columns; read such records as "
         'format="bytes", and take them apart in a function of yours',
     )

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from headrace.core.errors import DataError, DeclarationError
 from headrace.serdes.dtypes import Columns
-from headrace.serdes.formats.avro_resolution import SchemasDisagreeError, fitted
+from headrace.serdes.formats.avro_resolution import SchemasDisagree, fitted
 from headrace.serdes.formats.contract import (
     Decoded,
     Decoder,
@@ -60,7 +60,7 @@ class ProtobufFormat(Format):
                 )
         try:
             made = fitted(there, columns)
-        except SchemasDisagreeError as error:
+        except SchemasDisagree as error:
             raise DeclarationError(
                 f"the protobuf message and the columns disagree: {error}",
                 hint="declare them as they are, or convert them afterwards: .with_columns(...)",
@@ -157,7 +157,10 @@ def _column(field: Field, messages: Sequence[Message]) -> pl.Series:
         return _lists(field, pairs, list(map(len, values)))
     if field.repeated:
         return _lists(field, list(chain.from_iterable(values)), list(map(len, values)))
-    if field.present:
+    if field.present and field.kind in ("scalar", "enum"):
+        # What isn't the default is there: messages are asked about the others only.
+        values = [value if value or one.HasField(name) else None for value, one in zip(values, messages, strict=True)]
+    elif field.present:
         values = [value if one.HasField(name) else None for value, one in zip(values, messages, strict=True)]
     return _series(field, values)
 

@@ -144,9 +144,15 @@ class KafkaClient(Generic[R]):
 def cannot_log_in(client: KafkaClient[Any], doing: str) -> HeadraceError | None:
     """What to raise if a client has reported that it isn't let in: it would try forever. None if it hasn't."""
     heard = client.troubles.last
-    if heard is None or _BY_CODE.get(heard.code()) is not _LOGIN:
+    if heard is None or not _is_login(heard):
         return None
-    return problem_of(heard, doing, client.brokers, client.troubles)
+    error = KafkaError(KafkaError._AUTHENTICATION, heard.str())
+    return problem_of(error, doing, client.brokers, client.troubles)
+
+
+def _is_login(heard: KafkaError) -> bool:
+    """Whether a broker doesn't let a client in. Some brokers close the connection without a word."""
+    return _BY_CODE.get(heard.code()) is _LOGIN or "SASL authentication error" in heard.str()
 
 
 def open_consumer(
@@ -175,13 +181,21 @@ def open_consumer(
 
 
 def open_producer(
-    settings: KafkaSettings, transactional_id: str | None = None, **ours: str | int | float
+    settings: KafkaSettings,
+    transactional_id: str | None = None,
+    on_failure: Callable[[KafkaError], object] | None = None,
+    **ours: str | int | float,
 ) -> KafkaClient[Producer]:
-    """An idempotent producer. ``ours`` are options with ``_`` for ``.``, which override the user's."""
-    options: dict[str, str | int | float] = {name.replace("_", "."): value for name, value in ours.items()}
+    """An idempotent producer. ``ours`` are options with ``_`` for ``.``, which override the user's.
+
+    ``on_failure`` gets the error of each record that isn't delivered; then no other deliveries are reported.
+    """
+    options: dict[str, Any] = {name.replace("_", "."): value for name, value in ours.items()}
     options |= {"enable.idempotence": "true", "acks": "all"}
     if transactional_id is not None:
         options["transactional.id"] = transactional_id
+    if on_failure is not None:
+        options |= {"on_delivery": lambda error, _: on_failure(error), "delivery.report.only.error": True}
     return _open(settings, Producer, {}, options)
 
 
@@ -332,7 +346,9 @@ _MEANINGS: Mapping[_Meaning, tuple[str, ...]] = {
     ),
     _NO_TOPIC: ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID"),
     _GONE: ("OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET", "_LOG_TRUNCATION"),
-    _FENCED: ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "TRANSACTION_COORDINATOR_FENCED"),
+    _FENCED: (
+        "_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_TXN_STATE", "TRANSACTION_COORDINATOR_FENCED",
+    ),
     _LARGE: ("MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "RECORD_LIST_TOO_LARGE", "INVALID_RECORD"),
     _UNKNOWN: (
         "_MSG_TIMED_OUT", "_PURGE_INFLIGHT", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", "OUT_OF_ORDER_SEQUENCE_NUMBER",
@@ -356,12 +372,10 @@ def problem_of(error: KafkaError, doing: str, brokers: str, troubles: Troubles) 
     heard = troubles.last
     meaning = _BY_CODE.get(error.code())
     why = ""
-    if error.code() in _WAITED and heard is not None and heard.code() != error.code():
+    if error.code() in _WAITED and heard is not None:
         why = f" ({troubles.secret.clean(heard.str())})"
-        if _BY_CODE.get(heard.code()) is _LOGIN:
+        if _is_login(heard):
             meaning = _LOGIN
-    elif error.code() in _WAITED and heard is not None:
-        why = f" ({troubles.secret.clean(heard.str())})"
     if meaning is None:
         meaning = _WAIT if error.retriable() else _SERVER
     text = troubles.secret.clean(error.str())

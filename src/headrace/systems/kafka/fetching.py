@@ -49,7 +49,7 @@ _OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What of records is needed besides their values."""
+    """What of records is needed apart from their values."""
 
     keys: bool = False
     times: bool = False
@@ -67,20 +67,16 @@ class Fetching:
         *,
         skip_lost: bool = False,
         partitions: int | None = None,
-        buffer_bytes: int = BUFFER_BYTES,
-        look_s: float = LOOK_S,
     ) -> None:
         """``skip_lost``: records that were deleted unread are skipped, and said to be ``lost``; else it is an error.
 
-        ``partitions``: how many the topic has for the app. With the first one it looks now and then if there are more.
+        ``partitions``: how many the topic has for the app; it looks now and then if there are more.
         """
         self._client = client
         self._topic = topic
         self._wanted = wanted
         self._skip_lost = skip_lost
         self._partitions = partitions
-        self._buffer_bytes = buffer_bytes
-        self._look_s = look_s
         self._looked = self._noted = time.monotonic()
         self._lock = threading.Condition()
         self._orders: list[tuple[Feed, bool]] = []
@@ -129,7 +125,7 @@ class Fetching:
 
     def emptied(self, feed: Feed) -> None:
         """There may be room in a feed again. Only while ``emptying``."""
-        if feed.bytes < self._room() // 2:
+        if feed.bytes <= self._room() // 2:
             self._lock.notify()
 
     def signal(self) -> None:
@@ -165,7 +161,7 @@ class Fetching:
 
     def _room(self) -> int:
         """How much may wait in a feed."""
-        return max(FEED_BYTES_MIN, self._buffer_bytes // max(1, len(self._feeds)))
+        return max(FEED_BYTES_MIN, BUFFER_BYTES // max(1, len(self._feeds)))
 
     def _work(self) -> None:
         try:
@@ -176,7 +172,7 @@ class Fetching:
                     self._client.troubles.over()
                     self._hand_on(messages)
                 self._note_ends()
-                self._look_for_partitions()
+                self._look_at_topic()
         except HeadraceError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - or the run loop would wait for a dead thread
@@ -218,7 +214,7 @@ class Fetching:
             if not feed.paused and feed.bytes >= room:
                 feed.paused = True
                 self._client.raw.pause(place)
-            elif feed.paused and feed.bytes < room // 2:
+            elif feed.paused and feed.bytes <= room // 2:
                 feed.paused = False
                 self._client.raw.resume(place)
 
@@ -325,17 +321,22 @@ class Fetching:
             _, high = self._client.raw.get_watermark_offsets(place, cached=True)
             feed.high = high if high >= 0 else None
 
-    def _look_for_partitions(self) -> None:
-        if self._partitions is None or 0 not in self._feeds or time.monotonic() - self._looked < self._look_s:
+    def _look_at_topic(self) -> None:
+        """Raise if the topic is gone, or has other partitions by now. Nobody says so of an idle topic."""
+        if self._partitions is None or time.monotonic() - self._looked < LOOK_S:
             return
         self._looked = time.monotonic()
         try:
             with self._client.translating(f"looking for topic {self._topic!r}"):
-                found = self._client.raw.list_topics(self._topic, timeout=1).topics.get(self._topic)
+                found = self._client.raw.list_topics(self._topic, timeout=1).topics[self._topic]
+                if found.error is not None:
+                    raise self._client.problem(found.error, f"reading topic {self._topic!r}")
         except HeadraceError as error:
+            if isinstance(error, StreamNotFoundError):
+                raise
             _log.debug("can't look for new partitions", topic=self._topic, error=error.message)
             return
-        if found is not None and found.error is None and len(found.partitions) > self._partitions:
+        if len(found.partitions) > self._partitions:
             raise DeploymentError(
                 f"the topic {self._topic!r} has {len(found.partitions)} partitions by now, and the app reads "
                 f"{self._partitions}",

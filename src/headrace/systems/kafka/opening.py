@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.errors import InfrastructureError
 
 if TYPE_CHECKING:
+    from headrace.systems.kafka.output_system import KafkaOutput
     from headrace.systems.kafka.system import KafkaSystem
 
 
-def open_kafka(name: str, options: Mapping[str, Any]) -> KafkaSystem:
-    """The system of a ``SystemSpec`` of kind ``kafka``."""
+def open_kafka(name: str, options: Mapping[str, Any]) -> KafkaSystem | KafkaOutput:
+    """The system of a ``SystemSpec`` of kind ``kafka``: an output if it says anything of one."""
     try:
+        from headrace.systems.kafka.output_system import open_kafka_output
         from headrace.systems.kafka.system import open_kafka_system
     except ImportError as error:
         raise InfrastructureError(
             f"Kafka needs confluent-kafka, which can't be imported here: {error}",
             hint='install it wherever drivers and containers run: pip install "headrace[kafka]"',
         ) from error
-    return open_kafka_system(name, options)
+    return open_kafka_output(options) if "output" in options else open_kafka_system(name, options)

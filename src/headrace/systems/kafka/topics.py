@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from difflib import get_close_matches
 from typing import Any
 
@@ -17,10 +17,12 @@ from headrace.systems.kafka.client import (
     OffsetSpec,
     TopicCollection,
     TopicPartition,
+    cannot_log_in,
     open_admin,
 )
 from headrace.systems.kafka.settings import KafkaSettings
 
+LOOK_S = 0.2
 _NEAR = 3
 
 
@@ -87,7 +89,12 @@ class Topics:
         return {place.partition: answer.offset for place, answer in found.items()}
 
     def _answers(self, doing: str, futures: Mapping[Any, Future[Any]]) -> dict[Any, Any]:
+        """The answers. Who isn't let in is told at once: librdkafka would go on trying."""
         with self.client.translating(doing):
+            while wait(futures.values(), LOOK_S).not_done:
+                self.client.raw.poll(0)
+                if problem := cannot_log_in(self.client, doing):
+                    raise problem
             return {key: future.result() for key, future in futures.items()}
 
     def _unknown(self, topic: str) -> StreamNotFoundError:
