@@ -21,6 +21,7 @@ from multiprocessing.context import ForkServerProcess
 import polars as pl
 import pytest
 
+from chaos.kafka_server import Broker
 from headrace.core.errors import HeadraceError
 from headrace.serdes.formats import FormatSpec, open_format
 from headrace.systems.kafka import target as target_module
@@ -93,7 +94,7 @@ class Storm:
     """Writers of one app, killed and frozen at random for some time."""
 
     def __init__(self, address: str, seed: int, mistake: str = "", writers: int = 3) -> None:
-        self.kills = self.zombies = 0
+        self.kills = self.zombies = self.broker_kills = 0
         self._address = address
         self._mistake = mistake
         self._draw = random.Random(seed)
@@ -107,8 +108,11 @@ class Storm:
             patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # what is preloaded isn't looked for elsewhere
             forkserver.ensure_running()
 
-    def rage(self, seconds: float, pause_s: tuple[float, float]) -> None:
-        """Kill and freeze lives for so long, with such pauses, and then let each writer end in peace."""
+    def rage(self, seconds: float, pause_s: tuple[float, float], broker: Broker | None = None) -> None:
+        """Kill and freeze lives for so long, with such pauses, and then let each writer end in peace.
+
+        If it is given, the ``broker`` is killed now and then, too, and started again.
+        """
         end_s = time.monotonic() + seconds
         try:
             for writer in self._writers:
@@ -116,9 +120,14 @@ class Storm:
             while time.monotonic() < end_s:
                 time.sleep(self._draw.uniform(*pause_s))
                 self._strike(self._draw.choice(self._writers))
+                if broker is not None and self._draw.random() < 0.05:
+                    broker.stop()
+                    broker.start()
+                    self.broker_kills += 1
                 self._thaw(time.monotonic())
-            self._thaw(float("inf"))
-            time.sleep(0.5)  # the stale copies do what they can
+            for _, life in self._frozen:
+                _wake(life)
+            time.sleep(0.7)  # the stale copies do what they can
         finally:
             self._end()
         for writer in self._writers:
@@ -144,7 +153,7 @@ class Storm:
         """Wake those whose time has come; those that have been awake for a moment are killed."""
         for when, life in list(self._frozen):
             if now_s > when:
-                os.kill(life.pid or 0, signal.SIGCONT)
+                _wake(life)
             if now_s > when + 0.7:
                 life.kill()
                 life.join()
@@ -180,3 +189,8 @@ class Storm:
                     doubled = len(got) - len(set(got))
                     return f"{writer}: key {number}: {len(set(wanted) - set(got))} lost, {doubled} doubled"
         return ""
+
+
+def _wake(life: ForkServerProcess) -> None:
+    if life.is_alive():
+        os.kill(life.pid or 0, signal.SIGCONT)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import polars as pl
 import pytest
@@ -21,6 +22,7 @@ from headrace.core.errors import (
     DeclarationError,
     FencedError,
     HeadraceError,
+    IndeterminateWriteError,
     InfrastructureError,
     StreamNotFoundError,
     UnavailableError,
@@ -242,6 +244,28 @@ def test_a_commit_whose_reply_is_lost_counts_once(
         publish(target, f"{topic}/stage/0/out", version, rows(version), tries=20)
     assert numbers(read_topic(kfake.address, topic)) == list(range(5))
     assert len(calls) == (5 if performed else 10)
+
+
+@pytest.mark.parametrize("moment", ["send", "commit"])
+def test_what_nobody_knows_is_looked_up(
+    kfake: KfakeServer, make: Make, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    original, calls = getattr(WriterSession, moment), []
+
+    def doubtful(session: WriterSession, *what: Any) -> None:
+        original(session, *what)
+        calls.append(what)
+        if len(calls) == 1:
+            raise IndeterminateWriteError("the producer has failed")
+
+    monkeypatch.setattr(WriterSession, moment, doubtful)
+    topic = create_topic(kfake.address)
+    target = make(topic)
+    with pytest.raises(UnavailableError, match="the producer has failed"):
+        publish(target, f"{topic}/stage/0/out", 0, rows(1))
+    publish(target, f"{topic}/stage/0/out", 0, rows(1))
+    assert numbers(read_topic(kfake.address, topic)) == [1]
+    assert len(calls) == (2 if moment == "send" else 1)
 
 
 def test_an_error_in_place_of_a_commit_is_no_end(kfake: KfakeServer, make: Make) -> None:

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
 from chaos.kafka_server import KafkaServer, KfakeServer
+from headrace.core.errors import InfrastructureError
 from kafka_writers import Storm
 
 
@@ -34,3 +35,16 @@ def test_nothing_is_lost_or_doubled_on_a_real_broker(kafka_broker: KafkaServer) 
     assert storm.wrong() == ""
     assert storm.kills > 40
     assert storm.zombies > 15
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_or_doubled_when_a_real_broker_is_killed_too() -> None:
+    try:
+        server = KafkaServer()
+    except InfrastructureError as error:
+        pytest.skip(f"{error.message}: {error.hint}")
+    with server as broker:
+        storm = Storm(broker.address, seed=4)
+        storm.rage(40, (0.2, 0.8), broker)
+        assert storm.wrong() == ""
+        assert storm.broker_kills > 1

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 from typing_extensions import override
 
-from headrace.core.errors import HeadraceError, StreamExistsError, StreamNotFoundError, UsageError
+from headrace.core.errors import DeclarationError, HeadraceError, StreamExistsError, StreamNotFoundError, UsageError
 from headrace.core.log import logger
 from headrace.serdes.formats import FormatSpec, open_format
 from headrace.systems.base import Consumer, RowSystem, StreamInfo, Target
@@ -23,6 +23,7 @@ from headrace.systems.kafka.topics import Topics
 from headrace.systems.write_only import WriteOnlyAdmin
 
 _ANSWER_S = 10.0
+_OUTPUT = ("key", "key_format", "timestamp", "headers", "transactions", "progress_topic")
 
 _log = logger(__name__)
 
@@ -46,6 +47,10 @@ class OutputOptions:
     def of(cls, options: Mapping[str, Any]) -> OutputOptions:
         """The options of a ``SystemSpec``: those that only outputs have are in ``output``."""
         output = dict(options["output"])
+        if strange := sorted(set(output) - set(_OUTPUT)):
+            raise DeclarationError(
+                f"kafka: unknown options {strange} of an output", hint=f"it has {', '.join(_OUTPUT)}"
+            )
         key_format = output.pop("key_format", None)
         roles = Roles(**{name: output.pop(name, None) for name in ("key", "timestamp", "headers")})
         settings = KafkaSettings.of({name: value for name, value in options.items() if name in SETTINGS})

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 import polars as pl
 from typing_extensions import override
 
+from headrace.core.errors import HeadraceError
 from headrace.systems.kafka.client import KafkaClient, KafkaError, Producer, open_producer
 from headrace.systems.kafka.output_records import RecordMaker
 from headrace.systems.kafka.producing import Sender, producer_limits
 from headrace.systems.kafka.settings import KafkaSettings
 from headrace.systems.kafka.topic_limits import TopicLimits
-from headrace.systems.kafka.topic_target import TopicTarget
+from headrace.systems.kafka.topic_target import TopicTarget, worth_a_retry
 
 VERSION_S = 30.0
 """How long a version may take until it is sent again."""
@@ -70,9 +71,11 @@ class _PlainWriter:
             if self._undelivered is not None:
                 raise client.problem(self._undelivered, f"writing to topic {self._limits.topic!r}")
             client.troubles.over()
-        except BaseException:
+        except BaseException as error:
             self._client = None
             client.raw.purge()
+            if isinstance(error, HeadraceError):
+                raise worth_a_retry(error) from error
             raise
 
     def _heard(self, error: KafkaError) -> None:

@@ -27,7 +27,7 @@ from headrace.systems.kafka.output_records import RecordMaker, identity
 from headrace.systems.kafka.progress_topic import ProgressTopic, progress_topic_of
 from headrace.systems.kafka.publishing import GRACE_MS, HOLDING, Action, Publishing, State, Wanted
 from headrace.systems.kafka.settings import KafkaSettings
-from headrace.systems.kafka.topic_target import TopicTarget
+from headrace.systems.kafka.topic_target import TopicTarget, worth_a_retry
 from headrace.systems.kafka.writer_session import WriterSession, transactional_id
 
 POSITION_S = 5.0
@@ -185,7 +185,7 @@ class _Writer:
                 hint="two apps of this name write to this cluster: give one of them another name",
             )
         if self._error is not None:
-            return self._error
+            return worth_a_retry(self._error)
         return UnavailableError(
             f"topic {self._progress_topic!r}: an open transaction of another writer hides what {self._name} has "
             "published",

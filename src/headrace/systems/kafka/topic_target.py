@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import polars as pl
 from typing_extensions import override
 
-from headrace.core.errors import UnavailableError
+from headrace.core.errors import HeadraceError, IndeterminateWriteError, UnavailableError
 from headrace.core.log import logger
 from headrace.systems.base import Target
 from headrace.systems.kafka.output_records import RecordMaker
@@ -24,6 +24,16 @@ LOOK_AGAIN_S = 30.0
 """How long commits don't wait for a cluster that hasn't answered one of them."""
 
 _log = logger(__name__)
+
+
+def worth_a_retry(error: HeadraceError) -> HeadraceError:
+    """Return what to raise in place of an error: the same call may succeed later if nobody knows what has happened.
+
+    What is there decides then, or the rows come again.
+    """
+    if isinstance(error, IndeterminateWriteError):
+        return UnavailableError(error.message, hint="Headrace looks what is there, and goes on")
+    return error
 
 
 class TopicTarget(Target):
