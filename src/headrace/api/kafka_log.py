@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from headrace.api.location import Declaring
 from headrace.core.ids import check_id
 from headrace.core.secret_places import SecretPlace
+from headrace.systems.kafka.log_topics import PREFIX, RECORD_BYTES, LogOptions
+from headrace.systems.kafka.settings import KafkaSettings
 from headrace.systems.registry import SystemSpec
-
-if TYPE_CHECKING:
-    from headrace.systems.kafka.log_topics import LogOptions
 
 KIND = "kafka-log"
 
@@ -32,9 +31,9 @@ class KafkaLog:
 def kafka_log(
     brokers: str,
     *,
-    prefix: str = "headrace.",
+    prefix: str = PREFIX,
     replication: int | None = None,
-    record_bytes: int = 64 << 20,
+    record_bytes: int = RECORD_BYTES,
     options: Mapping[str, str | int | float | bool | SecretPlace] | None = None,
     oauth: str | None = None,
     name: str = "kafka",

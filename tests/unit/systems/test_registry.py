@@ -75,7 +75,7 @@ def test_a_spec_is_frozen_and_picklable() -> None:
 def test_importing_the_registry_imports_no_vendor() -> None:
     vendors = (
         "headrace.systems.files",
-        "headrace.systems.kafka",
+        "headrace.systems.kafka.client",
         "headrace.systems.kinesis",
         "confluent_kafka",
         "boto3",
