@@ -27,7 +27,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import get_args
@@ -261,16 +261,24 @@ class Bench:
         repeats = min(self.repeats, 3)
         with throughput.folder(self.base) as place:
             views = page_views(place / "views", messages, KEYS, history.FILES)
-            found = history.windowed_count(self.session, views, messages, repeats, self.base, self.report.say)
-        peer = found[history.PEER]
-        ratios = {name: peer.wall_s / one.wall_s for name, one in found.items()}
-        self.report.table(
-            f"windowed count of {messages:,} messages in files, median of {repeats}",
-            ["", "messages/s", "wall s", "processor s", "ratio", "ratio by processor"],
-            [[n, o.messages_per_s, o.wall_s, o.cpu_s, ratios[n], peer.cpu_s / o.cpu_s] for n, o in found.items()],
-        )
-        self.report.keep("history", {"messages": messages, **found, "ratios": ratios})
+            for part, what, measure in (
+                ("history", "windowed count of {:,} messages in files", history.windowed_count),
+                ("history-dataframes", "{:,} messages copied by Spark", history.streams_as_dataframes),
+            ):
+                found = measure(self.session, views, messages, repeats, self.base, self.report.say)
+                self._compare(part, f"{what.format(messages)}, median of {repeats}", messages, found)
         self._nexmark_history(repeats)
+
+    def _compare(self, part: str, title: str, messages: int, found: Mapping[str, throughput.Throughput]) -> None:
+        """Compare contestants with the first of them."""
+        first = next(iter(found.values()))
+        ratios = {name: first.wall_s / one.wall_s for name, one in found.items()}
+        self.report.table(
+            title,
+            ["", "messages/s", "wall s", "processor s", "ratio", "ratio by processor"],
+            [[n, o.messages_per_s, o.wall_s, o.cpu_s, ratios[n], first.cpu_s / o.cpu_s] for n, o in found.items()],
+        )
+        self.report.keep(part, {"messages": messages, **found, "ratios": ratios})
 
     def _nexmark_history(self, repeats: int) -> None:
         self.report.head(f"batch: {self.messages:,} events of Nexmark in {CORES} Parquet files of each kind")

@@ -10,6 +10,8 @@ The contestants of the windowed count run in the same open and warm session, and
 
 Each writes all of its results, the first ones and Spark SQL to Parquet files. Those of Nexmark are only a batch job
 over files and Spark SQL, with the same DataFrames as in Structured Streaming. There Spark SQL has no query 4 and 6.
+
+Streams as DataFrames are measured against Parquet files of the same rows: Spark copies them from one to the other.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing_extensions import override
 
 import headrace as hr
 from bench import nexmark, pipelines, structured
-from bench.data import HEALTH, WINDOW_MS, windowed_counts
+from bench.data import HEALTH, SCHEMA, WINDOW_MS, fill_log, windowed_counts
 from bench.measure import WrongResultError
 from bench.session import CORES
 from bench.throughput import Contestant, Say, Throughput, alternate, counting, files_of
@@ -85,7 +87,45 @@ def nexmark_query(
     return alternate(contestants, events * nexmark.READS[query] // 50, repeats, base, say)
 
 
+def streams_as_dataframes(
+    session: SparkSession, views: Path, messages: int, repeats: int, base: Path, say: Say
+) -> dict[str, Throughput]:
+    """Measure how fast Spark reads a stream and writes one."""
+    home = base / "streams"
+    fill_log(views, "views", home)
+    hr.spark.register(session, home=home)
+
+    def copied(out: Path) -> None:
+        _check_copy(views, pl.read_parquet(structured.written(out)))
+
+    def written(out: Path) -> None:
+        _check_copy(views, hr.streams.read_stream("copy", home=out, committed=True))
+
+    contestants = [
+        Contestant("parquet to parquet", lambda out: _write(_read(session, views), out), copied),
+        Contestant("stream to parquet", lambda out: _write(_stream(session, home), out), copied),
+        Contestant("parquet to stream", lambda out: _write_stream(_read(session, views), out), written),
+    ]
+    return alternate(contestants, messages, repeats, base, say)
+
+
 # -- contestants
+
+
+def _stream(session: SparkSession, home: Path) -> DataFrame:
+    return session.read.format("headrace").option("home", str(home)).load("views")
+
+
+def _write_stream(rows: DataFrame, home: Path) -> None:
+    hr.streams.create_stream("copy", CORES, SCHEMA, home=home)
+    rows.write.format("headrace").option("home", str(home)).mode("append").save("copy")
+
+
+def _check_copy(views: Path, found: pl.DataFrame) -> None:
+    """Raise ``WrongResultError`` unless these are the rows of the files."""
+    right = pl.scan_parquet(views / "*.parquet").select(pl.len(), pl.col("ts").sum()).collect().row(0)
+    if (found.height, found["ts"].sum()) != right:
+        raise WrongResultError(f"the copy has {found.height} rows, and the sum of their times is {found['ts'].sum()}")
 
 
 def _batch_count(session: SparkSession, source: object, out: Path) -> None:

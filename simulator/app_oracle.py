@@ -416,7 +416,7 @@ def contents(store: StateStore) -> object:
         case KeyValueStore():
             return list(store.range(b"", None))
         case Outbox():
-            return store.pending_bytes, store.entries()
+            return store.pending_bytes, store.entries(), store.timelines
         case _:
             raise AssertionError(f"a store of an unknown kind: {store.id}")
 

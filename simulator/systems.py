@@ -90,6 +90,8 @@ class RowTarget(Target):
         """Of each row the version that it belongs to."""
         self.failing = 0.0
         """How likely a call fails."""
+        self.away = False
+        """Every call fails."""
         self._positions: dict[str, int] = {}
 
     @override
@@ -114,7 +116,7 @@ class RowTarget(Target):
         return
 
     def _fail(self, why: str) -> None:
-        if self.failing and self.world.chance.random() < self.failing:
+        if self.away or (self.failing and self.world.chance.random() < self.failing):
             self.world.tell(f"target {self.name}", why)
             raise UnavailableError(f"target {self.name} {why}")
 

@@ -39,6 +39,8 @@ from simulator.world import Steps, World
 _PARTITIONS_MAX = 4
 _DIES = 0.6
 """How likely a container dies when its app is stopped. The others are out of touch, and live on."""
+_AWAY = 0.5
+"""How likely targets are away before an app is stopped."""
 
 
 class Timeline(AppCluster):
@@ -94,6 +96,9 @@ class Restorer:
         self.taker = taker
         self.chance = random.Random(f"restores {world.seed}")
         self.left = self.chance.choice((1, 1, 2, 3))
+        self._of_targets = random.Random(f"targets {world.seed}")
+        self._there_and_back = bool(cluster.targets) and self.left > 1 and self._of_targets.random() < 0.5
+        """The first savepoint is restored, and then the last one of the same timeline."""
         self.done = 0
         self._renew = renew
         self._number = 1
@@ -102,9 +107,13 @@ class Restorer:
         """Restore as often as this run is to."""
         until = self.cluster.settings.faults_until
         while self.left:
+            self._lose_targets()
             yield 20 + self.chance.random() * until * 0.6
+            if not self.taker.taken:
+                self._find_targets()  # tasks don't end without, and those that have ended keep no cut
             while not self.taker.taken and not self.cluster.all_over:
                 yield 10
+            self._find_targets()
             if not self.taker.taken:
                 self.left = 0  # it ended too soon
                 return
@@ -119,7 +128,21 @@ class Restorer:
 
     def _chosen(self) -> Savepoint:
         taken = self.taker.taken
+        if self._there_and_back and self.done < 2:
+            alike = [savepoint for savepoint in taken if savepoint.oracle is taken[0].oracle]
+            return alike[-1] if self.done else alike[0]
         return taken[-1] if self.chance.random() < 0.6 else self.chance.choice(taken)
+
+    def _lose_targets(self) -> None:
+        """At times they are away until the app is stopped: what savepoints hold for them has not been published."""
+        if self.cluster.targets and self._of_targets.random() < _AWAY:
+            self.world.tell("restore", "targets are away until the app is stopped")
+            for target in self.cluster.targets.values():
+                target.away = True
+
+    def _find_targets(self) -> None:
+        for target in self.cluster.targets.values():
+            target.away = False
 
     # -- the app stops
 

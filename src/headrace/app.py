@@ -190,7 +190,7 @@ class App(Declarations):
         from headrace.metadata.opening import open_metadata
         from headrace.plan.heritage import consent_of
         from headrace.runners.prepare import at_home
-        from headrace.runners.progress import ProgressLine, set_aside
+        from headrace.runners.progress import ProgressLine, how_it_ended
 
         if getattr(sys.modules.get(_LOADED), "__headrace_loading__", False):
             raise UsageError(
@@ -243,9 +243,7 @@ class App(Declarations):
                 line.close()
             metadata.close()
         if progress:
-            how = "drained" if status.drained else "ended"
-            seconds = time.monotonic() - began
-            print(f"{graph.app} {how} after {seconds:.1f} s{set_aside(status)}", file=sys.stderr)  # noqa: T201
+            print(how_it_ended(graph.app, status, time.monotonic() - began), file=sys.stderr)  # noqa: T201
 
     def backfill(
         self,

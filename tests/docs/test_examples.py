@@ -2,6 +2,7 @@
 
 import ast
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -14,6 +15,7 @@ import headrace
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SOURCE = str(Path(headrace.__file__).parents[1])
 SPARK = {"13_on_spark.py"}
+ON_KAFKA = {"28_kafka.py"}
 TIME_MAX_S = 300
 
 
@@ -37,15 +39,16 @@ def expected_lines(file: Path) -> list[str]:
         for file in example_files()
     ],
 )
-def test_example_prints_what_it_says(file: Path, tmp_path: Path) -> None:
+def test_example_prints_what_it_says(file: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     expected = expected_lines(file)
+    broker = {"KAFKA_BROKERS": request.getfixturevalue("kfake").address} if file.name in ON_KAFKA else {}
     temporary, folder = tmp_path / "tmp", tmp_path / "cwd"
     temporary.mkdir()
     folder.mkdir()
     ran = subprocess.run(
         [sys.executable, str(file)],
         cwd=folder,
-        env=os.environ | {"TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": SOURCE},
+        env=os.environ | {"TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": SOURCE} | broker,
         capture_output=True,
         text=True,
         timeout=TIME_MAX_S,
@@ -60,6 +63,17 @@ def test_example_prints_what_it_says(file: Path, tmp_path: Path) -> None:
     if file.name not in SPARK:
         assert ran.stderr == ""
         assert list(temporary.iterdir()) == []
+
+
+def test_the_lesson_on_kafka_says_how_to_start_a_broker() -> None:
+    pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        command = [sys.executable, str(EXAMPLES / "28_kafka.py"), address]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=TIME_MAX_S, check=False)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith(f"There is no Kafka at {address}. Start one: ")
 
 
 def test_examples_are_numbered_without_a_gap() -> None:

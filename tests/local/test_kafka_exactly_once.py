@@ -11,6 +11,11 @@ from killed import Killed
 
 from chaos.kafka_server import Broker, KfakeServer
 from headrace.core.errors import HeadraceError, InfrastructureError
+from headrace.runners.batch_ends import Until
+from headrace.runners.batch_ends import ends_of as batch_ends
+from headrace.runtime.batch.reading import Reading
+from headrace.runtime.connections import Connections
+from headrace.runtime.metrics import TaskMetrics
 from headrace.streams import read_stream
 from headrace.systems.kafka.topics import Topics
 from servers.kafka_topics import Topic
@@ -95,6 +100,20 @@ def test_a_bounded_app_ends(orders: Topic, tmp_path: Path) -> None:
     shop(tmp_path, orders.name, orders.brokers, end=ends_of(orders)).run(local=True, progress=False)
     assert sorted(read_stream("copies", home=tmp_path)["n"].to_list()) == list(range(30))
     assert sums_in(read_stream("sums", home=tmp_path)) == sums(range(30))
+
+
+def test_a_batch_reads_up_to_where_the_topic_ends_now(orders: Topic, tmp_path: Path) -> None:
+    put(orders, range(30))
+    app = shop(tmp_path, orders.name, orders.brokers)
+    plan = app.plan()
+    ends = batch_ends(plan, Until.of("now"))
+    assert {ssp.partition: end for ssp, end in ends.items()} == ends_of(orders)
+    reading = Reading(plan, ends, connections := Connections())
+    try:
+        rows = [rows for ssp in ends for rows in reading.of(ssp, lambda *_: None, TaskMetrics())]
+    finally:
+        connections.close()
+    assert sorted(n for one in rows for n in one["n"].to_list()) == list(range(30))
 
 
 def ends_of(topic: Topic) -> dict[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -12,6 +13,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 from chaos.kafka_server import Broker
 from headrace.systems.kafka.client import NewTopic, Producer, TopicPartition, open_admin, open_producer
 from headrace.systems.kafka.settings import KafkaSettings
+from headrace.systems.kafka.topics import Topics
 
 WAIT_S = 20
 _numbers = count(1)
@@ -32,6 +34,7 @@ class Topic:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name or f"topic-{next(_numbers)}"
+        self.partitions = partitions
         self.brokers = broker.address
         self.settings = KafkaSettings.checked(broker.address, options)
         self.admin = open_admin(self.settings).raw
@@ -68,7 +71,7 @@ class Topic:
 
     @contextmanager
     def transaction(self, *, abort: bool = False) -> Iterator[Producer]:
-        """A transaction of another program's, with what is put during the block."""
+        """The only open transaction of another program's, with what is put during the block."""
         producer = open_producer(self.settings, f"{self.name}-{next(_numbers)}").raw
         producer.init_transactions(WAIT_S)
         producer.begin_transaction()
@@ -77,6 +80,15 @@ class Topic:
             producer.abort_transaction(WAIT_S)
         else:
             producer.commit_transaction(WAIT_S)
+        self._await_markers()
+
+    def _await_markers(self) -> None:
+        """Wait until a transaction's end is in each partition: a broker answers earlier."""
+        committed, all_of_it = Topics(self.settings), Topics(self.settings, uncommitted=True)
+        partitions = range(self.partitions)
+        end = time.monotonic() + WAIT_S
+        while committed.upcoming(self.name, partitions) != all_of_it.upcoming(self.name, partitions):
+            assert time.monotonic() < end, "a transaction is still open"
 
     def delete_before(self, offset: int, partition: int = 0) -> None:
         """Delete the records before an offset, as retention does."""

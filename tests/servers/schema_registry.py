@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -143,13 +144,15 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def schema_registry() -> Iterator[SchemaRegistry]:
+def schema_registry(tls: ssl.SSLContext | None = None) -> Iterator[SchemaRegistry]:
     """A registry that is empty."""
     registry = SchemaRegistry()
     handler = type("Handler", (_Handler,), {"registry": registry})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
-    registry.url = f"http://127.0.0.1:{server.server_address[1]}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    registry.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:

@@ -248,6 +248,15 @@ mutant(
     first_seed=56,
 )
 
+mutant(
+    "a writer is the same one in all timelines",
+    "what is pending in a savepoint passes for published if another timeline has published since",
+    Parts(),
+    "app-outbox+restores",
+    patches=((Outbox, "timeline_of", lambda self, version: None),),
+    first_seed=141,
+)
+
 
 def issued_alone(self):
     cluster = self.cluster

@@ -88,7 +88,7 @@ def test_a_run_goes_on_from_a_backfill_though_a_worker_was_killed(
     killed = tmp_path / "killed"
     declare(tmp_path, killed).backfill("now")
     assert killed.exists()
-    assert "made savepoint backfill of visits" in capsys.readouterr().err
+    assert "made savepoint backfill of visits, with event time at 2023-11-14 22:1" in capsys.readouterr().err
     history = results(tmp_path)
     assert len(history["seen"]) == 600
     assert len(history["counts"]) == 20  # four minutes of five are over
@@ -142,6 +142,8 @@ def test_an_app_that_runs_is_backfilled_without_publishing_and_restored(
     once = results(tmp_path)
     with pytest.raises(UsageError, match="has run in this home, so what it has written would be there twice"):
         declare(tmp_path).backfill("now", progress=False)
+    with pytest.raises(UsageError, match="has run in this home: its history isn't computed again"):
+        declare(tmp_path).run(backfill=True, until="now", local=True, progress=False)
     app = declare(tmp_path)
     app.backfill(str(START_MS + 100_000_000), savepoint="anew", publish=False, progress=False)
     assert results(tmp_path) == once
@@ -202,6 +204,8 @@ def test_what_cannot_be_backfilled_is_refused(tmp_path: Path, spark_context: Spa
     app = declare(tmp_path)
     with pytest.raises(UsageError, match="needs to know up to where inputs are history"):
         app.run(backfill=True)
+    with pytest.raises(UsageError, match=r"2100-01-01 00:00:00Z is in the future"):
+        app.backfill("2100-01-01T00:00Z", progress=False)
     with pytest.raises(UsageError, match="'clicks' is no input of app 'visits'"):
         app.backfill("now", tables={"clicks": "db.clicks"}, progress=False)
     with pytest.raises(UsageError, match=r"Spark can't read 'nowhere.views', the history of input 'views'"):

@@ -106,6 +106,24 @@ def test_a_dataframe_is_an_input_and_spark_skips_what_no_step_wants(
     assert sum(row["euros"] for row in frame.collect()) == sum(euros for _, euros, _ in rows if euros > 1)
 
 
+@pytest.mark.parametrize("shuffled", [True, False])
+def test_what_is_set_aside_is_counted_and_said(
+    tmp_path: Path, spark_context: SparkContext, capsys: pytest.CaptureFixture[str], shuffled: bool
+) -> None:
+    times = [1_700_000_000_000, None, 1_700_000_001_000, None]
+    rows = pl.DataFrame({"id": [1, 2, 3, 4], "euros": [2.0, 3.0, 4.0, 5.0], "ts": times})
+    rows.write_parquet(tmp_path / "orders.parquet")
+    files = hr.io.files(str(tmp_path / "orders.parquet"))
+    if shuffled:
+        sums(tmp_path, system=files, on_error="skip").run(batch=True)
+    else:
+        app = hr.App("direct", home=tmp_path)
+        orders = app.input("orders", ORDERS, event_time="ts", system=files, on_error="skip")
+        orders.window(hr.tumbling("1m"), key="id", id="w").agg(n=hr.count()).send_to(app.output("direct"))
+        app.run(batch=True)
+    assert "of the messages, 2 skipped\n" in capsys.readouterr().err
+
+
 def test_an_error_in_a_worker_is_the_users_to_read(tmp_path: Path, spark_context: SparkContext) -> None:
     pl.DataFrame({"id": [1], "euros": ["many"], "ts": [1]}).write_parquet(tmp_path / "orders.parquet")
     app = sums(tmp_path, system=hr.io.files(str(tmp_path / "orders.parquet")))

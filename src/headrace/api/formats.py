@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, Literal, get_args
 
 from headrace.api.literals import one_of
@@ -34,11 +35,12 @@ def registry(
     ----------
     url
         Its address. Some registries have the interface under a path, such as ``/apis/ccompat/v7``.
-    user, password
-        What logs in, or ``token`` does. The password and the token are places: ``hr.secret_env(...)`` or
-        ``hr.secret_file(...)``.
+    user
+        Who logs in with ``password``.
+    password
+        Where the password is: ``hr.secret_env(...)`` or ``hr.secret_file(...)``.
     token
-        A bearer token.
+        Where a bearer token is, for registries that want one instead.
     ca_file
         A file with the certificates to trust, in PEM. By default those of the machine.
     timeout
@@ -51,7 +53,7 @@ def registry(
 
     Examples
     --------
-    >>> schemas = hr.io.registry("https://schemas:8081", user="app", password=hr.secret_env("REGISTRY_PASSWORD"))
+    >>> schemas = hr.io.registry("https://host:8081", user="app", password=hr.secret_env("REGISTRY_PASSWORD"))
     >>> hr.io.avro(registry=schemas).settings["registry"]["password"]
     {'env': 'REGISTRY_PASSWORD'}
     """
@@ -77,9 +79,9 @@ def avro(
 ) -> FormatSpec:
     """Records in Avro: each is one datum, without a header or with the id of its schema in a registry.
 
-    An input needs no schema of its own if there is one here: its columns are the fields. Enumerations become texts, and
-    timestamps ``pl.Datetime`` in UTC. Maps and unions, except those with null, can't be columns. Writing needs
-    ``pip install "headrace[avro]"``.
+    An input needs no schema of its own if there is one here: its columns are the fields. Enumerations become texts,
+    timestamps ``pl.Datetime`` in UTC, maps lists of ``key`` and ``value``. Unions can't be columns, except those with
+    null.
 
     Parameters
     ----------
@@ -122,7 +124,7 @@ def avro(
                 f"schema={schema!r:.80} is not an Avro schema",
                 hint="give a dict, or the text of the file: Path('order.avsc').read_text()",
             )
-        given = dict(schema) if isinstance(schema, Mapping) else schema
+        given = deepcopy(dict(schema)) if isinstance(schema, Mapping) else schema
         return _opened(FormatSpec("avro", given, _registered(registry, subject, register)))
 
 
@@ -171,7 +173,7 @@ def json_schema(
                 f"schema={schema!r:.80} is not a JSON Schema",
                 hint="give a dict, or the text of the file: Path('order.json').read_text()",
             )
-        given = dict(schema) if isinstance(schema, Mapping) else schema
+        given = deepcopy(dict(schema)) if isinstance(schema, Mapping) else schema
         return _opened(FormatSpec("json_schema", given, _registered(registry, subject, register)))
 
 

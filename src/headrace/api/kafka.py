@@ -20,6 +20,7 @@ from headrace.core.errors import DeclarationError
 from headrace.core.secret_places import SecretPlace
 from headrace.serdes.dtypes import instantiate
 from headrace.serdes.formats import FormatSpec, open_format
+from headrace.serdes.headers import HEADERS
 from headrace.serdes.schema import Schema
 from headrace.systems.kafka.settings import KafkaSettings
 from headrace.systems.registry import SystemSpec
@@ -28,12 +29,12 @@ KafkaColumn = Literal["key", "headers", "timestamp", "partition", "offset"]
 Lost = Literal["stop", "skip"]
 
 RECORD_COLUMNS: Mapping[str, pl.DataType] = {
-    "headers": pl.List(pl.Struct({"name": pl.String(), "value": pl.Binary()})),
+    "headers": HEADERS,
     "timestamp": pl.Datetime("ms"),
     "partition": pl.Int32(),
     "offset": pl.Int64(),
 }
-"""What Kafka says of a record besides its key, and its type."""
+"""What Kafka says of a record, apart from its key, and its type."""
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _BYTES = FormatSpec("bytes")
@@ -128,7 +129,7 @@ class Kafka:
             "brokers": self.brokers,
             "client": dict(self.client) or None,
             "oauth": self.oauth,
-            "format": self.format.options(),
+            "format": self.format.under(f"{self.topic}-value").options(),
         }
 
     def _spec(self, stream_id: str, options: Mapping[str, Any], may_repeat: str = "") -> SystemSpec:

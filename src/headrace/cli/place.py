@@ -11,8 +11,9 @@ from pathlib import Path
 
 from headrace.core.errors import UsageError
 from headrace.core.ids import SSP, StreamId, check_id
-from headrace.streams.place import LOG, open_log, require_stream
+from headrace.streams.place import open_log, require_stream
 from headrace.systems.base import Admin, StreamInfo, System
+from headrace.systems.home_log import LOG
 
 _SYSTEM = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -109,8 +110,14 @@ _SET_ASIDE = {
 }
 
 
-def set_aside(status: AppStatus) -> str:
-    """Return what happened to messages that had no effect, for the last line of a run; empty if there were none."""
-    sums = {words: sum(task.counters.get(counter, 0) for task in status.tasks) for counter, words in _SET_ASIDE.items()}
-    parts = [f"{count:,} {words}" for words, count in sums.items() if count]
-    return f"; messages {', '.join(parts)}" if parts else ""
+def set_aside(counters: Mapping[str, int]) -> str:
+    """Return what happened to messages that had no effect; empty if there were none."""
+    counts = {words: counters.get(counter, 0) for counter, words in _SET_ASIDE.items()}
+    return ", ".join(f"{count:,} {words}" for words, count in counts.items() if count)
+
+
+def how_it_ended(app: str, status: AppStatus, seconds: float) -> str:
+    """Return the last line of a run."""
+    words = set_aside(sum((Counter(task.counters) for task in status.tasks), Counter()))
+    how, aside = "drained" if status.drained else "ended", f"; messages {words}" if words else ""
+    return f"{app} {how} after {seconds:.1f} s{aside}"

@@ -30,10 +30,11 @@ from headrace.spark.staging import StagedFile, read_staged, remove_staged, stagi
 from headrace.spark.types import to_polars_columns
 from headrace.spark.write_options import WriteOptions
 from headrace.streams.committed_writer import CommittedWriter, open_committed_writer
-from headrace.streams.place import LOG, open_log
+from headrace.streams.place import open_log
 from headrace.streams.row_writer import FRAME_ROWS
 from headrace.streams.writer_slots import borrowed_writer
 from headrace.systems.base import StreamInfo
+from headrace.systems.home_log import LOG
 
 FRAME_BYTES = 32 << 20
 """A task collects rows up to this size, or to ``FRAME_ROWS``, and makes a frame for each partition of them."""

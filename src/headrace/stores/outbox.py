@@ -5,6 +5,10 @@ and logs it. Once the commit counts, the entry is *pending* and may be published
 commit logs its removal. A crash in between can leave entries that the target already has. They are published again,
 and the target's own position decides that they don't count twice.
 
+A target keeps a position for each *timeline* of the app, since a later one may have published higher versions when a
+savepoint of an earlier one is restored. So the outbox knows with which versions the timelines of its rows began: an
+entry is of the latest that began below it.
+
 An entry consists of encoded pieces, each below the size limit of a changelog record. With a local database, only the
 oldest pending pieces stay in memory, so a target that is down for long costs disk space, not memory. Example, with the
 target down since version 7::
@@ -17,6 +21,7 @@ target down since version 7::
 from __future__ import annotations
 
 import struct
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,9 +36,11 @@ from headrace.stores.share import Share
 
 _PIECE = b"\x01"
 _REMOVE = b"\x02"
+_TIMELINE = b"\x03"
 _VERSION = struct.Struct(">q")
 _KEY = struct.Struct(">cQI")
 _KEYS = b"e"
+_TIMELINES_KEY = b"t"
 _LOGGED_KEY = b"p"
 _PIECE_BYTES = 8 << 20
 _MEMORY_BYTES_MAX = 16 << 20
@@ -61,6 +68,8 @@ class Outbox(StateStore):
         self._pending: deque[_Entry] = deque()
         self._to_delete: list[_Entry] = []
         self._published_to = -1
+        self._timelines: list[int] = []
+        self._timelines_stored = 0
         self.logged_to = -1
         """The newest version of which a commit says that the target has it; -1 if none says so."""
         self._stored_to = -1
@@ -101,6 +110,19 @@ class Outbox(StateStore):
             self._published_to = entry.version
             self._to_delete.append(entry)
 
+    def timeline_of(self, version: int) -> int | None:
+        """Return the version with which the timeline of an entry began; None for the first timeline."""
+        return next((begun for begun in reversed(self._timelines) if begun < version), None)
+
+    def logged_before(self, version: int) -> int:
+        """As ``logged_to``, but only of the timeline that this version is of."""
+        return self.logged_to if self.timeline_of(self.logged_to) == self.timeline_of(version) else -1
+
+    @property
+    def timelines(self) -> tuple[int, ...]:
+        """The versions with which timelines began, of which entries may be."""
+        return tuple(self._timelines)
+
     @property
     def doubtful(self) -> bool:
         """The target has something that no commit says it has, so that a restart would publish it again."""
@@ -117,6 +139,7 @@ class Outbox(StateStore):
         self._fresh, self._sealed = [], None
         self._pending.clear()
         self.pending_bytes = 0
+        self._timelines, self._timelines_stored = [], 0
 
     # -- the changelog
 
@@ -152,6 +175,9 @@ class Outbox(StateStore):
         elif operation == _REMOVE:
             self.published(version)
             self.logged_to = version
+        elif operation == _TIMELINE:
+            if version not in self._timelines:
+                insort(self._timelines, version)
         else:
             raise CorruptLogError(
                 f"outbox {self._id!r}: unknown change format {operation!r} in the changelog",
@@ -171,6 +197,7 @@ class Outbox(StateStore):
     def whole(self, share: Share | None = None) -> Iterator[bytes]:
         """Yield what is pending. It isn't dealt: rows in the target have no key, and all of them are the first's."""
         if share is None or share.first:
+            yield from map(timeline_begun, self._timelines)
             for entry in self._pending:
                 for piece in self._load(entry):
                     yield _PIECE + _VERSION.pack(entry.version) + piece
@@ -186,6 +213,9 @@ class Outbox(StateStore):
     @override
     def attach(self, view: View) -> None:
         self._view = view
+        timelines = view.get(_TIMELINES_KEY) or b""
+        self._timelines = [version for (version,) in _VERSION.iter_unpack(timelines)]
+        self._timelines_stored = len(self._timelines)
         logged = view.get(_LOGGED_KEY)
         if logged is not None:
             self._stored_to = self.logged_to = self._published_to = _VERSION.unpack(logged)[0]
@@ -205,6 +235,9 @@ class Outbox(StateStore):
                 for number in range(len(entry.pieces)):
                     writes.delete(_KEY.pack(_KEYS, entry.version, number))
         self._to_delete = []
+        if self._timelines_stored != len(self._timelines):
+            writes.put(_TIMELINES_KEY, b"".join(map(_VERSION.pack, self._timelines)))
+            self._timelines_stored = len(self._timelines)
         if self.logged_to > self._stored_to:
             writes.put(_LOGGED_KEY, _VERSION.pack(self.logged_to))
             self._stored_to = self.logged_to
@@ -230,6 +263,11 @@ class Outbox(StateStore):
                     hint="delete the task's local state: it is rebuilt from the changelog",
                 )
             yield data
+
+
+def timeline_begun(version: int) -> bytes:
+    """Return the change that says: a timeline began with this version, and entries above it are of that one."""
+    return _TIMELINE + _VERSION.pack(version)
 
 
 def _entry(version: int, pieces: list[bytes]) -> _Entry:

@@ -14,8 +14,9 @@ from headrace.core.home import home_of
 from headrace.core.ids import Offset, StreamId, check_id
 from headrace.serdes.given_rows import Rows, given_rows
 from headrace.serdes.schema import Schema
-from headrace.streams.place import LOG, open_log, require_stream
+from headrace.streams.place import open_log, require_stream
 from headrace.streams.row_writer import RowWriter
+from headrace.systems.home_log import LOG
 
 
 def create_stream(name: str, partitions: int, schema: object = None, *, home: str | Path | None = None) -> None:

@@ -17,6 +17,9 @@ class Target(Protocol):
     transactions keeps no positions: rows may arrive again, and the ``SystemSpec`` says so (``may_repeat``).
     """
 
+    replaces: bool = False
+    """Whether a row may replace an older one. Then what a stale copy publishes late must never count."""
+
     def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return the rows of a version as ``publish`` will get them. It isn't committed yet.
 

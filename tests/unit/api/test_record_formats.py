@@ -9,20 +9,24 @@ import pytest
 import headrace as hr
 from headrace.serdes.formats import FormatSpec
 
-REGISTRY = hr.io.registry("http://schemas:8081")
+REGISTRY = hr.io.registry("http://localhost:8081")
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "n", "type": "long"}]}
 
 
 def test_settings_of_formats_are_json_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGISTRY_PASSWORD", "s3cret")
     registry = hr.io.registry(
-        "https://schemas", user="app", password=hr.secret_env("REGISTRY_PASSWORD"), ca_file="/ca.pem", timeout="1s"
+        "http://localhost:8081",
+        user="app",
+        password=hr.secret_env("REGISTRY_PASSWORD"),
+        ca_file="/ca.pem",
+        timeout="1s",
     )
     spec = hr.io.debezium(hr.io.avro(registry=registry), deleted="gone", about={"at": "source_ts_ms"})
     options = json.loads(json.dumps(spec.options()))
     assert FormatSpec(**options) == spec
     assert options["settings"]["format"]["settings"]["registry"] == {
-        "url": "https://schemas",
+        "url": "http://localhost:8081",
         "user": "app",
         "password": {"env": "REGISTRY_PASSWORD"},
         "ca_file": "/ca.pem",
@@ -46,7 +50,7 @@ def test_a_subject_is_given_to_what_has_a_registry_and_no_subject() -> None:
 WRONG: list[tuple[Any, str]] = [
     (lambda: hr.io.registry("localhost"), "is not the address of a schema registry"),
     (lambda: hr.io.registry(5), "url=5 is not an address"),  # type: ignore[arg-type]
-    (lambda: hr.io.registry("http://a:b@host"), "credentials in it"),
+    (lambda: hr.io.registry("http://x:b@host"), "credentials in it"),
     (lambda: hr.io.registry("http://host", user="a", password="s3cret"), "takes the place of a secret"),  # type: ignore[arg-type]
     (lambda: hr.io.registry("http://host", token="s3cret"), "takes the place of a secret"),  # type: ignore[arg-type]
     (lambda: hr.io.registry("http://host", user="a"), "wants user= and password= together"),
@@ -82,3 +86,12 @@ def test_an_input_has_the_column_of_deletions() -> None:
         app.input("a", {"id": pl.Int64}, system=hr.io.kinesis("a", format=hr.io.debezium()))
     with pytest.raises(hr.errors.DeclarationError, match="needs a schema"):
         app.input("a", system=hr.io.kinesis("a", format=hr.io.avro(registry=REGISTRY)))
+
+
+def test_a_topic_names_the_subject_of_its_values() -> None:
+    app = hr.App("shop")
+    for format in (hr.io.avro(ORDER, registry=REGISTRY), hr.io.json_schema(registry=REGISTRY), hr.io.avro(ORDER)):
+        topic = hr.io.kafka("orders", brokers="localhost:9092", format=format)
+        settings = topic.system("orders").options["format"].get("settings", {})
+        assert settings.get("subject") == ("orders-value" if "registry" in settings else None)
+    app.input("orders", system=hr.io.kafka("orders", brokers="localhost:9092", format=hr.io.avro(ORDER)))

@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headrace.core.errors import CorruptLogError
 from headrace.stores import outbox as outbox_module
-from headrace.stores.outbox import Outbox
+from headrace.stores.outbox import Outbox, timeline_begun
+from headrace.stores.share import Share
 
 Rows = list[int]
 
@@ -125,6 +126,38 @@ def test_with_a_database_memory_is_bounded() -> None:
     assert drained(outbox) == drained(again) == [(version, [version] * 3) for version in range(50)]
     outbox.persist(disk)
     assert disk.values == {}
+
+
+def test_an_entry_is_of_the_timeline_that_began_before_it() -> None:
+    disk, first = Disk(), Outbox("out")
+    first.attach(disk)
+    first.add(table([1]))
+    commit(first, 5)
+    assert first.timeline_of(5) is None
+    second = Outbox("out")
+    second.attach(disk)
+    for change in [*first.whole(), timeline_begun(9)]:
+        second.apply(change)
+    second.add(table([2]))
+    log = [*first.whole(), timeline_begun(9), *commit(second, 10)]
+    second.persist(disk)
+    replayed, stored, moved, dealt = Outbox("out"), Outbox("out"), Outbox("out"), Outbox("out")
+    stored.attach(disk)
+    for outbox, changes in ((replayed, log), (moved, second.whole()), (dealt, second.whole(Share(1, 2)))):
+        for change in changes:
+            outbox.apply(change)
+    for outbox in (second, replayed, stored, moved):
+        assert outbox.timelines == (9,)
+        assert [outbox.timeline_of(version) for version in (5, 9, 10, 11)] == [None, None, 9, 9]
+        assert drained(outbox) == [(5, [1]), (10, [2])]
+    assert dealt.timelines == ()
+    third = Outbox("out")
+    third.attach(disk)
+    third.apply(timeline_begun(20))
+    third.apply(timeline_begun(20))
+    assert (third.timelines, third.timeline_of(20), third.timeline_of(21)) == ((9, 20), 9, 20)
+    third.clear()
+    assert third.timelines == ()
 
 
 def test_what_cannot_be_read_is_an_error() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 from headrace.cli.place import Place, locate
 from headrace.serdes.dtypes import columns_to_json
-from headrace.streams.place import LOG, open_log
+from headrace.streams.place import open_log
 from headrace.systems.base import StreamInfo
+from headrace.systems.home_log import LOG
 
 
 def shape(place: Place, info: StreamInfo) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from headrace.core.errors import DataError
 from headrace.core.ids import TaskName
 from headrace.plan.inventory import Inventory, inventory_of
 from headrace.plan.model import Plan
-from headrace.runtime.batch.seam import Left
+from headrace.runtime.batch.notes import Left
 from headrace.runtime.naming import task_folder
 from headrace.savepoints.folder import Shelf, copies, copy_tree, write_manifest
 from headrace.savepoints.manifest import Manifest

@@ -75,7 +75,7 @@ class Outlook:
     """What a restore does, worked out before it changes anything.
 
     ``outputs`` are the streams and targets that the app writes; ``tasks`` are the numbers of tasks, before and after,
-    of stages that are rescaled.
+    of stages that are rescaled. ``ran``: the app has committed something here.
     """
 
     manifest: Manifest
@@ -83,11 +83,12 @@ class Outlook:
     rewinds: tuple[Rewind, ...]
     outputs: tuple[str, ...]
     tasks: Mapping[str, tuple[int, int]]
+    ran: bool
 
     @property
     def repeats(self) -> bool:
         """Whether something that the app has processed is processed again."""
-        return any(
+        return self.ran and any(
             one.moved if one.slot else one.before is None or one.to is None or one.before > one.to
             for one in self.rewinds
         )
@@ -256,6 +257,7 @@ class _Restore:
             rewinds=tuple(self._rewinds(latest)),
             outputs=tuple(sorted({part.id for part in parts})),
             tasks={name: (self._old.stages[name].active, record.active) for name, record in self._dealt.items()},
+            ran=bool(latest),
         )
 
     def _version(self) -> int:

@@ -32,9 +32,19 @@ from headrace.core.ids import SSP
 from headrace.plan.batch import Order, ranks_of, slack_of
 from headrace.plan.model import Plan, StagePlan, TaskPlan
 from headrace.runtime.batch.merging import Merging, Run
+from headrace.runtime.batch.notes import (
+    FOR_DRIVER,
+    Left,
+    Said,
+    is_note,
+    note_of,
+    note_of_counts,
+    note_of_left,
+    said_in,
+)
 from headrace.runtime.batch.piece_writer import PieceWriter
 from headrace.runtime.batch.reading import Reading
-from headrace.runtime.batch.seam import LEFT, Left, Said, Seam, is_note, note_of, note_of_left, said_in
+from headrace.runtime.batch.seam import Seam
 from headrace.runtime.connections import Connections
 from headrace.runtime.event_time.watermark import FOREVER, NEVER, NOTHING, combined
 from headrace.runtime.metrics import TaskMetrics
@@ -71,7 +81,8 @@ class FedTask:
         self.metrics = TaskMetrics(str(task.name))
         self._woken = threading.Event()
         self._connections = Connections(self._woken.set)
-        self._port = PieceWriter(plan.graph, self.scope.outputs, writer or str(task.name), task.name.number)
+        self._writer = writer or str(task.name)
+        self._port = PieceWriter(plan.graph, self.scope.outputs, self._writer, task.name.number)
         self.task = task_factory(plan, stage, self.scope)(self._port, self.metrics, self._connections.calls)
         self._now_ms = now_ms
         self._timed = [ssp for ssp, spec in self.scope.inputs.items() if spec.event_time is not None]
@@ -127,11 +138,13 @@ class FedTask:
         """All rows have been fed. Emit what is open, or leave it to a live run."""
         if self._seam is not None:
             yield from self._leave(self._seam)
-            return
-        for ssp in self.scope.inputs:
-            self.task.end(ssp)
-        self._end()
-        yield from self._port.take(all_of_it=True)
+        else:
+            for ssp in self.scope.inputs:
+                self.task.end(ssp)
+            self._end()
+            yield from self._port.take(all_of_it=True)
+        if self.metrics.counters:
+            yield note_of_counts(self.metrics.counters, self._writer)
 
     def _end(self) -> None:
         """All inputs have ended."""
@@ -294,7 +307,7 @@ def fed(
                     run.hear(known, said_in(piece))
                 else:
                     yield from run.feed(merging.add(known, piece))
-            elif piece.stream == LEFT or piece.stream in run.scope.outputs:
+            elif piece.stream in FOR_DRIVER or piece.stream in run.scope.outputs:
                 yield piece  # on its way to the driver, or a dead letter of a source
         yield from run.feed(merging.rest())
         yield from run.finish()

@@ -18,8 +18,8 @@ from headrace.core.errors import UnavailableError
 from headrace.core.ids import SSP, Offset
 from headrace.core.readable import readable
 from headrace.plan.model import Plan, StreamPlan
+from headrace.runtime.batch.notes import Said, note_of, note_of_counts
 from headrace.runtime.batch.piece_writer import PieceWriter
-from headrace.runtime.batch.seam import Said, note_of
 from headrace.runtime.connections import Connections
 from headrace.runtime.event_time.watermark import FOREVER, NEVER, Progress
 from headrace.runtime.inputs.committed_source import CommittedSource
@@ -92,6 +92,8 @@ class Reading:
             yield piece
         watermark = newest if newest == NEVER else newest - spec.lateness_ms
         yield note_of(self.said(ssp, watermark), spec.id, ssp.partition, name)
+        if metrics.counters:
+            yield note_of_counts(metrics.counters, name)
 
     def said(self, ssp: SSP, watermark: int) -> Said:
         """What there is to say of a partition that was read. An empty one may be idle, as in a live run."""

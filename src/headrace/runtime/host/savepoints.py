@@ -21,6 +21,7 @@ from headrace.runtime.host.attempt import Attempt
 from headrace.runtime.naming import task_folder
 from headrace.runtime.state.task_state import TaskState
 from headrace.stores.database import KeySpace
+from headrace.stores.outbox import Outbox, timeline_begun
 from headrace.stores.share import Share
 
 CutState = Literal["waiting", "kept", "missed"]
@@ -91,7 +92,10 @@ def taken_over(
     state: TaskState,
     new_attempt: Callable[[], Attempt],
 ) -> Iterator[Change]:
-    """The changes that give a task its share of what the donors hold. ``new_attempt`` makes stores like its own."""
+    """The changes that give a task its share of what the donors hold. ``new_attempt`` makes stores like its own.
+
+    What its outboxes get from now on is of another timeline.
+    """
     for donor in founding.donors:
         share = None
         if founding.shares is not None:
@@ -107,3 +111,7 @@ def taken_over(
                     mine = share.by(columns_for(name, founding.shares))
                 for change in store.whole(mine):
                     yield Change(name, change)
+    with closing(new_attempt()) as attempt:
+        for name, store in attempt.stores().items():
+            if isinstance(store, Outbox):
+                yield Change(name, timeline_begun(founding.record.version))

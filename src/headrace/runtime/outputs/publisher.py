@@ -5,6 +5,9 @@ version. A target keeps the task's position in the same transaction as the rows,
 already, by this incarnation or another one, is published again without effect. A target that keeps no position gets
 it again: at least once.
 
+In each timeline of the app a task is another writer. Otherwise rows that were pending in a savepoint, and never
+published, would pass for published once another timeline had published higher versions.
+
 All on the run-loop thread. ``advance`` publishes one version for each output at most and then returns; it blocks
 while the target works, never while it is away: a failure is kept, shown, and tried again when its pause is over.
 """
@@ -12,7 +15,7 @@ while the target works, never while it is away: a failure is kept, shown, and tr
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -171,7 +174,7 @@ class _Output:
         self._warnings = warnings
         self._jitter = jitter
         self._failing_since_ms = 0.0
-        self._position: int | None = None
+        self._asked: str | None = None
         self._resumed_at = -1
 
     def close(self) -> None:
@@ -233,22 +236,31 @@ class _Output:
     def _publish(self) -> float | None:
         """Publish a version. If the target has taken a part of it: return when it wants to be called again."""
         target = self._target()
-        if self._position is None:
-            again_ms = target.prepare(self._writer, self.outbox.logged_to)
-            if again_ms is not None:
-                return again_ms
-            self._position = self._known(target.position(self._writer))
-            self.outbox.published(self._position)
-        entry = self.outbox.oldest()
-        if entry is not None:
+        while (entry := self.outbox.oldest()) is not None:
             version, rows = entry
-            again_ms = target.publish(self._writer, version, rows)
+            writer = self._writer_of(version, target)
+            if writer == self._asked:
+                return self._publish_version(target, writer, version, rows)
+            logged_to = self.outbox.logged_to if target.replaces else self.outbox.logged_before(version)
+            again_ms = target.prepare(writer, logged_to)
             if again_ms is not None:
                 return again_ms
-            self._position = version
-            self.outbox.published(version)
-            if self._on_written is not None:
-                self._on_written(self.spec.id, concat_rows(rows), None)
+            self.outbox.published(self._known(target.position(writer)))
+            self._asked = writer
+        return None
+
+    def _writer_of(self, version: int, target: Target) -> str:
+        """As whom the task publishes a version: rows that replace others mustn't come late from a timeline before."""
+        begun = None if target.replaces else self.outbox.timeline_of(version)
+        return self._writer if begun is None else f"{self._writer}/{begun}"
+
+    def _publish_version(self, target: Target, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
+        again_ms = target.publish(writer, version, rows)
+        if again_ms is not None:
+            return again_ms
+        self.outbox.published(version)
+        if self._on_written is not None:
+            self._on_written(self.spec.id, concat_rows(rows), None)
         return None
 
     def _known(self, position: int) -> int:

@@ -16,9 +16,10 @@ from typing import Any
 import polars as pl
 from typing_extensions import override
 
-from headrace.core.errors import DataError, DeclarationError, InfrastructureError
+from headrace.core.errors import DeclarationError
 from headrace.serdes.dtypes import Columns
-from headrace.serdes.formats.avro_resolution import SchemasDisagreeError, resolve
+from headrace.serdes.formats.avro_encoding import DatumWriter
+from headrace.serdes.formats.avro_resolution import SchemasDisagree, resolve
 from headrace.serdes.formats.avro_schema import ReadSchema, read_schema
 from headrace.serdes.formats.contract import Decoded, Decoder, Format, Payload, decode_halving
 from headrace.serdes.row_pieces import RowsUnreadable
@@ -32,8 +33,8 @@ class AvroFormat(Format):
     """Datums of one schema, given as JSON types or as text."""
 
     def __init__(self, schema: object) -> None:
-        self._given = schema
         self._schema = read_schema(schema)
+        self._writer = DatumWriter(self._schema)
 
     @override
     def columns(self) -> Columns:
@@ -53,7 +54,7 @@ class AvroFormat(Format):
                 )
         try:
             return resolve(self._schema, columns, self._schema)
-        except SchemasDisagreeError as error:
+        except SchemasDisagree as error:
             raise DeclarationError(
                 f"the Avro schema and the columns disagree: {error}",
                 hint="declare them as they are, or convert them afterwards: .with_columns(...)",
@@ -61,27 +62,7 @@ class AvroFormat(Format):
 
     @override
     def encode(self, rows: pl.DataFrame) -> list[bytes]:
-        """Needs fastavro."""
-        try:
-            import fastavro
-        except ImportError as error:
-            raise InfrastructureError(
-                f"writing Avro needs fastavro, which can't be imported here: {error}",
-                hint='install it wherever containers run: pip install "headrace[avro]"',
-            ) from error
-        payloads = []
-        try:
-            schema = fastavro.parse_schema(parsed_schema(self._given))
-            for row in rows.iter_rows(named=True):
-                out = io.BytesIO()
-                fastavro.schemaless_writer(out, schema, row)
-                payloads.append(out.getvalue())
-        except Exception as error:
-            raise DataError(
-                f"a row can't be written as Avro: {type(error).__name__}: {error}",
-                hint="the schema says which fields there are, and which may be null",
-            ) from error
-        return payloads
+        return self._writer.write(rows)
 
 
 class _AvroDecoder(Decoder):

@@ -23,23 +23,23 @@ _PROMOTED = {
     (pl.String, pl.Binary),
     (pl.Binary, pl.String),
 }
-"""What Avro allows besides casts that keep every value. Bytes that are no text make a record unreadable."""
+"""What Avro allows in addition to casts that keep every value. Bytes that are no text make a record unreadable."""
 
 
-class SchemasDisagreeError(Exception):
+class SchemasDisagree(Exception):
     """Records of the writer's schema can't be read as these columns. Not an error yet: the policy decides."""
 
 
 def resolve(writer: ReadSchema, columns: Columns, reader: ReadSchema | None) -> dict[str, pl.Expr]:
     """How to make ``columns`` of the writer's. Without a reader's schema, what a writer doesn't have is null.
 
-    Raises ``SchemasDisagreeError``.
+    Raises ``SchemasDisagree``.
     """
     return _Resolution(None if reader is None else reader.notes).fields(writer.columns, columns, pl.col, "")
 
 
 def fitted(found: Columns, columns: Columns) -> dict[str, pl.Expr]:
-    """How to make ``columns`` of those found, which have at least the same names. Raises ``SchemasDisagreeError``."""
+    """How to make ``columns`` of those found, which have at least the same names. Raises ``SchemasDisagree``."""
     return _Resolution({}).fields(found, columns, pl.col, "")
 
 
@@ -57,9 +57,9 @@ class _Resolution:
             if there is not None:
                 made[name] = self._fitted(take(there), found[there], dtype, path)
             elif note.default:
-                made[name] = _default(note.default[0], dtype, path)
+                made[name] = default_of(note.default[0], dtype, path)
             else:
-                raise SchemasDisagreeError(f"there is no field {path!r}, and the reader's schema has no default for it")
+                raise SchemasDisagree(f"there is no field {path!r}, and the reader's schema has no default for it")
         return made
 
     def _fitted(self, column: pl.Expr, found: pl.DataType, wanted: pl.DataType, path: str) -> pl.Expr:
@@ -75,14 +75,14 @@ class _Resolution:
             found, column = pl.Datetime(found.time_unit), column.dt.replace_time_zone(None)
         safe = cast_safety(found, wanted) in (CastSafety.SAME, CastSafety.LOSSLESS)
         if not safe and (type(found), type(wanted)) not in _PROMOTED:
-            raise SchemasDisagreeError(
+            raise SchemasDisagree(
                 f"the field {path!r} is of type {written(found)} and can't be read as {written(wanted)}"
             )
         return column.cast(wanted)
 
 
-def _default(value: Any, dtype: pl.DataType, path: str) -> pl.Expr:
-    """A default as Avro's JSON has it: bytes are text, times are numbers."""
+def default_of(value: Any, dtype: pl.DataType, path: str) -> pl.Expr:
+    """A default as Avro's JSON has it: bytes are text, times are numbers. Raises ``SchemasDisagree``."""
     if value is None:
         return pl.lit(None, dtype)
     try:
@@ -94,9 +94,7 @@ def _default(value: Any, dtype: pl.DataType, path: str) -> pl.Expr:
             return pl.lit(value).cast(dtype)
         return pl.lit(pl.Series([value], dtype=dtype)).first()
     except (pl.exceptions.PolarsError, TypeError, ValueError, AttributeError, OverflowError):
-        raise SchemasDisagreeError(
-            f"there is no field {path!r}, and the default {value!r:.40} of the reader's schema can't be used"
-        ) from None
+        raise SchemasDisagree(f"there is no field {path!r}, and its default {value!r:.40} can't be used") from None
 
 
 def _columns(dtype: pl.Struct) -> Columns:

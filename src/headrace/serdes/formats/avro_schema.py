@@ -1,8 +1,9 @@
 """An Avro schema as columns, and written out so that Polars can read datums with it. Pure.
 
-Polars knows no references to named types, so each is replaced by what it refers to. It can't read maps, unions of
-several types, and types that contain themselves; and what has no bytes (null, a record without fields) would let a
-short payload be a list of any length. All these are refused.
+Polars knows no references to named types, so each is replaced by what it refers to. It knows no maps either, but a map
+has the bytes of an array of records with a key and a value. It can't read unions of several types or of one, and types
+that contain themselves; and what has no bytes (null, a record without fields) would let a short payload be a list of
+any length. All these are refused.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from headrace.core.errors import DeclarationError
 from headrace.serdes.dtypes import Columns
 
 _FIELD = ", field "
+MAP = "Entry"
+"""How the names of records begin that are entries of maps."""
 _PRIMITIVES: Mapping[str, pl.DataType] = {
     "boolean": pl.Boolean(),
     "int": pl.Int32(),
@@ -37,6 +40,15 @@ _LOGICAL: Mapping[tuple[str, str], pl.DataType] = {
     ("long", "local-timestamp-millis"): pl.Datetime("ms"),
     ("long", "local-timestamp-micros"): pl.Datetime("us"),
 }
+
+_DEBEZIUM: Mapping[tuple[str, str], str] = {
+    ("int", "io.debezium.time.Date"): "date",
+    ("int", "io.debezium.time.Time"): "time-millis",
+    ("long", "io.debezium.time.MicroTime"): "time-micros",
+    ("long", "io.debezium.time.Timestamp"): "local-timestamp-millis",
+    ("long", "io.debezium.time.MicroTimestamp"): "local-timestamp-micros",
+}
+"""What Debezium means by names of its own. Its times of a day and a year have no zone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +130,17 @@ class _Reading:
             case "array":
                 items, inner = self.type_of(schema.get("items"), where, space)
                 return {"type": "array", "items": items}, pl.List(inner)
+            case "map":
+                return self._map(schema.get("values"), where, space)
             case str() if kind in _PRIMITIVES:
                 return self._logical(schema, kind, where)
-            case str() if kind not in ("map", "null"):
+            case str() if kind != "null":
                 return self._reference(kind, where, space)
         raise _refused(where, schema)
 
     def _union(self, schema: list[Any], where: str, space: str) -> tuple[Any, pl.DataType]:
         others = [one for one in schema if one != "null"]
-        if len(others) != 1 or len(schema) > 2:
+        if len(others) != 1 or len(schema) != 2:
             raise _refused(where, schema)
         plain, dtype = self.type_of(others[0], where, space)
         return [one if one == "null" else plain for one in schema], dtype
@@ -175,6 +189,17 @@ class _Reading:
         self.open.discard(full)
         return {"type": "record", "name": name, "fields": plain}, pl.Struct(types)
 
+    def _map(self, values: Any, where: str, space: str) -> tuple[Any, pl.DataType]:
+        """A map as the array of its entries."""
+        plain, inner = self.type_of(values, where, space)
+        self.count += 1
+        entry = {
+            "type": "record",
+            "name": f"{MAP}{self.count}",
+            "fields": [{"name": "key", "type": "string"}, {"name": "value", "type": plain}],
+        }
+        return {"type": "array", "items": entry}, pl.List(pl.Struct({"key": pl.String(), "value": inner}))
+
     def _fixed(self, schema: Mapping[str, Any], where: str, space: str) -> tuple[Any, pl.DataType]:
         size = schema.get("size")
         name = self._define(schema, where, space)
@@ -183,7 +208,7 @@ class _Reading:
         return {"type": "fixed", "name": name, "size": size}, pl.Binary()
 
     def _logical(self, schema: Mapping[str, Any], kind: str, where: str) -> tuple[Any, pl.DataType]:
-        logical = schema.get("logicalType")
+        logical = schema.get("logicalType") or _DEBEZIUM.get((kind, str(schema.get("connect.name"))))
         if kind == "bytes" and logical == "decimal":
             precision, scale = schema.get("precision"), schema.get("scale", 0)
             if not isinstance(precision, int) or not isinstance(scale, int) or not 0 < precision <= 38:
@@ -204,6 +229,6 @@ def _full(schema: Mapping[str, Any], space: str) -> str:
 def _refused(where: str, schema: object) -> DeclarationError:
     return DeclarationError(
         f"the Avro schema{where}: {json.dumps(schema, default=str):.100} can't be read as a column",
-        hint="maps, unions of several types and null alone have no columns; read such records as "
+        hint="unions other than that with null, and null alone, have no columns; read such records as "
         'format="bytes", and take them apart in a function of yours',
     )

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from headrace.core.errors import DataError, DeclarationError
 from headrace.serdes.dtypes import Columns
-from headrace.serdes.formats.avro_resolution import SchemasDisagreeError, fitted
+from headrace.serdes.formats.avro_resolution import SchemasDisagree, fitted
 from headrace.serdes.formats.contract import (
     Decoded,
     Decoder,
@@ -60,7 +60,7 @@ class ProtobufFormat(Format):
                 )
         try:
             made = fitted(there, columns)
-        except SchemasDisagreeError as error:
+        except SchemasDisagree as error:
             raise DeclarationError(
                 f"the protobuf message and the columns disagree: {error}",
                 hint="declare them as they are, or convert them afterwards: .with_columns(...)",

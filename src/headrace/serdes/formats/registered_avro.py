@@ -16,7 +16,7 @@ from typing_extensions import override
 from headrace.core.errors import DeclarationError
 from headrace.serdes.dtypes import Columns
 from headrace.serdes.formats.avro import AvroFormat, DatumReader, parsed_schema
-from headrace.serdes.formats.avro_resolution import SchemasDisagreeError, resolve
+from headrace.serdes.formats.avro_resolution import SchemasDisagree, resolve
 from headrace.serdes.formats.avro_schema import ReadSchema, read_schema
 from headrace.serdes.formats.contract import (
     Decoded,
@@ -117,5 +117,5 @@ class _RegisteredAvroDecoder(Decoder):
             return DatumReader(writer, resolve(writer, self._columns, self._reader), HEADER_BYTES)
         except DeclarationError as error:
             return f"its schema {id} can't be read: {error.message}"
-        except SchemasDisagreeError as error:
+        except SchemasDisagree as error:
             return f"its schema {id} can't be read as the columns of the input: {error}"

@@ -72,8 +72,8 @@ class KafkaAdmin(Admin):
 
     @override
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
-        """Raises ``UsageError``: who writes the topic creates it."""
-        raise self._refused("isn't created by those who read it", "create it with its writers' tools")
+        """Raises ``UsageError``: an input is created by its writers."""
+        raise self._refused("isn't created by its readers", "create it with its writers' tools")
 
     @override
     def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
@@ -81,7 +81,7 @@ class KafkaAdmin(Admin):
 
     @override
     def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
-        raise self._refused("gets its partitions from those who own it", "use kafka-topics.sh --alter --partitions")
+        raise self._refused("gets its partitions from its owners", "use kafka-topics.sh --alter --partitions")
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
@@ -117,7 +117,7 @@ class KafkaAdmin(Admin):
 
     @override
     def trim(self, ssp: SSP, before: Offset) -> None:
-        raise self._refused("isn't trimmed by those who read it", "set the topic's retention")
+        raise self._refused("isn't trimmed by its readers", "set the topic's retention")
 
     @override
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:

@@ -95,6 +95,7 @@ class Troubles:
 
     last: KafkaError | None = None
     secret: SecretOptions = field(default_factory=SecretOptions)
+    brokers: str = ""
 
     def __post_init__(self) -> None:
         self._throttle = Throttle(_log)
@@ -103,7 +104,11 @@ class Troubles:
         """Take a report in. That all brokers are down says less than the reason that came before it."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN or self.last is None:
             self.last = error
-        _log.debug("Kafka's client has reported something", code=error.name(), text=self.secret.clean(error.str()))
+        text = self.secret.clean(self.last.str())
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._throttle.warning("no broker of Kafka answers; waiting", brokers=self.brokers, why=text)
+        else:
+            _log.debug("Kafka's client has reported something", code=error.name(), text=text)
 
     def over(self) -> None:
         """Forget the last report: something has worked."""
@@ -227,7 +232,7 @@ def _open(
     ours: Mapping[str, Any],
 ) -> KafkaClient[R]:
     given, secret = resolved(settings)
-    troubles = Troubles(secret=secret)
+    troubles = Troubles(secret=secret, brokers=settings.brokers)
     options: dict[str, Any] = {**_DEFAULTS, **usual, **given, **ours, "bootstrap.servers": settings.brokers}
     if settings.oauth is not None:
         options["oauth_cb"] = _tokens(settings.oauth)

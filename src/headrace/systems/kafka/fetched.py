@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from headrace.core.ids import Offset
-
-Headers = Sequence[tuple[str, bytes | None]] | None
+from headrace.serdes.headers import Headers
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ _OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What of records is needed besides their values."""
+    """What of records is needed apart from their values."""
 
     keys: bool = False
     times: bool = False

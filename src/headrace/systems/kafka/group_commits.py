@@ -5,6 +5,7 @@ Nothing is read from there. The calls don't wait; what can't be committed is log
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 
 from headrace.core.clock import Clock
@@ -58,7 +59,10 @@ class GroupCommits:
             if not self._under_way:
                 self._send()
             self._client.raw.poll(0.05)
-        self._client.raw.close()
+        if self._under_way:  # librdkafka would wait for the answer, up to a minute
+            threading.Thread(target=self._client.raw.close, name=f"closing {self._group}", daemon=True).start()
+        else:
+            self._client.raw.close()
 
     def committed(self, partitions: int) -> Mapping[int, Offset]:
         """What the group has committed, whoever has."""

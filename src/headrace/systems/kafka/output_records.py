@@ -15,8 +15,8 @@ import polars as pl
 
 from headrace.core.errors import DataError, DeclarationError
 from headrace.serdes.formats import Format
+from headrace.serdes.headers import HEADERS
 from headrace.systems.kafka.partitioning import layout
-from headrace.systems.kafka.record_rows import HEADERS
 
 OVERHEAD = 512
 """What a record of one row has at most besides its key, value and headers: Kafka's own, and our headers."""

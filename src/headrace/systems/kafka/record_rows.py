@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-import pyarrow as pa
 
 from headrace.core.ids import Offset
 from headrace.serdes.dtypes import Columns
 from headrace.serdes.formats import Decoder, Format, Payload
+from headrace.serdes.headers import HEADERS, header_column
 from headrace.systems.kafka.fetched import Fetched
 
-HEADERS = pl.List(pl.Struct({"name": pl.String(), "value": pl.Binary()}))
 ABOUT: Mapping[str, pl.DataType] = {
     "key": pl.Binary(),
     "headers": HEADERS,
@@ -113,7 +111,7 @@ class RecordRows:
 def _about(what: str, partition: int, records: Fetched) -> pl.Series:
     match what:
         case "headers":
-            return _headers(records)
+            return header_column(records.headers)
         case "timestamp":
             times = pl.Series(records.times, dtype=pl.Int64)
             return times.set(times < 0, None).cast(pl.Datetime("ms"))
@@ -121,18 +119,6 @@ def _about(what: str, partition: int, records: Fetched) -> pl.Series:
             return pl.repeat(partition, len(records), dtype=pl.Int32, eager=True)
         case _:
             return pl.Series(_numbers(records.offsets))
-
-
-def _headers(records: Fetched) -> pl.Series:
-    given = [one or () for one in records.headers]
-    ends = [0, *accumulate(map(len, given))]
-    names = pa.array([name for one in given for name, _ in one], pa.large_string())
-    values = pa.array([value for one in given for _, value in one], pa.large_binary())
-    pairs = pa.StructArray.from_arrays([names, values], ["name", "value"])
-    lists = pa.LargeListArray.from_arrays(pa.array(ends, pa.int64()), pairs)
-    found = pl.from_arrow(lists)
-    assert isinstance(found, pl.Series)
-    return found.cast(HEADERS)
 
 
 def _numbers(offsets: Sequence[Offset]) -> npt.NDArray[np.int64]:

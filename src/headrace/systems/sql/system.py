@@ -88,6 +88,7 @@ class SqlTarget(Target):
     def __init__(self, client: SqlClient, key: tuple[str, ...]) -> None:
         self._client = client
         self._key = key
+        self.replaces = bool(key)
 
     @override
     def position(self, writer: str) -> int:

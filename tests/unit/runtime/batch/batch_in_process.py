@@ -5,6 +5,7 @@ On Spark the same functions run in executors, and Spark sorts and shuffles the p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,9 @@ from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.plan.batch import order_of, ranks_of, readers_of
 from headrace.plan.model import Plan, StagePlan, TaskPlan
 from headrace.runtime.batch.fed_task import fed, mapped
+from headrace.runtime.batch.notes import COUNTED, LEFT, Left, counts_in, is_note, left_in
 from headrace.runtime.batch.reading import Reading
-from headrace.runtime.batch.seam import LEFT, Left, Seam, is_note, left_in
+from headrace.runtime.batch.seam import Seam
 from headrace.runtime.connections import Connections
 from headrace.runtime.metrics import TaskMetrics
 from headrace.serdes.ipc import concat_rows
@@ -56,6 +58,7 @@ class InProcess:
         self._seam = seam
         self.left: dict[TaskName, Left] = {}
         """What each task has left at the seam."""
+        self.counters: Counter[str] = Counter()
         self._connections = Connections()
         self._reading = Reading(plan, ends, self._connections)
         self._readers = readers_of(plan)
@@ -91,12 +94,13 @@ class InProcess:
             for piece in written:
                 if piece.stream == LEFT:
                     self.left[task.name] = left_in(piece)
+                elif piece.stream == COUNTED:
+                    self.counters.update(counts_in(piece))
                 else:
                     self._pieces[piece.stream].append(piece)
 
     def _read(self, sources: Iterable[SSP]) -> list[Piece]:
-        metrics = TaskMetrics()
-        return [piece for ssp in sources for piece in self._reading.pieces(ssp, metrics)]
+        return [piece for ssp in sources for piece in self._reading.pieces(ssp, TaskMetrics())]
 
     def _between(self, task: TaskName, stage: StagePlan) -> list[Piece]:
         """The pieces of intermediate streams for a task."""

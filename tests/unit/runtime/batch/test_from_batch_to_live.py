@@ -19,7 +19,8 @@ from headrace.checkpoint.record import SourceEntry
 from headrace.core.ids import SSP, Offset
 from headrace.plan.inventory import Inventory
 from headrace.runners.savepoints.from_batch import FromBatch, save
-from headrace.runtime.batch.seam import Said, Seam
+from headrace.runtime.batch.notes import Said
+from headrace.runtime.batch.seam import Seam
 from headrace.runtime.event_time.watermark import Progress
 from headrace.savepoints.folder import Shelf
 from headrace.testing.harness import TestApp

@@ -69,12 +69,14 @@ def test_secrets_are_cleaned_from_messages() -> None:
     assert "s3cret" not in str(problem(KafkaError._TIMED_OUT, heard, "s3cret-password"))
 
 
-def test_that_all_brokers_are_down_does_not_hide_why() -> None:
-    troubles = Troubles()
+def test_that_all_brokers_are_down_is_reported_and_does_not_hide_why(caplog: pytest.LogCaptureFixture) -> None:
+    troubles = Troubles(brokers="host:9092")
     troubles.heard(KafkaError(KafkaError._TRANSPORT, "connection refused"))
     troubles.heard(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
     assert troubles.last is not None
     assert troubles.last.code() == KafkaError._TRANSPORT
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert (warning.brokers, warning.why) == ("host:9092", "connection refused")  # type: ignore[attr-defined]
     troubles.over()
     assert troubles.last is None
 

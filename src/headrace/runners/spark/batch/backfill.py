@@ -24,7 +24,7 @@ from headrace.api.specs import Graph, Role, StreamSpec
 from headrace.checkpoint.record import SourceEntry
 from headrace.core.errors import PlanError, UsageError
 from headrace.core.ids import SSP, TaskName
-from headrace.core.moment import utc_text
+from headrace.core.moment import check_past, utc_text
 from headrace.metadata.store import MetadataStore
 from headrace.metadata.timelines import Timelines
 from headrace.plan.batch import order_of
@@ -36,15 +36,17 @@ from headrace.runners.interrupts import Interrupts
 from headrace.runners.planning import Deployment
 from headrace.runners.prepare import held_by_driver
 from headrace.runners.savepoints.from_batch import FromBatch, save
+from headrace.runners.savepoints.inventories import recorded
 from headrace.runners.savepoints.restoring import Restoring, restore
 from headrace.runners.savepoints.writing import check_can_be_saved
 from headrace.runners.spark.batch.expressions import quoted
 from headrace.runners.spark.batch.journal import Journal
 from headrace.runners.spark.batch.runner import BatchOptions, Handover, run_planned
 from headrace.runners.spark.dataframes import copy_dataframes, without_maps
-from headrace.runtime.batch.seam import Said, Seam, left_in
+from headrace.runtime.batch.notes import Left, Said, left_in
+from headrace.runtime.batch.seam import Seam
 from headrace.runtime.connections import Connections
-from headrace.runtime.event_time.watermark import Progress
+from headrace.runtime.event_time.watermark import FOREVER, NEVER, UNHEARD, Progress, decode_times
 from headrace.savepoints.folder import Shelf
 from headrace.serdes.pieces import Piece
 
@@ -65,6 +67,8 @@ class Backfill:
 def backfill(graph: Graph, metadata: MetadataStore, options: BatchOptions, asked: Backfill) -> None:
     """Compute the history of an app, publish its results, and make the savepoint."""
     check_can_be_saved(graph)
+    now_ms = time.time_ns() // 1_000_000
+    at_ms = now_ms if asked.until.at_ms is None else check_past(asked.until.at_ms, now_ms)
     deployment = Deployment(graph, metadata, NO_CONSENT)
     changed = deployment.planned()
     changed.changes.check()
@@ -77,7 +81,6 @@ def backfill(graph: Graph, metadata: MetadataStore, options: BatchOptions, asked
     last = Journal(home, graph.app).read()
     if last is None or last.state != "computed":
         Shelf(home, graph.app).check_free(asked.savepoint)
-    at_ms = time.time_ns() // 1_000_000 if asked.until.at_ms is None else asked.until.at_ms
     check_tables(changed.plan, asked.tables)
     handover = _Savepoint(changed.plan, deployment.inventory, deployment.timeline, asked, at_ms, options)
     run_planned(changed.plan, options, handover)
@@ -91,6 +94,11 @@ def begin_with_backfill(graph: Graph, metadata: MetadataStore, options: BatchOpt
         options.say(f"{graph.app} goes on from savepoint {asked.savepoint}, which is restored already")
         return
     home = Path(graph.settings.home)
+    if recorded(metadata, graph.app, timelines.current):
+        raise UsageError(
+            f"app {graph.app!r} has run in this home: its history isn't computed again",
+            hint="start it without the backfill; to replace its state, see the page 'From history to live'",
+        )
     if asked.savepoint not in Shelf(home, graph.app).names():
         backfill(graph, metadata, options, asked)
     restore(Restoring(home=home, app=graph.app, metadata=metadata, name=asked.savepoint))
@@ -162,7 +170,7 @@ class _Savepoint(Handover):
         if self.savepoint not in shelf.names():
             job = FromBatch(plan=self._plan, before=self._before, timeline=self._timeline, version=version, left=left)
             save(shelf, self.savepoint, job)
-        self._options.say(f"made savepoint {self.savepoint} of {app}")
+        self._options.say(f"made savepoint {self.savepoint} of {app}, {_time_of(left.values())}")
 
     def _beginnings(self, connections: Connections, id_: str) -> Iterable[tuple[SSP, Said]]:
         """Where an input is read live whose history is in a table.
@@ -222,3 +230,17 @@ def _older(rows: DataFrame, time_: EventTime, before_ms: int) -> Column | None:
     }
     limit = limits.get(type(rows.schema[time_.column].dataType))
     return None if limit is None else (column < sf.expr(limit)) | column.isNull()
+
+
+def _time_of(left: Iterable[Left]) -> str:
+    """How far event time has come, in words; and what holds it if it hasn't begun."""
+    times = [decode_times(one.record.bookkeeping) for one in left]
+    timed = [one.watermark for one in times if one.watermark != FOREVER]
+    lowest = min(timed, default=NEVER)
+    if lowest != NEVER:
+        return f"with event time at {utc_text(lowest)}"
+    parts = [part for one in times for part in one.partitions if not part.total_tasks]
+    empty = sorted({f"{part.stream_id}[{part.partition}]" for part in parts if part.progress == UNHEARD})
+    if not empty:
+        return "without any event time"
+    return f"without any event time, because {empty[0]} is empty: idle_timeout= lets the others go on"

@@ -22,6 +22,7 @@ from headrace.plan.batch import order_of, ranks_of, readers_of
 from headrace.plan.model import Plan, StagePlan
 from headrace.runners.spark.batch.pushdown import leading_steps, narrowed
 from headrace.runners.spark.batch.work import (
+    DecodedRows,
     DecodeRows,
     MapRows,
     MapSources,
@@ -32,7 +33,7 @@ from headrace.runners.spark.batch.work import (
     Worker,
 )
 from headrace.runners.spark.dataframes import key_of, without_maps
-from headrace.runtime.batch.seam import LEFT
+from headrace.runtime.batch.notes import FOR_DRIVER
 from headrace.runtime.event_time.watermark import NEVER
 from headrace.serdes.pieces import SCHEMA
 
@@ -46,12 +47,12 @@ class BatchJob:
     def __init__(
         self, spark: SparkSession, plan: Plan, payload: bytes, given: Mapping[str, DataFrame], *, seam: bool = False
     ) -> None:
-        """``seam``: tasks leave their state, and what they say of it goes along to the end."""
+        """``seam``: all tasks leave their state, also those whose inputs are all given."""
         self._spark = spark
         self._plan = plan
         self._payload = payload
         self._given = given
-        self._notes = [LEFT] if seam else []
+        self._seam = seam
         self._readers = readers_of(plan)
         self._stages: dict[str, DataFrame] = {}
         self._kept: list[DataFrame] = []
@@ -64,7 +65,13 @@ class BatchJob:
                 f"the columns of {stream!r} ({spec.location}) aren't known", hint="declare the schema of what is sent"
             )
         schema = from_arrow_schema(spec.schema.empty().to_arrow().schema)
-        return self.pieces([stream]).mapInArrow(DecodeRows(to_arrow_schema(schema)), schema)
+        rows = DecodedRows(stream, to_arrow_schema(schema))
+        writers = [self._plan.stage(name) for name in self._plan.streams[stream].writers]
+        if any(self._plan.streams[id_].readers for stage in writers for id_ in stage.outputs):
+            return self.pieces([stream]).mapInArrow(DecodeRows(rows), schema)
+        # Nobody else wants what these stages write: their workers decode it themselves.
+        parts = [self._made(stage, rows) for stage in writers]
+        return reduce(DataFrame.unionAll, parts) if parts else self._spark.createDataFrame([], schema)
 
     def pieces(self, streams: Sequence[str]) -> DataFrame:
         """The pieces of some streams that the app writes."""
@@ -72,7 +79,7 @@ class BatchJob:
         return self._together([self._written(self._plan.stage(name), streams) for name in writers])
 
     def last_pieces(self, outputs: Sequence[str]) -> DataFrame:
-        """The pieces of the outputs; all stages are run, and what tasks leave at the seam is there, too."""
+        """The pieces of the outputs, when all stages are run."""
         between = {id_ for stage in self._plan.stages for id_ in (*stage.inputs, *stage.side_inputs)}
         last = [s for s in self._plan.stages if set(s.outputs) & set(outputs) or not set(s.outputs) & between]
         return self._together([self._written(stage, outputs) for stage in last])
@@ -86,7 +93,7 @@ class BatchJob:
     # -- stages
 
     def _written(self, stage: StagePlan, streams: Sequence[str]) -> DataFrame:
-        return self._stage(stage).where(sf.col("stream").isin([*streams, *self._notes]))
+        return self._stage(stage).where(sf.col("stream").isin([*streams, *FOR_DRIVER]))
 
     def _stage(self, stage: StagePlan) -> DataFrame:
         """The pieces that a stage writes. What several others read is computed once, and kept on disk."""
@@ -100,21 +107,22 @@ class BatchJob:
             self._stages[stage.name] = made
         return self._stages[stage.name]
 
-    def _made(self, stage: StagePlan) -> DataFrame:
+    def _made(self, stage: StagePlan, rows: DecodedRows | None = None) -> DataFrame:
+        """What a stage writes: pieces, or the rows of one stream."""
         between = [id_ for id_ in (*stage.inputs, *stage.side_inputs) if self._plan.streams[id_].writers]
         if not order_of(self._plan, stage).timed and not between:
-            return self._mapped(stage)
+            return self._mapped(stage, rows)
         sources = [id_ for id_ in (*stage.inputs, *stage.side_inputs) if id_ not in between]
         parts = [self.pieces([id_]) for id_ in between] + [self._source(id_, stage) for id_ in sources]
-        return self._run(self._in_order(self._together(parts), stage), RunTask(stage.name))
+        return self._run(self._in_order(self._together(parts), stage), RunTask(stage.name), rows)
 
-    def _mapped(self, stage: StagePlan) -> DataFrame:
+    def _mapped(self, stage: StagePlan, rows: DecodedRows | None) -> DataFrame:
         """A stage that needs no order, over its sources. DataFrames stay in the partitions that Spark has them in."""
         given = [id_ for id_ in stage.inputs if id_ in self._given]
-        parts = [self._run(self._narrowed(id_, stage), MapRows(stage.name, id_)) for id_ in given]
-        if len(given) < len(stage.inputs) or self._notes:
+        parts = [self._run(self._narrowed(id_, stage), MapRows(stage.name, id_), rows) for id_ in given]
+        if len(given) < len(stage.inputs) or self._seam:
             work = MapSources(stage.name, frozenset(given))
-            parts.append(self._run(self._numbers(len(stage.tasks)), work))
+            parts.append(self._run(self._numbers(len(stage.tasks)), work, rows))
         return self._together(parts)
 
     def _source(self, input_: str, stage: StagePlan) -> DataFrame:
@@ -195,7 +203,7 @@ class BatchJob:
                 if id_ is not None
                 for partition in range(self._plan.streams[id_].partitions)
             }
-            | {(note, 0): [0] for note in self._notes}
+            | {(note, 0): [0] for note in FOR_DRIVER}
         )
 
     def _tasks_reading(self, ssp: SSP) -> tuple[TaskName, ...]:
@@ -207,8 +215,9 @@ class BatchJob:
         """The numbers below ``count``, each in a Spark partition of its own."""
         return self._spark.range(0, count, 1, count)
 
-    def _run(self, frame: DataFrame, work: Work) -> DataFrame:
-        return frame.mapInArrow(Worker(self._payload, work), _COLUMNS)
+    def _run(self, frame: DataFrame, work: Work, rows: DecodedRows | None = None) -> DataFrame:
+        columns = _COLUMNS if rows is None else from_arrow_schema(rows.schema)
+        return frame.mapInArrow(Worker(self._payload, work, rows), columns)
 
     def _together(self, parts: Sequence[DataFrame]) -> DataFrame:
         if not parts:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,6 +32,7 @@ from headrace.runners.batch_ends import Until, ends_of
 from headrace.runners.facts import gather_facts
 from headrace.runners.interrupts import Interrupts
 from headrace.runners.prepare import at_home, prepare_outputs
+from headrace.runners.progress import set_aside
 from headrace.runners.spark.batch.job import BatchJob
 from headrace.runners.spark.batch.journal import Entry, Journal
 from headrace.runners.spark.batch.publishing import Open, pieces_of, publish
@@ -40,7 +42,8 @@ from headrace.runners.spark.parcel import user_folders
 from headrace.runners.spark.session import close_context, open_session, prepare_session
 from headrace.runners.spark.shipping import ship
 from headrace.runners.spark.watched_job import run_watched
-from headrace.runtime.batch.seam import LEFT, Seam
+from headrace.runtime.batch.notes import COUNTED, FOR_DRIVER, LEFT, counts_in
+from headrace.runtime.batch.seam import Seam
 from headrace.serdes.pieces import Piece
 
 Say = Callable[[str], None]
@@ -113,7 +116,15 @@ def run_planned(planned: Plan, options: BatchOptions, handover: Handover | None)
             again = "run it again: it goes on with publishing what is computed"
             error.hint = again if error.hint is None else f"{error.hint}; then {again}"
             raise
+        if words := set_aside(counters_of(journal.results(entry))):
+            options.say(f"of the messages, {words}")
         journal.note(entry, "published")
+
+
+def counters_of(results: Path) -> Counter[str]:
+    """What the tasks and readers of a run have counted. What Spark has done twice counts once."""
+    counted = {piece.writer: counts_in(piece) for piece in pieces_of(results, COUNTED)}
+    return sum((Counter(counts) for counts in counted.values()), Counter())
 
 
 def _publish(planned: Plan, journal: Journal, entry: Entry, options: BatchOptions, outputs: list[str]) -> None:
@@ -236,7 +247,8 @@ class _Run:
 
 def _by_output(pieces: DataFrame, planned: Plan, outputs: list[str]) -> DataFrame:
     """Pieces in the order in which they are published: each partition of an output has a Spark partition."""
-    places = [(id_, number) for id_ in outputs for number in range(planned.streams[id_].partitions)] + [(LEFT, 0)]
+    places = [(id_, number) for id_ in outputs for number in range(planned.streams[id_].partitions)]
+    places += [(note, 0) for note in FOR_DRIVER]
     known = sf.create_map(
         *(part for place, (id_, number) in enumerate(places) for part in (sf.lit(f"{id_}/{number}"), sf.lit(place)))
     )

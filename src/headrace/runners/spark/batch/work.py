@@ -28,12 +28,12 @@ from headrace.plan.batch import order_of
 from headrace.plan.model import Plan
 from headrace.runners.spark.parcel import unpacked
 from headrace.runtime.batch.fed_task import FedTask, fed, mapped
+from headrace.runtime.batch.notes import note_of_counts
 from headrace.runtime.batch.piece_writer import PieceWriter
 from headrace.runtime.batch.reading import Reading, put_source
 from headrace.runtime.batch.seam import Seam
 from headrace.runtime.connections import Connections
 from headrace.runtime.metrics import TaskMetrics
-from headrace.serdes.ipc import concat_rows
 from headrace.serdes.pieces import TIME, Piece, as_batch, pieces_in
 
 _PIECES_AT_ONCE = 8
@@ -75,11 +75,27 @@ class Work(ABC):
 
 
 @dataclass(frozen=True)
+class DecodedRows:
+    """The rows of pieces of one stream, in the types that Spark expects."""
+
+    stream: str
+    schema: pa.Schema
+
+    def tables(self, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+        """Those rows; what isn't of this stream is left out."""
+        for piece in pieces:
+            if piece.stream == self.stream:
+                rows = piece.frame.drop(TIME).to_arrow()
+                yield from rows.select(self.schema.names).cast(self.schema).to_batches()
+
+
+@dataclass(frozen=True)
 class Worker:
-    """A function for ``DataFrame.mapInArrow``."""
+    """A function for ``DataFrame.mapInArrow``. It gives pieces, or the rows of one stream."""
 
     payload: bytes
     work: Work
+    rows: DecodedRows | None = None
 
     def __call__(self, tables: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Called by Spark with the tables of a Spark partition."""
@@ -87,7 +103,8 @@ class Worker:
         payload = _decoded(self.payload)
         number = 0 if context is None else context.partitionId()
         with logging_to(payload.log, fields={"batch": number}):
-            yield from _tables(self.work.pieces(payload, number, tables))
+            pieces = self.work.pieces(payload, number, tables)
+            yield from _tables(pieces) if self.rows is None else self.rows.tables(pieces)
 
 
 def _tables(pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
@@ -169,11 +186,14 @@ class ReadRows(Work):
     def pieces(self, payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
         stream = payload.plan.streams[self.input]
         partition = number % stream.partitions
-        writer = PieceWriter(payload.plan.graph, payload.plan.streams, f"{self.input}#{number}")
-        for rows in _accepted(payload, self.input, partition, writer, tables):
+        name, metrics = f"{self.input}#{number}", TaskMetrics()
+        writer = PieceWriter(payload.plan.graph, payload.plan.streams, name)
+        for rows in _accepted(payload, self.input, partition, writer, metrics, tables):
             put_source(writer, stream, partition, rows, self.key)
             yield from writer.take()
         yield from writer.take(all_of_it=True)
+        if metrics.counters:
+            yield note_of_counts(metrics.counters, name)
 
 
 @dataclass(frozen=True)
@@ -193,18 +213,18 @@ class MapRows(Work):
             tempfile.TemporaryDirectory(prefix="headrace-batch-") as folder,
             FedTask(plan, stage, task, Path(folder), payload.now_ms, f"{task.name}#{number}") as run,
         ):
-            yield from run.map(ssp, _accepted(payload, self.input, ssp.partition, run.port, tables))
+            yield from run.map(ssp, _accepted(payload, self.input, ssp.partition, run.port, run.metrics, tables))
             yield from run.finish()
 
 
 def _accepted(
-    payload: BatchPayload, input_: str, partition: int, writer: PieceWriter, tables: Tables
+    payload: BatchPayload, input_: str, partition: int, writer: PieceWriter, metrics: TaskMetrics, tables: Tables
 ) -> Iterator[pl.DataFrame]:
     """The rows of a DataFrame that fit the input; of a table of history, those before the seam."""
     spec = payload.plan.streams[input_].spec
     ssp, offset = SSP(spec.stream, partition), 0
     with closing(Connections()) as connections:
-        intake = Reading(payload.plan, {}, connections).intake(spec, writer.write, TaskMetrics(str(ssp)))
+        intake = Reading(payload.plan, {}, connections).intake(spec, writer.write, metrics)
         for rows in _large(tables):
             accepted = intake.accept(ssp, _filled(rows, spec), offset)
             yield accepted if payload.seam is None else payload.seam.before(ssp, spec, accepted)
@@ -246,14 +266,10 @@ def _numbers(tables: Tables) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class DecodeRows:
-    """For ``mapInArrow``: from pieces of one stream to its rows, in the types that Spark expects."""
+    """For ``mapInArrow``: from pieces to rows."""
 
-    schema: pa.Schema
+    rows: DecodedRows
 
     def __call__(self, tables: Tables) -> Iterator[pa.RecordBatch]:
         """Called by Spark with the tables of a Spark partition."""
-        for table in tables:
-            frames = [piece.frame.drop(TIME) for piece in pieces_in(table)]
-            if frames:
-                rows = concat_rows(frames).to_arrow()
-                yield from rows.select(self.schema.names).cast(self.schema).to_batches()
+        yield from self.rows.tables(chain.from_iterable(pieces_in(table) for table in tables))

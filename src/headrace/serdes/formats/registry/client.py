@@ -1,7 +1,7 @@
 """Asks a registry: one request after another, each with a time limit, without retries. Blocks.
 
-What fails becomes an error that says whether to try again. Neither messages nor tracebacks have the secrets, which are
-read anew for each request, so that one that was replaced is used at once.
+What fails becomes an error that says whether to try again. Neither messages nor tracebacks have the secrets. They are
+read again for each request, so that one that was replaced is used at once.
 """
 
 from __future__ import annotations
@@ -120,6 +120,11 @@ class RegistryClient:
             with error:
                 status, data = error.code, self._read_error(error, end)
         except (OSError, HTTPException) as error:
+            if isinstance(getattr(error, "reason", error), ssl.SSLCertVerificationError):
+                raise InfrastructureError(
+                    f"the certificate of the schema registry {self.url} isn't trusted: {_why(error)}",
+                    hint="name the certificates to trust: hr.io.registry(..., ca_file=...)",
+                ) from None
             why = "it took too long" if isinstance(error, TimeoutError) else _why(error)
             raise self._unavailable(f"doesn't answer: {why}") from None
         if status == HTTPStatus.OK:

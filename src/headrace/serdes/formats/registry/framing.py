@@ -58,7 +58,7 @@ def decode_by_id(
 
 
 def without_header(payloads: Sequence[bytes], columns: Columns) -> Decoded:
-    """What becomes of records that have no header: all are bad."""
+    """Records that have no header: all are bad."""
     reasons = ((index, no_header(payload[:HEADER_BYTES])) for index, payload in enumerate(payloads))
     return Decoded(pl.DataFrame(schema=columns), list(reasons))
 
@@ -75,7 +75,7 @@ def decode_framed(
     wrong = [(index, one) for index, one in enumerate(sizes) if isinstance(one, str)]
     places = np.array([index for index, _ in wrong], dtype=np.int64)
     bad = Decoded(pl.DataFrame(schema=columns), [(number, reason) for number, (_, reason) in enumerate(wrong)])
-    found = decode([payloads[index][sizes[index] :] for index in good])  # type: ignore[misc]
+    found = decode([payloads[index][sizes[index] :] for index in good])  # type: ignore[index]
     return gathered([(np.array(good, dtype=np.int64), found), (places, bad)])
 
 

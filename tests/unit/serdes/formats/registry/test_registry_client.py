@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import datetime as dt
+import ipaddress
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from headrace.core.errors import DataError, DeclarationError, HeadraceError, InfrastructureError, UnavailableError
 from headrace.core.secret_places import SecretPlace
@@ -161,12 +167,45 @@ def test_something_else_than_a_registry_is_named(answer: str, message: str) -> N
         replying.join()
 
 
+def certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
+    """A certificate of this machine's address that trusts itself, and a server's context with it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "tests")])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    file, key_file = folder / "ca.pem", folder / "key.pem"
+    file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file, key_file)
+    return file, context
+
+
+def test_certificates_are_checked(tmp_path: Path) -> None:
+    ca_file, context = certificate(tmp_path)
+    with schema_registry(context) as server:
+        assert client(server, ca_file=str(ca_file)).by_id(1) is None
+        with pytest.raises(InfrastructureError, match=r"isn't trusted: .*certificate verify failed") as caught:
+            client(server).by_id(1)
+        assert not caught.value.retry
+        assert "ca_file" in (caught.value.hint or "")
+        with pytest.raises(InfrastructureError, match=r"can't be read from .*missing"):
+            client(server, ca_file=str(tmp_path / "missing")).by_id(1)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"url": "localhost:8081"}, "not the address of a schema registry"),
         ({"url": "ftp://host"}, "not the address of a schema registry"),
-        ({"url": "http://eve:word@host:8081"}, "has credentials in it"),
+        ({"url": "http://x:word@host:8081"}, "has credentials in it"),
         ({"url": "http://host", "user": "eve"}, "wants user= and password= together"),
         ({"url": "http://host", "user": "a:b", "password": {"env": "P"}}, "can't have a colon"),
         ({"url": "http://host", "user": "a", "password": {"env": "P"}, "token": {"env": "T"}}, "not both"),

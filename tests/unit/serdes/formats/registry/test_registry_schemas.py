@@ -16,7 +16,7 @@ from headrace.serdes.formats.registry.schemas import Fetched
 class Registry:
     """A registry in this process: what it has, and what it answers with instead."""
 
-    url = "http://registry"
+    url = "http://host"
 
     def __init__(self, ids: Iterable[int] = ()) -> None:
         self.schemas = {id: Registered(f"schema {id}") for id in ids}
@@ -57,7 +57,7 @@ def test_a_slow_registry_is_waited_for_elsewhere() -> None:
     registry.gate.clear()
     source = SchemaSource(registry, ManualClock(), wait_ms=1)
     for _ in range(3):
-        with pytest.raises(UnavailableError, match="schema 7 is being fetched from http://registry"):
+        with pytest.raises(UnavailableError, match="schema 7 is being fetched from http://host"):
             source.schemas([7])
     registry.gate.set()
     patient = 30.0

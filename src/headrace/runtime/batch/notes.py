@@ -1,0 +1,92 @@
+"""Notes: what parts of a batch job tell each other and the driver, as pieces without rows.
+
+They travel among the pieces. A partition's reader or writer says how far it has come (``Said``); tasks downstream get
+that before any rows. The others are for the driver, and tasks downstream pass them on: what each task leaves behind for
+a live run (``Left``), and how many messages it has set aside (``Counted``). So the driver gets the notes of those
+attempts whose results count. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from headrace.checkpoint.record import CommitRecord, SourceEntry
+from headrace.runtime.event_time.watermark import NEVER, Progress
+from headrace.serdes.pieces import Piece
+
+LEFT, COUNTED = ":left", ":counted"
+"""In place of a stream: the piece is a ``Left``, or a ``Counted``. No stream's id has a colon."""
+
+FOR_DRIVER = (LEFT, COUNTED)
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a partition has come.
+
+    Of a source: ``entry`` is where to read on. Of an intermediate stream: what its writer ``task``, of ``tasks``, says.
+    """
+
+    progress: Progress
+    entry: SourceEntry | None = None
+    task: str = ""
+    tasks: int = 0
+
+
+class Left(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task leaves at a seam: its first commit in the live run. Its state is in ``folder``."""
+
+    task: str
+    folder: str
+    record: CommitRecord
+
+
+class Counted(msgspec.Struct, frozen=True, kw_only=True):
+    """The counters of a task, or of the reader of a partition."""
+
+    counters: Mapping[str, int]
+
+
+def note_of(said: Said, stream: str, partition: int, writer: str) -> Piece:
+    """What is said of a partition of a stream, as a piece that comes before all others."""
+    return _note(stream, partition, writer, msgspec.json.encode(said))
+
+
+def note_of_left(left: Left) -> Piece:
+    """What a task leaves, as a piece."""
+    return _note(LEFT, 0, left.task, msgspec.json.encode(left))
+
+
+def note_of_counts(counters: Mapping[str, int], writer: str) -> Piece:
+    """What has been counted, as a piece."""
+    return _note(COUNTED, 0, writer, msgspec.json.encode(Counted(counters=counters)))
+
+
+def said_in(piece: Piece) -> Said:
+    """What ``note_of`` has put into a piece."""
+    return _SAID.decode(piece.body)
+
+
+def left_in(piece: Piece) -> Left:
+    """What ``note_of_left`` has put into a piece."""
+    return _LEFT.decode(piece.body)
+
+
+def counts_in(piece: Piece) -> Mapping[str, int]:
+    """What ``note_of_counts`` has put into a piece."""
+    return _COUNTED.decode(piece.body).counters
+
+
+def is_note(piece: Piece) -> bool:
+    """Whether a piece has no rows, but says something."""
+    return not piece.rows
+
+
+def _note(stream: str, partition: int, writer: str, body: bytes) -> Piece:
+    return Piece(stream, partition, NEVER, NEVER, 0, writer, 0, body)
+
+
+_SAID = msgspec.json.Decoder(Said)
+_LEFT = msgspec.json.Decoder(Left)
+_COUNTED = msgspec.json.Decoder(Counted)
