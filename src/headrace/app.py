@@ -173,7 +173,8 @@ class App(Declarations):
         batch
             Run it as one Spark job over all that its inputs hold, without containers. See the page "Batch".
         until
-            Up to where a batch job reads inputs that don't end: ``"now"``, or a time such as ``"2026-01-31T12:00Z"``.
+            Up to where a batch job reads inputs that don't end: ``"now"``, a time such as ``"2026-01-31T12:00Z"``, or
+            offsets such as ``"views/0=1200,views/1=980"``.
         again
             Whether to run a batch job again whose results are published: they will be there twice.
         backfill
@@ -265,7 +266,8 @@ class App(Declarations):
         Parameters
         ----------
         until
-            Up to where inputs are history: ``"now"``, or a time such as ``"2026-01-31T12:00Z"``.
+            Up to where inputs are history: ``"now"``, a time such as ``"2026-01-31T12:00Z"``, or offsets such as
+            ``"views/0=1200,views/1=980"``.
         tables
             Inputs whose history is in a table: a DataFrame of Spark, the name of a table in its catalog, or
             ``"parquet:/path"``. Rows whose event time is before ``until`` are read from there, and the others live.

@@ -167,3 +167,43 @@ def test_records_wait_for_a_registry_and_are_read_once(tmp_path: Path, kfake: Kf
             registry.refuse = None
             run.until(lambda: run.numbers() == list(range(15)))
             assert run.errors == []
+
+
+TOTAL = {"type": "record", "name": "Total", "fields": [{"name": "euros", "type": ["null", "double"]}]}
+
+
+def test_a_table_goes_from_app_to_app_through_a_topic(tmp_path: Path, kfake: KfakeServer) -> None:
+    topic = Topic(kfake)
+    columns = {"member": pl.String, "euros": pl.Float64, "gone": pl.Boolean}
+    with schema_registry() as registry:
+        format = hr.io.changelog(
+            hr.io.avro(TOTAL, registry=hr.io.registry(registry.url), register=True), deleted="gone"
+        )
+        writing = hr.App("writing", home=tmp_path, checkpoint_interval="50ms")
+        totals = writing.output(
+            "totals", system=hr.io.kafka(topic.name, brokers=topic.brokers, format=format, key="member")
+        )
+        writing.input("given", columns).send_to(totals)
+        hr.streams.create_stream("given", partitions=1, schema=columns, home=tmp_path)
+        with hr.streams.StreamWriter("given", home=tmp_path) as writer:
+            writer.write(
+                [{"member": m, "euros": e, "gone": False} for m, e in (("ann", 5.0), ("bob", 7.0), ("eve", None))]
+            )
+            writer.write([{"member": "bob", "euros": 1.0, "gone": True}, {"member": "ann", "euros": 6.0, "gone": None}])
+            writer.seal()
+        writing.run(local=True, progress=False)
+        assert registry.subjects == {f"{topic.name}-value": [1]}
+
+        ask(tmp_path, "member", ["ann", "bob", "eve"])
+        reading = hr.App("reading", home=tmp_path)
+        changes = reading.input(
+            "totals",
+            system=hr.io.kafka(
+                topic.name, brokers=topic.brokers, format=format, key_format="text", record_columns={"member": "key"}
+            ),
+        )
+        table = reading.table("totals-now", key="member", side_inputs=changes, deleted="gone")
+        rows: list[Any] = []
+        reading.input("asked", {"member": pl.String}).join(table, how="left", suffix="_now").sink(keep(rows, 3))
+        reading.run(local=True, progress=False)
+    assert sorted(rows, key=str) == [("ann", 6.0), ("bob", None), ("eve", None)]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
 from typing import cast
 
+import backfill_program
 import polars as pl
 import pytest
 from pyspark import SparkContext
@@ -218,3 +221,24 @@ def test_what_cannot_be_backfilled_is_refused(tmp_path: Path, spark_context: Spa
     views.window(hr.tumbling("1m"), key="member", id="w").agg(n=hr.count()).send_to(direct.output("direct"))
     with pytest.raises(PlanError, match="keeps state for each of its partitions, and a table has none"):
         direct.backfill("now", tables={"views": frame}, progress=False)
+
+
+def test_an_executor_may_be_killed(tmp_path: Path, expected: dict[str, list[tuple[object, ...]]]) -> None:
+    write_views(tmp_path, range(600))
+    program = Path(backfill_program.__file__)
+    environment = os.environ | {"PYTHONPATH": str(Path(hr.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "killed").exists()
+    assert "ExecutorLostFailure" in done.stderr or "Lost executor" in done.stderr, done.stderr
+    write_views(tmp_path, range(600, 1000), seal=True)
+    backfill_program.declare(tmp_path).run(backfill=True, until="now", local=True, progress=False)
+    rows = hr.streams.read_stream("counts", home=tmp_path, committed=True)
+    assert sorted(rows.select(sorted(rows.columns)).rows()) == expected["counts"]

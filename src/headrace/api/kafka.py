@@ -91,7 +91,7 @@ class Kafka:
             )
         options = {
             **self._options(),
-            "key_format": None if self.key_format == _BYTES else self.key_format.options(),
+            "key_format": None if self.key_format == _BYTES else self.key_format.under(f"{self.topic}-key").options(),
             "start": None if self.start == "oldest" else self.start,
             "end": self.end,
             "record_columns": dict(self.record_columns) or None,
@@ -111,7 +111,7 @@ class Kafka:
             "key": self.key,
             "timestamp": self.timestamp,
             "headers": self.headers,
-            "key_format": None if self.key_format == _BYTES else self.key_format.options(),
+            "key_format": None if self.key_format == _BYTES else self.key_format.under(f"{self.topic}-key").options(),
             "transactions": None if self.transactions else False,
             "progress_topic": self.progress_topic,
         }
@@ -244,7 +244,7 @@ def kafka(
     >>> app.input("lines", system=lines).schema
     Schema(value: String)
     """
-    with Declaring("kafka"):
+    with Declaring("kafka", quoting=False):
         settings = KafkaSettings.checked(brokers, options, oauth).options()
         columns = record_columns_of(record_columns, "Kafka", get_args(KafkaColumn), '{"sent": "timestamp"}')
         of_key = format_of(key_format)

@@ -73,6 +73,6 @@ def kafka_log(
     >>> app.settings.internal_system().kind
     'kafka-log'
     """
-    with Declaring("kafka_log"):
+    with Declaring("kafka_log", quoting=False):
         settings = KafkaSettings.checked(brokers, options, oauth)
         return KafkaLog(LogOptions(settings, prefix, replication, record_bytes), check_id("system name", name))

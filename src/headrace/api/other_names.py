@@ -125,6 +125,8 @@ HR: Mapping[str, str] = {
 IO: Mapping[str, str] = {
     **_BROKERS,
     **_same(_KINESIS, "Kinesis", "KinesisSource", "KinesisSink", "from_kinesis", "to_kinesis"),
+    **_same('hr.io.registry("http://localhost:8081")', "schema_registry", "SchemaRegistry", "SchemaRegistryClient"),
+    **_same("hr.io.changelog(format)", "tombstones", "upsert", "upsert_kafka", "compacted"),
     **_same('hr.io.files("data/*.parquet")', "parquet", "json", "ndjson", "jsonl", "read_parquet", "read_csv"),
     **_same('hr.io.delta("lake/views")', "deltalake", "delta_lake", "write_delta", "write_deltalake", "DeltaSink"),
     **_same("hr.io.dataframe(spark.read...)", "spark", "table", "iceberg", "hive", "from_spark", "DataFrame"),

@@ -23,7 +23,11 @@ def backfill(
     arguments: FileArguments = None,
     *,
     until: Annotated[
-        str, typer.Option(metavar="TIME", help="Up to where inputs are history: now, or a time (2026-01-31T12:00Z).")
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Up to where inputs are history: now, a time (2026-01-31T12:00Z), or views/0=1200,views/1=980.",
+        ),
     ],
     app: AppName = None,
     arg: FunctionArguments = None,
@@ -44,11 +48,11 @@ def backfill(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
 ) -> None:
-    """Compute an app's history in a Spark job, and make a savepoint from which it goes on live.
+    """Compute an app's history in a Spark job.
 
-    Windows that are over at --until are published; those that are open stay open in the savepoint. Restore it with
-    headrace savepoint restore, then run the app. headrace run --backfill does all of that. A command that was
-    interrupted can be repeated: nothing is published twice.
+    It makes a savepoint from which a live run goes on. Windows that are over at --until are published; those that are
+    open stay open in the savepoint. Restore it with headrace savepoint restore, then run the app. headrace run
+    --backfill does all of that. A command that was interrupted can be repeated: nothing is published twice.
     """
     from headrace.app import App
     from headrace.cli.loader import load_app

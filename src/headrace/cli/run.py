@@ -61,7 +61,9 @@ def run(
     until: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Up to where --batch or --backfill reads inputs: now, or a time (2026-01-31T12:00Z)."
+            metavar="TIME",
+            help="Up to where --batch or --backfill reads inputs: now, a time (2026-01-31T12:00Z), or offsets "
+            "(views/0=1200,views/1=980).",
         ),
     ] = None,
     again: Annotated[

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from typing_extensions import override
 
@@ -12,23 +14,31 @@ from headrace.core.ids import SSP, Offset
 from headrace.core.moment import parse_moment, utc_text
 from headrace.plan.model import Plan, StreamPlan
 from headrace.runtime.connections import Connections
-from headrace.systems.base import Extent
 from headrace.systems.registry import keeps_rows
 
 NOW = "now"
 
 
+_OFFSET = re.compile(r"(?P<input>[^/=\s]+)/(?P<partition>\d+)=(?P<offset>\d+)")
+
+
 @dataclass(frozen=True, slots=True)
 class Until:
-    """What the user says of inputs that don't end. ``at_ms`` None: they are read up to where they end now."""
+    """What the user says of inputs that don't end. ``at_ms`` None: they are read up to where they end now.
+
+    ``offsets`` are by the id of an input and the number of a partition; they come first.
+    """
 
     at_ms: int | None = None
+    offsets: Mapping[tuple[str, int], Offset] = field(default_factory=dict)
 
     @classmethod
     def of(cls, text: str) -> Until:
-        """What ``--until`` means: ``now``, or a time. Raises ``UsageError``."""
+        """What ``--until`` means: ``now``, a time, or ``INPUT/PARTITION=OFFSET,...``. Raises ``UsageError``."""
         if text == NOW:
             return cls()
+        if "=" in text:
+            return cls(None, _offsets(text))
         try:
             return cls(parse_moment(text)[0])
         except UsageError as error:
@@ -36,7 +46,25 @@ class Until:
 
     @override
     def __str__(self) -> str:
+        if self.offsets:
+            return ",".join(f"{input_}/{number}={offset}" for (input_, number), offset in sorted(self.offsets.items()))
         return NOW if self.at_ms is None else utc_text(self.at_ms)
+
+
+def _offsets(text: str) -> dict[tuple[str, int], Offset]:
+    found: dict[tuple[str, int], Offset] = {}
+    for part in text.split(","):
+        matched = _OFFSET.fullmatch(part.strip())
+        if matched is None:
+            raise UsageError(
+                f"until={text!r}: {part.strip()!r} is not the offset of a partition",
+                hint="write views/0=1200,views/1=980",
+            )
+        place = matched["input"], int(matched["partition"])
+        if place in found:
+            raise UsageError(f"until={text!r} names partition {place[1]} of {place[0]} twice")
+        found[place] = int(matched["offset"])
+    return found
 
 
 def ends_of(plan: Plan, until: Until | None, given: frozenset[str] = frozenset()) -> dict[SSP, Offset]:
@@ -44,6 +72,7 @@ def ends_of(plan: Plan, until: Until | None, given: frozenset[str] = frozenset()
 
     ``given`` are inputs that are DataFrames. Raises ``PlanError`` for an input that doesn't end, if ``until`` is None.
     """
+    _check_named(plan, until, given)
     connections = Connections()
     ends: dict[SSP, Offset] = {}
     try:
@@ -69,15 +98,33 @@ def _ends_of(connections: Connections, stream: StreamPlan, until: Until | None) 
     extents = admin.extents(spec.stream.name)
     if until is None and not all(extent.sealed for extent in extents):
         raise _unbounded(stream, "say up to where to read it: --until now, or --until 2026-01-31T12:00Z")
-    at_ms = None if until is None else until.at_ms
-    return {
-        ssp: extent.upcoming if at_ms is None else _at(ssp, extent, admin.offset_at(ssp, at_ms))
-        for ssp, extent in zip(stream.ssps(), extents, strict=True)
-    }
+    said = Until() if until is None else until
+    ends = {}
+    for ssp, extent in zip(stream.ssps(), extents, strict=True):
+        named = said.offsets.get((spec.id, ssp.partition))
+        if named is not None:
+            admin.check_offset(ssp, named)
+            ends[ssp] = named
+        elif said.at_ms is None:
+            ends[ssp] = extent.upcoming
+        else:
+            ends[ssp] = max(extent.oldest, min(extent.upcoming, admin.offset_at(ssp, said.at_ms)))
+    return ends
 
 
-def _at(ssp: SSP, extent: Extent, offset: Offset) -> Offset:
-    return max(extent.oldest, min(extent.upcoming, offset))
+def _check_named(plan: Plan, until: Until | None, given: frozenset[str]) -> None:
+    """Raise ``UsageError`` for an offset of what isn't a partition of an input, or doesn't have offsets."""
+    for input_, number in until.offsets if until is not None else ():
+        stream = plan.streams.get(input_)
+        if stream is None or stream.spec.role not in (Role.SOURCE, Role.SIDE_INPUT):
+            known = sorted(s.id for s in plan.graph.streams.values() if s.role in (Role.SOURCE, Role.SIDE_INPUT))
+            raise UsageError(f"until= names {input_!r}, which is no input", hint=f"there are {', '.join(known)}")
+        if input_ in given or stream.spec.system.kind == "files":
+            raise UsageError(f"until= names input {input_!r}, which is read to its end", hint="leave it out")
+        if number >= stream.partitions:
+            raise UsageError(
+                f"until= names partition {number} of input {input_!r}", hint=f"it has 0 to {stream.partitions - 1}"
+            )
 
 
 def _unbounded(stream: StreamPlan, hint: str) -> PlanError:

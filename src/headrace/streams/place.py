@@ -8,10 +8,12 @@ from pathlib import Path
 from headrace.api.system_descriptor import SystemDescriptor, internal_system
 from headrace.core.errors import StreamNotFoundError
 from headrace.core.ids import StreamId
+from headrace.systems import home_log
 from headrace.systems.base import StreamInfo, System
-from headrace.systems.home_log import LOG
 from headrace.systems.log.system import LogSystem
 from headrace.systems.registry import SystemSpec, open_system
+
+LOG = home_log.LOG
 
 
 def open_log(home: str | Path) -> LogSystem:

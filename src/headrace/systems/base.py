@@ -186,8 +186,8 @@ class Consumer(Protocol):
         """
         ...
 
-    def arriving(self, ssp: SSP, ms: float) -> bool:
-        """Wait until more of the partition has come, at most so long. False: what is there, ``poll`` returns at once.
+    def arriving(self, ssp: SSP, end: Offset, ms: float) -> bool:
+        """Wait until more of what is before ``end`` has come, at most so long. False: poll returns all of it at once.
 
         Where a broker is asked, a poll may return nothing although records are there: those are still on their way.
         """

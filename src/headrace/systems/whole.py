@@ -20,17 +20,17 @@ def polled_to(consumer: Consumer, ssp: SSP, end: Offset, max_bytes: int) -> Iter
     ``UnavailableError`` if what is there doesn't arrive.
     """
     while consumer.position(ssp) < end:
-        found = next_polled(consumer, ssp, max_bytes)
+        found = next_polled(consumer, ssp, end, max_bytes)
         if not found and consumer.position(ssp) < end:
             return
         yield from found
 
 
-def next_polled(consumer: Consumer, ssp: SSP, max_bytes: int) -> list[Polled]:
-    """Poll a registered partition once, and wait for records that are there; empty if there are none."""
+def next_polled(consumer: Consumer, ssp: SSP, end: Offset, max_bytes: int) -> list[Polled]:
+    """Poll a registered partition once, and wait for records before ``end``, which are there; empty if none are."""
     until = time.monotonic() + ARRIVES_MS / 1000
     while not (found := consumer.poll([ssp], max_bytes)):
-        if not consumer.arriving(ssp, max(0.0, until - time.monotonic()) * 1000):
+        if not consumer.arriving(ssp, end, max(0.0, until - time.monotonic()) * 1000):
             break
         if time.monotonic() > until:
             raise UnavailableError(

@@ -67,7 +67,7 @@ def test_some_of_them_read_aloud() -> None:
         stream.withColumn("x", 1)
     assert str(caught.value) == "a stream has no 'withColumn'; write with_columns(name=...)"
     hr_: Any = hr
-    with pytest.raises(AttributeError, match=r"^hr has no 'kafka': Kafka isn't supported yet\. Use the embedded log"):
+    with pytest.raises(AttributeError, match=r"^hr has no 'kafka'; write hr\.io\.kafka\("):
         hr_.kafka("localhost:9092")
     with pytest.raises(AttributeError, match=r"^hr has no 'sliding'; write hr\.windows\.sliding$"):
         hr_.sliding("10s")

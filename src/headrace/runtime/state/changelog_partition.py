@@ -41,22 +41,19 @@ class ChangelogPartition:
         """The records from ``start`` (None: the oldest kept) up to ``end``."""
         consumer = self._consumer
         consumer.register(self.ssp, Edge.OLDEST if start is None else start)
-        try:
-            for polled in polled_to(consumer, self.ssp, end, _READ_BYTES):
-                if not isinstance(polled, Records):
-                    raise CorruptLogError(f"{self.ssp}: a changelog can't end or hold rows, this one does")
-                for offset, payload in zip(polled.offsets, polled.payloads, strict=True):
-                    if offset >= end:
-                        return
-                    yield offset, self._header(offset, payload), body_of(payload)
-        finally:
-            consumer.unregister(self.ssp)  # or what the task goes on to write would be fetched
+        for polled in polled_to(consumer, self.ssp, end, _READ_BYTES):
+            if not isinstance(polled, Records):
+                raise CorruptLogError(f"{self.ssp}: a changelog can't end or hold rows, this one does")
+            for offset, payload in zip(polled.offsets, polled.payloads, strict=True):
+                if offset >= end:
+                    return
+                yield offset, self._header(offset, payload), body_of(payload)
 
     def header_at(self, offset: Offset) -> Header | None:
         """The header of the record that begins at ``offset``; None when no record begins there, or it was trimmed."""
         try:
             self._consumer.register(self.ssp, offset)
-            found = next_polled(self._consumer, self.ssp, 1)
+            found = [] if self._consumer.lag(self.ssp) == 0 else next_polled(self._consumer, self.ssp, offset + 1, 1)
         except (TrimmedOffsetError, CorruptLogError, UsageError):
             return None
         for polled in found:

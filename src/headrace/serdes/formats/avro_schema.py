@@ -61,17 +61,21 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class ReadSchema:
-    """A record: ``record`` without references, and its columns. ``notes`` are by the path of a field: ``at.street``."""
+    """A record: ``record`` without references, and its columns. ``notes`` are by the path of a field: ``at.street``.
+
+    ``left_out`` are fields that can't be columns. If there are any, ``record`` doesn't describe what is in a datum.
+    """
 
     record: dict[str, Any]
     columns: Columns
     notes: Mapping[str, Note] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
 
-def read_schema(given: object, needed: Sequence[object] = ()) -> ReadSchema:
+def read_schema(given: object, needed: Sequence[object] = (), *, partly: bool = False) -> ReadSchema:
     """Read a schema of a record, as JSON types or their text. ``needed`` define types that it refers to.
 
-    Raises ``DeclarationError`` for what can't be read.
+    Raises ``DeclarationError`` for what can't be read; ``partly``: only if no field of the record can.
     """
     schema = _json(given)
     if not isinstance(schema, Mapping) or schema.get("type") != "record":
@@ -81,12 +85,17 @@ def read_schema(given: object, needed: Sequence[object] = ()) -> ReadSchema:
         )
     reading = _Reading()
     for one in needed:
-        reading.type_of(_json(one), "")
+        try:
+            reading.type_of(_json(one), "")
+        except DeclarationError:
+            if not partly:
+                raise
     reading.notes.clear()
+    reading.partly = partly
     written, dtype = reading.type_of(schema, "")
     assert isinstance(dtype, pl.Struct)
     columns: Columns = {one.name: one.dtype for one in dtype.fields}  # type: ignore[misc]
-    return ReadSchema(written, columns, reading.notes)
+    return ReadSchema(written, columns, reading.notes, tuple(reading.left_out))
 
 
 def _json(given: object) -> object:
@@ -105,6 +114,8 @@ class _Reading:
     named: dict[str, Any] = field(default_factory=dict)
     open: set[str] = field(default_factory=set)
     notes: dict[str, Note] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    partly: bool = False
     count: int = 0
 
     def type_of(self, schema: Any, where: str, space: str = "") -> tuple[Any, pl.DataType]:
@@ -174,6 +185,12 @@ class _Reading:
         if not isinstance(fields, list) or not fields:
             raise DeclarationError(f"the Avro schema{where}: record {full!r} has no fields", hint='add "fields"')
         self.open.add(full)
+        try:
+            return self._fields(fields, name, full, where)
+        finally:
+            self.open.discard(full)
+
+    def _fields(self, fields: list[Any], name: str, full: str, where: str) -> tuple[Any, pl.DataType]:
         plain, types = [], {}
         for one in fields:
             if not isinstance(one, Mapping) or not isinstance(one.get("name"), str) or "type" not in one:
@@ -182,11 +199,16 @@ class _Reading:
                 )
             column = one["name"]
             inside = f"{where}.{column}" if where else f"{_FIELD}{column}"
-            written, types[column] = self.type_of(one["type"], inside, full.rpartition(".")[0])
+            try:
+                written, types[column] = self.type_of(one["type"], inside, full.rpartition(".")[0])
+            except DeclarationError:
+                if where or not self.partly or (one is fields[-1] and not types):
+                    raise
+                self.left_out.append(column)
+                continue
             plain.append({"name": column, "type": written})
             default = (one["default"],) if "default" in one else ()
             self.notes[inside.removeprefix(_FIELD)] = Note(tuple(one.get("aliases") or ()), default)
-        self.open.discard(full)
         return {"type": "record", "name": name, "fields": plain}, pl.Struct(types)
 
     def _map(self, values: Any, where: str, space: str) -> tuple[Any, pl.DataType]:

@@ -157,7 +157,10 @@ def _column(field: Field, messages: Sequence[Message]) -> pl.Series:
         return _lists(field, pairs, list(map(len, values)))
     if field.repeated:
         return _lists(field, list(chain.from_iterable(values)), list(map(len, values)))
-    if field.present:
+    if field.present and field.kind in ("scalar", "enum"):
+        # What isn't the default is there: messages are asked about the others only.
+        values = [value if value or one.HasField(name) else None for value, one in zip(values, messages, strict=True)]
+    elif field.present:
         values = [value if one.HasField(name) else None for value, one in zip(values, messages, strict=True)]
     return _series(field, values)
 

@@ -14,9 +14,11 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import DeclarationError
+from headrace.core.log import logger
 from headrace.serdes.dtypes import Columns
 from headrace.serdes.formats.avro import AvroFormat, DatumReader, parsed_schema
 from headrace.serdes.formats.avro_resolution import SchemasDisagree, resolve
+from headrace.serdes.formats.avro_rows import RowReader
 from headrace.serdes.formats.avro_schema import ReadSchema, read_schema
 from headrace.serdes.formats.contract import (
     Decoded,
@@ -31,6 +33,9 @@ from headrace.serdes.formats.registry.client import Registered
 from headrace.serdes.formats.registry.framing import HEADER_BYTES, decode_by_id, ids_in, without_header
 from headrace.serdes.formats.registry.schemas import KEPT_MAX, Fetched, SchemaSource
 from headrace.serdes.formats.registry.writing import SubjectWriter
+
+_log = logger(__name__)
+_Reader = DatumReader | RowReader
 
 
 class RegisteredAvroFormat(Format):
@@ -72,7 +77,7 @@ class _RegisteredAvroDecoder(Decoder):
         self._source = source
         self._columns = columns
         self._reader = reader
-        self._readers: OrderedDict[int, DatumReader | str] = OrderedDict()
+        self._readers: OrderedDict[int, _Reader | str] = OrderedDict()
         """By the id of a schema what reads its records, or why they can't be read."""
 
     @override
@@ -94,7 +99,7 @@ class _RegisteredAvroDecoder(Decoder):
 
         return decode_by_id(payloads, ids, decode)
 
-    def _for_ids(self, ids: set[int]) -> Mapping[int, DatumReader | str]:
+    def _for_ids(self, ids: set[int]) -> Mapping[int, _Reader | str]:
         missing = ids - self._readers.keys()
         if missing:
             for id, fetched in self._source.schemas(sorted(missing)).items():
@@ -107,14 +112,26 @@ class _RegisteredAvroDecoder(Decoder):
             self._readers.popitem(last=False)
         return readers
 
-    def _made(self, id: int, fetched: Fetched) -> DatumReader | str:
+    def _wanted(self) -> set[str]:
+        """The names that the columns have, or had, in writers' schemas."""
+        notes = {} if self._reader is None else self._reader.notes
+        return {*self._columns, *(alias for name in self._columns if name in notes for alias in notes[name].aliases)}
+
+    def _made(self, id: int, fetched: Fetched) -> _Reader | str:
         if fetched.problem:
             return f"its schema {id} is incomplete: {fetched.problem}"
         if fetched.schema.type != "AVRO":
             return f"its schema {id} is of type {fetched.schema.type}, not AVRO"
         try:
-            writer = read_schema(fetched.schema.text, [one.text for one in fetched.needed])
-            return DatumReader(writer, resolve(writer, self._columns, self._reader), HEADER_BYTES)
+            text, needed = fetched.schema.text, [one.text for one in fetched.needed]
+            writer = read_schema(text, needed, partly=True)
+            if self._wanted() & set(writer.left_out):
+                read_schema(text, needed)  # says why it can't be read
+            made = resolve(writer, self._columns, self._reader)
+            if writer.left_out:
+                _log.info("records of a schema are read one by one", id=id, unions=", ".join(writer.left_out))
+                return RowReader(text, needed, writer, made, HEADER_BYTES)
+            return DatumReader(writer, made, HEADER_BYTES)
         except DeclarationError as error:
             return f"its schema {id} can't be read: {error.message}"
         except SchemasDisagree as error:

@@ -30,6 +30,7 @@ from headrace.systems.registered import Reading, RegisteringConsumer
 _USUAL = {
     # Partitions that are added to a fetch wait for the one under way.
     "fetch.wait.max.ms": "50",
+    "topic.metadata.refresh.fast.interval.ms": "10",
     "fetch.queue.backoff.ms": "2",
     "fetch.error.backoff.ms": "50",
     "queued.max.messages.kbytes": "16384",
@@ -71,6 +72,10 @@ class KafkaLogConsumer(RegisteringConsumer[_Reading]):
 
     @override
     def register(self, ssp: SSP, position: Position) -> None:
+        """Where reading goes on anyway, this does nothing: a task reads what it has just written, again and again."""
+        reading = self._readings.get(ssp)
+        if reading is not None and reading.feed is not None and reading.feed.sound and reading.position == position:
+            return
         extent = self._admin.extent(ssp)
         if isinstance(position, Edge):
             start = extent.oldest if position is Edge.OLDEST else extent.upcoming
@@ -163,9 +168,9 @@ class KafkaLogConsumer(RegisteringConsumer[_Reading]):
         return self._fetching.fileno()
 
     @override
-    def arriving(self, ssp: SSP, ms: float) -> bool:
+    def arriving(self, ssp: SSP, end: Offset, ms: float) -> bool:
         reading = self._reading(ssp)
-        if reading.ended or reading.position >= (reading.upcoming if reading.end is None else reading.end):
+        if reading.ended or reading.position >= end:
             return False
         readable(self.fileno(), ms)
         return True

@@ -1,7 +1,8 @@
 """Fetches partitions of topics with frames, in a thread of its own; a pipe says that there is something new.
 
-librdkafka has no descriptor to wait for, and fetches ahead by itself. The thread moves what has come into feeds. It
-pauses a partition whose feed is full, so that others go on. It alone assigns partitions, so nothing of an earlier
+librdkafka has no descriptor to wait for, and fetches ahead by itself. The thread moves what has come into feeds, and
+leaves it where it is while all feeds are full. A partition whose feed is much fuller than others need is paused. That
+is costly: what was fetched of it ahead is fetched again. The thread alone assigns partitions, so nothing of an earlier
 assignment gets into a later feed. The lock guards feeds and orders; it is never held while a broker is waited for.
 """
 
@@ -19,8 +20,10 @@ from headrace.core.log import Throttle, logger
 from headrace.systems.kafka.client import Consumer, KafkaClient, KafkaError, Message, TopicPartition
 
 FEED_BYTES = 4 << 20
-"""So much waits in a feed, and what has come with it."""
-_AT_ONCE = 1000
+"""While so much waits in each feed, nothing more is moved into any."""
+PAUSED_BYTES = 4 * FEED_BYTES
+"""So much may wait in a feed while others have room."""
+_AT_ONCE = 100
 _IDLE_S = 0.03
 """How long the thread waits for records at a time. An order is followed as late as that."""
 _OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION)
@@ -42,6 +45,11 @@ class Feed:
     error: HeadraceError | None = None
     paused: bool = False
     closed: bool = False
+
+    @property
+    def sound(self) -> bool:
+        """It goes on."""
+        return not self.closed and self.mark is None and self.error is None
 
     @property
     def place(self) -> TopicPartition:
@@ -112,7 +120,7 @@ class Fetching:
                 offsets.append(offset)
                 payloads.append(payload)
             feed.bytes -= taken
-            if feed.paused and feed.bytes < FEED_BYTES // 2:
+            if taken and feed.bytes < FEED_BYTES:
                 self._lock.notify()
             if not offsets and feed.error is not None:
                 raise feed.error
@@ -163,7 +171,7 @@ class Fetching:
     def _follow(self) -> bool:
         """Follow orders, and wait while nothing is to be fetched; False when everything is closed."""
         with self._lock:
-            while not (self._closed or self._orders or self._unpaused()):
+            while not (self._closed or self._orders or self._room()):
                 self._lock.wait()
             if self._closed:
                 return False
@@ -178,8 +186,8 @@ class Fetching:
                     self._drop(feed)
         return True
 
-    def _unpaused(self) -> bool:
-        return any(not feed.paused or feed.bytes < FEED_BYTES // 2 for feed in self._feeds.values())
+    def _room(self) -> bool:
+        return any(feed.bytes < FEED_BYTES for feed in self._feeds.values())
 
     def _drop(self, feed: Feed) -> None:
         del self._feeds[feed.topic, feed.partition]
@@ -190,10 +198,10 @@ class Fetching:
     def _pace(self) -> None:
         """Pause what is full, and go on with what has room again."""
         for feed in self._feeds.values():
-            if not feed.paused and feed.bytes >= FEED_BYTES:
+            if not feed.paused and feed.bytes >= PAUSED_BYTES:
                 feed.paused = True
                 self._client.raw.pause([feed.place])
-            elif feed.paused and feed.bytes < FEED_BYTES // 2:
+            elif feed.paused and feed.bytes < FEED_BYTES:
                 feed.paused = False
                 self._client.raw.resume([feed.place])
 

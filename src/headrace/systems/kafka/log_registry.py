@@ -59,7 +59,7 @@ def encode_order(order: Order) -> bytes:
 
 
 def decode_order(data: bytes, where: str) -> Order:
-    """Read a record. Raises ``DataError`` if it is none, or of a newer Headrace."""
+    """Read a record. Raises ``DataError`` if it is none, or of a newer version of Headrace."""
     return decode_record(_decoder, data, f"the order at {where}", FORMAT)
 
 

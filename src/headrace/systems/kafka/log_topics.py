@@ -19,9 +19,8 @@ PREFIX = "headrace."
 RECORD_BYTES = 64 << 20
 """How large a record may be: a frame has up to 65,536 rows."""
 PARTITIONS_MAX = 100_000
-NAME_MAX = 249
-"""What Kafka allows for the name of a topic."""
 
+# With a stream's name of up to 128 characters it is no longer than the 249 that Kafka allows.
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _REGISTRY = "_streams"
 _MARGIN = 4096
@@ -78,10 +77,7 @@ class LogOptions:
 
     def topic(self, stream: str) -> str:
         """The topic of a stream."""
-        name = f"{self.prefix}{check_id('stream', stream)}"
-        if len(name) > NAME_MAX:
-            raise DeclarationError(f"stream {stream!r}: the name of its topic is longer than {NAME_MAX}: {name}")
-        return name
+        return f"{self.prefix}{check_id('stream', stream)}"
 
     def topic_settings(self) -> dict[str, str]:
         """The settings of a topic that is created."""

@@ -72,8 +72,9 @@ class RecordMaker:
         roles = self._roles
         roles.check(rows.schema, self._topic)
         contents = rows if roles.headers is None else rows.drop(roles.headers)
-        if roles.key is not None and contents.width > 1 and len(self._format.columns() or ()) == 1:
-            contents = contents.drop(roles.key)  # a format of one column, such as text, has the key beside it
+        own = self._format.columns()
+        if roles.key is not None and contents.width > 1 and own is not None and (len(own) == 1 or roles.key not in own):
+            contents = contents.drop(roles.key)  # a format of other columns, such as text, has the key beside it
         data: dict[str, object] = {"key": self._keys(rows), "value": self._format.encode(contents)}
         records = pl.DataFrame(data, _DATA)
         if roles.timestamp is not None:

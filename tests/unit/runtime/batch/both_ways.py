@@ -14,13 +14,19 @@ from batch_in_process import InProcess, in_memory, rows_of
 import headrace as hr
 from headrace.api.specs import Graph, Role
 from headrace.core.frame import Header, Kind, encode
+from headrace.core.ids import SSP, Offset
+from headrace.plan.inventory import Inventory
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
 from headrace.runners.facts import gather_facts
+from headrace.runners.savepoints.from_batch import FromBatch, save
+from headrace.runtime.batch.seam import Seam
 from headrace.runtime.connections import Connections
+from headrace.savepoints.folder import Shelf
 from headrace.serdes.ipc import encode_rows
 from headrace.systems.memory import MemorySystem
 from headrace.systems.registry import SystemSpec
+from headrace.testing.harness import TestApp
 
 COLUMNS = {"id": pl.Int64, "k": pl.Int64, "g": pl.String, "v": pl.Int64, "ts": pl.Int64}
 """``k`` is a key, ``g`` one with nulls, ``v`` a value with nulls."""
@@ -108,6 +114,22 @@ class Scene:
             connections.close()
             MemorySystem.forget(memory.name)
 
+    def handed_over(self) -> Outputs:
+        """Run a batch over the first messages, up to a random one, and feed the others live."""
+        cut = self._chance.randrange(len(self.messages) + 1)
+        with self._app("0s").test() as t:
+            for name, rows in self.sides.items():
+                t.feed(name, rows, settle=False)
+            for name, message in self.messages[:cut]:
+                t.feed(name, [message], settle=False)
+            published = hand_over(t, self._home)
+            for name, message in self.messages[cut:]:
+                t.feed(name, [message], settle=False)
+                t.advance("1ms")
+            t.end()
+            assert t.ended
+            return {id_: as_columns(published[id_], t.read(id_)) for id_ in _sinks(t.plan)}
+
     def _app(self, lateness: str) -> hr.App:
         app = hr.App("equal", home=self._home)
         self.case.declare(app, lateness)
@@ -146,3 +168,31 @@ def _empty(planned: Plan, id_: str) -> pl.DataFrame:
 def as_multiset(rows: pl.DataFrame) -> list[str]:
     """Rows in an order that depends on nothing but themselves; nulls, lists and floats, too."""
     return sorted(repr(tuple(row[name] for name in sorted(row))) for row in rows.to_dicts())
+
+
+def hand_over(t: TestApp, home: Path) -> dict[str, pl.DataFrame]:
+    """Have a batch process what has been fed, and the app go on from there; return what the batch publishes."""
+    version = 10_000
+    job = InProcess(t.plan, _ends_of(t), home / "state", 1_000_000, Seam(version, str(home / "left")))
+    pieces = job.run()
+    what = FromBatch(plan=t.plan, before=Inventory(), timeline=1, version=version, left=job.left)
+    save(Shelf(home, t.plan.graph.app), "history", what)
+    t.restore("history")
+    return {id_: rows_of(pieces[id_], pl.DataFrame()) for id_ in _sinks(t.plan)}
+
+
+def _ends_of(t: TestApp) -> dict[SSP, Offset]:
+    """Where the sources end now."""
+    sources = [stream for stream in t.plan.streams.values() if stream.spec.role in (Role.SOURCE, Role.SIDE_INPUT)]
+    return {
+        ssp: extent.upcoming
+        for stream in sources
+        for ssp, extent in zip(
+            stream.ssps(), t._connections.admin(stream.spec.system).extents(stream.spec.stream.name), strict=True
+        )
+    }
+
+
+def as_columns(first: pl.DataFrame, then: pl.DataFrame) -> pl.DataFrame:
+    """Both tables as one, with the columns of the second."""
+    return then if not first.height else pl.concat([first.select(then.columns), then])

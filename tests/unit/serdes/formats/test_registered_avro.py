@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 import re
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -63,6 +65,7 @@ def decode(
 
 
 N = {"n": pl.Int64()}
+NOON = dt.datetime(2026, 1, 2, 12, tzinfo=dt.UTC)
 
 
 def test_each_record_is_read_by_the_schema_that_it_names(server: SchemaRegistry) -> None:
@@ -142,6 +145,7 @@ def test_a_schema_may_change_as_avro_allows_it(
             "schema 1 .*: there is no field 'n', and the reader's schema has no default for it",
         ),
         (record(n=["int", "string"]), {"n": 5}, "schema 1 can't be read: .*field n"),
+        (record(m="int", n=["int", "string"]), {"m": 1, "n": 5}, "schema 1 can't be read: .*field n"),
     ],
 )
 def test_a_schema_that_disagrees_makes_its_records_bad(
@@ -155,6 +159,8 @@ def test_a_schema_that_disagrees_makes_its_records_bad(
     assert decoded.frame.rows() == [(1,)]
     [(index, found)] = decoded.bad
     assert index == 1
+    if "n" in value:  # what a record has is never taken for null
+        assert [number for number, _ in decode(server, payloads, N).bad] == [1]
     assert re.search(reason, found), found
 
 
@@ -186,6 +192,42 @@ def test_records_that_cannot_be_read_are_bad_and_the_others_are_not(server: Sche
     assert reasons[6].startswith("not a datum of the Avro schema")
     assert reasons[7].endswith(f"(schema {id})")
     assert reasons[8].startswith("no value")
+
+
+UNIONS = {"type": "record", "name": "Other", "fields": [{"name": "any", "type": ["null", "int", "string"]}]}
+
+
+def test_fields_that_cannot_be_columns_are_passed_over(server: SchemaRegistry) -> None:
+    schema = record(
+        before=["null", "long", "string"],
+        n="long",
+        at={"type": "long", "logicalType": "timestamp-millis"},
+        counts={"type": "map", "values": ["null", PLACE]},
+        places={"type": "array", "items": ["null", "Place"]},
+        price={"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2},
+        other=["null", UNIONS],
+        size={"type": "enum", "name": "Size", "symbols": ["s", "m"]},
+    )
+    id = server.put("orders", schema)
+    place = {"street": "x", "zip": 1}
+    value = {"n": 7, "at": NOON, "counts": {"a": place, "b": None}, "places": [place, None], "price": Decimal("1.23")}
+    values = [{**value, "before": before, "other": {"any": "x"}, "size": "m"} for before in (None, 5, "five")]
+    payloads: list[bytes | None] = [framed(id, schema, one) for one in values]
+    columns = {
+        "n": pl.Float64(),
+        "at": pl.Datetime("us"),
+        "counts": pl.List(pl.Struct({"key": pl.String(), "value": pl.Struct({"zip": pl.Int64()})})),
+        "places": pl.List(pl.Struct({"zip": pl.Int32()})),
+        "price": pl.Decimal(5, 2),
+        "size": pl.String(),
+        "missing": pl.Int8(),
+    }
+    decoded = decode(server, [*payloads, (payloads[0] or b"")[:-1], (payloads[0] or b"") + b"x"], columns)
+    counts = [{"key": "a", "value": {"zip": 1}}, {"key": "b", "value": None}]
+    row = (7.0, NOON.replace(tzinfo=None), counts, [{"zip": 1}, None], Decimal("1.23"), "m", None)
+    assert decoded.frame.schema == columns
+    assert decoded.frame.rows() == [row] * 3
+    assert [index for index, _ in decoded.bad] == [3, 4]
 
 
 def test_types_of_other_subjects_are_found_by_reference(server: SchemaRegistry) -> None:

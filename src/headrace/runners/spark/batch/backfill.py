@@ -82,6 +82,10 @@ def backfill(graph: Graph, metadata: MetadataStore, options: BatchOptions, asked
     if last is None or last.state != "computed":
         Shelf(home, graph.app).check_free(asked.savepoint)
     check_tables(changed.plan, asked.tables)
+    if asked.tables and asked.until.offsets:
+        raise UsageError(
+            f"until={str(asked.until)!r} names offsets, and a table is divided by event time", hint="give a time"
+        )
     handover = _Savepoint(changed.plan, deployment.inventory, deployment.timeline, asked, at_ms, options)
     run_planned(changed.plan, options, handover)
 
@@ -99,7 +103,9 @@ def begin_with_backfill(graph: Graph, metadata: MetadataStore, options: BatchOpt
             f"app {graph.app!r} has run in this home: its history isn't computed again",
             hint="start it without the backfill; to replace its state, see the page 'From history to live'",
         )
-    if asked.savepoint not in Shelf(home, graph.app).names():
+    last = Journal(home, graph.app).read()
+    unfinished = last is not None and last.state == "computed"
+    if unfinished or asked.savepoint not in Shelf(home, graph.app).names():
         backfill(graph, metadata, options, asked)
     restore(Restoring(home=home, app=graph.app, metadata=metadata, name=asked.savepoint))
 
