@@ -51,15 +51,9 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests on Spark, which one process runs, come first: what it has left at the end, nobody could help it with."""
-    if config.getoption("dist", "no") == "loadgroup":
-        items.sort(key=lambda item: not item.nodeid.startswith(ON_SPARK))
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Deal tests to the processes one by one, but those on Spark all to one.
+    """Deal tests to the processes one by one, but those on Spark all to one. It begins with them: they are the most.
 
     Marks of groups don't do it: xdist 3.8 writes them into an attribute of tests that pytest 9.2 doesn't read.
     """

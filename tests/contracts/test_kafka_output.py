@@ -21,7 +21,6 @@ from headrace.core.errors import (
     DataError,
     DeclarationError,
     FencedError,
-    HeadraceError,
     IndeterminateWriteError,
     InfrastructureError,
     StreamNotFoundError,
@@ -43,6 +42,7 @@ from headrace.systems.kafka.target import KafkaTarget
 from headrace.systems.kafka.writer_session import WriterSession
 from headrace.testing.contracts import check_target, target_checks
 from kafka_plain import Plain, create_topic, read_topic
+from kafka_writers import finish
 
 EMPTY = pl.DataFrame(schema={"writer": pl.String, "version": pl.Int64, "n": pl.Int64})
 
@@ -66,21 +66,6 @@ def make(kfake: KfakeServer) -> Iterator[Make]:
     yield one
     for target in made:
         target.close()
-
-
-def finish(target: Target, writer: str, version: int, accepted: Sequence[pl.DataFrame], tries: int = 1) -> None:
-    """Publish, as a run loop does; the last of some ``tries`` may not fail."""
-    while True:
-        try:
-            again_ms = target.publish(writer, version, accepted)
-        except HeadraceError as error:
-            tries -= 1
-            if not error.retry or not tries:
-                raise
-            again_ms = 50.0
-        if again_ms is None:
-            return
-        time.sleep(again_ms / 1000)
 
 
 def publish(target: Target, writer: str, version: int, rows: pl.DataFrame, tries: int = 1) -> None:
@@ -288,8 +273,7 @@ def test_a_lost_progress_topic_is_an_error_and_nothing_is_written(kfake: KfakeSe
     admin.delete_topics([f"headrace.progress.{topic}"])[f"headrace.progress.{topic}"].result(10)
     after = make(topic)
     with pytest.raises(InfrastructureError, match=r"says that nothing of .* was published.*version 3 was") as caught:
-        while (again_ms := after.prepare(writer, 3)) is not None:
-            time.sleep(again_ms / 1000)
+        after.turns.wait(writer, 30, lambda: after.prepare(writer, 3))
     assert "headrace-version N" in (caught.value.hint or "")
     with pytest.raises(InfrastructureError, match="version 3 was"):
         publish(after, writer, 4, rows(2))

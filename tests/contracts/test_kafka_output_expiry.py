@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 
 import polars as pl
@@ -12,12 +11,12 @@ import pytest
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
 from chaos.kafka_server import KafkaServer
-from headrace.core.errors import HeadraceError, InfrastructureError
+from headrace.core.errors import InfrastructureError
 from headrace.systems.kafka import publishing
 from headrace.systems.kafka.target import KafkaTarget
 from headrace.systems.kafka.writer_session import WriterSession
 from kafka_plain import create_topic, read_topic
-from kafka_writers import new_target
+from kafka_writers import finish, new_target
 
 pytestmark = pytest.mark.slow
 
@@ -43,18 +42,8 @@ def hasty() -> Iterator[KafkaServer]:
 
 
 def publish(target: KafkaTarget, writer: str, version: int) -> None:
-    rows = [target.accept(pl.DataFrame({"key": ["k"] * 3, "version": version, "n": range(3)}))]
-    end_s = time.monotonic() + 60
-    while True:
-        try:
-            again_ms = target.publish(writer, version, rows)
-        except HeadraceError as error:
-            if not error.retry or time.monotonic() > end_s:
-                raise
-            again_ms = 100.0
-        if again_ms is None:
-            return
-        time.sleep(again_ms / 1000)
+    rows = pl.DataFrame({"key": ["k"] * 3, "version": version, "n": range(3)})
+    finish(target, writer, version, [target.accept(rows)], tries=100)
 
 
 def versions(broker: KafkaServer, topic: str) -> list[int]:

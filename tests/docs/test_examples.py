@@ -15,7 +15,7 @@ import headrace
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SOURCE = str(Path(headrace.__file__).parents[1])
 SPARK = {"13_on_spark.py"}
-ON_KAFKA = {"28_kafka.py"}
+ON_KAFKA = {"29_kafka.py"}
 TIME_MAX_S = 300
 
 
@@ -70,7 +70,7 @@ def test_the_lesson_on_kafka_says_how_to_start_a_broker() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-        command = [sys.executable, str(EXAMPLES / "28_kafka.py"), address]
+        command = [sys.executable, str(EXAMPLES / "29_kafka.py"), address]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=TIME_MAX_S, check=False)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.startswith(f"There is no Kafka at {address}. Start one: ")

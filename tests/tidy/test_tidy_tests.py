@@ -44,6 +44,7 @@ SLEEPS = {
     "tests/spark/watched_container.py": "works until it is killed",
     "tests/unit/cli/test_cli_pipes.py": "a pipe that fills slowly is what is tested",
     "tests/unit/systems/log/test_log_processes.py": "staggers processes that race",
+    "tests/kafka_writers.py": "writers are killed after random times, and ask again after those that they are told",
 }
 """Test files in which time itself is the subject."""
 

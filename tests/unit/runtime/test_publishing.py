@@ -10,6 +10,7 @@ from publishing_scene import Scene, Shelf, away, entry_points
 
 from headrace.core.errors import DataError, InfrastructureError, UnavailableError
 from headrace.runtime.outputs.publisher import LONGEST_PAUSE_MS
+from headrace.stores.outbox import timeline_begun
 from headrace.systems import registry
 
 
@@ -269,3 +270,30 @@ def test_a_position_is_found_in_the_background_and_compared_with_what_a_commit_s
     assert shelf.rows == scene.fed
     assert shelf.told[3:] == [published]
     scene.close()
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_task_is_another_writer_in_another_timeline_unless_late_rows_would_replace_newer_ones(
+    scene: Scene, replaces: bool
+) -> None:
+    """Positions of a timeline say nothing about what is pending from another one."""
+    scene.shelf.replaces = replaces
+    scene.feed(20)
+    scene.commit()
+    writers = set(scene.shelf.positions)
+    begun = max(scene.shelf.positions.values())
+    scene.shelf.trouble = away
+    scene.feed(20)
+    scene.commit()
+    last = max(host.machine.version for host in scene.container.hosts)
+    for host in scene.container.hosts:
+        for outbox in host.publishing.stores().values():
+            outbox.apply(timeline_begun(last))
+    scene.feed(20)
+    scene.commit()
+    scene.shelf.trouble = lambda moment: None
+    scene.turns(20, int(LONGEST_PAUSE_MS))
+    assert sorted(scene.shelf.rows) == scene.fed
+    new = set() if replaces else {f"{writer}/{last}" for writer in writers}
+    assert set(scene.shelf.positions) == writers | new
+    assert begun < last < max(scene.shelf.positions.values())

@@ -1,4 +1,4 @@
-"""Rows on their way into a topic: what becomes of them as records. Columnar; pure but for what formats ask for.
+"""Rows on their way into a topic, as records. Columnar; pure but for what formats ask for.
 
 Rows become records before their commit. What Kafka can't take stops the app while another version of it can still drop
 it. The outbox keeps the records, so a version that is published again has exactly the same ones.
@@ -19,7 +19,7 @@ from headrace.serdes.headers import HEADERS
 from headrace.systems.kafka.partitioning import layout
 
 OVERHEAD = 512
-"""What a record of one row has at most besides its key, value and headers: Kafka's own, and our headers."""
+"""The most that a record has beyond its key, value and headers: Kafka's own, and our headers."""
 _PER_HEADER = 12
 _DATA = {"key": pl.Binary(), "value": pl.Binary()}
 _TEXTS = (pl.String, pl.Categorical, pl.Enum)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -114,6 +115,21 @@ def test_a_function_for_tokens_that_is_not_there_is_named() -> None:
     bearer = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
     with pytest.raises(DeclarationError, match="no_such_module"):
         open_producer(KafkaSettings.checked("host:9092", bearer, "no_such_module:token"))
+
+
+def test_tokens_come_from_the_function_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_tokens.py").write_text(
+        "import time\nasked = []\ndef token():\n    asked.append(1)\n    return 'abc', time.time() + 3600\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    bearer = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    producer = open_producer(KafkaSettings.checked("127.0.0.1:1", bearer, "my_tokens:token"))
+    import my_tokens  # type: ignore[import-not-found]
+
+    end = time.monotonic() + 5
+    while not my_tokens.asked and time.monotonic() < end:
+        producer.raw.poll(0.05)
+    assert my_tokens.asked
 
 
 def test_nothing_goes_to_stderr_and_lines_go_to_our_log(

@@ -1,11 +1,11 @@
-"""28. Kafka: orders of a topic, each once, although one of their writers takes some of them back.
+"""29. Kafka: orders of a topic, each once, although one of their writers takes some of them back.
 
 The topic's timestamps are the event time. Two orders are in a transaction that is aborted, so they never come. The app
 reads up to where the topic ends when it starts; without `end=` it would go on. This needs
 `pip install "headrace[kafka]"`, and a broker at localhost:9092 or at the address that you give it::
 
     docker run -p 9092:9092 apache/kafka:4.3.1
-    python examples/28_kafka.py localhost:9092
+    python examples/29_kafka.py localhost:9092
 
 It prints::
 
