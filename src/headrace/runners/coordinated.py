@@ -61,6 +61,7 @@ def coordinated(
         chance=random.random,
         saves=bool(savepoint),
         slots=SlotBook(slotted_inputs(planned, stages)),
+        log=settings.internal_system().kind,
     )
     timelines = Timelines(metadata, app)
     silence = _silence(timelines, app, planned, stages)

@@ -23,6 +23,7 @@ from headrace.core.ids import TaskName, check_id
 from headrace.core.log import logger
 from headrace.runtime.naming import savepoints_folder, task_folder
 from headrace.savepoints.manifest import FILE, FileSum, Manifest, TaskCopy
+from headrace.systems.home_log import LOG
 
 _DRAFT = ".draft-"
 _LOCK = ".lock"
@@ -127,6 +128,18 @@ def locked(folder: Path, what: str) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def check_log(app: str, kind: str) -> None:
+    """Raise ``UsageError`` unless the app's own streams are in the embedded log.
+
+    Who restores a savepoint reads the changelogs of the timeline before, and writes to them.
+    """
+    if kind != LOG:
+        raise UsageError(
+            f"app {app!r} keeps its own streams in a system of kind {kind!r}, and savepoints need the embedded log",
+            hint="leave system= out of hr.App for an app of which you want savepoints",
+        )
 
 
 def check_name(name: str) -> None:

@@ -28,6 +28,7 @@ from headrace.runners.coordination.slot_book import SlotBook, SlottedInput
 from headrace.runners.coordination.task_book import TaskBook
 from headrace.runners.coordination.versions import held_up
 from headrace.systems.base import SlotReport
+from headrace.systems.home_log import LOG
 
 STEADY_MS = 60_000
 """After a life of this length, the failures that a container reports are counted from 1 again."""
@@ -107,8 +108,12 @@ class Ledger:
         saves: bool = False,
         chance: Callable[[], float] = lambda: 1.0,
         slots: SlotBook | None = None,
+        log: str = LOG,
     ) -> None:
-        """``chance`` returns random numbers from [0, 1), which spread restarts. ``saves``: drain after a savepoint."""
+        """``chance`` returns random numbers from [0, 1), which spread restarts. ``saves``: drain after a savepoint.
+
+        ``log``: what kind of system the app's own streams are in.
+        """
         if not any(stages.values()):
             raise UsageError(f"app {app!r} has no tasks to run")
         self.app = app
@@ -120,7 +125,7 @@ class Ledger:
         self._restarts_max = restarts_max
         self._drain_timeout_ms = drain_timeout_ms
         self._draining_since: float | None = None
-        self._cuts = CutBook(guarantee, interval_ms, heartbeat_ms)
+        self._cuts = CutBook(guarantee, interval_ms, heartbeat_ms, log)
         self._chance = chance
         self._containers = [_Container(number, tasks) for number, tasks in enumerate(assign(stages, containers))]
         self._tasks = TaskBook(stages)

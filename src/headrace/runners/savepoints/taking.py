@@ -34,7 +34,7 @@ from headrace.runners.coordination.cuts import CutOrder, CutReport, CutState, ch
 from headrace.runners.savepoints.inventories import recorded
 from headrace.runtime.naming import state_folders_at, task_folder
 from headrace.savepoints.fitting import misfit
-from headrace.savepoints.folder import Progress, Shelf, copies, copy_tree, kept_commit, write_manifest
+from headrace.savepoints.folder import Progress, Shelf, check_log, copies, copy_tree, kept_commit, write_manifest
 from headrace.savepoints.manifest import Manifest
 from headrace.stores.database import Database
 from headrace.stores.state_folder import FolderLock
@@ -131,6 +131,8 @@ def _check_guarantee(app: str, reports: Collection[CutReport]) -> None:
             "fit together",
             hint="run it with guarantee='exactly_once'",
         )
+    for report in reports:
+        check_log(app, report.log)
 
 
 def _manifest(taking: Taking, name: str, timeline: int, inventory: Inventory, draft: Path, version: int) -> Manifest:
