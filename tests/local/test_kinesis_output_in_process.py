@@ -44,7 +44,9 @@ def test_a_key_that_rows_lack_is_refused_at_the_start(tmp_path: Path) -> None:
     write(tmp_path, pl.DataFrame({"member": ["ann"], "n": [1]}, VIEWS))
     with (
         KinesisStream("results"),
-        pytest.raises(DeclarationError, match="the partition key 'page' of the Kinesis stream"),
+        pytest.raises(
+            DeclarationError, match="the key 'page' of the Kinesis stream 'results' isn't a column of this flow"
+        ),
     ):
         declare(tmp_path, key="page").run(local=True, progress=False)
 

@@ -29,10 +29,10 @@ def in_memory(graph: Graph, memory: SystemSpec) -> Graph:
 def user_frames(connections: Connections, spec: StreamSpec, *, committed: bool) -> Iterator[bytes]:
     """The messages of a stream, as whole frames. ``committed``: only those that readers of committed ones get."""
     readers: dict[SSP, ReadCommitted[bytes]] = {}
-    for records in _records(connections, spec):
-        reader = readers.setdefault(records.ssp, ReadCommitted(whole=True))
-        following = [*records.offsets[1:], records.next]
-        for offset, after, payload in zip(records.offsets, following, records.payloads, strict=True):
+    for some in records(connections, spec):
+        reader = readers.setdefault(some.ssp, ReadCommitted(whole=True))
+        following = [*some.offsets[1:], some.next]
+        for offset, after, payload in zip(some.offsets, following, some.payloads, strict=True):
             header = decode_header(payload)
             if not committed:
                 if header.kind is Kind.USER:
@@ -43,7 +43,7 @@ def user_frames(connections: Connections, spec: StreamSpec, *, committed: bool) 
             yield from (held.frame for held in released if held.header.kind is Kind.USER)
 
 
-def _records(connections: Connections, spec: StreamSpec) -> Iterator[Records]:
+def records(connections: Connections, spec: StreamSpec) -> Iterator[Records]:
     """What a stream holds, partition by partition."""
     admin = connections.admin(spec.system)
     with closing(connections.consumer(spec.system)) as consumer:

@@ -43,7 +43,7 @@ def test_rows_show_when_their_version_is_committed(home: Path) -> None:
     articles = ["lamp", "desk", "sofa"]
     seen: list[int] = []
     for number, article in enumerate(articles):
-        with shop.running(), hr.tables.open_table("shop", "prices", home=home, timeout="120s") as prices:
+        with shop.running(), hr.tables.open_table("shop", "prices", home=home, timeout="30s") as prices:
             assert sorted(prices.scan().get_column("article")) == sorted(articles[:number])
             seen.append(max(-1 if version is None else version for version in prices.versions.values()))
             shop.price(**{article: "1.00"})

@@ -16,6 +16,7 @@ from headrace.core.ids import SSP
 from headrace.runtime.event_time.watermark import UNHEARD
 from headrace.runtime.outputs.announcer import Announcer
 from headrace.testing.harness import TestApp
+from headrace.testing.memory_streams import records
 
 ROW = {"k": pl.Int64, "ts": pl.Int64}
 PLACE = {"k": pl.Int64, "name": pl.String}
@@ -135,12 +136,12 @@ def ends(t: TestApp, stream: str) -> list[int]:
     """The partitions of the committed ends in a stream, one for each end."""
     found = []
     readers: dict[SSP, ReadCommitted[int]] = {}
-    for records in t._records(t._spec(stream, Role.INTERMEDIATE)):
-        reader = readers.setdefault(records.ssp, ReadCommitted(whole=True))
-        for offset, payload in zip(records.offsets, records.payloads, strict=True):
+    for some in records(t._connections, t._spec(stream, Role.INTERMEDIATE)):
+        reader = readers.setdefault(some.ssp, ReadCommitted(whole=True))
+        for offset, payload in zip(some.offsets, some.payloads, strict=True):
             header = decode_header(payload)
             control = None if header.kind is Kind.USER else decode_control(header.kind, body_of(payload))
-            released = reader.receive(offset, offset + 1, header, control, records.ssp.partition)
+            released = reader.receive(offset, offset + 1, header, control, some.ssp.partition)
             found += [held.frame for held in released if held.header.kind is Kind.END_OF_STREAM]
     return found
 
