@@ -54,6 +54,7 @@ with TemporaryDirectory() as folder:
     app = page_views(files, home)
     counts = app.to_dataframe("views-per-member")
     spark = counts.sparkSession
+    hr.spark.register(spark, home=home)
     print(f"in a notebook: {[(row.member, row.views) for row in counts.orderBy('member').collect()]}")
 
     # As a batch job, which publishes once.
@@ -65,7 +66,6 @@ with TemporaryDirectory() as folder:
         print(f"once more: {error.message.split(':')[0]}")
 
     # Streams are DataFrames: read one, join it with a table, write another one.
-    hr.spark.register(spark, home=home)
     members = spark.createDataFrame([("ann", "NO"), ("bob", "DK")], "member string, country string")
     known = spark.read.format("headrace").load("views-per-member").join(members, "member")
     hr.streams.create_stream("known", 1, {"member": pl.String, "country": pl.String, "views": pl.Int64}, home=home)
