@@ -134,7 +134,9 @@ class WriterSession:
                 _log.debug("a transaction is left for Kafka to abort", writer=self._writer, why=error.message)
 
     def _heard(self, error: KafkaError) -> None:
-        self._undelivered = self._undelivered or error
+        # When a record is refused, those behind it are purged, and that may be reported first.
+        if self._undelivered is None or self._undelivered.name().startswith("_PURGE"):
+            self._undelivered = error
 
     def _raise_undelivered(self, client: KafkaClient[Producer]) -> None:
         """Raise if a record was refused: the client's own calls say only that there was one."""
