@@ -18,6 +18,7 @@ import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -89,7 +90,8 @@ class FedTask:
         self._untimed = [ssp for ssp in self.scope.inputs if ssp not in self._timed]
         self._reached = NEVER
         self._seam = seam
-        self._said: dict[SSP, list[Said]] = {}
+        given = {} if seam is None else seam.given
+        self._said: dict[SSP, list[Said]] = {ssp: [given[ssp]] for ssp in self.scope.specs if ssp in given}
         self._slack = slack_of(plan, stage)
         self._fed: dict[SSP, int] = dict.fromkeys(self.scope.specs, 0)
         self._since_spill = 0
@@ -169,19 +171,23 @@ class FedTask:
             return
         self._reached = complete
         for ssp in self._untimed:
-            if self._limit(ssp) == FOREVER:
+            if self._limits[ssp] == FOREVER:
                 self.task.end(ssp)
         for ssp in self._timed:
-            self.task.times[ssp].advance(min(complete - self._slack, self._limit(ssp)))
+            self.task.times[ssp].advance(min(complete - self._slack, self._limits[ssp]))
         self.task.advance()
         self._settle()
 
-    def _limit(self, ssp: SSP) -> int:
-        """Up to where event time may come in a partition: what hasn't ended at the seam goes on."""
+    @cached_property
+    def _limits(self) -> Mapping[SSP, int]:
+        """Up to where event time may come in each partition: what hasn't ended at the seam goes on.
+
+        All that is to be said of them has been said before the first rows.
+        """
         if self._seam is None:
-            return FOREVER
-        progress = combined(said.progress for said in self._said.get(ssp, ()))
-        return FOREVER if progress.ended or progress.idle else progress.watermark
+            return dict.fromkeys(self.scope.inputs, FOREVER)
+        known = {ssp: combined(said.progress for said in self._said.get(ssp, ())) for ssp in self.scope.inputs}
+        return {ssp: FOREVER if p.ended or p.idle else p.watermark for ssp, p in known.items()}
 
     def _settle(self) -> None:
         """Let steps that wait for answers emit what has come, until they take more rows."""
@@ -298,9 +304,6 @@ def fed(
         ssps = {(spec.id, ssp.partition): ssp for ssp, spec in run.scope.specs.items()}
         ranks = ranks_of(plan, stage)
         merging = Merging(order, {ssp: ranks[spec.id] for ssp, spec in run.scope.specs.items()})
-        for ssp in run.scope.specs:
-            if seam is not None and ssp in seam.given:
-                run.hear(ssp, seam.given[ssp])
         for piece in pieces:
             if (known := ssps.get((piece.stream, piece.partition))) is not None:
                 if is_note(piece):
@@ -327,9 +330,5 @@ def mapped(
     with FedTask(plan, stage, task, folder, now_ms, seam=seam) as run:
         for ssp in ssps:
             yield from run.map(ssp, reading.of(ssp, run.port.write, run.metrics))
-            if ssp in run.scope.inputs:
-                run.hear(ssp, reading.said(ssp, run.task.times[ssp].progress.watermark))
-        for ssp in run.scope.specs:
-            if seam is not None and ssp in seam.given:
-                run.hear(ssp, seam.given[ssp])
+            run.hear(ssp, reading.said(ssp, run.task.times[ssp].progress.watermark))
         yield from run.finish()

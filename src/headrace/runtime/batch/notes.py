@@ -2,7 +2,7 @@
 
 They travel among the pieces. A partition's reader or writer says how far it has come (``Said``); tasks downstream get
 that before any rows. The others are for the driver, and tasks downstream pass them on: what each task leaves behind for
-a live run (``Left``), and how many messages it has set aside (``Counted``). So the driver gets the notes of those
+a live run (``Left``), and how many messages it has set aside. So the driver gets the notes of those
 attempts whose results count. Pure.
 """
 
@@ -17,7 +17,7 @@ from headrace.runtime.event_time.watermark import NEVER, Progress
 from headrace.serdes.pieces import Piece
 
 LEFT, COUNTED = ":left", ":counted"
-"""In place of a stream: the piece is a ``Left``, or a ``Counted``. No stream's id has a colon."""
+"""In place of a stream: the piece is a ``Left``, or has counters. No stream's id has a colon."""
 
 FOR_DRIVER = (LEFT, COUNTED)
 
@@ -42,12 +42,6 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
     record: CommitRecord
 
 
-class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """The counters of a task, or of the reader of a partition."""
-
-    counters: Mapping[str, int]
-
-
 def note_of(said: Said, stream: str, partition: int, writer: str) -> Piece:
     """What is said of a partition of a stream, as a piece that comes before all others."""
     return _note(stream, partition, writer, msgspec.json.encode(said))
@@ -59,8 +53,8 @@ def note_of_left(left: Left) -> Piece:
 
 
 def note_of_counts(counters: Mapping[str, int], writer: str) -> Piece:
-    """What has been counted, as a piece."""
-    return _note(COUNTED, 0, writer, msgspec.json.encode(Counted(counters=counters)))
+    """The counters of a task, or of the reader of a partition, as a piece."""
+    return _note(COUNTED, 0, writer, msgspec.json.encode(counters))
 
 
 def said_in(piece: Piece) -> Said:
@@ -75,7 +69,7 @@ def left_in(piece: Piece) -> Left:
 
 def counts_in(piece: Piece) -> Mapping[str, int]:
     """What ``note_of_counts`` has put into a piece."""
-    return _COUNTED.decode(piece.body).counters
+    return _COUNTED.decode(piece.body)
 
 
 def is_note(piece: Piece) -> bool:
@@ -89,4 +83,4 @@ def _note(stream: str, partition: int, writer: str, body: bytes) -> Piece:
 
 _SAID = msgspec.json.Decoder(Said)
 _LEFT = msgspec.json.Decoder(Left)
-_COUNTED = msgspec.json.Decoder(Counted)
+_COUNTED = msgspec.json.Decoder(dict[str, int])
