@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -112,10 +112,7 @@ def tables_of(pairs: Sequence[str]) -> dict[str, str]:
     from headrace.core.errors import UsageError
 
     found: dict[str, str] = {}
-    for pair in pairs:
-        input_, equals, table = (part.strip() for part in pair.partition("="))
-        if not input_ or not equals or not table:
-            raise UsageError(f"--from-tables {pair}: not INPUT=TABLE", hint="write --from-tables views=db.views")
+    for input_, table in _split("--from-tables", "INPUT=TABLE", "views=db.views", pairs):
         if input_ in found:
             raise UsageError(f"--from-tables gives {input_!r} two tables: {found[input_]!r} and {table!r}")
         found[input_] = table
@@ -127,11 +124,19 @@ def renames(pairs: Sequence[str]) -> dict[str, str]:
     from headrace.core.errors import UsageError
 
     found: dict[str, str] = {}
-    for pair in pairs:
-        old, equals, new = (part.strip() for part in pair.partition("="))
-        if not old or not equals or not new:
-            raise UsageError(f"--rename {pair}: not OLD=NEW", hint="write --rename per-10s=per-window")
+    for old, new in _split("--rename", "OLD=NEW", "per-10s=per-window", pairs):
         if new in found:
             raise UsageError(f"--rename gives {new!r} two former ids: {found[new]!r} and {old!r}")
         found[new] = old
     return found
+
+
+def _split(option: str, form: str, example: str, pairs: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The two sides of each pair. Raises ``UsageError`` for what isn't of this form."""
+    from headrace.core.errors import UsageError
+
+    for pair in pairs:
+        left, equals, right = (part.strip() for part in pair.partition("="))
+        if not left or not equals or not right:
+            raise UsageError(f"{option} {pair}: not {form}", hint=f"write {option} {example}")
+        yield left, right
