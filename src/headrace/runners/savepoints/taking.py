@@ -103,7 +103,7 @@ def _attempt(taking: Taking, shelf: Shelf, name: str) -> Manifest:
         )
     tasks = [TaskName(stage, n) for stage, record in inventory.stages.items() for n in range(record.tasks)]
     reports = [link.cut(CutOrder(ask=True)) for link in taking.links]
-    _check_guarantee(taking.app, reports)
+    _check_reports(taking.app, reports)
     with shelf.draft(name) as draft:
         version = choose(reports) if reports else None
         states: dict[str, CutState] = {}
@@ -124,7 +124,7 @@ def _attempt(taking: Taking, shelf: Shelf, name: str) -> Manifest:
     return manifest
 
 
-def _check_guarantee(app: str, reports: Collection[CutReport]) -> None:
+def _check_reports(app: str, reports: Collection[CutReport]) -> None:
     if any(report.guarantee != "exactly_once" for report in reports):
         raise UsageError(
             f"app {app!r} runs with guarantee='at_least_once': its tasks don't commit together, so their states don't "
