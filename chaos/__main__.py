@@ -6,9 +6,12 @@ import argparse
 import random
 import sys
 
-from chaos import kinesis, moves
-from chaos.faults import KINDS
+from chaos import cluster, kinesis, moves, world
 from chaos.run import ChaosPlan, run
+from headrace.core.errors import InfrastructureError
+
+NOT_HERE = 3
+_IN_WORLD = "--in-world"
 
 
 def say(line: str) -> None:
@@ -17,14 +20,21 @@ def say(line: str) -> None:
 
 
 def main() -> int:
-    """Run once. Return 0 if no row is missing or duplicated, else print the differences and return 1."""
+    """Run once. Return 0 if no row is missing or duplicated, else print the differences and return 1.
+
+    Return 3, and say why, if a cluster can't be made here.
+    """
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, help="how long to inject faults (default 60)")
     parser.add_argument("--seed", type=int, help="seed of messages and faults (default: random, and printed)")
     parser.add_argument("--master", help=f"Spark master (default {ChaosPlan.master})")
     parser.add_argument("--rate", type=int, help=f"orders a second (default {ChaosPlan.rate})")
     parser.add_argument(
-        "--fault", action="append", choices=KINDS, default=[], help="inject only this fault; repeat for a sequence"
+        "--fault",
+        action="append",
+        choices=cluster.KINDS,
+        default=[],
+        help="inject only this fault; repeat for a sequence",
     )
     parser.add_argument("--keep", action="store_true", help="keep streams, state and logs if the run fails")
     parser.add_argument(
@@ -41,12 +51,20 @@ def main() -> int:
         action="store_true",
         help="read and write streams of a server that stands in for Kinesis, while shards split and merge",
     )
+    parser.add_argument(
+        "--cluster",
+        action="store_true",
+        help="run a standalone Spark whose machines share no folder, in namespaces; kill, wipe and cut off machines",
+    )
+    parser.add_argument(_IN_WORLD, action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     if options.moves or options.move:
         return _moves(options, seed)
     if options.kinesis:
         return _kinesis(options, seed)
+    if options.cluster:
+        return _cluster(options, seed)
     plan = ChaosPlan(
         seed=seed,
         seconds=60.0 if options.seconds is None else options.seconds,
@@ -73,6 +91,26 @@ def _kinesis(options: argparse.Namespace, seed: int) -> int:
     say(f"Kinesis on {plan.master} for {plan.seconds:g} s, seed {seed}")
     passed = kinesis.run(plan, say)
     say(f"{'nothing lost, nothing doubled, nothing out of order' if passed else 'FAILED'}, seed {seed}")
+    return 0 if passed else 1
+
+
+def _cluster(options: argparse.Namespace, seed: int) -> int:
+    if not options.in_world:
+        try:
+            world.enter("chaos", [*sys.argv[1:], _IN_WORLD])
+        except InfrastructureError as error:
+            say(f"{error.message}; {error.hint}")
+            return NOT_HERE
+    plan = cluster.ClusterPlan(
+        seed=seed,
+        seconds=60.0 if options.seconds is None else options.seconds,
+        rate=options.rate or cluster.ClusterPlan.rate,
+        kinds=tuple(options.fault) or cluster.FIRST,
+        keep=options.keep,
+    )
+    say(f"a cluster for {plan.seconds:g} s, seed {seed}")
+    passed = cluster.run(plan, say)
+    say(f"{'nothing lost, nothing doubled' if passed else 'FAILED'}, seed {seed}")
     return 0 if passed else 1
 
 

@@ -20,6 +20,7 @@ from typing import Self
 
 from chaos.processes import Process, in_session, look, send
 from headrace.core.errors import UnavailableError
+from headrace.core.url import SecretUrl
 from headrace.metadata.opening import existing_metadata
 from headrace.runners.coordination.address import Address
 from headrace.runners.coordination.messages import AppStatus, ContainerStatus
@@ -50,10 +51,15 @@ class Deployment:
         app: str,
         scratch: Path,
         environment: Mapping[str, str] | None = None,
+        metadata: SecretUrl | None = None,
     ) -> None:
-        """Run ``command``. The app publishes its address in ``home``; output and Spark's files go to ``scratch``."""
+        """Run ``command``. Output and Spark's files go to ``scratch``.
+
+        The app publishes its address in ``home``, or in the database ``metadata``.
+        """
         scratch.mkdir(parents=True, exist_ok=True)
         self.home = home
+        self._metadata = metadata
         self.app = app
         self.scratch = scratch
         self._work: set[Path] = set()
@@ -110,7 +116,7 @@ class Deployment:
 
     def address(self) -> Address | None:
         """Return the coordinator's address; None before it was published, and after the coordinator has ended."""
-        with existing_metadata(self.home) as metadata:
+        with existing_metadata(self.home, self._metadata) as metadata:
             return next((found for found in find_all(metadata, self.app) if found.pid == self.pid), None)
 
     def status(self) -> AppStatus | None:

@@ -67,10 +67,14 @@ class Chaos:
         if victim is None:
             fault.kind, fault.detail = "nothing", "no container runs any more"
         else:
-            fault.detail = _ACTS[kind](self, victim)
+            fault.detail = self.act(kind, victim)
         self.faults.append(fault)
         fault.recovery_s = time.monotonic() - began
         return fault
+
+    def act(self, kind: str, victim: int) -> str:
+        """Inject a fault of this kind; return what was done."""
+        return _ACTS[kind](self, victim)
 
     def close(self) -> None:
         """Close every deployment."""

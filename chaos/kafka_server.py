@@ -64,15 +64,16 @@ class Broker(ABC):
 
     name: str
 
-    def __init__(self) -> None:
-        self._port = free_port()
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self._host = host
+        self._port = free_port(host)
         self._server = LocalServer(self.name)
         self._folder = Path(tempfile.mkdtemp(prefix=f"headrace-{self.name}-"))
 
     @property
     def address(self) -> str:
         """What clients call ``bootstrap.servers``."""
-        return f"127.0.0.1:{self._port}"
+        return f"{self._host}:{self._port}"
 
     @abstractmethod
     def start(self) -> None:
@@ -149,20 +150,20 @@ class KafkaServer(Broker):
 
     name = "kafka"
 
-    def __init__(self, *, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *, settings: Mapping[str, str] | None = None, host: str = "127.0.0.1") -> None:
         """``settings`` of the broker are added. Raises ``InfrastructureError`` if it isn't here."""
         if shutil.which("java") is None or not any(_JARS.glob("kafka_*.jar")):
             raise InfrastructureError(
                 "there is no Apache Kafka here",
                 hint="install Java and Maven, then run `make test` once: it fetches Kafka from where Maven finds it",
             )
-        super().__init__()
+        super().__init__(host)
         self._properties = self._folder / "server.properties"
-        controller = free_port()
-        addresses = f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}"
+        controller = f"{host}:{free_port(host)}"
+        addresses = f"PLAINTEXT://{self.address},CONTROLLER://{controller}"
         written = {
             **_SETTINGS,
-            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
+            "controller.quorum.bootstrap.servers": controller,
             "listeners": addresses,
             "advertised.listeners": addresses,
             "log.dirs": str(self._folder / "data"),

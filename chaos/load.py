@@ -5,13 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import polars as pl
 from typing_extensions import override
-
-from headrace.streams import StreamWriter
 
 MEMBERS = 500
 JITTER_MS = 400
@@ -54,13 +52,29 @@ class Messages:
         return pl.concat([orders, again]), payments
 
 
+class Writer(Protocol):
+    """Writes one stream."""
+
+    def write(self, rows: pl.DataFrame, /) -> object:
+        """Write rows."""
+        ...
+
+    def seal(self) -> object:
+        """Nothing will come any more: let event time pass."""
+        ...
+
+    def close(self) -> object:
+        """Write no more."""
+        ...
+
+
 class Load(threading.Thread):
     """Writes at a steady rate until ``finish``, and keeps everything for the oracle."""
 
-    def __init__(self, home: Path, seed: int, rate: int) -> None:
+    def __init__(self, orders: Writer, payments: Writer, seed: int, rate: int) -> None:
         """Write ``rate`` orders a second."""
         super().__init__(name="chaos-load", daemon=True)
-        self._writers = StreamWriter("orders", home=home), StreamWriter("payments", home=home)
+        self._writers = orders, payments
         self._messages = Messages(seed)
         self._interval_s = BATCH / rate
         self._over = threading.Event()

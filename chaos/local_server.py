@@ -1,4 +1,4 @@
-"""A server program for tests and measurements: on a free port of 127.0.0.1, ended by its pid."""
+"""A server program for tests and measurements: on a free port of this machine, ended by its pid."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headrace.core.errors import UnavailableError
 _END_S = 60.0
 
 
-def free_port() -> int:
+def free_port(host: str = "127.0.0.1") -> int:
     """A port that stays free while the server is away: not one of those that connections get by themselves."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for port in random.sample(range(min(10_000, lowest - 1000), lowest), 100):
         with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+            probe.bind((host, port))
             return port
     raise UnavailableError("no port is free")
 

@@ -19,6 +19,7 @@ from chaos.oracle import expected
 from chaos.verdict import judge, judge_database
 from headrace.core.errors import HeadraceError
 from headrace.runners.spark.settings import is_local
+from headrace.streams import StreamWriter
 
 PAUSE_S = (0.5, 3.0)
 FINISH_S = 300.0
@@ -61,7 +62,7 @@ def _run(plan: ChaosPlan, folder: Path, report: Callable[[str], None]) -> bool:
         command = [sys.executable, "-m", workload.__name__, str(home), plan.master]
         return Deployment(command, home, workload.APP, folder / f"driver-{drivers}")
 
-    load = Load(home, plan.seed, plan.rate)
+    load = Load(StreamWriter("orders", home=home), StreamWriter("payments", home=home), plan.seed, plan.rate)
     rng = random.Random(plan.seed)
     chaos = Chaos(start, rng, has_executors=not is_local(plan.master), deployment=start())
     try:

@@ -4,13 +4,14 @@ Orders, some of which are duplicated, are partitioned by number, deduplicated, a
 they are partitioned by member, grouped into sessions with early results, and summed per member and second. The sums
 are partitioned by region, summed per region and five seconds, joined with region names from a table that a side input
 fills, and sent to a stream and to a database. The output ``seen`` lists every order as the third stage received it, so
-that a lost or duplicated order is known by its number. As a program (``python -m chaos.workload HOME MASTER``) this is
-the driver.
+that a lost or duplicated order is known by its number. Where its streams are is up to the caller. As a program
+(``python -m chaos.workload HOME MASTER``) this is the driver.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -19,6 +20,7 @@ from headrace.api.aggregates import count
 from headrace.api.aggregates import sum as total
 from headrace.api.descriptors import sql
 from headrace.api.stream import Stream
+from headrace.api.system_descriptor import SystemDescriptor
 from headrace.api.windows import session, tumbling
 from headrace.app import App
 from headrace.runners.spark.hosting import die_with_parent
@@ -38,26 +40,52 @@ ORDERS_LATENESS_MS, PAYMENTS_LATENESS_MS = 500, 1500
 DATABASE = "results.db"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where the app's streams are. None: in the embedded log."""
+
+    log: SystemDescriptor | None = None
+    orders: SystemDescriptor | None = None
+    payments: SystemDescriptor | None = None
+    names: SystemDescriptor | None = None
+    report: SystemDescriptor
+    partitions: int = PARTITIONS
+
+    @classmethod
+    def at(cls, home: str) -> Places:
+        """All in a home."""
+        return cls(report=sql(f"sqlite:///{home}/{DATABASE}", "report"))
+
+
 def prepare(home: Path) -> None:
     """Create the inputs, and write the names of the regions."""
     create_stream("orders", PARTITIONS, ORDERS, home=home)
     create_stream("payments", PARTITIONS, PAYMENTS, home=home)
     create_stream("region-names", 1, NAMES, home=home)
     with StreamWriter("region-names", home=home) as writer:
-        writer.write(pl.DataFrame({"region": list(REGIONS), "name": list(REGIONS.values())}, schema=NAMES))
+        writer.write(names())
         writer.seal()
 
 
-def build(home: str) -> App:
+def names() -> pl.DataFrame:
+    """The names of the regions."""
+    return pl.DataFrame({"region": list(REGIONS), "name": list(REGIONS.values())}, schema=NAMES)
+
+
+def build(home: str, places: Places, kind: type[App] = App) -> App:
     """Declare the app."""
-    app = App(APP, home=home, intermediate_partitions=PARTITIONS, checkpoint_interval="500ms")
-    orders = app.input("orders", ORDERS, event_time="ts", lateness=f"{ORDERS_LATENESS_MS}ms")
+    app = kind(
+        APP, home=home, system=places.log, intermediate_partitions=places.partitions, checkpoint_interval="500ms"
+    )
+    lateness = f"{ORDERS_LATENESS_MS}ms"
+    orders = app.input("orders", ORDERS, event_time="ts", lateness=lateness, system=places.orders)
     once = (
         orders.filter(pl.col("amount") > 0)
         .partition_by("order", id="by-order")
         .deduplicate("order", within=f"{REPEATED_MS}ms", id="once")
     )
-    payments = app.input("payments", PAYMENTS, event_time="at", lateness=f"{PAYMENTS_LATENESS_MS}ms")
+    lateness = f"{PAYMENTS_LATENESS_MS}ms"
+    payments = app.input("payments", PAYMENTS, event_time="at", lateness=lateness, system=places.payments)
     (
         once.join(
             payments.partition_by("order", id="payments-by-order"),
@@ -67,31 +95,31 @@ def build(home: str) -> App:
             id="with-payment",
         )
         .select("order", "amount", "paid")
-        .send_to(app.output("paid", partitions=PARTITIONS))
+        .send_to(app.output("paid", partitions=places.partitions))
     )
     by_member = once.partition_by("member", id="by-member")
-    by_member.select("order", "member", "amount").send_to(app.output("seen", partitions=PARTITIONS))
+    by_member.select("order", "member", "amount").send_to(app.output("seen", partitions=places.partitions))
     (
         by_member.window(session(f"{GAP_MS}ms"), key="member", id="per-session", early=5)
         .agg(orders=count(), amount=total("amount"))
         .filter(pl.col("pane") == "on_time")  # the number of early panes depends on timing
         .drop("pane", "pane_index")
-        .send_to(app.output("sessions", partitions=PARTITIONS))
+        .send_to(app.output("sessions", partitions=places.partitions))
     )
-    _sums(app, by_member, home)
+    _sums(app, by_member, places)
     return app
 
 
-def _sums(app: App, by_member: Stream, home: str) -> None:
+def _sums(app: App, by_member: Stream, places: Places) -> None:
     per_second = by_member.window(tumbling(f"{SHORT_MS}ms"), key="member", id="per-second").agg(
         orders=count(), amount=total("amount")
     )
-    per_second.send_to(app.output("member-seconds", partitions=PARTITIONS))
+    per_second.send_to(app.output("member-seconds", partitions=places.partitions))
     names = app.table(
         "region-names-by-number",
         key="region",
         kind="global",
-        side_inputs=app.input("region-names", NAMES, broadcast=True),
+        side_inputs=app.input("region-names", NAMES, broadcast=True, system=places.names),
     )
     regions = (
         per_second.with_columns(region=pl.col("member") % len(REGIONS))
@@ -101,10 +129,10 @@ def _sums(app: App, by_member: Stream, home: str) -> None:
         .agg(orders=total("orders"), doubled=total("amount"), members=count())
         .join(names)
     )
-    regions.send_to(app.output("region-totals", partitions=PARTITIONS))
-    regions.send_to(app.output("region-report", system=sql(f"sqlite:///{home}/{DATABASE}", "report")))
+    regions.send_to(app.output("region-totals", partitions=places.partitions))
+    regions.send_to(app.output("region-report", system=places.report))
 
 
 if __name__ == "__main__":
     die_with_parent()  # if chaos itself is killed, the app must not keep running
-    build(sys.argv[1]).run(master=sys.argv[2])
+    build(sys.argv[1], Places.at(sys.argv[1])).run(master=sys.argv[2])

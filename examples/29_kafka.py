@@ -2,7 +2,8 @@
 
 The topic's timestamps are the event time. Two orders are in a transaction that is aborted, so they never come. The app
 reads up to where the topic ends when it starts; without `end=` it would go on. This needs
-`pip install "headrace[kafka]"`, and a broker at localhost:9092 or at the address that you give it::
+`pip install "headrace[kafka]"`, and a broker at localhost:9092 or at the address that you give it. In a checkout,
+`make kafka` starts one and runs this::
 
     docker run -p 9092:9092 apache/kafka:4.3.1
     python examples/29_kafka.py localhost:9092

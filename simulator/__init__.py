@@ -11,6 +11,7 @@ ledger and its generations. What is simulated is the world behind the host's por
   in part, or die with their writer (``storage``); sources, some written by another exactly-once app (``sources``);
   transactional targets that lose their answers.
 - ``disks``: folders are dicts, may be lost, locked or damaged; snapshots are copies.
+- ``objects``: a store of snapshots, whose answers get lost, and hosts that are lost with their disks.
 - ``calls``: an event loop in virtual time. ``container``: a process with its clock, its sleep and its death.
 - ``coordinator`` and ``cluster``: who is current, and who places containers. ``readers`` read at the edge. ``faults``
   says what goes wrong.
@@ -32,8 +33,8 @@ state, completeness and committed output at the end. It knows what a task has do
 (``journal``). Of an app (``app_oracle``) it rebuilds the state in each changelog, compares it with each copy, and
 compares the outputs with what plain Python makes of the whole input (``expected``). ``savepoints`` takes savepoints of
 a run and judges whether they fit together (shapes ``...+cuts``). ``timelines`` restores them, with other numbers of
-tasks at times (``...+restores``). A sleep that is interrupted for nothing must change nothing, or the container would
-sometimes sleep too long.
+tasks at times (``...+restores``). In shapes ``...+objects``, hosts have no disk in common. A sleep that is
+interrupted for nothing must change nothing, or the container would sometimes sleep too long.
 
 ``python -m simulator --seeds 300`` runs it.
 """

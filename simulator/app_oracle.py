@@ -262,7 +262,7 @@ class AppOracle(Oracle):
     def check_copy(self, task: TaskName, what: str, state: dict[Any, Any], local: LocalCheckpoint) -> None:
         """See ``Oracle``: stores find in a copy what they find in the changelog."""
         last = next(reversed(self.ledgers[task].commits), None)
-        keeps = task in self.shape.scopes and _stores_of(self.shape, task)
+        keeps = task in self.shape.scopes and _stores_of(self.shape, task)[0]
         if not keeps or last != local.offset or self.world.mishaps.random() > COPIES_CHECKED:
             return
         stores = self._empty_stores(task)
@@ -311,9 +311,8 @@ class AppOracle(Oracle):
         """New stores of the task's kinds."""
         if task not in self.shape.scopes:
             return {}
-        stores = _stores_of(self.shape, task)
-        # What stores count is no part of their state.
-        return {id_: deepcopy(store, {id(_UNREAD): _UNREAD}) for id_, store in stores.items()}
+        stores, shared = _stores_of(self.shape, task)
+        return {id_: deepcopy(store, dict(shared)) for id_, store in stores.items()}
 
     def _check_table(self, task: TaskName, table: str, store: StateStore, wanted: Mapping[int, set[int]]) -> set[int]:
         spec = self.shape.plan.graph.tables[table]
@@ -367,25 +366,32 @@ class AppOracle(Oracle):
         return [row for id_ in frames for row in decode_rows(body_of(self._bodies[id_])).to_dicts()]
 
 
-_STORES: dict[tuple[object, ...], dict[str, StateStore]] = {}
-"""To copy while they are empty: making a task takes longer than filling its stores."""
+_Stores = tuple[dict[str, StateStore], dict[int, object]]
+
+_STORES: dict[tuple[object, ...], _Stores] = {}
+"""To copy while they are empty: making a task takes longer than filling its stores.
+
+With what the copies share, by its id: what stores count is no part of their state, and operators only tell them how to
+merge.
+"""
 
 
-def _stores_of(shape: AppShape, task: TaskName) -> dict[str, StateStore]:
+def _stores_of(shape: AppShape, task: TaskName) -> _Stores:
     key = (*shape.key, shape.heritage, task)
     if key not in _STORES:
         _STORES[key] = _new_stores(shape, task)
     return _STORES[key]
 
 
-def _new_stores(shape: AppShape, task: TaskName) -> dict[str, StateStore]:
+def _new_stores(shape: AppShape, task: TaskName) -> _Stores:
     scope = shape.scopes[task]
     operators = chain_plan(shape.plan, shape.plan.stage(task.stage))
-    found = Chain(operators, _Nowhere(), _UNREAD, Calls(lambda: None)).stores()
+    chain = Chain(operators, _Nowhere(), _UNREAD, Calls(lambda: None))
     kept_as = shape.plan.stage(task.stage).kept_as
-    stores = {kept_as.get(id_, id_): store for id_, store in found.items()}
+    stores = {kept_as.get(id_, id_): store for id_, store in chain.stores().items()}
     specs = [stream.spec for stream in scope.outputs.values()]
-    return stores | {spec.id: Outbox(spec.id) for spec in specs if keeps_rows(spec.system)}
+    stores |= {spec.id: Outbox(spec.id) for spec in specs if keeps_rows(spec.system)}
+    return stores, {id(part): part for part in (_UNREAD, *chain)}
 
 
 class _Nowhere:

@@ -25,6 +25,7 @@ from headrace.systems.registry import SystemSpec
 from simulator.bare import BareIntakes, bare_scopes
 from simulator.journal import Journal, WatchedMachine
 from simulator.message import decode_message, encode_message
+from simulator.objects import Objects
 from simulator.oracle import Oracle
 from simulator.shapes import Shape, TaskShape
 from simulator.sources import ForeignApp, SourceLog
@@ -72,6 +73,8 @@ class RunSettings:
     trims: bool = True
     crowding: float = 0.0
     """How many of the containers that there could be are left out: their tasks share those that are left."""
+    objects: bool = False
+    """Snapshots are in an object store, and hosts have no disk in common."""
     ends_late: bool = False
     """No source ends before the faults are over."""
 
@@ -80,6 +83,8 @@ class Cluster:
     """All that containers share."""
 
     supervisor: Actor
+    objects: Objects | None = None
+    """The store of snapshots, if there is one."""
 
     def __init__(self, world: World, shape: Shape, settings: RunSettings, oracle: Oracle, parts: Parts) -> None:
         self.world = world
@@ -121,6 +126,8 @@ class Cluster:
             oracle.watch_stream(ssp, log)
         for task, log in self.changelogs.items():
             oracle.watch_changelog(task, log)
+        if settings.objects:
+            self.objects = Objects(self)
 
     @property
     def slotted(self) -> Collection[SimStream]:
@@ -305,7 +312,11 @@ class Cluster:
 
     def faults(self) -> list[tuple[float, Callable[[], None]]]:
         """What else can go wrong with this cluster, and how often."""
-        return [(3, self._doom), *([(2, self._disturb_admin)] if self.shape.moved else [])]
+        found: list[tuple[float, Callable[[], None]]] = [
+            (3, self._doom),
+            *([(2, self._disturb_admin)] if self.shape.moved else []),
+        ]
+        return found if self.objects is None else [*found, *self.objects.faults()]
 
     def _disturb_admin(self) -> None:
         """Who asks how far sources go gets no answer for a while."""
@@ -318,6 +329,8 @@ class Cluster:
     def heal(self) -> None:
         """Nothing goes wrong any more."""
         self._soothe_admin()
+        if self.objects is not None:
+            self.objects.heal()
         self.doomed.clear()
         if not self.coordinator.up:
             self.restart()
@@ -367,6 +380,10 @@ class Cluster:
         """The app has ended."""
         return self.coordinator.finished
 
+    def shared_with(self, host: int) -> dict[Path, Folder]:
+        """The snapshots that a host can reach."""
+        return self.shared if self.objects is None else self.objects.snapshots[host]
+
     def stored(self, folder: str, local: LocalCheckpoint) -> None:
         """A commit was written to a local folder, or to one that stands in for it."""
         self.oracle.stored(self._shapes[self._folders[folder.split(".", maxsplit=1)[0]]], local)
@@ -376,8 +393,13 @@ class Cluster:
         for host in self.disks:
             for path, folder in host.items():
                 self._check_copy(path.name.split(".")[0], "folder", folder)
-        for path, folder in self.shared.items():
-            self._check_copy(path.parent.name, "snapshot", folder)
+        for shared in [self.shared] if self.objects is None else self.objects.snapshots:
+            for path, folder in shared.items():
+                self._check_copy(path.parent.name, "snapshot", folder)
+        if self.objects is not None:
+            for task in self.changelogs:
+                for _, folder in self.objects.complete(task):
+                    self._check_copy(f"{task.stage}-{task.number}", "snapshot in the store", folder)
 
     def _check_copy(self, task: str, what: str, folder: Folder) -> None:
         if folder.local is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from typing_extensions import override
@@ -40,6 +41,7 @@ from simulator.calls import VirtualCalls
 from simulator.cluster import Cluster
 from simulator.disks import SimDisk
 from simulator.journal import Journal, WatchedMachine
+from simulator.objects import SimDepot
 from simulator.storage import STEP, Channel, SimLog
 from simulator.story import brief
 from simulator.systems import SimConnections
@@ -100,6 +102,7 @@ class SimContainer:
         self.draining = False
         self._calls = VirtualCalls(self.world, number, self.ring)
         self._connections = SimConnections(self, cluster.admin, cluster.targets, self._calls)
+        self._depot = None if cluster.objects is None else SimDepot(cluster.objects, self)
         self._channels: dict[SSP, Channel] = {}
         self.restarts: Mapping[str, int] = {}
         """The generations that have to start over, as the coordinator says."""
@@ -171,6 +174,8 @@ class SimContainer:
             host.state.close()
             host.attempt.close()
         self._calls.close()
+        if self._depot is not None:
+            self._depot.close()
 
     def tell(self, what: str) -> None:
         """Add a line to the story."""
@@ -316,9 +321,10 @@ class SimContainer:
         if probing and not self._rung and self.skew == skew and self.world.now < until - 1:  # clocks show whole ms
             self._probed = until
 
-    def _acts(self, what: str) -> None:
+    def _acts(self, what: do.Instruction | str) -> None:
         """Something happens: not while it could still be asleep, or it would sometimes have come too late."""
         if self._probed is not None:
+            what = what if isinstance(what, str) else brief(what)
             self.cluster.oracle.fail(self.name, f"sleeps until {self._probed:.1f}, and would have missed: {what}")
 
     def _drain(self, loop: RunLoop) -> Steps:
@@ -341,10 +347,14 @@ class SimContainer:
             journal = Journal(self, cluster.shape_of(scope.name), exactly_once=scope.machine.exactly_once)
             self.journals[scope.producer] = journal
             machine = parts.machine(scope.machine, self.incarnation, journal)
-            disk = SimDisk(cluster.disks[self.host], cluster.shared, cluster.stored, cluster.files)
+            shared = cluster.shared_with(self.host)
+            disk = SimDisk(cluster.disks[self.host], shared, cluster.stored, cluster.files)
+            disk.fetched = partial(_tell_of, journal)
+            if cluster.objects is not None:
+                disk.compacts = cluster.objects.compacts
             assert scope.folders is not None
             limit = chance.choice(_SNAPSHOT_AFTER_BYTES)
-            state = parts.state(scope, disk, limit, journal.tell)
+            state = parts.state(scope, disk, limit, journal.tell, self._depot)
             ports = Ports(
                 self._connections,
                 self.clock,
@@ -393,7 +403,7 @@ class SimContainer:
 
     def _before_instruction(self) -> Steps:
         journal, instruction = self.next_instruction
-        self._acts(brief(instruction))
+        self._acts(instruction)
         yield self.world.chance.random() * 0.6
         if self.world.story is not None:
             journal.tell(brief(instruction))
@@ -431,3 +441,7 @@ class SimContainer:
                 instruction = host.machine.next_step()
                 assert instruction is not None
                 journal.tell(f"{brief(instruction)} has to wait for {host.task.chain.held_by}")
+
+
+def _tell_of(journal: Journal, snapshot: Path) -> None:
+    journal.tell(f"has fetched snapshot {snapshot.name}")

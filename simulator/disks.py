@@ -6,6 +6,7 @@ A batch is there or not. A folder may be lost, locked or damaged; snapshots are 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,18 @@ from typing_extensions import override
 
 from headrace.checkpoint.record import LOCAL_KEY, LocalCheckpoint
 from headrace.core.clock import WallClock
-from headrace.core.errors import FrameError, StateCorruptError, StateLockedError
+from headrace.core.errors import FrameError, StateCorruptError, StateLockedError, StorageError
 from headrace.core.ids import Offset
 from headrace.core.recent_warnings import RecentWarnings
+from headrace.runtime.naming import remote_folder
+from headrace.runtime.state.depot import Depot
 from headrace.runtime.state.disk import Disk
 from headrace.runtime.state.task_state import TaskState
 from headrace.runtime.task_scope import TaskScope
 from headrace.stores.database import Batch, Database
+from headrace.stores.objects.sending import SnapshotFile
 from headrace.stores.state_folder import FolderLock
+from simulator.objects import files_of, folder_of
 from simulator.storage import Folder
 
 Stored = Callable[[str, LocalCheckpoint], None]
@@ -107,7 +112,9 @@ class SimDatabase(Database):
     @override
     def snapshot(self, folder: Path) -> None:
         assert self._disk is not None
-        self._disk.shared[folder] = Folder(dict(self.contents.state), self.contents.local)
+        if self._disk.compacts():
+            self.contents.cut += 1
+        self._disk.shared[folder] = Folder(dict(self.contents.state), self.contents.local, cut=self.contents.cut)
 
     @override
     def verify(self) -> None:
@@ -149,6 +156,9 @@ class SimDisk(Disk):
         self.shared = shared
         self.stored = stored
         self.files = files
+        self._drafts: dict[Path, dict[str, bytes]] = {}
+        self.fetched: Callable[[Path], None] = lambda snapshot: None
+        self.compacts: Callable[[], bool] = lambda: False
 
     @override
     def lock(self, folder: Path) -> FolderLock:
@@ -196,33 +206,65 @@ class SimDisk(Disk):
 
     @override
     def snapshots(self, folder: Path) -> list[Path]:
-        return sorted(path for path in self.shared if path.parent == folder)
+        # Texts, because making and comparing the parents of paths took more time than all else that disks do.
+        start = f"{folder}/"
+        inside = {text: path for path in self.shared if (text := str(path)).startswith(start)}
+        return [inside[text] for text in sorted(inside) if "/" not in text[len(start) :]]
 
     @override
     def restore(self, snapshot: Path, folder: Path) -> None:
         copy, contents = self.shared[snapshot], self.local[folder]
         contents.wipe()
         contents.state.update(copy.state)
-        contents.local = copy.local
+        contents.local, contents.cut = copy.local, copy.cut
 
     @override
     def set_aside(self, snapshot: Path) -> None:
         self.shared.pop(snapshot, None)
 
+    @override
+    def snapshot_files(self, snapshot: Path) -> list[SnapshotFile]:
+        if snapshot not in self.shared:
+            raise StorageError(f"snapshot {snapshot.name} is gone")
+        return files_of(self.shared[snapshot])
+
+    @override
+    def begin_draft(self, snapshot: Path) -> None:
+        self._drafts[snapshot] = {}
+
+    @override
+    def fill_draft(self, snapshot: Path, name: str, start: int, data: bytes) -> None:
+        draft = self._drafts[snapshot]
+        draft[name] = draft.get(name, b"")[:start] + data
+
+    @override
+    def complete_draft(self, snapshot: Path) -> None:
+        self.shared[snapshot] = folder_of(self._drafts.pop(snapshot))
+        self.fetched(snapshot)
+
 
 class SimState(TaskState):
     """The real state; what it warns of goes into the story."""
 
-    def __init__(self, scope: TaskScope, disk: Disk, limit: int, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, scope: TaskScope, disk: Disk, limit: int, tell: Callable[[str], None], depot: Depot | None = None
+    ) -> None:
         warnings = RecentWarnings(WallClock())
-        super().__init__(scope.changelog[0], scope.folders, warnings, disk, limit, scope.dropped)
+        folders = scope.folders
+        if depot is not None and folders is not None:
+            folders = replace(folders, remote=remote_folder(scope.app, scope.name, scope.settings.timeline))
+        super().__init__(scope.changelog[0], folders, warnings, disk, limit, scope.dropped, depot)
         self._tell = tell
+
+    @property
+    def _taken(self) -> list[Path]:
+        return [] if self._folders is None or self._disk is None else self._disk.snapshots(self._folders.snapshots)
 
     @override
     def snapshot_if_due(self, local: LocalCheckpoint) -> Offset | None:
-        known = self._snapshots()
+        known = self._taken
         trim = super().snapshot_if_due(local)
-        if self._snapshots() != known:
+        if self._taken != known:
             self._tell(f"takes a snapshot of {local}")
         return trim
 

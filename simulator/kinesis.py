@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import md5
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -202,7 +202,7 @@ class SimStream:
 
     def _put(self, key: str, messages: list[Message], hash: int | None = None) -> None:
         packed = len(messages) > 1 or (hash is None and self.world.chance.random() < 0.1)
-        bodies = [json.dumps({name: asdict(message)[name] for name in ("id", "k", "ts")}) for message in messages]
+        bodies = [json.dumps({"id": message.id, "k": message.k, "ts": message.ts}) for message in messages]
         data = aggregate(key, [body.encode() for body in bodies]) if packed else bodies[0].encode()
         with _Undisturbed(self):
             (result,) = self.api.put([Put(key, data, hash)])

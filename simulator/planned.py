@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 
 from typing_extensions import override
 
@@ -44,7 +44,7 @@ class PlannedVersion:
 class AppStage(Stage):
     """A stage of the plan; ``reads`` names its sources, too."""
 
-    @property
+    @cached_property
     @override
     def takes(self) -> frozenset[str]:
         return frozenset(self.reads)

@@ -51,6 +51,11 @@ RESTORED_SHAPES = tuple(
     f"{name}+{RESTORES}" for name in _ALIKE if not (CASES[name].asks or CASES[name].moved or CASES[name].slotted)
 )
 
+OBJECTS = "objects"
+"""``shuffle+objects`` is the shape ``shuffle`` with its snapshots in an object store."""
+
+OBJECT_SHAPES = tuple(f"{name}+{OBJECTS}" for name in (*SHAPES, *_ALIKE))
+
 _DEALING_MS = 12_000
 """How much longer that may take if shards have to be dealt."""
 
@@ -126,11 +131,12 @@ class Run:
         self.world = world = World(seed, story)
         self.shape_name = world.chance.choice(list(shapes))
         name, _, extra = self.shape_name.partition("+")
+        stored = extra == OBJECTS
         self.oracle: Oracle
         self.cluster: Cluster
         if name in CASES:
             self.shape: Shape = (app := app_shape(name, parts.heritage))
-            self.settings = _draw_app_settings(world, app)
+            self.settings = _with_objects(_draw_app_settings(world, app), stored)
             if extra == RESTORES:
                 self.settings = replace(
                     self.settings, faults_until=3 * self.settings.faults_until, ends_late=world.chance.random() < 0.8
@@ -139,13 +145,13 @@ class Run:
             self.cluster = parts.app_cluster(world, app, self.settings, judge, parts)
         else:
             self.shape = {**SHAPES, **MOVED}[name]
-            self.settings = _draw_settings(world, self.shape)
+            self.settings = _with_objects(_draw_settings(world, self.shape), stored)
             self.oracle = Oracle(world, self.shape, self.shape.tasks(), self.settings.exactly_once)
             self.cluster = parts.cluster(world, self.shape, self.settings, self.oracle, parts)
         self.publishers: list[Publisher] = []
         self._parts = parts
         self.faults = Faults(world, self.cluster, self.publishers)
-        self.taker = Taker(world, self.cluster) if extra and self.settings.exactly_once else None
+        self.taker = Taker(world, self.cluster) if extra in (CUTS, RESTORES) and self.settings.exactly_once else None
         self.restorer: Restorer | None = None
         if extra == RESTORES and self.taker is not None and isinstance(self.cluster, AppCluster):
             self.restorer = Restorer(world, self.cluster, self.taker, self._renew)
@@ -239,6 +245,14 @@ class Run:
         }
         targets |= {name: list(rows.values()) for name, rows in self.world.services.items()}
         cluster.oracle.judge_results(published, targets)
+
+
+def _with_objects(settings: RunSettings, stored: bool) -> RunSettings:
+    """Snapshots take their time: with a store of them, more goes wrong, and for longer."""
+    if not stored:
+        return settings
+    longer = max(250.0, settings.faults_until)
+    return replace(settings, objects=True, faults=2 * settings.faults + 3, faults_until=longer, trims=True)
 
 
 def _draw_settings(world: World, shape: Shape) -> RunSettings:

@@ -43,6 +43,8 @@ class SimLog:
         self.oldest: Offset = 0
         self.held_until = 0.0
         self.watchers: list[Callable[[Offset, bytes], None]] = []
+        self.trimmed: Callable[[], None] = lambda: None
+        """Called when something has been given up."""
         self.end: Offset = 0
         """Behind the last record, or behind what a torn append left."""
         self.readers: dict[Reader, None] = {}
@@ -89,6 +91,7 @@ class SimLog:
     def trim(self, before: Offset) -> None:
         """Give up what lies below."""
         self.oldest = max(self.oldest, before)
+        self.trimmed()
 
 
 class Channel:
@@ -168,6 +171,8 @@ class Folder:
     state: dict[Any, Any] = field(default_factory=dict)
     local: bytes | None = None
     owner: object | None = None
+    cut: int = 0
+    """How it is divided into files: compaction changes that."""
 
     def wipe(self) -> None:
         """Everything is gone."""

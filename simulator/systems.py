@@ -245,6 +245,8 @@ class SimAdmin(Admin):
         self._logs = logs
         self._positions = positions
         self._slots = slots
+        self._ssps: dict[str, builtins.list[SSP]] = {}
+        self._known = 0
 
     @override
     def list(self) -> builtins.list[str]:
@@ -315,9 +317,12 @@ class SimAdmin(Admin):
         return {ssp.partition: self._positions[ssp] for ssp, _ in self._of(stream) if ssp in self._positions}
 
     def _of(self, stream: str) -> builtins.list[tuple[SSP, Log]]:
-        return sorted(
-            ((ssp, log) for ssp, log in self._logs.items() if ssp.stream.name == stream), key=lambda x: x[0].partition
-        )
+        if self._known != len(self._logs):
+            self._known = len(self._logs)
+            self._ssps.clear()
+            for ssp in sorted(self._logs, key=lambda ssp: ssp.partition):
+                self._ssps.setdefault(ssp.stream.name, []).append(ssp)
+        return [(ssp, self._logs[ssp]) for ssp in self._ssps.get(stream, ())]
 
 
 class SimConnections(Connections):

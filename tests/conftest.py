@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pwd
 import shutil
 import signal
 import tempfile
@@ -17,8 +16,8 @@ from hypothesis import HealthCheck, settings
 
 from chaos.kafka_server import Broker, KafkaServer, KfakeServer
 from chaos.kinesis_server import Kind, KinesisServer
+from chaos.postgres_server import PostgresServer, programs
 from headrace.core.errors import InfrastructureError
-from postgres_server import PostgresServer
 from servers.lease_tables import Leases, LeasesInDynamoDB, LeasesInMemory
 from servers.moto import ENVIRONMENT, MotoServer
 
@@ -34,12 +33,19 @@ os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {os
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-ON_SPARK = ("tests/spark/", "tests/docs/test_examples.py::test_example_prints_what_it_says[13_on_spark]")
+IN_ONE_PROCESS = {
+    "Spark": ("tests/spark/", "tests/docs/test_examples.py::test_example_prints_what_it_says[13_on_spark]"),
+    "Kafka": (
+        "tests/contracts/test_kafka_",
+        "tests/local/test_commands_elsewhere.py",
+        "tests/local/test_into_kafka.py",
+        "tests/local/test_kafka_exactly_once.py",
+        "tests/local/test_savepoints_in_kafka.py",
+    ),
+}
+"""Two sessions of Spark are too much for a machine with two processors, and Apache Kafka takes long to start."""
 
 _Broker = TypeVar("_Broker", bound=Broker)
-
-_PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-
 
 # Every full collection would look at all tests and modules again, and they stay anyway.
 gc.disable()
@@ -53,7 +59,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Deal tests to the processes one by one, but those on Spark all to one. It begins with them: they are the most.
+    """Deal tests to the processes one by one, but those of a group all to one. They come first: they are the most.
 
     Marks of groups don't do it: xdist 3.8 writes them into an attribute of tests that pytest 9.2 doesn't read.
     """
@@ -61,27 +67,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadGroupScheduling
 
-    class SparkInOneProcess(LoadGroupScheduling):  # type: ignore[misc]
+    class GroupsInOneProcess(LoadGroupScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if nodeid.startswith(ON_SPARK) else nodeid
+            return next((name for name, tests in IN_ONE_PROCESS.items() if nodeid.startswith(tests)), nodeid)
 
-    return SparkInOneProcess(config, log)
+    return GroupsInOneProcess(config, log)
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A running server."""
     pytest.importorskip("psycopg", reason="psycopg is not installed")
-    if not _PROGRAMS:
-        pytest.skip("no PostgreSQL server is installed (initdb under /usr/lib/postgresql)")
-    if os.geteuid() == 0:
-        try:
-            pwd.getpwnam("postgres")
-        except KeyError:
-            pytest.skip("PostgreSQL doesn't run as root, and there is no user postgres")
+    try:
+        programs()
+    except InfrastructureError as error:
+        pytest.skip(f"{error.message}: {error.hint}")
     folder = Path(tempfile.mkdtemp(prefix="headrace-postgres-"))
     try:
-        server = PostgresServer(_PROGRAMS[-1].parent, folder)
+        server = PostgresServer(folder)
         server.start()
         try:
             yield server

@@ -22,6 +22,7 @@ from multiprocessing.context import ForkServerProcess
 import polars as pl
 import pytest
 
+from chaos.kafka_plain import create_topic, read_topic
 from chaos.kafka_server import Broker
 from headrace.core.errors import HeadraceError
 from headrace.serdes.formats import FormatSpec, open_format
@@ -32,7 +33,6 @@ from headrace.systems.kafka.output_records import RecordMaker, Roles
 from headrace.systems.kafka.publishing import Progress, Publishing
 from headrace.systems.kafka.settings import KafkaSettings
 from headrace.systems.kafka.target import KafkaTarget
-from kafka_plain import create_topic, read_topic
 
 KEYS = 5
 LAST_VERSIONS = 3
@@ -115,19 +115,18 @@ class Storm:
             patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # what is preloaded isn't looked for elsewhere
             forkserver.ensure_running()
 
-    def rage(self, seconds: float, pause_s: tuple[float, float], broker: Broker | None = None) -> None:
-        """Kill and freeze lives for so long, with such pauses, and then let each writer end in peace.
+    def rage(self, strikes: int, pause_s: tuple[float, float], broker: Broker | None = None) -> None:
+        """Kill or freeze a life so often, with such pauses, and then let each writer end in peace.
 
-        If it is given, the ``broker`` is killed now and then, too, and started again.
+        If it is given, the ``broker`` is killed at every eighth strike, too, and started again.
         """
-        end_s = time.monotonic() + seconds
         try:
             for writer in self._writers:
                 self._lives[writer] = self._start(writer)
-            while time.monotonic() < end_s:
+            for number in range(strikes):
                 time.sleep(self._draw.uniform(*pause_s))
                 self._strike(self._draw.choice(self._writers))
-                if broker is not None and self._draw.random() < 0.05:
+                if broker is not None and number % 8 == 4:
                     broker.stop()
                     broker.start()
                     self.broker_kills += 1

@@ -5,6 +5,7 @@ It is above the runners because it starts them; nothing below imports it.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.plan.readable import ReadablePlan
+    from headrace.runners.coordination.endpoint import Wanted
     from headrace.runners.spark.batch.backfill import Backfill
     from headrace.runners.spark.batch.runner import BatchOptions
     from headrace.testing.harness import TestApp
@@ -54,6 +56,8 @@ class App(Declarations):
         How many times in a row a container that fails is started again. A commit resets the count.
     drain_timeout
         How long a drain waits for one call of a function. Then the app ends at once, with an error.
+    hung_after
+        How long one call of a function may take before its container is killed and restarted.
     grouping
         Whether there is a task for each partition (``"partition"``) or for each container (``"container"``).
     startpoints
@@ -61,6 +65,11 @@ class App(Declarations):
     system
         Where the app keeps its intermediate streams and changelogs, and the streams that name no system: by default in
         the embedded log under ``home``, which one machine has. ``hr.io.kafka_log(...)``: in Kafka.
+    snapshots
+        The object store for snapshots of the app's state: a URL, such as ``"s3://bucket/prefix"``, or what
+        ``hr.io.object_store`` returns. Containers then need no shared disk for them. It needs
+        ``pip install "headrace[objects]"``. By default the environment variable ``HEADRACE_SNAPSHOTS``, or folders
+        under ``home``.
 
     Examples
     --------
@@ -140,6 +149,8 @@ class App(Declarations):
         drop_state: Sequence[str] = (),
         rename: Mapping[str, str] | None = None,
         savepoint: str = "",
+        listen: str | None = None,
+        advertise: str | None = None,
         batch: bool = False,
         until: str | None = None,
         again: bool = False,
@@ -170,6 +181,13 @@ class App(Declarations):
         savepoint
             Take a savepoint of this name at the end, before the app drains: nothing is processed after it. See the page
             "Savepoints".
+        listen
+            The address at which the coordinator listens for containers and commands: ``"HOST"``, ``"HOST:PORT"`` or
+            ``":PORT"``. By default the environment variable ``HEADRACE_LISTEN``. Without it, the coordinator listens on
+            loopback, or on a cluster where Spark's driver does. See the page "Deploying".
+        advertise
+            The address at which they call it, if it isn't ``listen``. By default the environment variable
+            ``HEADRACE_ADVERTISE``, or ``listen``.
         batch
             Run it as one Spark job over all that its inputs hold, without containers. See the page "Batch".
         until
@@ -206,7 +224,7 @@ class App(Declarations):
                 hint="run all stages, or take it while they run: headrace savepoint create",
             )
         if batch:
-            _refuse("a batch job, which has no containers", containers, stages, local, savepoint)
+            _refuse("a batch job, which has no containers", containers, stages, local, savepoint, listen, advertise)
             self._run_batch(master, conf, until, again=again, progress=progress)
             return
         if backfill:
@@ -216,6 +234,7 @@ class App(Declarations):
         consent = consent_of(drop_state, rename or {})
         line = ProgressLine() if progress else None
         began = time.monotonic()
+        wanted = _wanted_endpoint(listen, advertise)
         try:
             if backfill:
                 from headrace.runners.spark.batch.backfill import begin_with_backfill
@@ -225,7 +244,7 @@ class App(Declarations):
             if local:
                 from headrace.runners.local import run_local
 
-                status = run_local(graph, metadata, stages or (), line, consent, savepoint)
+                status = run_local(graph, metadata, stages or (), line, consent, savepoint, wanted)
             else:
                 from headrace.runners.spark.runner import SparkOptions, run_on_spark
 
@@ -237,6 +256,7 @@ class App(Declarations):
                     progress=line,
                     consent=consent,
                     savepoint=savepoint,
+                    wanted=wanted,
                 )
                 status = run_on_spark(graph, metadata, spark_options)
         finally:
@@ -389,8 +409,24 @@ def _check_kind_of_run(*, batch: bool, backfill: bool, until: str | None, again:
         raise UsageError("tables= are the history for a backfill", hint="write backfill=True, too")
 
 
-def _refuse(what: str, containers: object, stages: object, local: bool, savepoint: str) -> None:
+def _wanted_endpoint(listen: str | None, advertise: str | None) -> Wanted:
+    from headrace.runners.coordination.endpoint import ADVERTISE_VARIABLE, LISTEN_VARIABLE, Wanted
+
+    environment = os.environ.get
+    return Wanted.of(listen or environment(LISTEN_VARIABLE), advertise or environment(ADVERTISE_VARIABLE))
+
+
+def _refuse(
+    what: str,
+    containers: object,
+    stages: object,
+    local: bool,
+    savepoint: str,
+    listen: object = None,
+    advertise: object = None,
+) -> None:
     given = {"containers": containers, "stages": stages, "local": local or None, "savepoint": savepoint or None}
+    given |= {"listen": listen, "advertise": advertise}
     for name, value in given.items():
         if value is not None:
             raise UsageError(f"{name}= has no meaning for {what}")

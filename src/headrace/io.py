@@ -1,4 +1,4 @@
-"""Where a stream lives: for ``app.input(system=)`` and ``app.output(system=)``."""
+"""Where a stream lives, for ``app.input(system=)`` and ``app.output(system=)``; and where an app's snapshots are."""
 
 from headrace.api.dataframe import dataframe
 from headrace.api.delta import delta
@@ -7,6 +7,7 @@ from headrace.api.formats import avro, changelog, debezium, json_schema, protobu
 from headrace.api.kafka import kafka
 from headrace.api.kafka_log import kafka_log
 from headrace.api.kinesis import kinesis
+from headrace.api.object_store import object_store
 
 __all__ = [
     "avro",
@@ -22,6 +23,7 @@ __all__ = [
     "kinesis",
     "log",
     "memory",
+    "object_store",
     "protobuf",
     "registry",
     "sql",

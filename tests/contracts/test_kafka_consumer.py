@@ -25,9 +25,10 @@ from headrace.core.errors import (
 from headrace.core.ids import SSP, StreamId
 from headrace.core.readable import readable
 from headrace.systems.base import Consumer, Edge, Ended, Polled, Rows
-from headrace.systems.kafka import fetching
+from headrace.systems.kafka import client, fetching
 from headrace.systems.kafka.options import Options
 from headrace.systems.kafka.system import KafkaSystem
+from headrace.systems.whole import polled_to
 from servers.kafka_topics import Topic
 
 WAIT_S = 20.0
@@ -327,6 +328,41 @@ def test_a_partition_that_is_left_out_does_not_hold_others_up(
         assert mine == [f"{partition}-{n}" for n in range(200)]
 
 
+def test_the_lag_is_known_before_the_end_without_a_call_that_could_hang(
+    topic: Topic, opened: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Strict(client.Consumer):
+        def get_watermark_offsets(self, *place: Any, cached: bool = False, **said: Any) -> Any:
+            assert not cached, "it waits for locks of librdkafka, and all of Python with it"
+            return super().get_watermark_offsets(*place, cached=cached, **said)
+
+    monkeypatch.setattr(client, "Consumer", Strict)
+    monkeypatch.setattr(fetching, "FEED_BYTES_MIN", 10_000)
+    monkeypatch.setattr(fetching, "BUFFER_BYTES", 10_000)
+    topic.put([b"x" * 1_000 for _ in range(200)])
+    reader = opened(system_of(topic))
+    reader.consumer.register(ssp(), Edge.OLDEST)
+    reader.until(lambda: bool(reader.rows), max_bytes=1)
+    end = time.monotonic() + WAIT_S
+    while (lag := reader.consumer.lag(ssp())) is None:
+        assert time.monotonic() < end
+        reader.consumer.poll([])
+    assert (lag, reader.consumer.lag(ssp(), 0)) == (200 - reader.consumer.position(ssp()), 200)
+    reader.until(lambda: len(reader.values) == 200)
+    reader.until(lambda: reader.consumer.lag(ssp()) == 0)
+
+
+def test_a_reader_up_to_an_offset_waits_for_what_is_fetched(topic: Topic, opened: Callable[..., Reader]) -> None:
+    topic.put([b'"a"', b'"b"'])
+    with topic.transaction(abort=True) as producer:
+        topic.put([b'"never"'], producer=producer)
+    consumer = opened(system_of(topic)).consumer
+    consumer.register(ssp(), 0)
+    assert sum(one.frame.height for one in polled_to(consumer, ssp(), 4, 1 << 20) if isinstance(one, Rows)) == 2
+    assert consumer.position(ssp()) == 4, "the mark of the transaction is behind it, too"
+    assert list(polled_to(consumer, ssp(), 9, 1 << 20)) == [], "nothing is waited for that isn't there"
+
+
 def test_max_bytes_bounds_what_is_polled(topic: Topic, opened: Callable[..., Reader]) -> None:
     topic.put([b"x" * 100_000 for _ in range(20)])
     reader = opened(system_of(topic))
@@ -370,7 +406,7 @@ def test_new_partitions_are_noticed(broker: Broker, opened: Callable[..., Reader
     reader = opened(system_of(topic))
     reader.consumer.register(ssp(), Edge.OLDEST)
     topic.add_partitions(3)
-    with pytest.raises(DeploymentError, match="has 3 partitions by now, and the app reads 1"):
+    with pytest.raises(DeploymentError, match="now has 3 partitions, but the app reads 1"):
         reader.until(lambda: False)
 
 

@@ -20,6 +20,7 @@ from headrace.core.errors import (
 from headrace.core.ids import SSP, StreamId
 from headrace.core.readable import readable
 from headrace.systems.base import Consumer, Edge, Ended, Polled, Records
+from headrace.systems.kafka import client
 from headrace.systems.kafka.log_cluster import Cluster
 from headrace.systems.kafka.log_marks import mark_ends
 from headrace.systems.kafka.log_metadata import Metadata
@@ -175,6 +176,30 @@ def test_a_broker_that_goes_away_and_comes_back(away: KfakeServer) -> None:
     admin.seal("s")
     assert payloads(polled_until_ended(consumer)) == [b"a", b"b"]
     consumer.close()
+
+
+def test_no_call_of_the_admin_for_groups_is_made(away: KfakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Strict(admins.AdminClient):  # type: ignore[misc]
+        def list_consumer_group_offsets(self, *_: object, **__: object) -> None:
+            raise AssertionError("if a broker dies meanwhile, librdkafka may end the process")
+
+        alter_consumer_group_offsets = describe_consumer_groups = list_consumer_group_offsets
+
+    monkeypatch.setattr(client, "AdminClient", Strict)
+    admin = KafkaLogSystem(LogOptions(KafkaSettings(away.address))).admin()
+    admin.create("s", 1)
+    admin.report_position(ssp(), "readers", 7)
+    admin.report_position(ssp(), "readers", 8)
+    admin.close()
+    assert admin.reported_positions("s", "readers") == {0: 8}
+    away.stop()
+    with pytest.raises(UnavailableError):
+        admin.reported_positions("s", "readers")
+    admin.report_position(ssp(), "readers", 9)
+    away.start()
+    admin.close()
+    assert admin.reported_positions("s", "readers") == {0: 9}
+    admin.close()
 
 
 # -- seals ---------------------------------------------------------------------------------------------

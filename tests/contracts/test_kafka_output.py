@@ -16,6 +16,7 @@ pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed"
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from chaos.kafka_plain import Plain, create_topic, read_topic
 from chaos.kafka_server import Broker, KfakeServer
 from headrace.core.errors import (
     DataError,
@@ -41,7 +42,6 @@ from headrace.systems.kafka.settings import KafkaSettings
 from headrace.systems.kafka.target import KafkaTarget
 from headrace.systems.kafka.writer_session import WriterSession
 from headrace.testing.contracts import check_target, target_checks
-from kafka_plain import Plain, create_topic, read_topic
 from kafka_writers import finish
 
 EMPTY = pl.DataFrame(schema={"writer": pl.String, "version": pl.Int64, "n": pl.Int64})

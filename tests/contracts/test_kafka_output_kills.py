@@ -13,7 +13,7 @@ from kafka_writers import Storm
 
 def test_nothing_is_lost_or_doubled_when_writers_are_killed_and_wake_late(kfake: KfakeServer) -> None:
     storm = Storm(kfake.address, seed=1)
-    storm.rage(6, (0.02, 0.3))
+    storm.rage(36, (0.02, 0.3))
     assert storm.wrong() == ""
     assert storm.kills > 10
     assert storm.zombies > 3
@@ -24,17 +24,17 @@ def test_nothing_is_lost_or_doubled_when_writers_are_killed_and_wake_late(kfake:
 )
 def test_a_mistake_would_be_found(kfake: KfakeServer, mistake: str) -> None:
     storm = Storm(kfake.address, seed=2, mistake=mistake, writers=2)
-    storm.rage(3, (0.1, 0.4))
+    storm.rage(12, (0.1, 0.4))
     assert "doubled" in storm.wrong()
 
 
 @pytest.mark.slow
 def test_nothing_is_lost_or_doubled_on_a_real_broker(kafka_broker: KafkaServer) -> None:
     storm = Storm(kafka_broker.address, seed=3)
-    storm.rage(60, (0.05, 0.8))
+    storm.rage(60, (0.05, 0.4))
     assert storm.wrong() == ""
-    assert storm.kills > 40
-    assert storm.zombies > 15
+    assert storm.kills > 30
+    assert storm.zombies > 10
 
 
 @pytest.mark.slow
@@ -45,6 +45,6 @@ def test_nothing_is_lost_or_doubled_when_a_real_broker_is_killed_too() -> None:
         pytest.skip(f"{error.message}: {error.hint}")
     with server as broker:
         storm = Storm(broker.address, seed=4)
-        storm.rage(40, (0.2, 0.8), broker)
+        storm.rage(24, (0.2, 0.8), broker)
         assert storm.wrong() == ""
-        assert storm.broker_kills > 1
+        assert storm.broker_kills == 3

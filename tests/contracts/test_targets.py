@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from chaos.postgres_server import PostgresServer
 from headrace.core.secret_options import SecretOptions
 from headrace.core.url import SecretUrl
 from headrace.systems.delta import DeltaSystem
@@ -15,7 +16,6 @@ from headrace.systems.files import FilesSystem
 from headrace.systems.files.place import find_files
 from headrace.systems.sql import SqlSystem
 from headrace.testing.contracts import ContractError, check_target, target_checks
-from postgres_server import PostgresServer
 from servers.moto import ENVIRONMENT, MotoServer
 
 READERS = {"parquet": pl.read_parquet, "jsonl": pl.read_ndjson, "csv": pl.read_csv}

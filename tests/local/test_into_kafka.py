@@ -15,8 +15,8 @@ pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed"
 from confluent_kafka.admin import AdminClient
 
 import headrace as hr
+from chaos.kafka_plain import Plain, create_topic, read_topic
 from chaos.kafka_server import Broker, KfakeServer
-from kafka_plain import Plain, create_topic, read_topic
 
 NUMBERS = 2_000
 KILLS = 3

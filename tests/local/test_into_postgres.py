@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 import headrace as hr
+from chaos.postgres_server import PostgresServer
 from headrace.systems.sql.system import open_sql
-from postgres_server import PostgresServer
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
 

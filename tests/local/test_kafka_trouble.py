@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from in_thread import running
 from kafka_program import ORDERS, order, shop
@@ -64,6 +65,57 @@ def test_a_topic_that_is_deleted_while_the_app_reads_it(
         run.until_failed()
     assert isinstance(run.errors[0], StreamNotFoundError)
     assert orders.name in str(run.errors[0])
+
+
+def again(topic: Topic, kfake: KfakeServer, numbers: range) -> Topic:
+    """The topic, deleted and created again, with other records."""
+    topic.delete()
+    new = Topic(kfake, topic.partitions, name=topic.name)
+    for partition in range(topic.partitions):
+        new.put(map(order, numbers), partition)
+    return new
+
+
+def test_a_topic_that_was_created_again_is_noticed_although_it_is_longer(
+    kfake: KfakeServer, orders: Topic, tmp_path: Path
+) -> None:
+    app = shop(tmp_path, orders.name, orders.brokers)
+    with running(app, tmp_path) as run:
+        orders.put(map(order, range(10)))
+        run.until(lambda: len(run.numbers()) == 10)
+    again(orders, kfake, range(100, 120))
+    app = shop(tmp_path, orders.name, orders.brokers, end={0: 20, 1: 20})
+    said = said_by(app)
+    assert "input 'orders': the stream was deleted and created again: its id was " in said
+    assert "it is read again from its start" in said
+    assert said.endswith("accept the loss: --drop-state orders")
+    app.run(local=True, progress=False, drop_state=["orders"])
+    assert run.numbers() == [*range(10), *sorted([*range(100, 120)] * 2)]
+
+
+def test_a_topic_that_is_created_again_while_the_app_reads_it_is_noticed(
+    kfake: KfakeServer, orders: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "LOOK_S", 0.2)
+    with running(shop(tmp_path, orders.name, orders.brokers), tmp_path) as run:
+        orders.put(map(order, range(10)))
+        run.until(lambda: len(run.numbers()) == 10)
+        again(orders, kfake, range(100, 120))
+        run.until_failed()
+    assert isinstance(run.errors[0], StreamNotFoundError)
+    assert orders.name in str(run.errors[0])
+
+
+def test_a_topic_with_another_number_of_partitions_than_the_output_says(orders: Topic, tmp_path: Path) -> None:
+    app = hr.App("shop", home=tmp_path)
+    system = hr.io.kafka(orders.name, brokers=orders.brokers)
+    hr.streams.create_stream("numbers", 1, {"n": pl.Int64}, home=tmp_path)
+    with hr.streams.StreamWriter("numbers", home=tmp_path) as writer:
+        writer.seal()
+    app.input("numbers", {"n": pl.Int64}).send_to(app.output("copies", partitions=3, system=system))
+    said = said_by(app)
+    assert "is declared with 3 partitions, and has 2" in said
+    assert "hint: leave partitions= out" in said
 
 
 @pytest.mark.parametrize("lost", ["stop", "skip"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,3 +99,18 @@ def test_the_number_of_slots_stays(orders: KinesisStream, tmp_path: Path) -> Non
     assert app(tmp_path).plan().streams["orders"].partitions == 3
     with pytest.raises(HeadraceError, match=r"has had 3 slots since the first run .* declared with slots=4"):
         app(tmp_path, slots=4).run(local=True, progress=False)
+
+
+def test_a_driver_on_another_machine_remembers_the_stream(orders: KinesisStream, tmp_path: Path) -> None:
+    put(orders, 0, 20)
+    with running(app(tmp_path), tmp_path) as run:
+        run.until(lambda: len(run.numbers()) == 20)
+    assert run.errors == []
+    orders.split()  # now there are three open shards, and still two slots
+    shutil.rmtree(tmp_path / "kinesis")
+    assert app(tmp_path).plan().streams["orders"].partitions == 2
+    put(orders, 20, 10)
+    with running(app(tmp_path), tmp_path) as run:
+        run.until(lambda: run.numbers() == list(range(30)))
+    assert run.errors == []
+    assert not (tmp_path / "kinesis").exists()

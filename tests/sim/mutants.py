@@ -7,6 +7,7 @@ import mutants_known
 import mutants_more
 import mutants_of_changes
 import mutants_of_kinesis
+import mutants_of_objects
 import mutants_of_savepoints
 import mutants_of_startpoints
 import mutants_of_the_host
@@ -23,6 +24,7 @@ __all__ = [
     "mutants_more",
     "mutants_of_changes",
     "mutants_of_kinesis",
+    "mutants_of_objects",
     "mutants_of_savepoints",
     "mutants_of_startpoints",
     "mutants_of_the_host",

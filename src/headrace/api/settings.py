@@ -7,6 +7,7 @@ from typing import Literal
 
 from headrace.core.home import DEFAULT_HOME
 from headrace.core.url import SecretUrl
+from headrace.stores.objects.place import ObjectPlace
 from headrace.systems.home_log import home_log
 from headrace.systems.positions import Customs
 from headrace.systems.registry import SystemSpec
@@ -22,6 +23,9 @@ INTERVAL_MS = 1000
 
 DRAIN_TIMEOUT_MS = 30_000
 """How long a drain waits for one call of the app's own code."""
+
+HUNG_AFTER_MS = 600_000
+"""How long one call of the app's own code may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +44,16 @@ class Settings:
     ahead_bytes_max: int = 64 << 20
     restarts_max: int = RESTARTS_MAX
     drain_timeout_ms: int = DRAIN_TIMEOUT_MS
+    hung_after_ms: int = HUNG_AFTER_MS
     grouping: Grouping = "partition"
     internal: SystemSpec | None = None
     state_on_disk: bool = True
     combine: bool = True
     timeline: int = 1
+    snapshots: ObjectPlace | None = None
+    """The object store with the snapshots of the tasks; None: they are in folders under ``home``."""
+    snapshot_after_bytes: int | None = None
+    """How far a changelog grows between two snapshots, in tools that need many of them."""
     startpoints: Customs = ()
     """The kinds of startpoint that the app defines."""
 

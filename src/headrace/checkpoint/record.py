@@ -33,7 +33,6 @@ from 1.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -42,6 +41,7 @@ from msgspec import UNSET, UnsetType
 from headrace.core.errors import FrameError
 from headrace.core.frame import END_VERSION, Bytes
 from headrace.core.ids import Offset
+from headrace.core.records import UNREADABLE
 
 COMMIT_FORMAT = 3
 ABORT_FORMAT = 1
@@ -181,8 +181,7 @@ class AbortRecord(_Body, frozen=True, kw_only=True):
     writer: str
 
 
-@dataclass(frozen=True, slots=True)
-class LocalCheckpoint:
+class LocalCheckpoint(msgspec.Struct, frozen=True):
     """The commit that the local RocksDB corresponds to: it counts, and its frame is at ``offset`` of the changelog.
 
     ``offset`` is that of the commit frame itself, not of the next one. A restart reads this frame first: it holds the
@@ -207,8 +206,7 @@ class LocalCheckpoint:
         return cls(offset, generation, version)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """The body of a change frame: the name of a store, and the change that ``StateStore.apply`` repeats."""
 
     store: str
@@ -261,7 +259,7 @@ def decode_abort(body: Bytes) -> AbortRecord:
 def _decoded(what: str, decoder: msgspec.json.Decoder[_Record], data: Bytes, known: int) -> _Record:
     try:
         record = decoder.decode(data)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise FrameError(f"unreadable {what}: {error}: {bytes(data[:200])!r}") from error
     _check_format(what, record.format, known)
     return record

@@ -54,13 +54,9 @@ def backfill(
     open stay open in the savepoint. Restore it with headrace savepoint restore, then run the app. headrace run
     --backfill does all of that. A command that was interrupted can be repeated: nothing is published twice.
     """
-    from headrace.app import App
-    from headrace.cli.loader import load_app
-    from headrace.core.errors import UsageError
+    from headrace.cli.loader import load_runnable_app
 
-    application = load_app(pipeline, app, arguments or (), arg or ())
-    if not isinstance(application, App):
-        raise UsageError(f"{application!r} only declares an app and can't be run", hint="create it with hr.App(...)")
+    application = load_runnable_app(pipeline, app, arguments or (), arg or ())
     application.backfill(
         until,
         tables=tables_of(from_tables or ()),

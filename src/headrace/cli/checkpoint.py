@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.console import counted, format_bytes, print_json, print_line, print_note, print_table
-from headrace.cli.options import HOME, AsJson, Home, Metadata
+from headrace.cli.options import HOME, AsJson, Home, Metadata, Snapshots
 
 if TYPE_CHECKING:
     from headrace.metadata.store import MetadataStore
@@ -20,10 +20,11 @@ AppOfHome = Annotated[str, typer.Argument(metavar="APP", help="Which app.")]
 
 def list_checkpoints(
     app: Annotated[
-        str | None, typer.Argument(metavar="APP", help="Which app; by default all on the home folder.")
+        str | None, typer.Argument(metavar="APP", help="Which app; by default all in the home folder.")
     ] = None,
     home: Home = HOME,
     metadata: Metadata = None,
+    snapshots: Snapshots = None,
     as_json: AsJson = False,
 ) -> None:
     """List the last checkpoint of each task.
@@ -36,7 +37,7 @@ def list_checkpoints(
 
     with existing_metadata(home, metadata) as store:
         apps = apps_with_checkpoints(home, store) if app is None else [app]
-        found = [checkpoint for each in apps for checkpoint in read_checkpoints(home, store, each)]
+        found = [checkpoint for each in apps for checkpoint in read_checkpoints(home, store, each, snapshots=snapshots)]
         running = _running(store)
     if as_json:
         print_json([_as_data(checkpoint, running) for checkpoint in found])
@@ -51,6 +52,7 @@ def show(
     task: Annotated[str | None, typer.Argument(metavar="TASK", help="Which task, as stage/0; by default all.")] = None,
     home: Home = HOME,
     metadata: Metadata = None,
+    snapshots: Snapshots = None,
     as_json: AsJson = False,
 ) -> None:
     """Show everything about the last checkpoint of an app's tasks.
@@ -62,7 +64,7 @@ def show(
     from headrace.runners.checkpoints import read_checkpoints
 
     with existing_metadata(home, metadata) as store:
-        found = read_checkpoints(home, store, app, task)
+        found = read_checkpoints(home, store, app, task, snapshots)
         running = _running(store)
     if as_json:
         print_json([_as_data(checkpoint, running) for checkpoint in found])
@@ -129,6 +131,8 @@ def _print_list(found: Sequence[TaskCheckpoint], running: Running) -> None:
     for one in found:
         if one.problem is not None:
             print_note(f"{one.app} {one.task}: {one.problem}")
+    for app, problem in sorted({(one.app, one.store_problem) for one in found if one.store_problem is not None}):
+        print_note(f"{app}: snapshots in the object store aren't counted: {problem}")
 
 
 def _version(checkpoint: TaskCheckpoint) -> str:
@@ -151,10 +155,13 @@ def _print_one(one: TaskCheckpoint, running: Running) -> None:
     print_line(f"  changelog    {one.changelog}, {format_bytes(one.changelog_bytes)}{waiting}")
     print_line(f"  local state  {format_bytes(one.state_bytes)}")
     for snapshot in one.snapshots:
+        place = ", in the object store" if snapshot.stored else ""
         print_line(
             f"  snapshot     version {snapshot.version} of generation {snapshot.generation}, "
-            f"offset {snapshot.offset}, {format_bytes(snapshot.bytes)}"
+            f"offset {snapshot.offset}, {format_bytes(snapshot.bytes)}{place}"
         )
+    if one.store_problem is not None:
+        print_line(f"  snapshots in the object store aren't shown: {one.store_problem}")
     for position in one.inputs:
         where = "its oldest frame" if position.offset is None else f"offset {position.offset:,}"
         behind = "" if position.lag is None else f", {format_bytes(position.lag)} behind the end"

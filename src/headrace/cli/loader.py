@@ -20,6 +20,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from headrace.api.app import Declarations
+from headrace.app import App
 from headrace.cli.factory import arguments_for, described
 from headrace.core.errors import HeadraceError, UsageError, UserFunctionError
 
@@ -61,6 +62,16 @@ def load_app(
             f"{place} has {len(apps)} apps: {', '.join(sorted(apps))}", hint=f"select one: --app {min(apps)}"
         )
     return next(iter(apps.values()))
+
+
+def load_runnable_app(
+    target: str | Path, name: str | None = None, arguments: Sequence[str] = (), values: Sequence[str] = ()
+) -> App:
+    """Return the app as ``load_app`` does. Raises ``UsageError`` for one that can be planned, but not run."""
+    found = load_app(target, name, arguments, values)
+    if not isinstance(found, App):
+        raise UsageError(f"{found!r} only declares an app, so it can't be run", hint="create it with hr.App(...)")
+    return found
 
 
 def find_apps(module: ModuleType) -> dict[str, Declarations]:

@@ -53,7 +53,7 @@ checkpoints = typer.Typer(no_args_is_help=True, help="Look at what tasks have co
 startpoints = typer.Typer(no_args_is_help=True, help="Move where an app reads its inputs from.")
 tables = typer.Typer(no_args_is_help=True, help="Read the tables of a running app.")
 savepoints = typer.Typer(no_args_is_help=True, help="Take, restore and move copies of an app and its state.")
-streams = typer.Typer(no_args_is_help=True, help="Create, write, read and seal streams of the embedded log.")
+streams = typer.Typer(no_args_is_help=True, help="Create, write, read and seal streams.")
 
 
 def version(as_json: AsJson = False) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from headrace.core.home import DEFAULT_HOME, HOME_VARIABLE, METADATA_VARIABLE, metadata_url_of
 from headrace.core.url import SecretUrl
+from headrace.stores.objects.place import ObjectPlace, snapshots_of
 
 Home = Annotated[
     Path,
@@ -31,15 +32,40 @@ Metadata = Annotated[
         envvar=METADATA_VARIABLE,
         metavar="URL",
         parser=metadata_url_of,
-        help="The PostgreSQL database that keeps the metadata; by default it is in the home folder. A password is "
-        "better given by the environment variable.",
+        help="The PostgreSQL database that keeps the metadata; by default it is in the home folder. Put a "
+        "password into the environment variable instead.",
+        show_default=False,
+    ),
+]
+
+Snapshots = Annotated[
+    ObjectPlace | None,
+    typer.Option(
+        "--snapshots",
+        metavar="URL",
+        parser=snapshots_of,
+        help="The object store with the snapshots, if it isn't the one that the app was started with.",
         show_default=False,
     ),
 ]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
-StreamName = Annotated[str, typer.Argument(metavar="NAME", help="The stream, as NAME or SYSTEM.NAME.")]
+StreamName = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="The stream, as NAME or SYSTEM.NAME. NAME alone is in the embedded log, or with --app in "
+        "the app's own system.",
+    ),
+]
+
+OfApp = Annotated[
+    str | None,
+    typer.Option(
+        "--app", metavar="APP", help="Use the names that this app uses, and look where it keeps its own streams."
+    ),
+]
 
 Schema = Annotated[
     str | None,

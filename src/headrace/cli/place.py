@@ -1,6 +1,7 @@
-"""Resolve ``--home`` and the name of a stream on the command line to a system and a stream in it.
+"""Resolve the name of a stream on the command line to a system and a stream in it.
 
-Only streams of the embedded log can be named. Other systems need settings, which an app declares.
+``NAME`` is a stream of the embedded log, and so is ``log.NAME``. Other systems are those that apps have recorded in the
+metadata store when they were started; ``--app`` says whose.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.cli.console import counted, format_bytes
 from headrace.core.errors import UsageError
 from headrace.core.ids import SSP, StreamId, check_id
-from headrace.streams.place import open_log, require_stream
+from headrace.core.url import SecretUrl
+from headrace.streams.place import require_stream
 from headrace.systems.base import Admin, StreamInfo, System
-from headrace.systems.home_log import LOG
+from headrace.systems.home_log import LOG, home_log
+from headrace.systems.registry import SystemSpec, offsets_are_bytes, open_system
 
 _SYSTEM = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
@@ -23,6 +27,7 @@ class Place:
     """A stream that the command line names, and its system. The stream need not exist."""
 
     stream: StreamId
+    spec: SystemSpec
     system: System
     home: Path
 
@@ -49,14 +54,38 @@ class Place:
             raise UsageError(f"{self.stream} has no partition {partition}, only 0 to {info.partitions - 1}")
         return info
 
+    def size(self, offsets: int) -> int | None:
+        """How many bytes so many offsets are; None where they count frames."""
+        return offsets if offsets_are_bytes(self.spec) else None
 
-def locate(text: str, home: Path) -> Place:
-    """Return the stream that ``NAME`` or ``SYSTEM.NAME`` refers to."""
+    def amount(self, offsets: int) -> str:
+        """The same for people."""
+        return format_bytes(offsets) if offsets_are_bytes(self.spec) else counted(offsets, "frame")
+
+
+def locate(text: str, home: Path, metadata: SecretUrl | None = None, app: str | None = None) -> Place:
+    """Return the stream that ``NAME`` or ``SYSTEM.NAME`` refers to.
+
+    With ``app``, ``NAME`` is a stream of the system that has the app's own streams.
+    """
     system, dot, name = text.partition(".")
-    if dot and system != LOG and _SYSTEM.fullmatch(system):
-        raise UsageError(
-            f"commands know no system {system!r}, only {LOG!r}",
-            hint=f"if {text!r} is the name of a stream of the log, write {LOG}.{text}",
-        )
-    stream = StreamId(LOG, check_id("stream", name if dot and system == LOG else text))
-    return Place(stream, open_log(home), home)
+    if not dot or not _SYSTEM.fullmatch(system):
+        system, name = "", text
+    if app is None and system in ("", LOG):
+        return place_in(home_log(home), name, home)
+    from headrace.metadata.opening import existing_metadata
+    from headrace.runners.app_systems import system_called
+
+    with existing_metadata(home, metadata) as store:
+        try:
+            spec = system_called(store, home, system, app)
+        except UsageError as error:
+            if app is None:
+                error.hint = f"{error.hint}; if {text!r} is the name of a stream of the log, write {LOG}.{text}"
+            raise
+    return place_in(spec, name, home)
+
+
+def place_in(spec: SystemSpec, name: str, home: Path) -> Place:
+    """A stream of a system."""
+    return Place(StreamId(spec.name, check_id("stream", name)), spec, open_system(spec), home)

@@ -55,6 +55,24 @@ def run(
     savepoint: Annotated[
         str, typer.Option("--savepoint", metavar="NAME", help="Take a savepoint at the end, before the app drains.")
     ] = "",
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST[:PORT]",
+            help="The address at which the driver listens for containers and commands. By default only this machine "
+            "can reach it; on a cluster, it listens where Spark's driver does. Also HEADRACE_LISTEN.",
+        ),
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            "--advertise",
+            metavar="HOST[:PORT]",
+            help="The address at which containers and commands reach the driver, if it isn't the one it listens on: "
+            "for a pod, or behind NAT. Also HEADRACE_ADVERTISE.",
+        ),
+    ] = None,
     batch: Annotated[
         bool, typer.Option("--batch", help="Run it as one Spark job over all that its inputs hold, without containers.")
     ] = False,
@@ -84,24 +102,22 @@ def run(
     If the app has changed since its last run, headrace plan shows what that means for its state.
     Log lines go to stderr; --log-level and --log-format (see headrace --help) choose them.
     """
-    from headrace.app import App
-    from headrace.cli.loader import load_app
+    from headrace.cli.loader import load_runnable_app
     from headrace.core.errors import UsageError
 
     settings = parse_conf(conf or ())
     if local and (master or containers or settings):
         raise UsageError("--local runs without Spark, so --master, --containers and --conf have no effect")
-    if batch and (local or containers or stage or savepoint):
+    if batch and (local or containers or stage or savepoint or listen or advertise):
         raise UsageError(
-            "--batch runs one Spark job without containers, so --local, --containers, --stage and --savepoint don't fit"
+            "--batch runs one Spark job without containers, so --local, --containers, --stage, --savepoint, --listen "
+            "and --advertise have no effect"
         )
     if not batch and (again or (until and not backfill)):
         raise UsageError("--until and --again are for batch jobs", hint="add --batch")
     if from_tables and not backfill:
         raise UsageError("--from-tables is the history for a backfill", hint="add --backfill and --until TIME")
-    application = load_app(pipeline, app, arguments or (), arg or ())
-    if not isinstance(application, App):
-        raise UsageError(f"{application!r} only declares an app and can't be run", hint="create it with hr.App(...)")
+    application = load_runnable_app(pipeline, app, arguments or (), arg or ())
     application.run(
         master=master,
         containers=containers,
@@ -112,6 +128,8 @@ def run(
         drop_state=drop_state or (),
         rename=renames(rename or ()),
         savepoint=savepoint,
+        listen=listen,
+        advertise=advertise,
         batch=batch,
         until=until,
         again=again,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.console import counted, format_bytes, print_json, print_line, print_note, print_table
-from headrace.cli.options import HOME, AsJson, Home, Metadata
+from headrace.cli.options import HOME, AsJson, Home, Metadata, Snapshots
 
 if TYPE_CHECKING:
     from headrace.metadata.timelines import Timeline
@@ -221,6 +221,7 @@ def timelines(
     ] = None,
     home: Home = HOME,
     metadata: Metadata = None,
+    snapshots: Snapshots = None,
     as_json: AsJson = False,
 ) -> None:
     """List the timelines of an app: each restore begins one, and those before stay until they are deleted."""
@@ -231,7 +232,7 @@ def timelines(
     if remove is not None:
         writable = open_metadata(home, metadata)
         try:
-            delete_timeline(home, app, writable, remove)
+            delete_timeline(home, app, writable, remove, snapshots)
         finally:
             writable.close()
         print_note(f"deleted timeline {remove} of {app}")

@@ -60,7 +60,7 @@ def ask(metadata: MetadataStore, app: str | None) -> list[AppStatus]:
 
     Raises ``UnavailableError`` if ``app`` is given and has never run there.
     """
-    from headrace.core.errors import UnavailableError
+    from headrace.core.errors import ProtocolError, UnavailableError, UsageError
     from headrace.runners.coordination.endings import ended, unreachable
     from headrace.runners.coordination.runs import find_all
 
@@ -79,6 +79,10 @@ def ask(metadata: MetadataStore, app: str | None) -> list[AppStatus]:
         try:
             found.append(client.status())
         except UnavailableError as error:
+            found.append(unreachable(address, error))
+        except (UsageError, ProtocolError) as error:  # somebody else answers at its address, as seen from here
+            if address.machine.is_here:
+                raise
             found.append(unreachable(address, error))
         finally:
             client.close()

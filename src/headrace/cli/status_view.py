@@ -21,6 +21,7 @@ _OLD_CHECKPOINT_MS = 60_000
 _STATE_STYLES = {
     "running": "green",
     "lost": "red",
+    "hung": "red",
     "failed": "red",
     "draining": "yellow",
     "blocked": "yellow",

@@ -12,12 +12,12 @@ the caller adds where.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 
 import msgspec
 
 from headrace.core.errors import FrameError
+from headrace.core.records import UNREADABLE
 
 HEADER = struct.Struct(">biiqq")
 HEADER_SIZE = HEADER.size
@@ -48,8 +48,7 @@ class Kind(IntEnum):
 _KINDS = {int(kind): kind for kind in Kind}
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(msgspec.Struct, frozen=True):
     """Who wrote a frame, in which generation, and for which checkpoint version.
 
     ``seq`` numbers the frames that the producer has written to the partition.
@@ -165,7 +164,7 @@ def decode_control(kind: Kind, body: Bytes) -> ControlMessage:
         raise FrameError(f"a frame of kind {kind.name} carries no control message")
     try:
         message = decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise FrameError(f"unreadable {kind.name} message: {error}: {bytes(body[:200])!r}") from error
     if message.version != CONTROL_VERSION:
         raise FrameError(

@@ -1,10 +1,13 @@
-"""Ids of streams, partitions and tasks, and offsets. Ids are immutable, ordered and printable."""
+"""Ids of streams, partitions and tasks, and offsets. Ids are immutable, ordered and printable.
+
+They are structs of msgspec: every envelope is looked up by them, and these are hashed and compared without any Python.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+import msgspec
 from typing_extensions import override
 
 from headrace.core.errors import DeclarationError
@@ -25,8 +28,7 @@ def check_id(what: str, text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class StreamId:
+class StreamId(msgspec.Struct, frozen=True, order=True, cache_hash=True):
     """A stream of a system, written ``system.name``."""
 
     system: str
@@ -43,17 +45,11 @@ class StreamId:
         return cls(system, name) if dot else cls(default_system, text)
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class SSP:
+class SSP(msgspec.Struct, frozen=True, order=True, cache_hash=True):
     """System, stream, partition: the unit within which messages have an order and offsets."""
 
     stream: StreamId
     partition: int
-
-    @override
-    def __hash__(self) -> int:
-        # Called for every envelope. The generated method would call the hash of StreamId, which is Python too.
-        return hash((self.stream.name, self.partition))
 
     @override
     def __str__(self) -> str:
@@ -65,8 +61,7 @@ class SSP:
         return cls(StreamId.parse(stream), partition)
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class TaskName:
+class TaskName(msgspec.Struct, frozen=True, order=True, cache_hash=True):
     """A task: one stage on one partition group, written ``<stage>/<n>``."""
 
     stage: str

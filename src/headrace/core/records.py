@@ -9,6 +9,10 @@ import msgspec
 
 from headrace.core.errors import DataError
 
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that aren't what was expected: its own errors, and two of Python's, for text that isn't
+UTF-8 and for JSON that is nested too deeply."""
+
 
 class _Record(Protocol):
     @property
@@ -27,7 +31,7 @@ def decode_record(
     """
     try:
         record = decoder.decode(data)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise DataError(f"{what} is unreadable: {error}: {data[:200]!r}") from error
     if record.format != known:
         raise DataError(

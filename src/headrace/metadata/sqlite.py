@@ -27,6 +27,7 @@ from headrace.core.errors import (
     UnavailableError,
 )
 from headrace.core.log import logger
+from headrace.core.private_folder import make_private_folder
 from headrace.metadata.store import Change, Delete, Entry, MetadataStore, Version, check_changes
 
 FORMAT = 1
@@ -205,7 +206,7 @@ def _create(path: Path) -> None:
     """
     if path.exists():
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     try:
         # The addresses of running apps have tokens in them. SQLite gives its other files the same mode.

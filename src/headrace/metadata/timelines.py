@@ -16,7 +16,7 @@ from headrace.core.errors import UnavailableError, UsageError
 from headrace.core.records import decode_record
 from headrace.metadata.store import Entry, MetadataStore
 
-FORMAT = 1
+FORMAT = 2
 NAMESPACE = "timelines"
 FIRST = 1
 """The timeline that an app begins in. It isn't recorded until there is another one."""
@@ -30,7 +30,8 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     ``before`` was the current timeline. ``version`` is the one with which its tasks begin: no task of the app has
     committed a higher one. ``spoken``: a timeline whose ``outputs`` were silent has caught up, and writes them.
-    ``partitions`` are the streams whose partition counts it changed, each with the new one.
+    ``partitions`` are the streams whose partition counts it changed, each with the new one. ``system`` is the name of
+    the system of its intermediate streams.
     """
 
     number: int
@@ -43,6 +44,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     outputs: Outputs = "again"
     spoken: bool = False
     partitions: Mapping[str, int] = {}
+    system: str
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

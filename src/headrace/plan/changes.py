@@ -12,7 +12,7 @@ from enum import Enum
 
 from headrace.core.errors import PlanError, UsageError
 from headrace.plan.heritage import Consent, Heritage
-from headrace.plan.inventory import Inventory, Part, PartKind, StageRecord
+from headrace.plan.inventory import IDENTITY, Inventory, Part, PartKind, StageRecord
 
 _NAMES: Mapping[PartKind, str] = {
     "input": "input",
@@ -219,8 +219,11 @@ def _weighed(old: Part, part: Part, change: Callable[..., Change]) -> Change:
 
 def _differences(old: Part, new: Part) -> Iterator[str]:
     fixed = dict.fromkeys([*old.fixed, *new.fixed])
-    if "tables" in fixed:  # its own rule: see Heritage
-        del fixed["tables"]
+    fixed.pop("tables", None)  # its own rule: see Heritage
+    fixed.pop(IDENTITY, None)
+    before, now = old.fixed.get(IDENTITY), new.fixed.get(IDENTITY)
+    if before and now and before != now:
+        yield f"the stream was deleted and created again: its id was {before}, and is now {now}"
     for name in fixed:
         before, now = old.fixed.get(name), new.fixed.get(name)
         if before != now:

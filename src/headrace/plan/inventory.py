@@ -29,6 +29,8 @@ FORMAT = 2
 PartKind = Literal["input", "side input", "stream", "output", "target", "table", "step"]
 """A *stream* is an intermediate one; a *target* is an output whose committed rows wait in an outbox."""
 
+IDENTITY = "identity"
+"""In ``Part.fixed`` of an input: which stream of that name it is."""
 _PARTIAL = " of its partial results"
 
 
@@ -182,6 +184,8 @@ def _streams(plan: Plan, stage: StagePlan) -> Iterator[Part]:
         else:
             tables = [table for table in stage.tables if id_ in graph.tables[table].side_inputs]
             fixed = {"stream": str(spec.stream)}
+            if plan.streams[id_].identity:
+                fixed[IDENTITY] = plan.streams[id_].identity
             if tables:
                 fixed["tables"] = ", ".join(tables)
             yield Part(

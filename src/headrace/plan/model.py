@@ -20,6 +20,8 @@ class StreamPlan:
     readers: tuple[str, ...]
     added: frozenset[str] = frozenset()
     """Columns that were added to it, so that older frames lack them."""
+    identity: str = ""
+    """Tells it from a later stream of the same name; empty if the system has no such ids."""
 
     def ssps(self) -> tuple[SSP, ...]:
         """Its partitions, in order."""

@@ -74,6 +74,7 @@ def _streams(
             writers=tuple(stage.name for stage in stages if id_ in stage.outputs),
             readers=tuple(stage.name for stage in stages if id_ in (*stage.inputs, *stage.side_inputs)),
             added=frozenset() if (info := facts.get(id_)) is None else info.added,
+            identity="" if info is None else info.identity,
         )
         for id_ in sorted(graph.streams)
     }

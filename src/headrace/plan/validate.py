@@ -56,11 +56,16 @@ def check_facts(graph: Graph, facts: Facts) -> None:
         if info.partitions < 1:
             raise PlanError(f"{_the(spec)} has {info.partitions} partitions", hint="a stream needs one at least")
         if spec.role is not Role.INTERMEDIATE and spec.partitions not in (None, info.partitions):
-            raise PlanError(
-                f"{_the(spec)} is declared with {spec.partitions} partitions, and has {info.partitions}",
-                hint="leave partitions= out: the existing stream decides",
-            )
+            raise other_count(spec, info.partitions)
         _check_columns(spec, facts)
+
+
+def other_count(spec: StreamSpec, found: int) -> PlanError:
+    """The error for a stream that has another number of partitions than the app declares."""
+    return PlanError(
+        f"{_the(spec)} is declared with {spec.partitions} partitions, and has {found}",
+        hint="leave partitions= out: the existing stream decides",
+    )
 
 
 # -- the graph ----------------------------------------------------------------------------------------

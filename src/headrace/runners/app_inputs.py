@@ -7,8 +7,9 @@ doesn't run, and whose program they don't have.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from pathlib import Path
 
 import msgspec
 
@@ -18,27 +19,26 @@ from headrace.core.ids import SSP, StreamId, TaskName
 from headrace.core.records import decode_record
 from headrace.metadata.store import Change, Delete, MetadataStore, Put
 from headrace.plan.model import Plan, StagePlan
+from headrace.runners.app_systems import latest_systems
 from headrace.runtime.naming import changelog_name
 from headrace.systems.positions import Customs
 from headrace.systems.registry import SystemSpec
 
-FORMAT = 1
+FORMAT = 2
 _MOST_ATTEMPTS = 10
 
 
 class AppInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """An input of a stage. ``kept_as`` is the name under which its tasks keep their positions in it.
 
-    ``stream`` is the stream as ``system.name``. ``root`` is the folder of the embedded log that holds it; None for
-    other systems. ``tasks``: these tasks of the stage read all of it; None: task n reads partition n.
+    ``stream`` is the stream as ``system.name``. ``tasks``: these tasks of the stage read all of it; None: task n reads
+    partition n.
     """
 
     id: str
     stage: str
     kept_as: str
     stream: str
-    system: str
-    root: str | None
     partitions: int
     tasks: tuple[int, ...] | None
     side: bool
@@ -73,7 +73,10 @@ _DECODER = msgspec.json.Decoder(_StageInputs)
 
 @dataclass(frozen=True, slots=True)
 class AppInputs:
-    """All inputs of an app. ``systems`` and ``customs`` are known only of an app that was declared here."""
+    """All inputs of an app. ``systems`` has those systems, by name, that can be opened here.
+
+    ``customs`` are known only of an app that was declared here.
+    """
 
     app: str
     inputs: tuple[AppInput, ...]
@@ -104,16 +107,16 @@ class AppInputs:
             found = [one for one in self.inputs if matches(one)]
             if found:
                 return found
-        plain = name.removeprefix("log.")
+        meant = {name, name.partition(".")[2]}  # with the name of its system, or without
         ids = sorted({one.id for one in self.inputs})
-        if plain in self.inner or plain.endswith("-changelog"):
-            kind = "changelog" if plain.endswith("-changelog") else "intermediate stream"
+        if meant & self.inner or name.endswith("-changelog"):
+            kind = "changelog" if name.endswith("-changelog") else "intermediate stream"
             raise UsageError(
                 f"{name!r} is {'a' if kind == 'changelog' else 'an'} {kind} of app {self.app!r}: its positions belong "
                 "to the exactly-once protocol and can't be moved",
                 hint=f"move an input instead: {', '.join(ids)}; to go back with all state, restore a savepoint",
             )
-        if plain in self.outputs:
+        if meant & self.outputs:
             raise UsageError(
                 f"{name!r} is an output of app {self.app!r}: the app doesn't read it",
                 hint=f"its inputs: {', '.join(ids)}",
@@ -126,24 +129,16 @@ class AppInputs:
 
     def system(self, one: AppInput) -> SystemSpec | None:
         """The system that holds an input; None if it isn't known here."""
-        if one.id in self.systems:
-            return self.systems[one.id]
-        return None if one.root is None else SystemSpec(one.system, "log", {"root": one.root})
+        return self.systems.get(StreamId.parse(one.stream).system)
 
 
 def inputs_of(plan: Plan) -> AppInputs:
     """What the app reads by this plan."""
     records = {stage.name: _record(plan, stage) for stage in plan.stages}
     sources = [spec for spec in plan.graph.streams.values() if spec.role in (Role.SOURCE, Role.SIDE_INPUT)]
-    found = _together(plan.graph.app, records.values())
-    return AppInputs(
-        app=found.app,
-        inputs=found.inputs,
-        inner=found.inner,
-        outputs=found.outputs,
-        timed=found.timed,
-        kinds=found.kinds,
-        systems={spec.id: spec.system for spec in sources},
+    return replace(
+        _together(plan.graph.app, records.values()),
+        systems={spec.system.name: spec.system for spec in sources},
         customs=plan.graph.settings.startpoints,
         declared=True,
     )
@@ -170,14 +165,15 @@ def record_inputs(metadata: MetadataStore, plan: Plan, stages: Sequence[str] = (
     )
 
 
-def recorded_inputs(metadata: MetadataStore, app: str) -> AppInputs | None:
-    """What the app read when it was started last; None if it never was."""
+def recorded_inputs(metadata: MetadataStore, app: str, home: Path) -> AppInputs | None:
+    """What the app, which has this home, read when it was started last; None if it never was."""
     entries = metadata.scan(_namespace(app))
     records = []
     for stage, entry in entries.items():
         what = f"the record of the inputs of stage {stage!r} of app {app!r}"
         records.append(decode_record(_DECODER, entry.value, what, FORMAT))
-    return _together(app, records) if records else None
+    used = latest_systems(metadata, app)
+    return replace(_together(app, records), systems={} if used is None else used.specs(home)) if records else None
 
 
 def _namespace(app: str) -> str:
@@ -214,14 +210,11 @@ def _input(plan: Plan, stage: StagePlan, id_: str) -> AppInput:
     ssps = set(stream.ssps())
     reading = {task.name.number: ssps & set(task.inputs) for task in stage.tasks}
     one_each = all(reading[n] <= {SSP(stream.spec.stream, n)} for n in reading)
-    root = stream.spec.system.options.get("root") if stream.spec.system.kind == "log" else None
     return AppInput(
         id=id_,
         stage=stage.name,
         kept_as=stage.kept_as.get(id_, str(stream.spec.stream)),
         stream=str(stream.spec.stream),
-        system=stream.spec.system.name,
-        root=None if root is None else str(root),
         partitions=stream.partitions,
         tasks=None if one_each else tuple(n for n in sorted(reading) if reading[n]),
         side=id_ in stage.side_inputs,

@@ -14,6 +14,7 @@ from headrace.core.ids import SSP, Offset
 from headrace.core.moment import parse_moment, utc_text
 from headrace.plan.model import Plan, StreamPlan
 from headrace.runtime.connections import Connections
+from headrace.systems.base import StreamInfo
 from headrace.systems.registry import keeps_rows
 
 NOW = "now"
@@ -72,10 +73,10 @@ def ends_of(plan: Plan, until: Until | None, given: frozenset[str] = frozenset()
 
     ``given`` are inputs that are DataFrames. Raises ``PlanError`` for an input that doesn't end, if ``until`` is None.
     """
-    _check_named(plan, until, given)
     connections = Connections()
     ends: dict[SSP, Offset] = {}
     try:
+        _check_named(connections, plan, until, given)
         for stream in plan.streams.values():
             spec = stream.spec
             if spec.role in (Role.SOURCE, Role.SIDE_INPUT) and spec.id not in given:
@@ -89,12 +90,11 @@ def _ends_of(connections: Connections, stream: StreamPlan, until: Until | None) 
     spec = stream.spec
     admin = connections.admin(spec.system)
     info = admin.describe(spec.stream.name)
-    if keeps_rows(spec.system) and not (info is not None and info.until_offset):
-        if spec.slots or info is None or not (info.bounded or info.until_caught_up):
+    if keeps_rows(spec.system):
+        if _ends_by_itself(stream, info):
+            return {}
+        if info is None or not info.until_offset:
             raise _unbounded(stream, "headrace run without --batch reads it")
-        return {}
-    if info is not None and info.bounded and keeps_rows(spec.system):
-        return {}
     extents = admin.extents(spec.stream.name)
     if until is None and not all(extent.sealed for extent in extents):
         raise _unbounded(stream, "say up to where to read it: --until now, or --until 2026-01-31T12:00Z")
@@ -112,14 +112,22 @@ def _ends_of(connections: Connections, stream: StreamPlan, until: Until | None) 
     return ends
 
 
-def _check_named(plan: Plan, until: Until | None, given: frozenset[str]) -> None:
+def _ends_by_itself(stream: StreamPlan, info: StreamInfo | None) -> bool:
+    """Whether a run reads an input to its end, so that nothing has to say where that is."""
+    if info is None or stream.spec.slots or not keeps_rows(stream.spec.system):
+        return False
+    return info.bounded or (info.until_caught_up and not info.until_offset)
+
+
+def _check_named(connections: Connections, plan: Plan, until: Until | None, given: frozenset[str]) -> None:
     """Raise ``UsageError`` for an offset of what isn't a partition of an input, or doesn't have offsets."""
     for input_, number in until.offsets if until is not None else ():
         stream = plan.streams.get(input_)
         if stream is None or stream.spec.role not in (Role.SOURCE, Role.SIDE_INPUT):
             known = sorted(s.id for s in plan.graph.streams.values() if s.role in (Role.SOURCE, Role.SIDE_INPUT))
             raise UsageError(f"until= names {input_!r}, which is no input", hint=f"there are {', '.join(known)}")
-        if input_ in given or stream.spec.system.kind == "files":
+        info = connections.admin(stream.spec.system).describe(stream.spec.stream.name)
+        if input_ in given or _ends_by_itself(stream, info):
             raise UsageError(f"until= names input {input_!r}, which is read to its end", hint="leave it out")
         if number >= stream.partitions:
             raise UsageError(

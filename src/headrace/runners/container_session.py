@@ -11,10 +11,16 @@ import resource
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
+import msgspec
+
+from headrace.checkpoint.founding import Cut
 from headrace.core.clock import WallClock
 from headrace.core.ids import TaskName
 from headrace.core.log import logger
@@ -24,9 +30,10 @@ from headrace.runners.coordination.startpoint_messages import OutcomeReport
 from headrace.runners.holdups import Standstill, held_by_run_loop
 from headrace.runners.reporting import task_status
 from headrace.runners.tables.answering import TableAnswers
-from headrace.runtime.at_work import AtWork, Work
+from headrace.runtime.at_work import AtWork, Movement, Work
 from headrace.runtime.container import Container
 from headrace.runtime.host.task_host import TaskHost
+from headrace.runtime.operators.user_code.source_line import in_debugger, line_now
 from headrace.systems.startpoint import Grant, Outcome
 
 _log = logger(__name__)
@@ -67,8 +74,17 @@ class SessionThread(Protocol):
 class ContainerSession:
     """A registered container. ``open`` creates its tasks, ``run`` runs them, ``finish`` reports those that are over."""
 
-    def __init__(self, link: CoordinatorLink, container: int = 0, attempt: int = 0) -> None:
-        """Register with the coordinator. ``assignment`` says which tasks to run; there may be none."""
+    def __init__(
+        self,
+        link: CoordinatorLink,
+        container: int = 0,
+        attempt: int = 0,
+        left: Mapping[str, messages.LastWords] = MappingProxyType({}),
+    ) -> None:
+        """Register with the coordinator. ``assignment`` says which tasks to run; there may be none.
+
+        ``left`` is what incarnations have left behind here.
+        """
         self._link = link
         self.number = container
         self._clock = WallClock()
@@ -80,6 +96,7 @@ class ContainerSession:
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 incarnation=self.incarnation,
+                left=dict(left),
             )
         )
         tasks = " ".join(grant.name for grant in self.assignment.tasks)
@@ -90,7 +107,13 @@ class ContainerSession:
         self._observed_ms = self._clock.monotonic_ms()
         self._still = Standstill()
         self._at_work = AtWork()
+        self._movement = Movement()
+        self._runs_in = 0
+        """The thread of the run loop."""
         self._wants_shutdown = False
+        self._cut: str | None = None
+        """The id of the cut that is ordered, and whether the container can't take part in it."""
+        self._apart = False
         self._shards: list[list[dict[str, str]]] = []
         self.has_news = False
         """The coordinator should get the latest snapshot at once: tasks wait for what follows from it."""
@@ -130,6 +153,7 @@ class ContainerSession:
             if observed is not None:
                 observed()
 
+        self._runs_in = threading.get_ident()
         self._container.run(observe)
         if self._lost is not None:
             raise self._lost
@@ -150,7 +174,10 @@ class ContainerSession:
         now = self._clock.monotonic_ms()
         with self._lock:
             statuses, observed_ms, wants_shutdown = self._statuses, self._observed_ms, self._wants_shutdown
-        statuses = held_by_run_loop(statuses, self._at_work.now, now, observed_ms, self._clock.now_ms())
+        if self._apart and (cut := self._cut) is not None:
+            mark = messages.CutStatus(id=cut, state="apart")
+            statuses = [msgspec.structs.replace(status, cut=mark) for status in statuses]
+        statuses = self._with_holdup(statuses, now, observed_ms)
         return messages.Heartbeat(
             container=self.number,
             incarnation=self.incarnation,
@@ -163,7 +190,7 @@ class ContainerSession:
 
     def obey(self, orders: messages.Orders) -> None:
         """Stop or drain the container, or restart tasks of it, if the coordinator ordered that."""
-        self._container.cut(orders.cut)
+        self._take_part(orders.cut)
         self._container.direct(
             {TaskName.parse(task): (one.generation, one.number, one.slots) for task, one in orders.slots.items()}
         )
@@ -172,6 +199,16 @@ class ContainerSession:
             self._container.stop()
         elif orders.drain:
             self._container.drain()
+
+    def _take_part(self, cut: Cut | None) -> None:
+        """Take part in this cut, but not if its folder isn't here: it is on another machine, and isn't to be made here.
+
+        That is decided when the cut is ordered. Later the folder gets its name.
+        """
+        if cut is None or cut.id != self._cut:
+            self._cut = None if cut is None else cut.id
+            self._apart = cut is not None and not Path(cut.folder).is_dir()
+        self._container.cut(None if self._apart else cut)
 
     @property
     def calling(self) -> bool:
@@ -189,6 +226,14 @@ class ContainerSession:
         self._container.stop()
 
     # -- inside
+
+    def _with_holdup(
+        self, statuses: Sequence[messages.TaskStatus], now: float, observed_ms: float
+    ) -> list[messages.TaskStatus]:
+        work = self._at_work.now
+        moved_ms = None if work is None else now if in_debugger(self._runs_in) else self._movement.moved_ms(work, now)
+        line = partial(line_now, self._runs_in)
+        return held_by_run_loop(statuses, work, now, observed_ms, self._clock.now_ms(), line, moved_ms)
 
     def _take_snapshot(self, hosts: Sequence[TaskHost]) -> None:
         now, epoch_ms = self._clock.monotonic_ms(), self._clock.now_ms()

@@ -13,18 +13,22 @@ import msgspec
 
 from headrace.core.clock import WallClock
 from headrace.core.errors import HeadraceError, InfrastructureError, UsageError
+from headrace.metadata.places import Places
 from headrace.metadata.store import MetadataStore
 from headrace.metadata.timelines import Timelines
 from headrace.plan.model import Plan
 from headrace.runners.app_inputs import inputs_of, record_inputs
 from headrace.runners.committed import committed_in
 from headrace.runners.container_session import SessionThread
+from headrace.runners.coordination.endpoint import ON_THIS_MACHINE, Endpoint
 from headrace.runners.coordination.ledger import Ledger
+from headrace.runners.coordination.long_calls import CallLimits
 from headrace.runners.coordination.publication import LifeSign, publish
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.coordination.silence import Silence, SilenceThread
 from headrace.runners.coordination.slot_book import SlotBook
-from headrace.runners.last_words import clear, folder_of, take
+from headrace.runners.last_words import clear, folder_of
+from headrace.runners.place_keeping import PlaceKeeping
 from headrace.runners.savepoints.at_end import SavepointAtEnd
 from headrace.runners.slot_dealing import SlotDealing, slotted_inputs
 from headrace.runners.startpoints import StartpointService
@@ -38,12 +42,14 @@ def coordinated(
     stages: Sequence[str],
     containers: int,
     *,
+    endpoint: Endpoint = ON_THIS_MACHINE,
     until_caught_up: bool = False,
     savepoint: str = "",
+    replaced: bool = True,
 ) -> Iterator[Coordinator]:
     """Start a coordinator and publish its address, until the block ends. ``stages`` limits the run; empty means all.
 
-    ``savepoint`` is the name of one to take at the end.
+    ``savepoint`` is the name of one to take at the end. ``replaced``: containers that end start again.
     """
     settings, app = planned.graph.settings, planned.graph.app
     mine = {s.name: [t.name for t in s.tasks] for s in planned.stages if not stages or s.name in stages}
@@ -56,25 +62,26 @@ def coordinated(
         guarantee=settings.guarantee,
         until_caught_up=until_caught_up,
         restarts_max=settings.restarts_max,
-        drain_timeout_ms=settings.drain_timeout_ms,
+        calls=CallLimits(settings.drain_timeout_ms, settings.hung_after_ms, replaced=replaced),
         interval_ms=settings.checkpoint_interval_ms,
         chance=random.random,
         saves=bool(savepoint),
         slots=SlotBook(slotted_inputs(planned, stages)),
-        log=settings.internal_system().kind,
     )
-    timelines = Timelines(metadata, app)
+    timelines, places = Timelines(metadata, app), Places(metadata, app)
     silence = _silence(timelines, app, planned, stages)
-    left_behind = folder_of(Path(settings.home), app)
-    committed = partial(committed_in, Path(settings.home), metadata, app)
+    home = Path(settings.home)
+    left_behind = folder_of(home, app)
+    committed = partial(committed_in, home, metadata, app)
     startpoints = StartpointService(metadata, inputs_of(planned), committed, WallClock())
     with Coordinator(
         ledger,
         metadata,
+        endpoint=endpoint,
         tables=catalogue(planned),
         startpoints=startpoints,
-        last_words=partial(take, left_behind),
         silence=silence,
+        held=places.read(),
     ) as coordinator:
         publication = publish(
             metadata,
@@ -92,9 +99,9 @@ def coordinated(
         beside: list[SessionThread] = [
             LifeSign(publication, coordinator.fail),
             SlotDealing(planned, ledger.slots.inputs, coordinator, coordinator.fail),
+            PlaceKeeping(places, coordinator.status),
+            *_while_silent(silence, coordinator, timelines),
         ]
-        if silence is not None:
-            beside.append(SilenceThread(partial(coordinator.advance_silence, timelines.speak), coordinator.fail))
         try:
             with _at_work(beside), _saving(coordinator, planned, metadata, savepoint):
                 yield coordinator
@@ -132,6 +139,11 @@ def _silence(timelines: Timelines, app: str, planned: Plan, stages: Sequence[str
             hint="restore the savepoint again, with --outputs again",
         )
     return Silence([[task.name for task in stage.tasks] for stage in planned.stages], planned.graph.settings.guarantee)
+
+
+def _while_silent(silence: Silence | None, coordinator: Coordinator, timelines: Timelines) -> Iterator[SessionThread]:
+    if silence is not None:
+        yield SilenceThread(partial(coordinator.advance_silence, timelines.speak), coordinator.fail)
 
 
 def _saving(

@@ -21,6 +21,7 @@ import polars as pl
 
 from headrace.core.durable import replace_file, sync_file, sync_folder
 from headrace.core.errors import DataError, DeploymentError, StorageError, UnavailableError
+from headrace.core.private_folder import make_private_folder
 from headrace.core.records import decode_record
 from headrace.serdes.dtypes import Columns, columns_from_json, columns_to_json, written
 
@@ -112,7 +113,7 @@ class DataFrameCopy:
         """Nobody else makes the copy during the block. Raises ``UnavailableError`` if somebody does already."""
         place = self.folder.with_name(f".{self.folder.name}.lock")
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(place.parent)
             file = place.open("ab")
         except OSError as error:
             raise StorageError(f"can't write {place}: {error}", hint="see who owns the folder") from error
@@ -191,7 +192,7 @@ def _completed(staging: Path, wanted: Wanted) -> list[Path]:
         )
     for number in numbers:
         if number not in files:
-            staging.mkdir(parents=True, exist_ok=True)
+            make_private_folder(staging)
             files[number] = staging / f"part-{number:05}-empty.parquet"
             pl.DataFrame(schema=dict(wanted.columns)).write_parquet(files[number])
     return [files[number] for number in numbers] if numbers else there

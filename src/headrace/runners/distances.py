@@ -12,7 +12,7 @@ from headrace.runtime.connections import Connections
 from headrace.serdes.ipc import decode_rows
 from headrace.systems.base import Consumer, Records, Rows
 from headrace.systems.moments import is_moment
-from headrace.systems.registry import SystemSpec, keeps_rows
+from headrace.systems.registry import SystemSpec, keeps_rows, offsets_are_bytes
 from headrace.systems.row_cuts import height_before
 from headrace.systems.whole import polled_to
 
@@ -34,7 +34,7 @@ class Distance:
 
 def distance(connections: Connections, spec: SystemSpec, ssp: SSP, start: Offset, end: Offset) -> Distance:
     """Return what lies between two offsets of a partition, the lower one first. Up to a moment nobody knows."""
-    size = end - start if spec.kind == "log" else None
+    size = end - start if offsets_are_bytes(spec) else None
     if is_moment(end):
         return Distance(None, None)
     if start >= end:

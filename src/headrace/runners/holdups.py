@@ -6,7 +6,7 @@ time can't move then. ``since_ms`` is milliseconds since the epoch.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -137,22 +137,31 @@ def _holdup(
 
 
 def held_by_run_loop(
-    statuses: Sequence[TaskStatus], work: Work | None, monotonic_ms: float, observed_ms: float, now_ms: int
+    statuses: Sequence[TaskStatus],
+    work: Work | None,
+    monotonic_ms: float,
+    observed_ms: float,
+    now_ms: int,
+    line: Callable[[], str | None] = lambda: None,
+    moved_ms: float | None = None,
 ) -> list[TaskStatus]:
     """Return the statuses of a container's tasks; while its run loop does one thing for long, they say that.
 
-    ``observed_ms`` is when (monotonic) the run loop reported the statuses.
+    ``observed_ms`` is when (monotonic) the run loop reported the statuses. ``line`` returns the line of the app's own
+    code at which it is. ``moved_ms`` is when (monotonic) the function was last called for another message.
     """
     holdup: Holdup | None = None
     if work is not None and monotonic_ms - work.since_ms >= CALL_MS:
         since_ms = now_ms - round(monotonic_ms - work.since_ms)
         place = f", on {work.place}" if work.place else ""
+        at = "" if (now := line()) is None else f", at {now}"
         holdup = Holdup(
             what="user code",
-            where=f"the function of step {work.step!r} in task {work.task}{place}",
+            where=f"the function of step {work.step!r} in task {work.task}{place}{at}",
             since_ms=since_ms,
             remedy="make the function faster; if it waits for a service, call it with map_async",
             by=[work.task],
+            still_ms=round(monotonic_ms - (work.since_ms if moved_ms is None else moved_ms)),
         )
     elif statuses and monotonic_ms - observed_ms >= STILL_MS:
         holdup = Holdup(

@@ -1,11 +1,13 @@
 """What a container leaves behind for the case that it dies without a word: a small file under ``home``.
 
-The file is named after the incarnation. While the container lives, the file says which function of the app is being
-called, on which messages. That part is mapped into memory: a note costs about a microsecond, no system call, and the
-kernel keeps it whatever happens to the process. What ends the process adds how: ``os._exit``, which nothing else
-announces, and the signals that ``faulthandler`` handles. SIGKILL adds nothing, so its absence says something, too.
+The file is named after the container and its incarnation. While the container lives, the file says which function of
+the app is being called, on which messages. That part is mapped into memory: a note costs about a microsecond, no system
+call, and the kernel keeps it whatever happens to the process. What ends the process adds how: ``os._exit``, which
+nothing else announces, and the signals that ``faulthandler`` handles. SIGKILL adds nothing, so its absence says
+something, too.
 
-The coordinator reads the file when the next incarnation registers, and deletes it. An orderly end deletes it as well.
+An incarnation that starts tells the coordinator what those before it have left behind where it starts, and deletes the
+file of the one that it replaces. So the driver needs no such folder. An orderly end deletes the file as well.
 """
 
 from __future__ import annotations
@@ -24,11 +26,14 @@ import msgspec
 
 from headrace.core.errors import StorageError
 from headrace.core.log import logger
-from headrace.runners.coordination.lives import LastWords
+from headrace.core.private_folder import make_private_folder
+from headrace.core.records import UNREADABLE
+from headrace.runners.coordination.messages import LastWords
 from headrace.runtime.at_work import Work
 
 _NOTE_BYTES = 4096
 _HOW_BYTES_MAX = 64 << 10
+_FILES_MAX = 64
 _ENCODER = msgspec.msgpack.Encoder()
 _SIGNALS = {
     "Segmentation fault": "SIGSEGV",
@@ -50,11 +55,11 @@ def folder_of(home: Path, app: str) -> Path:
 class Recorder:
     """Keeps the notes of one incarnation, from ``start`` to ``close``. Start it in a process of the container's own."""
 
-    def __init__(self, folder: Path, incarnation: str) -> None:
+    def __init__(self, folder: Path, container: int, incarnation: str) -> None:
         """Make the file."""
-        self._path = folder / incarnation
+        self._path = _path(folder, container, incarnation)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(folder)
             self._file = self._path.open("w+b")
             self._file.truncate(_NOTE_BYTES)
             self._note = mmap.mmap(self._file.fileno(), _NOTE_BYTES)
@@ -103,13 +108,41 @@ def clear(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def take(folder: Path, incarnation: str) -> LastWords | None:
-    """Return what a dead incarnation has left behind, and delete it; None if there is nothing."""
-    path = folder / incarnation
+def left_in(folder: Path, container: int) -> dict[str, LastWords]:
+    """What incarnations of a container have left behind, by their names: the latest ``_FILES_MAX`` of them.
+
+    Older files are deleted, because nobody has asked for them. Those of other containers aren't touched, however many
+    there are. Stages that are deployed apart number their containers alike, so some may be alive, and of another run.
+    """
+    found: dict[str, LastWords] = {}
+    for number, path in enumerate(sorted(folder.glob(f"{container}.*"), key=_changed_ns, reverse=True)):
+        if number >= _FILES_MAX:
+            path.unlink(missing_ok=True)
+        elif (words := _read(path)) is not None:
+            found[path.name.partition(".")[2]] = words
+    return found
+
+
+def forget(folder: Path, container: int, incarnation: str) -> None:
+    """Delete what an incarnation has left behind, once it was reported."""
+    _path(folder, container, incarnation).unlink(missing_ok=True)
+
+
+def _path(folder: Path, container: int, incarnation: str) -> Path:
+    return folder / f"{container}.{incarnation}"
+
+
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:  # another one has just deleted it
+        return 0
+
+
+def _read(path: Path) -> LastWords | None:
     try:
         with path.open("rb") as file:
             data = file.read(_NOTE_BYTES + _HOW_BYTES_MAX)
-        path.unlink(missing_ok=True)
     except OSError as error:
         if not isinstance(error, FileNotFoundError):
             _log.warning("can't read what a dead container has left behind", file=str(path), error=str(error))
@@ -123,7 +156,7 @@ def _noted(data: bytes) -> tuple[str, str, str]:
     size = int.from_bytes(data[:4], "little")
     try:
         return msgspec.msgpack.decode(data[4 : 4 + size], type=tuple[str, str, str]) if size else ("", "", "")
-    except msgspec.MsgspecError:  # it died in the middle of a note
+    except UNREADABLE:  # it died in the middle of a note
         return "", "", ""
 
 

@@ -3,7 +3,7 @@
 For debugging and small work: breakpoints and print work, and the same code runs as in Spark's containers. A local run
 has a coordinator, too, so that commands find it and a second run is refused. The run loop has the calling thread; the
 coordinator's server, the answers about tables and the heartbeats have their own threads. So a function that takes long
-shows in the status, and one that holds up a drain for too long is interrupted.
+shows in the status, and one that takes too long, or holds up a drain, is interrupted.
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ from headrace.core.errors import StorageError, UserFunctionError
 from headrace.metadata.store import MetadataStore
 from headrace.plan.heritage import NO_CONSENT, Consent
 from headrace.plan.model import Plan
+from headrace.runners.app_systems import check_snapshots
 from headrace.runners.container_session import ContainerSession
 from headrace.runners.coordinated import coordinated
 from headrace.runners.coordination.client import HeartbeatThread
+from headrace.runners.coordination.endpoint import AS_USUAL, ON_THIS_MACHINE, Wanted
 from headrace.runners.coordination.messages import AppStatus, Orders
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.interrupts import Interrupts
+from headrace.runners.memos import record_memos
 from headrace.runners.planning import Deployment, check_not_ended
 from headrace.runners.prepare import held_by_driver, prepare_streams, stops_by_itself
 from headrace.runners.tables.answering import AnswerThread
 from headrace.runtime.operators.user_code.source_line import users_line
+from headrace.stores.objects.opening import check_objects
 
 Progress = Callable[[AppStatus], None]
 
@@ -38,25 +42,39 @@ def run_local(
     progress: Progress | None = None,
     consent: Consent = NO_CONSENT,
     savepoint: str = "",
+    wanted: Wanted = AS_USUAL,
 ) -> AppStatus:
     """Run until everything has finished, or until SIGINT or SIGTERM has drained it; returns the last status.
 
     ``stages`` limits the run to these; the others run elsewhere, in their own deployments. ``consent`` is what the user
     accepts to lose of what an earlier version keeps. Raises ``PlanError`` if that isn't enough. ``savepoint`` is the
-    name of one to take at the end.
+    name of one to take at the end. ``wanted`` says where commands reach it.
     """
+    endpoint = wanted.instead_of(ON_THIS_MACHINE)
     deployment = Deployment(graph, metadata, consent)
     changed = deployment.planned(1, stages)
     changed.changes.check()
     check_not_ended(changed, metadata)
+    check_snapshots(metadata, changed.plan)
+    check_objects(graph.settings.snapshots)
     planned = changed.plan
     if held := held_by_driver(planned, stages):
         from headrace.runners.spark.dataframes import copy_dataframes  # Spark isn't needed otherwise
 
         copy_dataframes(held)
     prepare_streams(planned, stages)
+    planned = record_memos(metadata, planned)
     stops = stops_by_itself(planned, stages)
-    with coordinated(planned, metadata, stages, 1, until_caught_up=stops, savepoint=savepoint) as coordinator:
+    with coordinated(
+        planned,
+        metadata,
+        stages,
+        1,
+        endpoint=endpoint,
+        until_caught_up=stops,
+        savepoint=savepoint,
+        replaced=False,
+    ) as coordinator:
         deployment.record(changed, stages)
         try:
             return _run(planned, coordinator, progress)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headrace.api.specs import Graph, Role
 from headrace.core.errors import HeadraceError, PlanError, UnavailableError, UsageError
-from headrace.core.ids import StreamId, TaskName
+from headrace.core.ids import TaskName
 from headrace.core.log import logger
 from headrace.metadata.store import Change, Delete, MetadataStore, Put
 from headrace.metadata.timelines import FIRST, current_timeline
@@ -21,10 +21,12 @@ from headrace.plan.heritage import Consent, Heritage
 from headrace.plan.inventory import Inventory, StageRecord, inventory_of
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
-from headrace.runners.checkpoints import messages_wait
+from headrace.runners.app_systems import check_systems, record_systems
+from headrace.runners.changelogs import opened_changelogs
 from headrace.runners.coordination import endings
 from headrace.runners.coordination.runs import find_all
 from headrace.runners.facts import gather_facts
+from headrace.runners.memos import with_memos
 from headrace.runners.savepoints.inventories import GONE, encode_gone, read_inventory
 from headrace.runtime.naming import inventory_namespace
 from headrace.savepoints.founding_file import read_foundings
@@ -49,6 +51,7 @@ class Deployment:
         self._metadata = metadata
         self._app = against or graph.app
         self.timeline = current_timeline(metadata, self._app)
+        graph = with_memos(metadata, graph)
         self._declared = replace(graph, settings=replace(graph.settings, timeline=self.timeline))
         self._namespace = inventory_namespace(self._app, self.timeline)
         self._entries = metadata.scan(self._namespace)
@@ -62,6 +65,7 @@ class Deployment:
         State is dropped only where the app couldn't run otherwise. So the flags may stay in a script. An intermediate
         stream in which no message waits needs no flag: nothing is lost.
         """
+        check_systems(self._metadata, self._app, self._declared.settings)
         cautious = Consent(frozenset(), self._consent.renamed)
         try:
             found = self._planned(cautious, containers, stages)
@@ -97,12 +101,13 @@ class Deployment:
         home = Path(graph.settings.home)
         before = Consent(frozenset(), self._consent.renamed).before(stream, stream)
         found = next((both for both in self.inventory.parts() if both[1].id == before and both[1].reads), None)
-        if found is None or graph.settings.internal is not None or find_all(self._metadata, graph.app):
+        if found is None or find_all(self._metadata, graph.app):
             return False
         record, part = found
         readers = [TaskName(record.stage, number) for number in range(record.tasks)]
         try:
-            return not messages_wait(home, graph.app, readers, StreamId("log", part.kept_as), self.timeline)
+            with opened_changelogs(self._metadata, home, graph.app, self.timeline) as changelogs:
+                return changelogs is not None and not changelogs.messages_wait(part.kept_as, readers)
         except HeadraceError as error:
             _log.info("can't say whether messages wait", stream=part.kept_as, error=error.message)
             return False
@@ -126,6 +131,7 @@ class Deployment:
                 f"a savepoint of app {self._app!r} was restored while it started",
                 hint="start it again: it begins where the savepoint was taken",
             )
+        record_systems(self._metadata, planned.plan, stages)
         new = inventory_of(planned.plan)
         changes = self._puts(record for name, record in new.stages.items() if not stages or name in stages)
         if not stages:

@@ -10,9 +10,10 @@ from typing import Any
 from headrace.api.specs import DEAD_LETTER_COLUMNS, Graph, Role, StreamSpec
 from headrace.core.errors import StreamExistsError, StreamSealedError
 from headrace.plan.model import Plan, StreamPlan
+from headrace.plan.validate import other_count
 from headrace.runtime.connections import Connections
 from headrace.runtime.naming import changelog_name
-from headrace.systems.registry import keeps_rows
+from headrace.systems.registry import has_slots, keeps_rows
 
 _PATHS = ("root", "path", "list_file", "memo")
 """The options of systems that are paths, unless they are URIs."""
@@ -140,4 +141,6 @@ def _create(connections: Connections, plan: Plan, stream: StreamPlan) -> None:
         admin.create(spec.stream.name, stream.partitions)
         admin.add_columns(spec.stream.name, columns)
     else:
-        admin.create(spec.stream.name, stream.partitions, columns)
+        found = admin.create(spec.stream.name, stream.partitions, columns)
+        if keeps_rows(spec.system) and not has_slots(spec.system) and spec.partitions not in (None, found.partitions):
+            raise other_count(spec, found.partitions)

@@ -104,9 +104,13 @@ def _waits_for(host: TaskHost) -> dict[str, list[str]]:
 def _state(host: TaskHost) -> TaskState:
     if host.finished:
         return "finished"
-    if host.replay.progress is not None:
+    if _restoring(host):
         return "restoring"
     return "blocked" if host.blocked_by is not None else "running"
+
+
+def _restoring(host: TaskHost) -> bool:
+    return host.beginning.fetching or host.replay.progress is not None
 
 
 def _input(host: TaskHost, ssp: SSP) -> InputStatus:
@@ -138,7 +142,7 @@ def _facts(
         now_ms=epoch_ms,
         up_ms=now_ms - host.started_ms,
         timed=host.scope.timed,
-        restoring=host.replay.progress is not None,
+        restoring=_restoring(host),
         side_inputs_percent=host.attempt.bootstrap.percent(host.positions),
         blocked=blocked,
         waits_for=waits_for,

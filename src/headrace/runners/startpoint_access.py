@@ -401,7 +401,7 @@ class Startpoints:
     def _inputs(self, metadata: MetadataStore) -> AppInputs:
         if self._declared is not None:
             return inputs_of(Deployment(self._declared.graph(), metadata, NO_CONSENT).planned().plan)
-        found = recorded_inputs(metadata, self.app)
+        found = recorded_inputs(metadata, self.app, self._home)
         if found is None:
             raise self._unknown(metadata)
         return found

@@ -68,6 +68,7 @@ class Chain:
         for operator in self._reached():
             operator.provenance = self.provenance
         operators = self._operators.values()
+        self._timed = [operator for operator in operators if type(operator).due_ms is not Operator.due_ms]
         self._waiting = [operator for operator in operators if type(operator).collect is not Operator.collect]
         self._asking = [operator for operator in operators if type(operator).committed is not Operator.committed]
         self._steps: dict[str, _Step] = {}
@@ -147,7 +148,7 @@ class Chain:
     def on_time(self, now_ms: int) -> None:
         """Set the wall clock, and let operators do what is due by it."""
         self.tell_time(now_ms)
-        for operator in self._operators.values():
+        for operator in self._timed:
             due = operator.due_ms()
             if due is not None and due <= now_ms:
                 operator.on_time(now_ms)
@@ -155,8 +156,12 @@ class Chain:
 
     def due_ms(self) -> int | None:
         """When (wall clock) something is due next; None: never."""
-        parts: list[TaskTables | Operator] = [self.tables, *self._operators.values()]
-        return min((due for part in parts if (due := part.due_ms()) is not None), default=None)
+        soonest = self.tables.due_ms()
+        for operator in self._timed:
+            due = operator.due_ms()
+            if due is not None and (soonest is None or due < soonest):
+                soonest = due
+        return soonest
 
     # -- operators that wait for others
 
@@ -177,7 +182,8 @@ class Chain:
 
     def collect(self) -> None:
         """Emit what operators have waited for, and the watermarks after it, in order."""
-        while sum(operator.collect() for operator in self._waiting):  # all of them: any() would stop at the first
+        waiting = self._waiting
+        while waiting and sum([operator.collect() for operator in waiting]):  # all: any() would stop at the first
             self._let_time_through()
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 
+from headrace.api.settings import Settings
 from headrace.checkpoint.founding import Cut
 from headrace.core.clock import Clock
 from headrace.core.errors import HeadraceError
@@ -26,8 +27,10 @@ from headrace.runtime.host.ports import Ports
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.pauses import Pause, run
 from headrace.runtime.run_loop import RunLoop, backpressures
+from headrace.runtime.state.depot import LiveDepot
 from headrace.runtime.task import task_factory
 from headrace.runtime.task_scope import TaskScope
+from headrace.stores.objects.opening import open_objects
 from headrace.systems.base import SlotOrders
 from headrace.systems.startpoint import Grant, Outcome
 
@@ -98,6 +101,7 @@ class Container:
         self._observe: Observe | None = None
         self._observed = 0.0
         mine = [(stage, task) for stage in plan.stages for task in stage.tasks if task.name in tasks]
+        self._depot = self._open_depot(plan.graph.settings)
         scopes = {task.name: TaskScope.of(plan, stage, task) for stage, task in mine}
         pressures = backpressures(scopes.values(), self.connections, clock.monotonic_ms())
         self.hosts: list[TaskHost] = []
@@ -111,9 +115,16 @@ class Container:
                 self.connections,
                 clock,
                 self._pulse,
+                self._depot,
             )
             self.hosts.append(TaskHost(scope, ports, pressures[stage.name]))
         self._loop = RunLoop(self.hosts, self.connections, clock)
+
+    def _open_depot(self, settings: Settings) -> LiveDepot | None:
+        place = settings.snapshots
+        if place is None or not settings.state_on_disk:
+            return None
+        return LiveDepot(open_objects(place), self.wakeup.ring, self._clock, place.bytes_per_s)
 
     def drain(self) -> None:
         """Finish the current turn, commit, and return. Safe from any thread."""
@@ -189,7 +200,9 @@ class Container:
                 closing.callback(host.close)
 
     def close(self) -> None:
-        """Release producers and descriptors."""
+        """Release producers and descriptors, and end threads."""
+        if self._depot is not None:
+            self._depot.close()
         self.connections.close()
         self.wakeup.close()
 

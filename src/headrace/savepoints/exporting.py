@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.core.errors import DataError, StorageError, UsageError
+from headrace.core.private_folder import make_private_folder
 from headrace.savepoints.folder import Progress, Shelf, copy_tree, read_manifest, sync_tree, verify, write_manifest
 from headrace.savepoints.manifest import FILE, Manifest
 
@@ -29,7 +30,7 @@ def export(shelf: Shelf, name: str, target: Path, progress: Progress = lambda wh
     verify(folder, manifest, progress)
     draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(target.parent)
         progress(f"writing {target}")
         if target.suffix == ARCHIVE:
             _pack(folder, draft)

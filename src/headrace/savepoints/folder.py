@@ -21,9 +21,9 @@ from headrace.core.durable import sync_folder
 from headrace.core.errors import DataError, InfrastructureError, StorageError, UnavailableError, UsageError
 from headrace.core.ids import TaskName, check_id
 from headrace.core.log import logger
+from headrace.core.private_folder import make_private_folder
 from headrace.runtime.naming import savepoints_folder, task_folder
 from headrace.savepoints.manifest import FILE, FileSum, Manifest, TaskCopy
-from headrace.systems.home_log import LOG
 
 _DRAFT = ".draft-"
 _LOCK = ".lock"
@@ -79,7 +79,8 @@ class Shelf:
         self.check_free(name)
         draft = self.folder / f"{_DRAFT}{uuid.uuid4().hex}"
         try:
-            draft.mkdir(parents=True)
+            make_private_folder(self.folder)
+            draft.mkdir()
             yield draft
             sync_tree(draft)
             self.check_free(name)
@@ -113,7 +114,7 @@ class Shelf:
 def locked(folder: Path, what: str) -> Iterator[None]:
     """Hold the lock of a folder. Raises ``UnavailableError`` if another command holds it. It ends with the process."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise _unwritable(folder, error) from error
@@ -128,18 +129,6 @@ def locked(folder: Path, what: str) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def check_log(app: str, kind: str) -> None:
-    """Raise ``UsageError`` unless the app's own streams are in the embedded log.
-
-    Who restores a savepoint reads the changelogs of the timeline before, and writes to them.
-    """
-    if kind != LOG:
-        raise UsageError(
-            f"app {app!r} keeps its own streams in a system of kind {kind!r}, and savepoints need the embedded log",
-            hint="leave system= out of hr.App for an app of which you want savepoints",
-        )
 
 
 def check_name(name: str) -> None:

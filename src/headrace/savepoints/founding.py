@@ -161,10 +161,19 @@ def _times(restored: Restored, task: TaskName, donors: Sequence[TaskName]) -> Ti
         streams={restored.streams.get(n, n): w for n, w in _lowest([times.streams for times in all_times]).items()},
         operators=_lowest([times.operators for times in all_times]),
         ended_operators=_common([times.ended_operators for times in all_times]),
-        ended_streams=[
-            restored.streams.get(name, name) for name in _common([times.ended_streams for times in all_times])
-        ],
+        ended_streams=[restored.streams.get(name, name) for name in _ended_streams(restored, task, all_times)],
     )
+
+
+def _ended_streams(restored: Restored, task: TaskName, all_times: Sequence[TimesCheckpoint]) -> list[str]:
+    """The intermediate streams whose readers know that the task has ended them.
+
+    Of a rescaled stage they know what holds for all of its tasks (``_renamed``). So one that had ended because it had
+    no partition says it again, or they would wait for it forever.
+    """
+    if task.stage in restored.rescaled:
+        all_times = [decode_times(kept.bookkeeping) for name, kept in restored.kept.items() if name.stage == task.stage]
+    return _common([times.ended_streams for times in all_times])
 
 
 def _merged(all_times: Sequence[TimesCheckpoint], dealt: frozenset[str], number: int) -> Iterator[PartitionCheckpoint]:

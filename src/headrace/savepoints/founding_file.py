@@ -18,6 +18,7 @@ from headrace.checkpoint.record import CommitRecord
 from headrace.core.durable import sync_folder
 from headrace.core.errors import DataError, StorageError
 from headrace.core.ids import Offset, TaskName
+from headrace.core.records import UNREADABLE
 from headrace.runtime.naming import founding_folder, task_folder
 from headrace.savepoints.folder import sync_tree
 
@@ -78,7 +79,7 @@ def decode_founding(data: bytes, folder: Path) -> Founding:
                 hint="start the app with the Headrace that restored the savepoint, or restore it again",
             )
         known = _DECODER.decode(data)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise DataError(
             f"what the tasks in {folder} begin with is unreadable: {error}: {data[:100]!r}",
             hint="restore the savepoint again",

@@ -12,6 +12,7 @@ import msgspec
 
 from headrace.core.errors import DataError
 from headrace.core.ids import TaskName
+from headrace.core.records import UNREADABLE
 from headrace.plan.inventory import Inventory, StageRecord
 
 FORMAT = 1
@@ -57,7 +58,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     created_ms: int
     timeline: int = 1
     grouping: str = "partition"
-    system: str = "log"
+    system: str
     written: bool = False
     stages: tuple[StageRecord, ...]
     gone: tuple[str, ...] = ()
@@ -88,7 +89,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
                     hint="use the Headrace that took it, or a newer one",
                 )
             return _DECODER.decode(data)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise DataError(
                 f"{where} is not the manifest of a savepoint, or is damaged: {error}: {data[:100]!r}",
                 hint="export the savepoint again from where it was taken",

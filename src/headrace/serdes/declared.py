@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
+from functools import lru_cache
 from typing import Any
 
 import polars as pl
@@ -51,14 +52,7 @@ def columns_of_dataclass(record: type) -> dict[str, pl.DataType]:
 def record_builder(names: list[str], record: type | None) -> Callable[[list[list[Any]]], list[Any]]:
     """Return a function from columns of values to a list of dicts, or of instances of ``record``."""
     if record is None:
-        # Source text is generated and compiled, as the standard library does for dataclasses: a dict display with
-        # literal keys is twice as fast as dict(zip(...)). For names ["a", "b"] the source is
-        # "lambda columns: [{'a': v0, 'b': v1} for (v0, v1,) in zip(*columns)]". Only repr() of the names enters it.
-        slots = [f"v{index}" for index in range(len(names))]
-        pairs = ", ".join(f"{name!r}: {slot}" for name, slot in zip(names, slots, strict=True))
-        source = f"lambda columns: [{{{pairs}}} for ({', '.join(slots)},) in zip(*columns)]"
-        built: Callable[[list[list[Any]]], list[Any]] = eval(source, {"zip": zip})  # noqa: S307
-        return built
+        return _dict_builder(tuple(names))
     hints = typing.get_type_hints(record)
     converters = [_converter(hints[name]) for name in names]
     make = _maker(record, names)
@@ -71,6 +65,18 @@ def record_builder(names: list[str], record: type | None) -> Callable[[list[list
         return list(map(make, *ready))
 
     return build
+
+
+@lru_cache(maxsize=1000)
+def _dict_builder(names: tuple[str, ...]) -> Callable[[list[list[Any]]], list[Any]]:
+    # Source text is generated and compiled, as the standard library does for dataclasses: a dict display with
+    # literal keys is twice as fast as dict(zip(...)). For names ["a", "b"] the source is
+    # "lambda columns: [{'a': v0, 'b': v1} for (v0, v1,) in zip(*columns)]". Only repr() of the names enters it.
+    slots = [f"v{index}" for index in range(len(names))]
+    pairs = ", ".join(f"{name!r}: {slot}" for name, slot in zip(names, slots, strict=True))
+    source = f"lambda columns: [{{{pairs}}} for ({', '.join(slots)},) in zip(*columns)]"
+    built: Callable[[list[list[Any]]], list[Any]] = eval(source, {"zip": zip})  # noqa: S307
+    return built
 
 
 def _columns(record: type, where: str, outer: tuple[type, ...]) -> dict[str, pl.DataType]:

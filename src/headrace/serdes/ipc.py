@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from headrace.core.errors import DataError, FrameError
 from headrace.core.frame import Bytes
+from headrace.serdes.wild_views import without_wild_views
 
 # Strings are views in Polars. The oldest layout has none, so writing it would first convert every string.
 _LAYOUT = pl.CompatLevel.newest()
@@ -57,7 +58,7 @@ def decode_rows(data: Bytes, *, checked: bool = False) -> pl.DataFrame:
     """
     table = _read(data)
     _validate([table], data, full=not checked)
-    return _as_frame(table, data)
+    return _as_frame(table, data, tamed=not checked)
 
 
 def decode_runs(bodies: Sequence[Bytes]) -> list[tuple[pl.DataFrame, list[int]]]:
@@ -76,7 +77,7 @@ def decode_runs(bodies: Sequence[Bytes]) -> list[tuple[pl.DataFrame, list[int]]]
     found = []
     for tables in runs:
         _validate(tables, bodies[0], full=True)
-        frame = _as_frame(pa.concat_tables(tables), bodies[0])
+        frame = _as_frame(pa.concat_tables(tables), bodies[0], tamed=True)
         found.append((frame.rechunk(), [table.num_rows for table in tables]))
     return found
 
@@ -124,11 +125,12 @@ def _unreadable(data: Bytes, error: Exception) -> FrameError:
     return FrameError(f"{_describe(data)} is not an Arrow batch: {error}", hint=_WRITER_HINT)
 
 
-def _as_frame(table: pa.Table, data: Bytes) -> pl.DataFrame:
+def _as_frame(table: pa.Table, data: Bytes, *, tamed: bool) -> pl.DataFrame:
+    """``tamed``: the table is somebody else's, so its views are checked first."""
     try:
-        frame = pl.from_arrow(table)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError, TypeError) as error:
-        # A panic of Polars is a BaseException; it must not end the container.
+        frame = pl.from_arrow(without_wild_views(table) if tamed else table)
+    except (Exception, pl.exceptions.PanicException) as error:
+        # Types that one of the two libraries doesn't know raise anything. A panic of Polars is no ``Exception``.
         raise FrameError(f"{_describe(data)}: Polars can't read its columns: {error}", hint=_WRITER_HINT) from error
     if not isinstance(frame, pl.DataFrame):
         raise FrameError(f"{_describe(data)} is not a table", hint=_WRITER_HINT)

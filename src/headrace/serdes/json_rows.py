@@ -21,6 +21,7 @@ import polars as pl
 from msgspec import Meta
 
 from headrace.core.errors import DataError
+from headrace.core.records import UNREADABLE
 from headrace.serdes.dtypes import instantiate
 from headrace.serdes.row_pieces import RowsUnreadable
 
@@ -43,7 +44,7 @@ class JsonRows:
             if len(rows) != lines:  # msgspec takes values that share a line, or that extend over several
                 raise RowsUnreadable(f"{len(rows)} values in {lines} lines")
             return self._frame(rows)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise RowsUnreadable(readable(error)) from error
         except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
             raise RowsUnreadable(str(error).splitlines()[0]) from error
@@ -68,6 +69,8 @@ def readable(error: Exception) -> str:
     text = str(error)
     if isinstance(error, UnicodeDecodeError):
         return "not UTF-8"
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
     if isinstance(error, msgspec.ValidationError):
         return text.replace("`", "").replace(" - at $.", ", in the field ").replace(" | null", "")
     return "not JSON (" + text.removeprefix("JSON is malformed: ").lower() + ")"

@@ -20,6 +20,7 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import DataError, DeclarationError
+from headrace.serdes.calendar import beyond, holds_times, why_beyond
 from headrace.serdes.casting import cast_column
 from headrace.serdes.declared import columns_of_dataclass, dtype_of, record_builder
 
@@ -32,10 +33,8 @@ class Mismatch:
     """The rows of a batch that don't fit. ``rows`` has all their indexes; the other fields describe the first."""
 
     column: str
-    expected: pl.DataType
-    found: pl.DataType
+    reason: str
     rows: list[int]
-    sample: str
 
     def error(self) -> DataError:
         """Return the error to raise when the policy is to fail."""
@@ -43,15 +42,57 @@ class Mismatch:
         if len(self.rows) > 1:
             which = f"{len(self.rows)} rows don't fit; the first is row {self.rows[0]}"
         return DataError(
-            f"{which}: column {self.column!r} should be {self.expected}, found {self.sample} ({self.found})",
+            f"{which}: {self.reason}",
             hint='fix the input, or set on_error="skip" or "dead_letter" to set such rows aside',
         )
+
+
+class _Misfits:
+    """The rows of a batch that don't fit, and why the first doesn't."""
+
+    def __init__(self) -> None:
+        self._rows: set[int] = set()
+        self._first: Mismatch | None = None
+
+    def add(self, rows: list[int], column: str, reason: str) -> None:
+        """Add the rows that don't fit because of a column; ``reason`` is of the first."""
+        self._rows.update(rows)
+        if self._first is None or rows[0] < self._first.rows[0]:
+            self._first = Mismatch(column, reason, rows)
+
+    def without_beyond(self, column: pl.Series) -> pl.Series:
+        """Add the rows in which a column holds what is outside the calendar; return the column with nulls there."""
+        rows = beyond(column).tolist()
+        if not rows:
+            return column
+        self.add(rows, column.name, why_beyond(column, rows[0]))
+        wrong = pl.int_range(column.len(), eager=True).is_in(rows)
+        return pl.select(pl.when(wrong).then(None).otherwise(column).alias(column.name)).to_series()
+
+    def sorted_out(self, df: pl.DataFrame) -> tuple[pl.DataFrame, Mismatch | None]:
+        """Return the rows that fit, and a ``Mismatch`` for the others."""
+        if self._first is None:
+            return df, None
+        rows = sorted(self._rows)
+        kept = np.ones(df.height, dtype=np.bool_)
+        kept[rows] = False
+        return df.filter(pl.Series(kept)), dataclasses.replace(self._first, rows=rows)
 
 
 class Schema:
     """Ordered columns with their types. ``record`` is the dataclass that the schema was made from, if any."""
 
-    __slots__ = ("_build", "_dict_values", "_dtypes", "_instance_values", "_names", "_read", "columns", "record")
+    __slots__ = (
+        "_build",
+        "_dated",
+        "_dict_values",
+        "_dtypes",
+        "_instance_values",
+        "_names",
+        "_read",
+        "columns",
+        "record",
+    )
 
     def __init__(self, columns: Mapping[str, pl.DataType], record: type | None = None) -> None:
         """Use ``Schema.of``."""
@@ -59,6 +100,7 @@ class Schema:
         self.record = record
         self._names = list(self.columns)
         self._dtypes = list(self.columns.values())
+        self._dated = [name for name, dtype in self.columns.items() if holds_times(dtype)]
         self._build: Callable[[list[list[Any]]], list[Any]] = record_builder(self._names, record)
         self._read: Callable[[str], Callable[[Any], Any]] = attrgetter if record else itemgetter
         self._dict_values = _values_getter(itemgetter, self._names)
@@ -123,16 +165,16 @@ class Schema:
 
         A column of another type is cast if the cast can't change a value. If that depends on the value (a string to a
         number, a wide integer to a narrow one), rows whose value doesn't survive are left out and listed in the
-        ``Mismatch``. A batch that already fits is returned unchanged.
+        ``Mismatch``. So are rows with a date, time or duration that Python has no value for. A batch that already
+        fits is returned unchanged.
 
         Raises ``DataError`` if a column is missing, or has a type that can't be cast to the expected one.
         """
         if df.dtypes == self._dtypes and df.columns == self._names:
-            return df, None
+            return self._in_calendar(df) if self._dated else (df, None)
         found = dict(zip(df.columns, df.dtypes, strict=True))
         cast: list[pl.Series] = []
-        misfits: set[int] = set()
-        first: Mismatch | None = None
+        misfits = _Misfits()
         for name, expected in self.columns.items():
             if name not in found and name in optional:
                 cast.append(nulls(name, expected, df.height))
@@ -142,18 +184,19 @@ class Schema:
                     f"column {name!r} ({expected}) is missing; there are {', '.join(found) or 'no columns'}",
                     hint=_did_you_mean(name, list(found)),
                 )
-            series, rows = cast_column(df.get_column(name), expected)
-            cast.append(series)
-            misfits.update(rows)
-            if rows and (first is None or rows[0] < first.rows[0]):
-                first = Mismatch(name, expected, found[name], rows, repr(df.get_column(name)[rows[0]]))
-        fitted = pl.DataFrame(cast)
-        if first is None:
-            return fitted, None
-        misfit_rows = sorted(misfits)
-        kept = np.ones(df.height, dtype=np.bool_)
-        kept[misfit_rows] = False
-        return fitted.filter(pl.Series(kept)), dataclasses.replace(first, rows=misfit_rows)
+            column = misfits.without_beyond(df.get_column(name))
+            series, rows = cast_column(column, expected)
+            if rows:
+                reason = f"column {name!r} should be {expected}, found {column[rows[0]]!r} ({found[name]})"
+                misfits.add(rows, name, reason)
+            cast.append(series if series is column else misfits.without_beyond(series))
+        return misfits.sorted_out(pl.DataFrame(cast))
+
+    def _in_calendar(self, df: pl.DataFrame) -> tuple[pl.DataFrame, Mismatch | None]:
+        misfits = _Misfits()
+        for name in self._dated:
+            misfits.without_beyond(df.get_column(name))
+        return misfits.sorted_out(df)
 
     def to_records(self, df: pl.DataFrame) -> list[Any]:
         """Return the rows as instances of ``record``, or as dicts. The batch must conform."""

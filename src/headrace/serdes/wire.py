@@ -45,9 +45,9 @@ def _wire(dtype: pl.DataType) -> pl.DataType:
 
 def from_wire(frame: pl.DataFrame, columns: Columns) -> pl.DataFrame:
     """The frame with the declared types; raises a Polars error if a value doesn't fit."""
-    return frame.with_columns(
-        _from_wire(pl.col(name), dtype) for name, dtype in columns.items() if frame.schema[name] != dtype
-    )
+    found = frame.schema
+    cast = [_from_wire(pl.col(name), dtype) for name, dtype in columns.items() if found[name] != dtype]
+    return frame.with_columns(cast) if cast else frame
 
 
 def _from_wire(values: pl.Expr, dtype: Any) -> pl.Expr:

@@ -26,6 +26,7 @@ from typing import BinaryIO, Self
 from headrace.core.durable import sync_folder
 from headrace.core.errors import CorruptLogError, DataError, InfrastructureError, StorageError
 from headrace.core.log import logger
+from headrace.core.private_folder import make_private_folder
 
 STAGED_FORMAT = 1
 ABANDONED_AFTER_S = 24 * 3600.0
@@ -53,7 +54,7 @@ class StagedFile:
         self._path = folder / f"{job}-{uuid.uuid4().hex}{_SUFFIX}"
         self._frames = self.rows = 0
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(folder)
             self._file: BinaryIO = self._path.open("xb")
         except OSError as error:
             raise _unwritable(self._path, error) from error

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.core.errors import CorruptLogError, DataError
 from headrace.serdes.nulls import filled
@@ -117,6 +116,8 @@ def join_rows(parts: Sequence[Words | pa.LargeBinaryArray]) -> list[bytes]:
         rows: list[bytes] = parts[0].view(f"V{parts[0].itemsize}").tolist()
         return rows
     arrays = [_as_binary(part) if isinstance(part, np.ndarray) else part for part in parts]
+    import pyarrow.compute as pc  # when first used: it takes a tenth of the start of every process
+
     joined = pc.binary_join_element_wise(*arrays, pa.scalar(b"", pa.large_binary()))
     return joined.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
 

@@ -17,12 +17,12 @@ from typing import cast
 from weakref import WeakSet
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from rocksdict import AccessType, Cache, Checkpoint, Rdict, WriteBatch, WriteOptions
 from typing_extensions import override
 
 from headrace.core.errors import CorruptLogError, InfrastructureError, StateCorruptError, StorageError, UnavailableError
 from headrace.core.log import logger
+from headrace.core.private_folder import make_private_folder
 from headrace.stores.base import View, Writes
 from headrace.stores.database_options import AFTERWARDS, WHILE_REBUILDING, options, write_options
 from headrace.stores.pinned import Pin
@@ -143,6 +143,8 @@ def _sorted_positions(keys: list[bytes]) -> Iterable[int]:
     """
     if len(keys) < _SORTED_MIN:
         return range(len(keys))
+    import pyarrow.compute as pc  # when first used: it takes a tenth of the start of every process
+
     order: list[int] = pc.sort_indices(pa.array(keys, pa.large_binary())).to_pylist()
     return order
 
@@ -166,7 +168,7 @@ class Database:
         cache = _CACHE.acquire()
         try:
             if not read_only:
-                folder.parent.mkdir(parents=True, exist_ok=True)
+                make_private_folder(folder.parent)
             access = AccessType.read_only() if read_only else AccessType.read_write()
             # Without options for the column family too, RocksDict takes those of the last time, with a tiny cache.
             families = {"default": options(cache)}
@@ -326,7 +328,7 @@ class Database:
         draft = draft_of(folder)
         shutil.rmtree(draft, ignore_errors=True)
         try:
-            draft.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(draft.parent)
             Checkpoint(self._db).create_checkpoint(str(draft))
             draft.rename(folder)
         except Exception as error:

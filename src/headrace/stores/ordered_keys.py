@@ -27,7 +27,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.core.errors import CorruptLogError, DeclarationError
 from headrace.stores.binary_columns import (
@@ -154,11 +153,17 @@ def _unsigned(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], Any]:
 
 
 def _escape(array: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    return pc.replace_substring(array, pattern=b"\x00", replacement=_ESCAPED) if _has_zeros(array) else array
+    return _replaced(array, b"\x00", _ESCAPED) if _has_zeros(array) else array
 
 
 def _unescape(array: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    return pc.replace_substring(array, pattern=_ESCAPED, replacement=b"\x00") if _has_zeros(array) else array
+    return _replaced(array, _ESCAPED, b"\x00") if _has_zeros(array) else array
+
+
+def _replaced(array: pa.LargeBinaryArray, pattern: bytes, by: bytes) -> pa.LargeBinaryArray:
+    import pyarrow.compute as pc  # when first used: it takes a tenth of the start of every process
+
+    return pc.replace_substring(array, pattern=pattern, replacement=by)
 
 
 def _has_zeros(array: pa.LargeBinaryArray) -> bool:

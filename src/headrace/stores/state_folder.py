@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from headrace.core.errors import InfrastructureError, StateCorruptError, StateLockedError, StorageError
 from headrace.core.log import logger
+from headrace.core.private_folder import make_private_folder
 
 _STAND_IN_DIGITS = 8
 _LOCKED_HINT = "a replaced container may still be running; it stops by itself"
@@ -40,7 +41,7 @@ class FolderLock:
                     f"state folder {folder} is open elsewhere in this process", hint="close it there first"
                 )
             try:
-                folder.parent.mkdir(parents=True, exist_ok=True)
+                make_private_folder(folder.parent)
                 self._file = self._path.open("ab")
             except OSError as error:
                 raise classified(folder, error) from error
@@ -68,7 +69,7 @@ def restore_snapshot(snapshot: Path, folder: Path) -> None:
     draft = draft_of(folder)
     shutil.rmtree(draft, ignore_errors=True)
     try:
-        draft.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(draft.parent)
         shutil.copytree(snapshot, draft, copy_function=_link_table_else_copy)
         shutil.rmtree(folder, ignore_errors=True)
         draft.rename(folder)

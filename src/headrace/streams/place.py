@@ -35,17 +35,18 @@ def require_stream(system: System, stream: StreamId, home: str | Path) -> Stream
     info = admin.describe(stream.name)
     if info is None:
         names = admin.list()
-        raise StreamNotFoundError(f"there is no stream {stream} in {home}", hint=_meant(stream.name, names, home))
+        where = f" in {home}" if stream.system == LOG else ""
+        raise StreamNotFoundError(f"there is no stream {stream}{where}", hint=_meant(stream, names, home))
     return info
 
 
-def _meant(name: str, names: list[str], home: str | Path) -> str:
-    close = difflib.get_close_matches(name, names, n=1)
+def _meant(stream: StreamId, names: list[str], home: str | Path) -> str:
+    close = difflib.get_close_matches(stream.name, names, n=1)
     if close:
-        return f"did you mean {close[0]}?"
-    if names:
+        return f"did you mean {close[0] if stream.system == LOG else f'{stream.system}.{close[0]}'}?"
+    if names or stream.system != LOG:
         return "see what there is: headrace stream list"
     return (
-        f"{home} holds no streams at all: name another folder as home, "
-        f"or make one: headrace stream create {name} --partitions 4, or hr.streams.create_stream(...)"
+        f"{home} holds no streams at all: give another folder as home, "
+        f"or create the stream: headrace stream create {stream.name} --partitions 4, or hr.streams.create_stream(...)"
     )

@@ -24,6 +24,7 @@ from headrace.core.frame import Kind
 from headrace.core.home import home_of
 from headrace.core.ids import SSP, StreamId
 from headrace.core.readable import readable
+from headrace.core.records import UNREADABLE
 from headrace.serdes.ipc import concat_rows, decode_rows
 from headrace.serdes.schema import filled_up
 from headrace.streams.frames import UNWATCHED_WAIT_MS, WAIT_MS, CommittedGate, Frame, FrameReader, Gate, OpenGate
@@ -62,7 +63,7 @@ def read_stream(
     home
         The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
     system
-        What has the stream in place of that log, such as ``hr.io.kafka_log(...)``.
+        The system that has the stream, if not that log, such as ``hr.io.kafka_log(...)``.
 
     Returns
     -------
@@ -100,7 +101,7 @@ class StreamReader:
     home
         The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
     system
-        What has the stream in place of that log, such as ``hr.io.kafka_log(...)``.
+        The system that has the stream, if not that log, such as ``hr.io.kafka_log(...)``.
 
     Examples
     --------
@@ -196,7 +197,7 @@ class StreamReader:
     def _taken_up(self, text: str) -> dict[SSP, ReaderPosition]:
         try:
             position = msgspec.json.decode(text, type=_Position)
-        except (msgspec.MsgspecError, TypeError) as error:
+        except (*UNREADABLE, TypeError) as error:
             raise UsageError(f"this is not a position of a StreamReader: {error}: {text!r:.200}") from error
         if position.format != POSITION_FORMAT:
             raise UsageError(

@@ -9,17 +9,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from headrace.api.system_descriptor import SystemDescriptor
 from headrace.core.errors import StorageError, UsageError
 from headrace.core.home import home_of
 from headrace.core.ids import Offset, StreamId, check_id
 from headrace.serdes.given_rows import Rows, given_rows
 from headrace.serdes.schema import Schema
-from headrace.streams.place import open_log, require_stream
+from headrace.streams.place import opened, require_stream
 from headrace.streams.row_writer import RowWriter
-from headrace.systems.home_log import LOG
+from headrace.systems.registry import SystemSpec
 
 
-def create_stream(name: str, partitions: int, schema: object = None, *, home: str | Path | None = None) -> None:
+def create_stream(
+    name: str,
+    partitions: int,
+    schema: object = None,
+    *,
+    home: str | Path | None = None,
+    system: SystemDescriptor | SystemSpec | None = None,
+) -> None:
     """Create a stream. It is no error if one of the same shape exists.
 
     Parameters
@@ -32,6 +40,8 @@ def create_stream(name: str, partitions: int, schema: object = None, *, home: st
         Its columns: a dict of Polars types, or a dataclass. By default it takes any.
     home
         The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+    system
+        The system that has the stream, if not that log, such as ``hr.io.kafka_log(...)``.
 
     Raises
     ------
@@ -44,10 +54,17 @@ def create_stream(name: str, partitions: int, schema: object = None, *, home: st
     """
     check_id("stream", name)
     columns = None if schema is None else dict(Schema.of(schema).columns)
-    open_log(home_of(home)).admin().create(name, partitions, columns)
+    _, keeper = opened(system, home_of(home))
+    keeper.admin().create(name, partitions, columns)
 
 
-def add_columns(name: str, schema: object, *, home: str | Path | None = None) -> None:
+def add_columns(
+    name: str,
+    schema: object,
+    *,
+    home: str | Path | None = None,
+    system: SystemDescriptor | SystemSpec | None = None,
+) -> None:
     """Add columns to a stream. It is no error if they are there already.
 
     In rows that were written before, and in rows of writers that don't know the column, it is null. A column can't be
@@ -62,6 +79,8 @@ def add_columns(name: str, schema: object, *, home: str | Path | None = None) ->
         them.
     home
         The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+    system
+        The system that has the stream, if not that log, such as ``hr.io.kafka_log(...)``.
 
     Raises
     ------
@@ -76,9 +95,9 @@ def add_columns(name: str, schema: object, *, home: str | Path | None = None) ->
     ['member', 'euros', 'voucher']
     """
     home = home_of(home)
-    system = open_log(home)
-    require_stream(system, StreamId(LOG, name), home)
-    system.admin().add_columns(name, dict(Schema.of(schema).columns))
+    system_name, keeper = opened(system, home)
+    require_stream(keeper, StreamId(system_name, name), home)
+    keeper.admin().add_columns(name, dict(Schema.of(schema).columns))
 
 
 class StreamWriter:
@@ -92,6 +111,8 @@ class StreamWriter:
         One column or several: rows of one key go to one partition. By default batches go to the partitions in turn.
     home
         The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+    system
+        The system that has the stream, if not that log, such as ``hr.io.kafka_log(...)``.
 
     Examples
     --------
@@ -101,12 +122,20 @@ class StreamWriter:
     1
     """
 
-    def __init__(self, name: str, *, key: str | Sequence[str] = (), home: str | Path | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        key: str | Sequence[str] = (),
+        home: str | Path | None = None,
+        system: SystemDescriptor | SystemSpec | None = None,
+    ) -> None:
         home = home_of(home)
-        system, stream = open_log(home), StreamId(LOG, name)
-        info = require_stream(system, stream, home)
+        system_name, keeper = opened(system, home)
+        stream = StreamId(system_name, name)
+        info = require_stream(keeper, stream, home)
         self._name = name
-        self._admin = system.admin()
+        self._admin = keeper.admin()
         self._schema = Schema(info.columns) if info.columns is not None else None
         self._added = info.added
         keys = [key] if isinstance(key, str) else list(key) if isinstance(key, Sequence) else [key]
@@ -115,7 +144,7 @@ class StreamWriter:
             there = ", ".join(info.columns or {}) or "columns with names"
             raise UsageError(f"key={key!r}: there is no column {unknown[0]!r} in {stream}", hint=f"it has {there}")
         self._closed = False
-        self._writer = RowWriter(system, stream, info, keys)
+        self._writer = RowWriter(keeper, stream, info, keys)
 
     def write(self, rows: Rows) -> dict[int, Offset]:
         """Append rows.

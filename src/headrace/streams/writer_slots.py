@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.core.errors import StorageError, UnavailableError
+from headrace.core.private_folder import make_private_folder
 from headrace.streams.committed_writer import CommittedWriter, open_committed_writer
 
 SLOTS = 16
@@ -67,7 +68,7 @@ def _lent(locks: Path, number: int) -> Iterator[bool]:
     """Take a name for the block; False: somebody has it."""
     path = _lock(locks, number)
     try:
-        locks.mkdir(parents=True, exist_ok=True)
+        make_private_folder(locks)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise StorageError(

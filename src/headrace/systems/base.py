@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -42,7 +43,8 @@ class StreamInfo:
     ``added`` names those that were added after the stream was created. Older frames lack them, and so do the frames of
     writers that don't know them yet: there the column is null. ``bounded``: the stream ends. ``until_caught_up``: it
     doesn't, but a run stops when it has read what was there. ``until_offset``: it can be read up to any offset of its
-    extents, although it is a stream of rows.
+    extents, although it is a stream of rows. ``identity`` tells it from another stream that gets its name later, if
+    the system says so.
     """
 
     name: str
@@ -52,10 +54,10 @@ class StreamInfo:
     until_caught_up: bool = False
     added: frozenset[str] = frozenset()
     until_offset: bool = False
+    identity: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(msgspec.Struct, frozen=True):
     """The current offsets of one partition: ``oldest`` is the first readable one, ``upcoming`` the next one.
 
     ``trimmed``: there may have been records before the oldest one.
@@ -101,8 +103,7 @@ class BadRecord:
     raw: bytes
 
 
-@dataclass(slots=True)
-class Records:
+class Records(msgspec.Struct):
     """Consecutive records of one partition. ``next`` is the offset to continue from after the last of them.
 
     ``offsets[i]`` is the offset of ``payloads[i]``; a consumer registered there reads that record again.
@@ -140,8 +141,7 @@ class Rows:
     lost: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True):
     """The partition has ended: nothing will ever follow. ``poll`` returns it once, after everything before it."""
 
     ssp: SSP

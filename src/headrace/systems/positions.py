@@ -22,6 +22,7 @@ from headrace.core.errors import (
 )
 from headrace.core.ids import SSP, Offset
 from headrace.core.moment import utc_text
+from headrace.core.records import UNREADABLE
 from headrace.systems.base import Admin, Extent
 from headrace.systems.startpoint import (
     Startpoint,
@@ -223,7 +224,7 @@ def as_custom(kind: type[CustomStartpoint], value: Mapping[str, Any]) -> CustomS
     """Return the user's startpoint that was kept as ``value``. Raises ``UsageError`` if it doesn't fit the class."""
     try:
         return msgspec.convert(dict(value), kind)
-    except (msgspec.MsgspecError, TypeError) as error:
+    except (*UNREADABLE, TypeError) as error:
         raise UsageError(
             f"the startpoint {kind.kind!r} doesn't take {dict(value)}: {error}",
             hint=f"its fields are those of the class {kind.__name__}",

@@ -90,6 +90,11 @@ def grows(spec: SystemSpec) -> bool:
     return spec.kind in _GROWING
 
 
+def offsets_are_bytes(spec: SystemSpec) -> bool:
+    """Whether differences of its offsets are sizes. Imports no implementation."""
+    return spec.kind == "log"
+
+
 def open_system(spec: SystemSpec) -> System:
     """Open the record system that ``spec`` describes. Raises ``UsageError`` for a row system or an unknown kind."""
     if keeps_rows(spec):

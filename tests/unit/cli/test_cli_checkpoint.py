@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +14,26 @@ import pytest
 
 import headrace as hr
 from headrace.core.clock import ManualClock
+from headrace.core.errors import UnavailableError
 from headrace.core.ids import SSP, StreamId, TaskName
 from headrace.metadata.generations import Generations
 from headrace.metadata.opening import existing_metadata
 from headrace.metadata.sqlite import SqliteMetadata
 from headrace.plan.planner import plan
 from headrace.runners import checkpoints
+from headrace.runners.app_systems import NAMESPACE, record_systems
 from headrace.runners.facts import gather_facts
 from headrace.runners.prepare import prepare_streams
 from headrace.runtime.container import Container
+from headrace.runtime.naming import remote_folder
 from headrace.runtime.state import task_state
+from headrace.stores.objects.opening import open_objects
+from headrace.stores.objects.place import object_place
+from headrace.stores.objects.sending import Calls, Sender, SnapshotFile
 from headrace.systems.log.system import LogSystem
 from headrace.systems.startpoint import Grant
 
+TASK = TaskName("by-member", 0)
 Cli = Callable[..., Any]
 
 
@@ -54,6 +63,7 @@ class Driven:
         prepare_streams(planned)
         self.clock = ManualClock(1_000_000)
         self.metadata = SqliteMetadata(home / "metadata.db")
+        record_systems(self.metadata, planned)
         generations = Generations(self.metadata, name)
         tasks = [task.name for stage in planned.stages for task in stage.tasks]
         self.plan = planned
@@ -123,6 +133,45 @@ def test_it_is_the_same_from_a_snapshot_and_from_the_beginning(home: Path, runni
     assert [one.version for one in without] == [one.version for one in with_snapshots]
     assert [(one.inputs, one.outputs) for one in without] == [(one.inputs, one.outputs) for one in with_snapshots]
     assert [one.snapshots for one in without] == [(), (), ()]
+
+
+def test_snapshots_in_an_object_store_are_shown_too(cli: Cli, tmp_path: Path, running: Driven) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    url = f"file://{tmp_path}/store"
+    store, warnings = open_objects(object_place(url)), list[str]()
+    sender = Sender(Calls(store, warnings.append, random.Random(1)), remote_folder("page-views", TASK, 1))
+    files = [SnapshotFile("CURRENT", 7, "CURRENT", lambda: iter([b"1234567"]))]
+    assert set(sender.send(4711, 1, 30, files, lambda manifest: None)) == {0.0}
+    shown = cli("checkpoint", "show", "page-views", "by-member/0", "--snapshots", url).out
+    assert "snapshot     version 30 of generation 1, offset 4711, 7 B, in the object store\n" in shown
+    (one, *_) = cli("checkpoint", "list", "--json", "--snapshots", url).json()
+    assert [snapshot["stored"] for snapshot in one["snapshots"]] == [False, False, True]
+    refused = cli("checkpoint", "list", "--snapshots", "bucket/prefix")
+    assert (refused.code, "is not the URL of an object store" in refused.err) == (2, True)
+
+
+def test_the_object_store_is_known_from_the_last_start(
+    cli: Cli, tmp_path: Path, running: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    place = object_place(f"file://{tmp_path}/store")
+    graph = running.plan.graph
+    moved = replace(graph, settings=replace(graph.settings, snapshots=place))
+    running.metadata.delete_if(NAMESPACE, "page-views", running.metadata.scan(NAMESPACE)["page-views"].version)
+    record_systems(running.metadata, replace(running.plan, graph=moved))
+    store, warnings = open_objects(place), list[str]()
+    sender = Sender(Calls(store, warnings.append, random.Random(1)), remote_folder("page-views", TASK, 1))
+    files = [SnapshotFile("CURRENT", 7, "CURRENT", lambda: iter([b"1234567"]))]
+    assert set(sender.send(4711, 1, 30, files, lambda manifest: None)) == {0.0}
+    assert "offset 4711, 7 B, in the object store\n" in cli("checkpoint", "show", "page-views").out
+    monkeypatch.setattr(checkpoints, "open_objects", refuse)
+    listed = cli("checkpoint", "list")
+    assert (listed.code, "by-member/0" in listed.out) == (0, True)
+    assert "page-views: snapshots in the object store aren't counted: the store is away" in listed.err
+
+
+def refuse(place: object) -> None:
+    raise UnavailableError("the store is away", hint="wait")
 
 
 def test_show_prints_everything_about_one_task(cli: Cli, running: Driven) -> None:

@@ -59,11 +59,13 @@ def test_options_reach_the_app(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "recorder.py").write_text(RECORDER)
     nothing = {"master": None, "containers": None, "stages": None, "local": False, "conf": None, "progress": True}
     nothing |= {"drop_state": [], "rename": {}, "savepoint": "", "batch": False, "until": None, "again": False}
+    nothing |= {"listen": None, "advertise": None}
     nothing |= {"backfill": False, "tables": {}}
     assert cli("run", "recorder.py").json() == nothing
     words = ("--master", "local[2]", "--containers", 2, "--stage", "a", "--stage", "b", "--conf", "x.y=1=2", "--quiet")
     accepted = ("--drop-state", "w", "--drop-state", "v", "--rename", "old=new")
-    assert cli("run", "recorder.py", *words, *accepted, "--savepoint", "monday").json() == {
+    addresses = ("--listen", "0.0.0.0:7090", "--advertise", "node")
+    assert cli("run", "recorder.py", *words, *accepted, *addresses, "--savepoint", "monday").json() == {
         "master": "local[2]",
         "containers": 2,
         "stages": ["a", "b"],
@@ -73,6 +75,8 @@ def test_options_reach_the_app(cli: Cli, tmp_path: Path) -> None:
         "drop_state": ["w", "v"],
         "rename": {"new": "old"},
         "savepoint": "monday",
+        "listen": "0.0.0.0:7090",
+        "advertise": "node",
         "batch": False,
         "until": None,
         "again": False,

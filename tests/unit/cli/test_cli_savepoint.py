@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from headrace.metadata.timelines import Timelines
 from headrace.runners.savepoints import restoring, taking
 from headrace.savepoints import exporting, folder
 from headrace.savepoints.fitting import Misfit, misfit
+from headrace.stores.objects.opening import open_objects
+from headrace.stores.objects.place import SNAPSHOTS_VARIABLE, object_place
 
 Cli = Callable[..., Any]
 
@@ -177,6 +180,58 @@ def test_old_timelines_and_savepoints_can_be_deleted(kept: Shop, home: Path, cli
     assert not (home / "streams" / "shop-by-article").exists()
     with kept.running():
         kept.until_committed("prices", 3)
+
+
+def test_with_an_old_timeline_go_its_snapshots_in_a_store(kept: Shop, tmp_path: Path, cli: Cli) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    url = f"file://{tmp_path}/store"
+    store = open_objects(object_place(url))
+    for name in ("snapshots/shop/prices-0/a", "snapshots/shop/prices-1/b", "snapshots/shop@2/prices-0/a", "other"):
+        store.create(name, b"1")
+    assert cli("savepoint", "restore", "shop", "one", "--quiet").code == 0
+    assert cli("savepoint", "timelines", "shop", "--delete", "1", "--snapshots", url).code == 0
+    assert sorted(store.list("")) == ["other", "snapshots/shop@2/prices-0/a"]
+
+
+def test_snapshots_move_with_a_restore_only(
+    kept: Shop, home: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    monkeypatch.setenv(SNAPSHOTS_VARIABLE, f"file://{tmp_path}/store")
+    with closing(shop_at(home)) as moved:
+        with pytest.raises(PlanError, match="has kept its snapshots in its home until now, and would now look for"):
+            moved.app.run(local=True, progress=False)
+        assert not (tmp_path / "store").exists()
+        assert cli("savepoint", "restore", "shop", "one", "--quiet").code == 0
+        with moved.running():
+            moved.until_committed("prices", 3)
+    monkeypatch.delenv(SNAPSHOTS_VARIABLE)
+    with pytest.raises(PlanError, match=f"has kept its snapshots in file://{tmp_path}/store until now"):
+        kept.app.run(local=True, progress=False)
+
+
+def test_the_store_of_an_old_timeline_needs_no_option(
+    kept: Shop, home: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    folder, away = tmp_path / "store", tmp_path / "away"
+    assert cli("savepoint", "restore", "shop", "one", "--quiet").code == 0
+    monkeypatch.setenv(SNAPSHOTS_VARIABLE, f"file://{folder}")
+    with closing(shop_at(home)) as moved, moved.running():
+        moved.until_committed("prices", 3)
+    monkeypatch.setenv(SNAPSHOTS_VARIABLE, f"file://{tmp_path}/of-another-app")
+    store = open_objects(object_place(f"file://{folder}"))
+    store.create("snapshots/shop@2/prices-0/a", b"1")
+    assert cli("savepoint", "restore", "shop", "one", "--quiet").code == 0
+    folder.rename(away)
+    refused = cli("savepoint", "timelines", "shop", "--delete", "2")
+    assert (refused.code, "timeline 2 of app 'shop' stays, because its snapshots in" in refused.err) == (1, True)
+    assert (home / "state" / "shop@2").exists()
+    assert not folder.exists()
+    away.rename(folder)
+    assert cli("savepoint", "timelines", "shop", "--delete", "2").code == 0
+    assert not (home / "state" / "shop@2").exists()
+    assert store.list("snapshots/shop@2") == {}
 
 
 # -- interrupted ------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import polars as pl
 import pytest
@@ -35,6 +36,19 @@ def test_a_local_run_shows_and_a_second_one_is_refused(cli: Cli, home: Path) -> 
     assert find_all(home) == []
     with shop.running():
         assert cli("status", "shop").code == 0
+    shop.close()
+
+
+def test_a_run_listens_where_the_environment_says(cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_LISTEN", "127.0.0.2")
+    shop = Shop(home)
+    with shop.running():
+        (address,) = find_all(home)
+        assert urlsplit(address.url).hostname == "127.0.0.2"
+        assert cli("status", "shop", "--json").json()[0]["state"] == "running"
+    monkeypatch.setenv("HEADRACE_ADVERTISE", "no/address")
+    with pytest.raises(UsageError, match="advertise 'no/address' is neither HOST nor HOST:PORT"):
+        shop.app.run(local=True, progress=False)
     shop.close()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from postgres_server import PostgresServer
+from chaos.postgres_server import PostgresServer
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
 

@@ -20,17 +20,17 @@ import time
 import polars as pl
 import headrace as hr
 
-app = hr.App("slow", drain_timeout="1s")
-numbers = app.input("numbers", schema={"n": pl.Int64})
+app = hr.App("slow", drain_timeout="1s", hung_after="{hung_after}")
+numbers = app.input("numbers", schema={{"n": pl.Int64}})
 numbers.filter(lambda row: time.sleep(3600)).send_to(app.output("rest"))
 """
 
 
 @pytest.fixture
-def stuck(cli: Cli, spawn: Spawn, tmp_path: Path) -> subprocess.Popen[bytes]:
+def stuck(cli: Cli, spawn: Spawn, tmp_path: Path, request: pytest.FixtureRequest) -> subprocess.Popen[bytes]:
     (tmp_path / "numbers.jsonl").write_text('{"n":1}\n{"n":2}\n')
     cli("stream", "write", "numbers", "numbers.jsonl", "--create", "--partitions", 1)
-    (tmp_path / "pipeline.py").write_text(PIPELINE)
+    (tmp_path / "pipeline.py").write_text(PIPELINE.format(hung_after=getattr(request, "param", "10m")))
     return spawn("run", "pipeline.py", "--local", "--quiet")
 
 
@@ -52,6 +52,7 @@ def test_a_function_that_sleeps_is_named_and_a_drain_interrupts_it(cli: Cli, stu
     assert holdup["what"] == "user code"
     assert holdup["where"].startswith("the function of step 'filter-1' in task numbers/0, on log.numbers[0], offset")
     assert 2000 <= time.time() * 1000 - holdup["sinceMs"] < 100_000
+    assert "pipeline.py:8" in holdup["where"]
     assert "numbers/0, for " in cli("status").out
     stuck.send_signal(signal.SIGINT)
     _, err = stuck.communicate(timeout=60)
@@ -59,4 +60,15 @@ def test_a_function_that_sleeps_is_named_and_a_drain_interrupts_it(cli: Cli, stu
     told = err.decode().replace("\n  ", " ")
     assert "the drain waits for the end of the function of step 'filter-1'" in told
     assert "error: gave up the drain after 1s: container 0 is still in the function of step" in told
+    assert cli("status").out.startswith("slow  failed  ")
+
+
+@pytest.mark.parametrize("stuck", ["3s"], indirect=True)
+def test_a_function_that_hangs_ends_a_local_run(cli: Cli, stuck: subprocess.Popen[bytes]) -> None:
+    _, err = stuck.communicate(timeout=100)
+    assert stuck.returncode == 1
+    told = err.decode().replace("\n  ", " ")
+    assert "has been in one call for more than 3s, so the app ends in the function of step 'filter-1'" in told
+    assert "pipeline.py:8" in told
+    assert "hint: add a timeout to what the function waits for" in told
     assert cli("status").out.startswith("slow  failed  ")

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from chaos.postgres_server import PostgresServer
 from headrace.core.errors import (
     HeadraceError,
     IndeterminateWriteError,
@@ -27,7 +28,6 @@ from headrace.core.errors import (
 from headrace.core.url import SecretUrl
 from headrace.metadata.store import Delete, Put, update
 from headrace.testing.metadata_contract import check_metadata
-from postgres_server import PostgresServer
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
 

@@ -20,6 +20,7 @@ def _timeline(number: int, before: int) -> Timeline:
         created_ms=1,
         version=9000,
         partitions={"by-member": 8},
+        system="kafka",
     )
 
 
@@ -87,7 +88,7 @@ def test_golden_bytes() -> None:
     entry = store.get(NAMESPACE, "shop")
     assert entry is not None
     assert entry.value == (
-        b'{"format":1,"current":2,"highest":2,"timelines":[{"number":2,"before":1,"savepoint":"monday",'
+        b'{"format":2,"current":2,"highest":2,"timelines":[{"number":2,"before":1,"savepoint":"monday",'
         b'"fromApp":"shop","savepointVersion":5000,"createdMs":1,"version":9000,"outputs":"again","spoken":false,'
-        b'"partitions":{"by-member":8}}]}'
+        b'"partitions":{"by-member":8},"system":"kafka"}]}'
     )

@@ -13,7 +13,8 @@ from headrace.core.ids import SSP, StreamId
 from headrace.core.recent_warnings import RecentWarnings
 from headrace.runtime.naming import StateFolders
 from headrace.runtime.state import disk
-from headrace.runtime.state.task_state import Snapshot, TaskState
+from headrace.runtime.state.snapshots import Snapshot
+from headrace.runtime.state.task_state import TaskState
 from headrace.stores import state_folder
 
 CHANGELOG = SSP(StreamId("log", "app-stage-changelog"), 0)
@@ -68,7 +69,8 @@ def test_nobody_comes_in_while_a_folder_is_rebuilt(
         restore(snapshot, folder)
 
     monkeypatch.setattr(disk, "restore_snapshot", interrupted)
-    first.misfit({})
+    first.misfit()
+    first.begin({})
     assert "a folder of its own" in second.warnings[0]
     for each in states:
         each.persist(LocalCheckpoint(200, 2, 6))

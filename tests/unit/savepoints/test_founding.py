@@ -216,3 +216,25 @@ def test_readers_of_a_rescaled_stage_expect_its_new_tasks() -> None:
     (now,) = decode_times(found.record.bookkeeping).partitions
     assert now.total_tasks == {COUNTS: 3}
     assert now.tasks == {f"counts/{n}": Progress(10) for n in range(3)}
+
+
+@pytest.mark.parametrize("active", [1, 2, 3])
+def test_a_task_without_partitions_says_its_end_again(active: int) -> None:
+    """Readers take all tasks of a rescaled stage for what its tasks agree on, and so for tasks that haven't ended."""
+    told = msgspec.json.encode(TimesCheckpoint(watermark=200, partitions=[], ended_streams=["log.shop-by-url"]))
+    said = {"counts/0": Progress(10), "counts/1": Progress(20), "counts/2": Progress(5, ended=True)}
+    partition = PartitionCheckpoint(
+        stream_id="log.shop-by-url", partition=0, progress=Progress(10), total_tasks={COUNTS: 3}, tasks=said
+    )
+    reader = TaskName("urls", 0)
+    commits = {
+        TaskName(COUNTS, 0): kept(bookkeeping=msgspec.json.encode(TimesCheckpoint(watermark=10, partitions=[]))),
+        TaskName(COUNTS, 1): kept(bookkeeping=msgspec.json.encode(TimesCheckpoint(watermark=10, partitions=[]))),
+        TaskName(COUNTS, 2): kept(bookkeeping=told, ended=True),
+        reader: kept(bookkeeping=msgspec.json.encode(TimesCheckpoint(watermark=10, partitions=[partition]))),
+    }
+    found = foundings(restored(commits, stage(COUNTS, 3, active), stage("urls", 1), worked=2))
+    (now,) = decode_times(found[reader].record.bookkeeping).partitions
+    for number in range(3):
+        ended = decode_times(found[TaskName(COUNTS, number)].record.bookkeeping).ended_streams
+        assert (ended == ["log.shop-by-url"]) == now.tasks[f"counts/{number}"].ended

@@ -31,6 +31,7 @@ MANIFEST = Manifest(
     version=5000,
     created_ms=1_700_000_000_000,
     timeline=2,
+    system="log",
     written=True,
     stages=(
         StageRecord(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import polars as pl
 from typing_extensions import override
@@ -83,7 +84,7 @@ class Window(OperatorSpec):
             words.append("by processing time")
         elif any(a.processing for trigger in (self.early, self.late) if trigger for a in trigger.alternatives):
             words.append("with triggers by the clock")
-        results = window_columns(self)
+        results = _results(self)
         return {
             id_: StateForm(
                 what=f"a window of {', '.join(words)}",
@@ -267,6 +268,12 @@ def window_columns(window: Window) -> dict[str, pl.DataType]:
         except DeclarationError as error:
             raise DeclarationError(f"{name!r}: {error.message}", hint=error.hint) from None
     return result
+
+
+@lru_cache(maxsize=500)
+def _results(window: Window) -> dict[str, pl.DataType]:
+    # Each start of a task asks for its form, and Polars takes a while to resolve expressions.
+    return window_columns(window)
 
 
 def result_time(window: Window, time: Time, here: Location) -> Time:

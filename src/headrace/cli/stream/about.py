@@ -1,16 +1,19 @@
-"""What is known of streams, as plain data for ``list`` and ``describe`` to print."""
+"""What is known of streams, as plain data for ``list`` and ``describe`` to print.
+
+Offsets of the embedded log are byte positions, so their differences are sizes. Those of other logs count frames.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.cli.place import Place, locate
+from headrace.cli.console import counted, format_bytes
+from headrace.cli.place import Place, place_in
 from headrace.serdes.dtypes import columns_to_json
-from headrace.streams.place import open_log
 from headrace.systems.base import StreamInfo
-from headrace.systems.home_log import LOG
+from headrace.systems.registry import SystemSpec, open_system
 
 
 def shape(place: Place, info: StreamInfo) -> dict[str, Any]:
@@ -23,8 +26,7 @@ def shape(place: Place, info: StreamInfo) -> dict[str, Any]:
 def describe(place: Place, groups: Sequence[str] = ()) -> dict[str, Any]:
     """Everything about one stream: its shape, each partition's offsets, and where its readers are.
 
-    Readers report under the names of their apps, which are the ``groups``. Offsets of the log are byte positions, so
-    their differences are sizes.
+    Readers report under the names of their apps, which are the ``groups``. Either ``bytes`` or ``frames`` is known.
     """
     info = place.require()
     admin = place.admin()
@@ -34,15 +36,17 @@ def describe(place: Place, groups: Sequence[str] = ()) -> dict[str, Any]:
         for partition, position in admin.reported_positions(place.stream.name, group).items():
             lag = max(0, extents[partition].upcoming - position)
             readers.append({"group": group, "partition": partition, "position": position, "lag": lag})
+    total = sum(extent.upcoming - extent.oldest for extent in extents)
     return shape(place, info) | {
         "sealed": all(extent.sealed for extent in extents),
-        "bytes": sum(extent.upcoming - extent.oldest for extent in extents),
+        "bytes": place.size(total),
+        "frames": total if place.size(total) is None else None,
         "extents": [
             {
                 "partition": number,
                 "oldest": extent.oldest,
                 "upcoming": extent.upcoming,
-                "bytes": extent.upcoming - extent.oldest,
+                "bytes": place.size(extent.upcoming - extent.oldest),
                 "sealed": extent.sealed,
             }
             for number, extent in enumerate(extents)
@@ -51,13 +55,18 @@ def describe(place: Place, groups: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def list_streams(home: Path) -> list[dict[str, Any]]:
-    """All streams of the log, by name."""
+def list_streams(home: Path, spec: SystemSpec) -> list[dict[str, Any]]:
+    """All streams of a system, by name."""
     found = []
-    for name in open_log(home).admin().list():
-        about = describe(locate(f"{LOG}.{name}", home))
-        found.append({key: about[key] for key in ("stream", "partitions", "bytes", "sealed", "columns")})
+    for name in open_system(spec).admin().list():
+        about = describe(place_in(spec, name, home))
+        found.append({key: about[key] for key in ("stream", "partitions", "bytes", "frames", "sealed", "columns")})
     return found
+
+
+def size_as_text(about: Mapping[str, Any]) -> str:
+    """The size of a stream."""
+    return counted(about["frames"], "frame") if about["bytes"] is None else format_bytes(about["bytes"])
 
 
 def columns_as_text(columns: dict[str, Any] | None) -> str:

@@ -8,6 +8,7 @@ import msgspec
 import polars as pl
 
 from headrace.core.errors import DataError
+from headrace.core.records import UNREADABLE
 from headrace.serdes.dtypes import instantiate
 from headrace.serdes.json_rows import readable
 from headrace.serdes.row_pieces import BadRow
@@ -26,7 +27,7 @@ def infer_columns(data: bytes) -> tuple[dict[str, pl.DataType], list[BadRow]]:
             continue
         try:
             row = decoder.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             bad.append(BadRow(index, readable(error), line))
             continue
         for name, value in row.items():

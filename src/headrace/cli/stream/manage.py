@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.console import counted, format_bytes, print_json, print_line, print_note, print_table
-from headrace.cli.options import HOME, AsJson, Home, Metadata, Partition, Schema, StreamName
+from headrace.cli.console import counted, print_json, print_line, print_note, print_table
+from headrace.cli.options import HOME, AsJson, Home, Metadata, OfApp, Partition, Schema, StreamName
+
+if TYPE_CHECKING:
+    from headrace.cli.place import Place
 
 
 def create(
@@ -20,7 +23,9 @@ def create(
         ),
     ],
     schema: Schema = None,
+    app: OfApp = None,
     home: Home = HOME,
+    metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a stream. Succeeds if it exists in the same shape."""
@@ -28,7 +33,7 @@ def create(
     from headrace.cli.stream.about import shape
     from headrace.serdes.dtypes import parse_columns
 
-    place = locate(name, home)
+    place = locate(name, home, metadata, app)
     there = place.find()
     columns = None if schema is None else parse_columns(schema)
     info = place.admin().create(place.stream.name, partitions, columns)
@@ -44,7 +49,9 @@ def add_column(
     columns: Annotated[
         str, typer.Argument(metavar="COLUMNS", help='The new columns and their types: "note:str,at:datetime[ms]".')
     ],
+    app: OfApp = None,
     home: Home = HOME,
+    metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
     """Add columns to a stream. Succeeds if it has them already.
@@ -55,7 +62,7 @@ def add_column(
     from headrace.cli.stream.about import columns_as_text, shape
     from headrace.serdes.dtypes import parse_columns
 
-    place = locate(name, home)
+    place = locate(name, home, metadata, app)
     before = place.require().columns or {}
     info = place.admin().add_columns(place.stream.name, parse_columns(columns))
     about = shape(place, info)
@@ -69,11 +76,24 @@ def add_column(
             print_line(f"{place.stream} has {columns} already")
 
 
-def list_(home: Home = HOME, as_json: AsJson = False) -> None:
-    """List the streams of the embedded log."""
-    from headrace.cli.stream.about import columns_as_text, list_streams
+def list_(home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False) -> None:
+    """List the streams of the embedded log, and of other logs.
 
-    streams = list_streams(home)
+    A log that doesn't answer is skipped, with a note.
+    """
+    from headrace.cli.stream.about import columns_as_text, list_streams, size_as_text
+    from headrace.core.errors import HeadraceError
+    from headrace.metadata.opening import existing_metadata
+    from headrace.runners.app_systems import known_systems
+
+    with existing_metadata(home, metadata) as store:
+        systems = known_systems(store, home)
+    streams = []
+    for spec in systems:
+        try:
+            streams += list_streams(home, spec)
+        except HeadraceError as error:
+            print_note(f"the streams of {spec.name!r} aren't listed: {error.message}")
     if as_json:
         print_json(streams)
     elif not streams:
@@ -85,7 +105,7 @@ def list_(home: Home = HOME, as_json: AsJson = False) -> None:
                 (
                     one["stream"],
                     one["partitions"],
-                    format_bytes(one["bytes"]),
+                    size_as_text(one),
                     "yes" if one["sealed"] else "no",
                     columns_as_text(one["columns"]),
                 )
@@ -103,6 +123,7 @@ def describe(
             help="Show where the readers of this app are too; those of the apps on this home are shown anyway.",
         ),
     ] = None,
+    app: OfApp = None,
     home: Home = HOME,
     metadata: Metadata = None,
     as_json: AsJson = False,
@@ -117,43 +138,50 @@ def describe(
     from headrace.runners.coordination.runs import known_apps
 
     with existing_metadata(home, metadata) as store:
-        about = describe_stream(locate(name, home), [*known_apps(store), *(group or ())])
+        groups = [*known_apps(store), *(group or ())]
+    place = locate(name, home, metadata, app)
+    about = describe_stream(place, groups)
     if as_json:
         print_json(about)
     else:
-        _print(about)
+        _print(place, about)
 
 
-def _print(about: dict[str, Any]) -> None:
-    from headrace.cli.stream.about import columns_as_text
+def _print(place: Place, about: dict[str, Any]) -> None:
+    from headrace.cli.stream.about import columns_as_text, size_as_text
 
     print_line(f"stream   {about['stream']}")
     print_line(f"columns  {columns_as_text(about['columns'])}")
     if about["added"]:
         print_line(f"added    {', '.join(about['added'])}: null in older rows")
-    print_line(f"size     {format_bytes(about['bytes'])} in {counted(about['partitions'], 'partition')}")
+    print_line(f"size     {size_as_text(about)} in {counted(about['partitions'], 'partition')}")
     print_line(f"sealed   {'yes: it has ended' if about['sealed'] else 'no'}")
     print_line("")
     print_table(
         ("partition", "oldest", "upcoming", "size"),
-        [(one["partition"], one["oldest"], one["upcoming"], format_bytes(one["bytes"])) for one in about["extents"]],
+        [
+            (one["partition"], one["oldest"], one["upcoming"], place.amount(one["upcoming"] - one["oldest"]))
+            for one in about["extents"]
+        ],
     )
     if about["readers"]:
         print_line("")
         print_table(
             ("readers", "partition", "position", "behind"),
-            [(one["group"], one["partition"], one["position"], format_bytes(one["lag"])) for one in about["readers"]],
+            [(one["group"], one["partition"], one["position"], place.amount(one["lag"])) for one in about["readers"]],
         )
 
 
-def seal(name: StreamName, home: Home = HOME, as_json: AsJson = False) -> None:
+def seal(
+    name: StreamName, app: OfApp = None, home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False
+) -> None:
     """End a stream permanently.
 
     It takes no more writes, and apps that read it come to an end. It can still be read.
     """
     from headrace.cli.place import locate
 
-    place = locate(name, home)
+    place = locate(name, home, metadata, app)
     place.require()
     place.admin().seal(place.stream.name)
     if as_json:
@@ -174,7 +202,9 @@ def trim(
     ],
     partition: Partition = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it. Without this, only say what would be deleted.")] = False,
+    app: OfApp = None,
     home: Home = HOME,
+    metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete the beginning of a stream.
@@ -185,12 +215,12 @@ def trim(
     from headrace.cli.stream.trimming import plan_trim, run_trim
     from headrace.core.errors import UsageError
 
-    place = locate(name, home)
+    place = locate(name, home, metadata, app)
     cuts = plan_trim(place, before, partition)
     total = sum(cut.size for cut in cuts)
     if not yes:
         raise UsageError(
-            f"this would permanently delete {format_bytes(total)} of {place.stream}",
+            f"this would permanently delete {place.amount(total)} of {place.stream}",
             hint="add --yes if that is what you want",
         )
     run_trim(place, cuts)
@@ -198,9 +228,9 @@ def trim(
         print_json(
             {
                 "stream": str(place.stream),
-                "bytes": total,
+                "bytes": place.size(total),
                 "partitions": [{"partition": cut.ssp.partition, "oldest": cut.before} for cut in cuts],
             }
         )
     else:
-        print_line(f"deleted {format_bytes(total)} of {place.stream}")
+        print_line(f"deleted {place.amount(total)} of {place.stream}")

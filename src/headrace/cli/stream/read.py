@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.console import counted, print_note
-from headrace.cli.options import HOME, AsJson, Home, Partition, StreamName
+from headrace.cli.options import HOME, AsJson, Home, Metadata, OfApp, Partition, StreamName
 
 if TYPE_CHECKING:
     from headrace.cli.place import Place
@@ -57,7 +57,9 @@ def read(
     offsets: Annotated[
         bool, typer.Option("--offsets", help="Add @partition and @offset, as --from takes them, to each row.")
     ] = False,
+    app: OfApp = None,
     home: Home = HOME,
+    metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a stream as JSON lines.
@@ -74,7 +76,7 @@ def read(
     del as_json  # it prints nothing but JSON lines
     if limit is not None and limit < 1:
         raise UsageError(f"--limit {limit}: a limit is 1 or more")
-    place = locate(name, home)
+    place = locate(name, home, metadata, app)
     starts = _starts(place, start or (), time, ago, partition)
     lines = Lines(place.require().columns, control=control, offsets=offsets, limit=limit)
     gate = _gate(committed)

@@ -170,11 +170,10 @@ class TableFile(Source):
             raise DataError(f"{self.name}: {error.message}", hint=error.hint) from error
         if mismatch is None:
             return Piece(rows, piece.span, piece.skipped, piece.bad)
-        reason = f"column {mismatch.column!r} should be {mismatch.expected}, not {mismatch.sample}"
         # Only the first misfit's reason is known; the later ones are counted.
         unreadable = {bad.index for bad in piece.bad}
         readable = [index for index in range(piece.span) if index not in unreadable]
-        misfits = [BadRow(readable[row], reason, b"") for row in mismatch.rows]
+        misfits = [BadRow(readable[row], mismatch.reason, b"") for row in mismatch.rows]
         bad = sorted([*piece.bad, *misfits], key=lambda row: row.index)
         return Piece(rows, piece.span, piece.skipped, tuple(bad))
 

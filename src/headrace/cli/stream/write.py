@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.console import Exit, counted, print_json, print_note
-from headrace.cli.options import HOME, AsJson, Home, Schema, StreamName
+from headrace.cli.options import HOME, AsJson, Home, Metadata, OfApp, Schema, StreamName
 
 if TYPE_CHECKING:
     from headrace.cli.stream.writing import Written
@@ -57,7 +57,9 @@ def write(
             "rows that the stream has already. A write that fails says which name continues it.",
         ),
     ] = None,
+    app: OfApp = None,
     home: Home = HOME,
+    metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
     """Write rows from files or a pipe.
@@ -73,7 +75,7 @@ def write(
     if key and partition is not None:
         raise UsageError("--key and --partition both choose the partition", hint="give one of them")
     order = Order(
-        place=locate(name, home),
+        place=locate(name, home, metadata, app),
         files=files or (),
         keys=[column.strip() for column in key.split(",")] if key else (),
         partition=partition,

@@ -7,7 +7,9 @@ and answers as that app.
 from __future__ import annotations
 
 import http.client
+from ipaddress import ip_address
 from typing import Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from typing_extensions import override
@@ -36,9 +38,33 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     seen_at: int
     """When its driver was last alive."""
 
-    def client(self) -> CoordinatorClient:
-        """Return a client; the caller closes it."""
-        return CoordinatorClient(self.url, self.token)
+    def client(self, *, timeout_s: float = 5.0, patience_s: float = 10.0) -> CoordinatorClient:
+        """Return a client, which says how to reach the driver if it doesn't answer; the caller closes it."""
+        return CoordinatorClient(self.url, self.token, timeout_s=timeout_s, patience_s=patience_s, hint=self.way)
+
+    @property
+    def way(self) -> str:
+        """What to do if the driver doesn't answer here, as text."""
+        if self.machine.is_here:
+            return "the driver has ended, or is busy or stopped; look at its output"
+        if self._is_on_its_own_machine:
+            return (
+                f"it listens only on its own machine, {self.machine.host}: run the command there, or start the app "
+                "with --listen HOST, an address that other machines can reach"
+            )
+        return (
+            f"it runs on {self.machine.host} and doesn't answer at {urlsplit(self.url).netloc}: check firewalls and "
+            "how that name resolves here, or start the app with --advertise HOST[:PORT], an address that this machine "
+            "can reach. If the driver was last seen long ago, it has died: start the app again"
+        )
+
+    @property
+    def _is_on_its_own_machine(self) -> bool:
+        host = urlsplit(self.url).hostname or ""
+        try:
+            return ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost"
 
     @override
     def __repr__(self) -> str:  # without the token, which must not get into tracebacks and logs
@@ -63,7 +89,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         here = self.machine.is_here
         if self.machine.has_restarted or (here and not process_is_there(self.pid)):
             return "gone"
-        client = CoordinatorClient(self.url, self.token, timeout_s=_PROBE_S, patience_s=0)
+        client = self.client(timeout_s=_PROBE_S, patience_s=0)
         try:
             answers = client.status().app == self.app
         except UnavailableError as error:

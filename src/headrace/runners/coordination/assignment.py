@@ -1,14 +1,18 @@
-"""Assign tasks to containers: pure, deterministic and balanced."""
+"""Assign tasks to containers: pure, deterministic and balanced, and to where their state is, if possible."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from headrace.core.errors import UsageError
 from headrace.core.ids import TaskName
 
+Seats = tuple[tuple[TaskName, ...], ...]
+"""The tasks of each container."""
 
-def assign(stages: Mapping[str, Sequence[TaskName]], containers: int) -> tuple[tuple[TaskName, ...], ...]:
+
+def assign(stages: Mapping[str, Sequence[TaskName]], containers: int) -> Seats:
     """Return the tasks of each container.
 
     The tasks of each stage are dealt out in turn. So the containers' numbers of tasks differ by at most one, within
@@ -27,3 +31,60 @@ def assign(stages: Mapping[str, Sequence[TaskName]], containers: int) -> tuple[t
             seats[(first + n) % containers].append(task)
         fullest += odd
     return tuple(tuple(seat) for seat in seats)
+
+
+def placed(seats: Seats, hosts: Mapping[int, str], held: Mapping[TaskName, str]) -> Seats:
+    """Return the same seats, dealt out so that more tasks are on the host that held them last.
+
+    ``hosts`` says where containers are, ``held`` which host has a task's state; both may be incomplete. Each container
+    gets as many tasks of each stage as some seat had, so the balance stays.
+    """
+    moved = _moved(seats, hosts, held)
+    choices = [seats, moved, _swapped(seats, hosts, held), _swapped(moved, hosts, held)]
+    return max(choices, key=lambda one: at_home(one, hosts, held))  # of equally good ones the first
+
+
+def at_home(seats: Seats, hosts: Mapping[int, str], held: Mapping[TaskName, str]) -> int:
+    """How many tasks are on the host that has their state."""
+    return sum(held.get(task, "") == hosts.get(number) for number, seat in enumerate(seats) for task in seat)
+
+
+def _moved(seats: Seats, hosts: Mapping[int, str], held: Mapping[TaskName, str]) -> Seats:
+    """Whole seats go to containers on the host that has most of their tasks' state, the surest ones first."""
+    free: dict[str, list[int]] = {}
+    for container in range(len(seats)):
+        if container in hosts:
+            free.setdefault(hosts[container], []).append(container)
+    wishes = [
+        (-count, number, host)
+        for number, seat in enumerate(seats)
+        for host, count in Counter(held[task] for task in seat if task in held).items()
+    ]
+    to: dict[int, int] = {}
+    for _, number, host in sorted(wishes):
+        if number not in to and free.get(host):
+            to[number] = free[host].pop(0)
+    taken = set(to.values())
+    left = iter([container for container in range(len(seats)) if container not in taken])
+    dealt = {to[number] if number in to else next(left): seat for number, seat in enumerate(seats)}
+    return tuple(dealt[container] for container in range(len(seats)))
+
+
+def _swapped(seats: Seats, hosts: Mapping[int, str], held: Mapping[TaskName, str]) -> Seats:
+    """Each container keeps its numbers of tasks, but gets different ones: first those whose state it has."""
+    rooms: dict[str, Counter[int]] = {}
+    for number, seat in enumerate(seats):
+        for task in seat:
+            rooms.setdefault(task.stage, Counter())[number] += 1
+    present = [(number, task) for number, seat in enumerate(seats) for task in seat]
+    dealt: dict[TaskName, int] = {}
+    for at_home_only in (True, False):
+        for number, task in present:
+            room = rooms[task.stage]
+            fits = (n for n in (number, *room) if room[n] and task not in dealt)
+            home = held.get(task, "")
+            found = next((n for n in fits if not at_home_only or hosts.get(n) == home), None)
+            if found is not None:
+                dealt[task] = found
+                room[found] -= 1
+    return tuple(tuple(task for _, task in present if dealt[task] == number) for number in range(len(seats)))

@@ -35,6 +35,7 @@ from headrace.runners.coordination.startpoint_messages import (
 _log = logger(__name__)
 
 _A = TypeVar("_A", bound=messages.Message)
+_LOOK = "the driver has ended or can't be reached from here; look at its output"
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _REFUSED_PATIENCE_S = 1.0
@@ -56,7 +57,10 @@ class CoordinatorClient:
     current incarnation any more.
     """
 
-    def __init__(self, url: str, token: str, *, timeout_s: float = 5.0, patience_s: float = 10.0) -> None:
+    def __init__(
+        self, url: str, token: str, *, timeout_s: float = 5.0, patience_s: float = 10.0, hint: str = _LOOK
+    ) -> None:
+        """``hint`` says what to do if it doesn't answer."""
         parts = urlsplit(url)
         if parts.scheme != "http" or parts.hostname is None or parts.port is None:
             raise UsageError(f"{url!r} is not the address of a coordinator", hint="write http://host:port")
@@ -65,6 +69,7 @@ class CoordinatorClient:
         self._host, self._port = parts.hostname, parts.port
         self._timeout_s = timeout_s
         self._patience_s = patience_s
+        self._hint = hint
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._connection: http.client.HTTPConnection | None = None
@@ -72,7 +77,7 @@ class CoordinatorClient:
     def sibling(self, *, timeout_s: float | None = None) -> CoordinatorClient:
         """Return another client of the same coordinator, for another thread."""
         return CoordinatorClient(
-            self._url, self._token, timeout_s=timeout_s or self._timeout_s, patience_s=self._patience_s
+            self._url, self._token, timeout_s=timeout_s or self._timeout_s, patience_s=self._patience_s, hint=self._hint
         )
 
     def register(self, message: messages.Register) -> messages.Assignment:
@@ -225,7 +230,7 @@ class CoordinatorClient:
         reason = why.message if isinstance(why, HeadraceError) else f"{why or type(why).__name__}"
         return UnavailableError(
             f"the coordinator at {self._url} doesn't answer {path}: {reason}",
-            hint="the driver has ended or can't be reached from here; look at its output",
+            hint=self._hint,
         )
 
 

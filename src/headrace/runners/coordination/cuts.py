@@ -13,10 +13,12 @@ from typing import Literal
 from headrace.checkpoint.founding import Cut
 from headrace.core.ids import TaskName
 from headrace.runners.coordination.messages import Message, TaskStatus
-from headrace.systems.home_log import LOG
 
-CutState = Literal["waiting", "kept", "missed", "over"]
-"""*Over*: the task has ended, and so has its container. Its state is on its disk, as it will stay."""
+CutState = Literal["waiting", "kept", "missed", "over", "apart"]
+"""*Over*: the task has ended, and so has its container. Its state is on its disk, as it will stay.
+
+*Apart*: where the task runs, the folder of the cut can't be seen.
+"""
 
 SPARE_HEARTBEATS = 4
 SPARE_INTERVALS = 2
@@ -33,13 +35,12 @@ class CutReport(Message, frozen=True, kw_only=True, rename="camel"):
     """What has happened to the present cut in each task that this deployment runs, and what is needed to choose one.
 
     ``now_ms`` is the clock of the coordinator, ``margin_ms`` how far ahead of it a cut has to be, so that every task
-    learns of it in time. ``interval_ms`` is the checkpoint interval. ``log`` is what the app's own streams are in.
+    learns of it in time. ``interval_ms`` is the checkpoint interval.
     """
 
     id: str | None = None
     states: Mapping[str, CutState] = {}
     guarantee: str
-    log: str = LOG
     now_ms: int
     interval_ms: int
     margin_ms: int
@@ -48,9 +49,8 @@ class CutReport(Message, frozen=True, kw_only=True, rename="camel"):
 class CutBook:
     """The present cut of one deployment."""
 
-    def __init__(self, guarantee: str, interval_ms: int, heartbeat_ms: int, log: str = LOG) -> None:
+    def __init__(self, guarantee: str, interval_ms: int, heartbeat_ms: int) -> None:
         self.cut: Cut | None = None
-        self._log = log
         self._guarantee = guarantee
         self._interval_ms = interval_ms
         self._margin_ms = SPARE_HEARTBEATS * heartbeat_ms + SPARE_INTERVALS * interval_ms
@@ -69,7 +69,6 @@ class CutBook:
             id=None if self.cut is None else self.cut.id,
             states=states,
             guarantee=self._guarantee,
-            log=self._log,
             now_ms=now_ms,
             interval_ms=self._interval_ms,
             margin_ms=self._margin_ms,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.core.errors import InfrastructureError, UnavailableError
+from headrace.core.errors import HeadraceError, InfrastructureError
 from headrace.metadata.store import MetadataStore
 from headrace.runners.coordination import messages
 from headrace.runners.coordination.address import Address
@@ -16,13 +16,13 @@ def ended(metadata: MetadataStore, app: str | None = None) -> list[messages.AppS
     return sorted([*recorded, *gone], key=lambda one: (one.app, one.started_at))
 
 
-def unreachable(address: Address, error: UnavailableError) -> messages.AppStatus:
+def unreachable(address: Address, error: HeadraceError) -> messages.AppStatus:
     """The status of a deployment whose driver doesn't answer: it may run on a machine that can't be reached."""
     return _status(
         address,
         "unreachable",
         f"its driver ({address.driver}) doesn't answer: {error.message}",
-        "if it was last seen long ago, it is gone: then start the app again, and it resumes from its last checkpoints",
+        address.way,
     )
 
 

@@ -14,21 +14,20 @@ from typing import Literal
 
 import msgspec
 
-from headrace.api.settings import DRAIN_TIMEOUT_MS, INTERVAL_MS, RESTARTS_MAX
-from headrace.core.duration import format_ms
-from headrace.core.errors import FencedError, ProtocolError, UsageError, UserFunctionError
+from headrace.api.settings import INTERVAL_MS, RESTARTS_MAX
+from headrace.core.errors import FencedError, ProtocolError, UsageError
 from headrace.core.ids import TaskName
 from headrace.runners.coordination import messages
-from headrace.runners.coordination.assignment import assign
+from headrace.runners.coordination.assignment import Seats, assign
 from headrace.runners.coordination.caught_up import watch
 from headrace.runners.coordination.cuts import CutBook, CutOrder, CutReport
-from headrace.runners.coordination.lives import LastWords, call_of, death, pause_ms
+from headrace.runners.coordination.lives import death, pause_ms
+from headrace.runners.coordination.long_calls import CallLimits, LongCall, long_call
 from headrace.runners.coordination.restarts import Restarts
 from headrace.runners.coordination.slot_book import SlotBook, SlottedInput
 from headrace.runners.coordination.task_book import TaskBook
 from headrace.runners.coordination.versions import held_up
 from headrace.systems.base import SlotReport
-from headrace.systems.home_log import LOG
 
 STEADY_MS = 60_000
 """After a life of this length, the failures that a container reports are counted from 1 again."""
@@ -76,13 +75,12 @@ class _Container:
     committed: set[str] = field(default_factory=set)
     """The tasks that have committed, or ended, in this life."""
     pause_ms: int = 0
-    call: tuple[messages.Holdup, float] | None = None
-    """The call of the app's own code that takes long, and when it was first reported."""
+    call: LongCall | None = None
     waited_for: int = 0
 
     @property
     def alive(self) -> bool:
-        return self.state in {"running", "lost"}
+        return self.state in {"running", "lost", "hung"}
 
 
 class Ledger:
@@ -103,17 +101,13 @@ class Ledger:
         heartbeat_ms: int = 500,
         lost_after_ms: int = 5000,
         restarts_max: int = RESTARTS_MAX,
-        drain_timeout_ms: float = DRAIN_TIMEOUT_MS,
+        calls: CallLimits | None = None,
         interval_ms: int = INTERVAL_MS,
         saves: bool = False,
         chance: Callable[[], float] = lambda: 1.0,
         slots: SlotBook | None = None,
-        log: str = LOG,
     ) -> None:
-        """``chance`` returns random numbers from [0, 1), which spread restarts. ``saves``: drain after a savepoint.
-
-        ``log``: what kind of system the app's own streams are in.
-        """
+        """``chance`` returns random numbers from [0, 1), which spread restarts. ``saves``: drain after a savepoint."""
         if not any(stages.values()):
             raise UsageError(f"app {app!r} has no tasks to run")
         self.app = app
@@ -123,9 +117,9 @@ class Ledger:
         self._guarantee = guarantee
         self._lost_after_ms = lost_after_ms
         self._restarts_max = restarts_max
-        self._drain_timeout_ms = drain_timeout_ms
+        self._calls = calls or CallLimits()
         self._draining_since: float | None = None
-        self._cuts = CutBook(guarantee, interval_ms, heartbeat_ms, log)
+        self._cuts = CutBook(guarantee, interval_ms, heartbeat_ms)
         self._chance = chance
         self._containers = [_Container(number, tasks) for number, tasks in enumerate(assign(stages, containers))]
         self._tasks = TaskBook(stages)
@@ -138,11 +132,8 @@ class Ledger:
 
     # -- messages of containers --------------------------------------------------------------------
 
-    def register(self, message: messages.Register, now_ms: float, words: LastWords | None = None) -> Seat:
-        """Make this incarnation the current one. Return the tasks it has left; none if the app is over.
-
-        ``words`` are those of the incarnation that it replaces.
-        """
+    def register(self, message: messages.Register, now_ms: float) -> Seat:
+        """Make this incarnation the current one. Return the tasks it has left; none if the app is over."""
         container = self._container(message.container)
         current = container.registered
         if current is not None and current.incarnation == message.incarnation:
@@ -152,7 +143,7 @@ class Ledger:
         if current is not None and container.alive:
             if message.attempt < current.attempt:
                 raise self._fenced(message.container, f"attempt {message.attempt}")
-            self._died(container, current, words)
+            self._died(container, current, message.left.get(current.incarnation))
         container.superseded = current.incarnation if current else None
         container.registered = message
         container.seen_ms = container.born_ms = now_ms
@@ -214,7 +205,7 @@ class Ledger:
         if container.heartbeat is None or message.sent_ms > container.heartbeat.sent_ms:
             statuses = self._of_container(message.container, [status.name for status in message.tasks])
             container.heartbeat = message
-            container.call = call_of(message, container.call, now_ms)
+            container.call = long_call(message, container.call, now_ms)
             for task, status in zip(statuses, message.tasks, strict=True):
                 self._tasks.report(task, status, message.sent_ms)
             self._progressed(container, (s.name for s in message.tasks if s.checkpoint is not None))
@@ -270,6 +261,11 @@ class Ledger:
 
     # -- calls of the driver -----------------------------------------------------------------------
 
+    def seat(self, seats: Seats) -> None:
+        """Give each container other tasks, before any has registered."""
+        for container, tasks in zip(self._containers, seats, strict=True):
+            container.tasks = tasks
+
     def drain(self) -> None:
         """Order all containers to drain, from now on."""
         if not self._drain:
@@ -306,6 +302,7 @@ class Ledger:
             if container.state == "running" and overdue:
                 container.state = "lost"
                 self._note("warning", "the container sends no heartbeats", container)
+            self._watch_call(container)
 
     # -- queries -----------------------------------------------------------------------------------
 
@@ -337,18 +334,13 @@ class Ledger:
         return "running" if self._tasks.all_under_way else "starting"
 
     @property
-    def assignments(self) -> tuple[tuple[TaskName, ...], ...]:
+    def assignments(self) -> Seats:
         """The tasks of each container."""
         return tuple(container.tasks for container in self._containers)
 
     def state_of(self, container: int) -> messages.ContainerState:
         """The state of one container."""
         return self._container(container).state
-
-    def incarnation_of(self, container: int) -> str | None:
-        """The current incarnation of a container; None if none has registered yet."""
-        registered = self._container(container).registered
-        return None if registered is None else registered.incarnation
 
     def status(self, now_ms: float) -> messages.AppStatus:
         """Return the status of everything."""
@@ -424,12 +416,13 @@ class Ledger:
     def _seat(self, container: _Container) -> Seat:
         return Seat(self._left(container), dict(container.grants), container.superseded, container.pause_ms)
 
-    def _died(self, container: _Container, who: messages.Register, words: LastWords | None) -> None:
+    def _died(self, container: _Container, who: messages.Register, words: messages.LastWords | None) -> None:
         """It has ended without a word. Too many such lives in a row without a commit end the app."""
         at_work = words.task if words is not None else ""
         progress = at_work in container.committed if at_work else bool(container.committed)
         peak = container.heartbeat.rss_bytes if container.heartbeat is not None else 0
-        error = death(container.number, who.host, peak, words, frozen=container.state == "lost")
+        hung = container.error if container.state == "hung" else None
+        error = hung or death(container.number, who.host, peak, words, frozen=container.state == "lost")
         container.failures = 1 if progress else container.failures + 1
         container.state = "failed"
         container.error = error
@@ -443,19 +436,25 @@ class Ledger:
 
     def _watch_drain(self, now_ms: float, since_ms: float) -> None:
         for container in self._containers:
-            if container.state != "running" or container.call is None:
+            call = container.call
+            if container.state != "running" or call is None:
                 continue
-            holdup, heard_ms = container.call
-            if now_ms - max(since_ms, heard_ms) >= self._drain_timeout_ms:
-                waited = format_ms(round(self._drain_timeout_ms))
-                error = UserFunctionError(
-                    f"gave up the drain after {waited}: container {container.number} is still in {holdup.where}",
-                    hint="the next run repeats what isn't committed; make the function faster, or raise drain_timeout",
-                )
-                self.fail(messages.ErrorReport.of(error, with_traceback=False))
-            elif container.waited_for != holdup.since_ms:
-                container.waited_for = holdup.since_ms
-                self._note("warning", f"the drain waits for the end of {holdup.where}", container)
+            if self._calls.holds_up_drain(call, now_ms, since_ms):
+                self.fail(self._calls.gave_up_drain(container.number, call))
+            elif container.waited_for != call.holdup.since_ms:
+                container.waited_for = call.holdup.since_ms
+                self._note("warning", f"the drain waits for the end of {call.where}", container)
+
+    def _watch_call(self, container: _Container) -> None:
+        call, who = container.call, container.registered
+        if container.state != "running" or call is None or who is None or not self._calls.hangs(call):
+            return
+        container.error = self._calls.hung(container.number, who.host, call)
+        if self._calls.replaced:
+            container.state = "hung"  # the driver has it killed
+            self._note("warning", f"the container hangs in {call.where}", container)
+        else:
+            self.fail(container.error)
 
     def _progressed(self, container: _Container, tasks: Iterable[str]) -> None:
         container.committed.update(tasks)

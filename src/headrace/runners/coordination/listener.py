@@ -3,7 +3,8 @@
 It runs inside a user's driver. So it is the standard library's server, which starts in 5 ms, installs no signal handler
 or event loop, and leaves no thread behind. One thread accepts connections, and each connection has a thread of its own;
 connections are kept alive, so a container has one. A route is called on the connection's thread and may block only
-that. Traffic isn't encrypted: whoever can read the network can read the token.
+that. The accepting thread closes connections that don't show the token in time (``admission``). Traffic isn't
+encrypted: whoever can read the network can read the token.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import selectors
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -27,9 +29,11 @@ from headrace.core.errors import (
     HeadraceError,
     InfrastructureError,
     ProtocolError,
+    UnavailableError,
     UsageError,
 )
 from headrace.core.log import Throttle, logger
+from headrace.runners.coordination.admission import Admission
 from headrace.runners.coordination.messages import ErrorReport, Refusal, encode
 
 Route = Callable[[bytes], bytes]
@@ -53,14 +57,14 @@ class Listener:
         routes: Mapping[tuple[str, str], Route],
         *,
         most_bytes: int = MOST_BYTES,
-        most_connections: int = MOST_CONNECTIONS,
+        admission: Admission[socket.socket] | None = None,
     ) -> None:
         try:
-            self._server = _Server(host, port, token, routes, most_bytes, most_connections)
+            self._server = _Server(host, port, token, routes, most_bytes, admission or Admission(MOST_CONNECTIONS))
         except OSError as error:
             raise InfrastructureError(
                 f"can't listen on {host}:{port}: {error}",
-                hint="another process may have the port; port 0 takes a free one",
+                hint="give an address of this machine, and a port that no other process uses (0 takes a free one)",
             ) from error
         self.port: int = self._server.server_address[1]
         self._wake_receiver, self._wake_sender = socket.socketpair()
@@ -86,10 +90,12 @@ class Listener:
             selector.register(self._server, selectors.EVENT_READ)
             selector.register(self._wake_receiver, selectors.EVENT_READ)
             while True:
-                ready = [key.fileobj for key, _ in selector.select()]
+                ready = [key.fileobj for key, _ in selector.select(self._server.patience_s())]
                 if self._wake_receiver in ready:
                     return
-                self._server.handle_request()
+                if self._server in ready:
+                    self._server.handle_request()
+                self._server.cut_strangers()
 
 
 class _Server(socketserver.TCPServer):
@@ -104,26 +110,28 @@ class _Server(socketserver.TCPServer):
         token: str,
         routes: Mapping[tuple[str, str], Route],
         most_bytes: int,
-        most_connections: int,
+        admission: Admission[socket.socket],
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.credentials = f"Bearer {token}".encode()
         self.routes = routes
         self.most_bytes = most_bytes
-        self._most_connections = most_connections
         self._throttle = Throttle(_log)
+        self._lock = threading.Lock()
+        self._admission = admission
         # Touched by the accepting thread, and by close() after that one has ended.
         self._connections: dict[threading.Thread, socket.socket] = {}
         super().__init__((host, port), _Handler)
 
     @override
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread of its own; close it at once if too many are open."""
+        """Serve a connection in a thread of its own."""
         self._connections = {t: c for t, c in self._connections.items() if t.is_alive()}
-        if len(self._connections) >= self._most_connections:
-            self._throttle.warning("connection refused: too many are open", limit=self._most_connections)
-            self.shutdown_request(request)
-            return
+        with self._lock:
+            crowded_out = self._admission.arrived(request, client_address[0], time.monotonic())
+        if crowded_out is not None:
+            self._throttle.warning("connection closed: too many connections that haven't shown the token are open")
+            _cut(crowded_out)
         thread = threading.Thread(
             target=self._serve, args=(request, client_address), name="headrace-connection", daemon=True
         )
@@ -135,15 +143,39 @@ class _Server(socketserver.TCPServer):
             with suppress(OSError):  # the client has disconnected, so it can't get an answer
                 self.finish_request(request, client_address)
         finally:
+            with self._lock:
+                self._admission.left(request)
             self.shutdown_request(request)
+
+    def showed_token(self, request: socket.socket) -> bool:
+        """A connection has shown the token; returns whether it may stay."""
+        with self._lock:
+            return self._admission.showed_token(request)
+
+    def patience_s(self) -> float | None:
+        """How long the oldest connection still has to show the token; None: there is none."""
+        with self._lock:
+            until = self._admission.next_s()
+        return None if until is None else max(0.0, until - time.monotonic())
+
+    def cut_strangers(self) -> None:
+        """Close the connections that haven't shown the token in time; their threads end by that."""
+        with self._lock:
+            late = self._admission.overdue(time.monotonic())
+        for connection in late:
+            _cut(connection)
 
     def cut_connections(self) -> None:
         """Close all connections, and wait for their threads."""
         for connection in self._connections.values():
-            with suppress(OSError):  # the connection has ended already
-                connection.shutdown(socket.SHUT_RDWR)
+            _cut(connection)
         for thread in self._connections:
             thread.join()
+
+
+def _cut(connection: socket.socket) -> None:
+    with suppress(OSError):  # the connection has ended already
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Refused(Exception):
@@ -194,6 +226,14 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refused(
                 HTTPStatus.UNAUTHORIZED,
                 UsageError("the token is missing or wrong", hint="it is in the address that the app has published"),
+            )
+        if not self.server.showed_token(self.connection):
+            raise _Refused(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                UnavailableError(
+                    "too many connections to the coordinator are open, or this one took too long to show the token",
+                    hint="close unused connections; a container needs one or two",
+                ),
             )
         route = self.server.routes.get((self.command, self.path))
         if route is None:

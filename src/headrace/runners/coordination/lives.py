@@ -7,27 +7,10 @@ progress: a life in which the work was committed makes the next one begin somewh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from headrace.core.retry import Retry
-from headrace.runners.coordination.messages import ErrorReport, Heartbeat, Holdup
+from headrace.runners.coordination.messages import ErrorReport, LastWords
 
 _PAUSES = Retry(attempts=None, first_ms=500, longest_ms=5000)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastWords:
-    """What a container that died has left behind: the call of the app's own code that it was in, and how it ended.
-
-    All are text for messages. ``task`` and ``step`` are empty if it was in no such call, ``how`` if it is unknown how
-    the process ended. ``by_itself``: its own code ended it, and nothing from outside.
-    """
-
-    task: str = ""
-    step: str = ""
-    place: str = ""
-    how: str = ""
-    by_itself: bool = False
 
 
 def pause_ms(failures: int, chance: float) -> int:
@@ -62,13 +45,3 @@ def _hint(words: LastWords, frozen: bool) -> str:
         "if memory ran out, the kernel's log says so (`dmesg`): give the machine or the executor more memory, or run "
         "fewer containers on it"
     )
-
-
-def call_of(message: Heartbeat, before: tuple[Holdup, float] | None, now_ms: float) -> tuple[Holdup, float] | None:
-    """The call of the app's own code that a heartbeat reports, and when it was first reported."""
-    calls = (holdup for status in message.tasks for holdup in status.holdups if holdup.what == "user code")
-    holdup = next(calls, None)
-    if holdup is None:
-        return None
-    same = before is not None and before[0].where == holdup.where and abs(before[0].since_ms - holdup.since_ms) < 100
-    return before if same else (holdup, now_ms)

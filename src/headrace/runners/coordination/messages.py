@@ -17,13 +17,14 @@ from headrace.checkpoint.founding import Cut
 from headrace.core import errors
 from headrace.core.errors import Fault, HeadraceError, ProtocolError
 from headrace.core.recent_warnings import RecentWarnings
+from headrace.core.records import UNREADABLE
 from headrace.systems.startpoint import Order
 
 FORMAT = 1
 """The version of all messages together. Another one is refused; unknown fields are ignored."""
 
 TaskState = Literal["starting", "restoring", "running", "blocked", "finished"]
-ContainerState = Literal["waiting", "running", "lost", "failed", "finished"]
+ContainerState = Literal["waiting", "running", "lost", "hung", "failed", "finished"]
 What = Literal[
     "user code", "run loop", "restore", "side inputs", "readers", "target", "calls", "checkpoint", "watermark", "data"
 ]
@@ -93,14 +94,33 @@ class Refusal(Message, frozen=True, kw_only=True):
 # -- from the container ----------------------------------------------------------------------------------
 
 
+class LastWords(Nested, frozen=True, kw_only=True):
+    """What a container that died has left behind: the call of the app's own code that it was in, and how it ended.
+
+    All are text for messages. ``task`` and ``step`` are empty if it was in no such call, ``how`` if it is unknown how
+    the process ended. ``by_itself``: its own code ended it, and nothing from outside.
+    """
+
+    task: str = ""
+    step: str = ""
+    place: str = ""
+    how: str = ""
+    by_itself: bool = False
+
+
 class Register(Message, frozen=True, kw_only=True):
-    """A container's process has started. ``incarnation`` is a new uuid in each process."""
+    """A container's process has started. ``incarnation`` is a new uuid in each process.
+
+    ``left`` is what incarnations of a container of this number have left behind where this one starts; of those that
+    run it says nothing final.
+    """
 
     container: int
     attempt: int
     host: str
     pid: int
     incarnation: str
+    left: dict[str, LastWords] = {}
 
 
 class InputStatus(Nested, frozen=True, kw_only=True):
@@ -116,7 +136,8 @@ class InputStatus(Nested, frozen=True, kw_only=True):
 class Holdup(Nested, frozen=True, kw_only=True):
     """Something that a task waits for: what and where, since when (milliseconds since the epoch), and what helps.
 
-    ``by`` names the tasks that it waits for, if it waits for tasks: what holds them up is the cause.
+    ``by`` names the tasks that it waits for, if it waits for tasks: what holds them up is the cause. ``still_ms`` says
+    of a function for how long it has been called for one message.
     """
 
     what: What
@@ -124,6 +145,7 @@ class Holdup(Nested, frozen=True, kw_only=True):
     since_ms: int
     remedy: str
     by: list[str] = []
+    still_ms: int = 0
 
 
 class OutputStatus(Nested, frozen=True, kw_only=True):
@@ -182,7 +204,7 @@ class CutStatus(Nested, frozen=True, kw_only=True):
     """What has happened to a cut in a task: see module ``cuts``."""
 
     id: str
-    state: Literal["waiting", "kept", "missed"]
+    state: Literal["waiting", "kept", "missed", "apart"]
 
 
 class TaskStatus(Nested, frozen=True, kw_only=True):
@@ -397,7 +419,7 @@ def decode(kind: type[_M], data: bytes) -> _M:
     """Return the message in ``data``. Raises ``ProtocolError`` if it isn't of that kind, or of an unknown format."""
     try:
         message: _M = _decoder(kind).decode(data)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ProtocolError(
             f"not a message of type {kind.__name__}: {error}: {data[:200]!r}",
             hint="run the same version of Headrace in the driver, the containers and the commands",

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import msgspec
+from typing_extensions import override
 
 from headrace.core.errors import FencedError, HeadraceError, UnavailableError, UsageError
 from headrace.core.log import logger
@@ -20,6 +21,7 @@ from headrace.metadata.store import Change, Delete, MetadataStore, Put, Version
 from headrace.runners.coordination import messages
 from headrace.runners.coordination.address import Address
 from headrace.runners.coordination.machine import this_machine
+from headrace.runners.coordination.repeated import RepeatedStep
 from headrace.runners.coordination.runs import (
     SPACE,
     Running,
@@ -100,38 +102,29 @@ class Publication:
         return None if entry is None else entry.version
 
 
-class LifeSign:
+class LifeSign(RepeatedStep):
     """A thread that renews the address of a running deployment, from ``start`` to ``close``.
 
     It calls ``end`` if another run has replaced this one: both would keep fencing each other off.
     """
 
     def __init__(self, publication: Publication, end: Callable[[FencedError], None]) -> None:
+        super().__init__("life-sign", TOUCH_S)
         self._publication = publication
         self._end = end
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="headrace-life-sign", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the thread, and wait for it."""
-        self._closing.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._closing.wait(TOUCH_S):
-            if not self._publication.touch():
-                address = self._publication.address
-                self._end(
-                    FencedError(
-                        f"another run of app {address.app!r} has replaced this one ({address.driver})",
-                        hint=f"this driver gave no sign of life for {LOST_S:.0f} s; the other one goes on",
-                    )
-                )
-                return
+    @override
+    def step(self) -> bool:
+        if self._publication.touch():
+            return True
+        address = self._publication.address
+        self._end(
+            FencedError(
+                f"another run of app {address.app!r} has replaced this one ({address.driver})",
+                hint=f"this driver gave no sign of life for {LOST_S:.0f} s; the other one goes on",
+            )
+        )
+        return False
 
 
 def publish(

@@ -45,10 +45,16 @@ class QueryBook:
 
     def __init__(self, containers: Iterable[Sequence[object]]) -> None:
         """``containers`` are the tasks of each container."""
-        self._container_of = {str(task): number for number, tasks in enumerate(containers) for task in tasks}
         self._asked: dict[int, _Asked] = {}
+        self.seat(containers)
         self._next = 1
         self._answered = self._timed_out = self._refused = 0
+
+    def seat(self, containers: Iterable[Sequence[object]]) -> None:
+        """Note the tasks of each container, before any has answered."""
+        self._container_of = {str(task): number for number, tasks in enumerate(containers) for task in tasks}
+        for asked in self._asked.values():
+            asked.open = self._by_container(asked.ask)
 
     def ask(self, ask: Ask) -> int:
         """Add a query; return its number. Raises ``UsageError``, or ``UnavailableError`` if too many wait."""
@@ -68,13 +74,16 @@ class QueryBook:
                 f"{WAITING_MAX} queries of tables are waiting already",
                 hint="ask again in a moment; headrace status shows whether a container is missing",
             )
-        open_: dict[int, list[str]] = {}
-        for task in ask.tasks:
-            open_.setdefault(self._container_of[task], []).append(task)
         number, self._next = self._next, self._next + 1
         bytes_max = max(TASK_BYTES_MIN, ANSWER_BYTES_MAX // len(ask.tasks))
-        self._asked[number] = _Asked(ask, bytes_max, open_)
+        self._asked[number] = _Asked(ask, bytes_max, self._by_container(ask))
         return number
+
+    def _by_container(self, ask: Ask) -> dict[int, list[str]]:
+        found: dict[int, list[str]] = {}
+        for task in ask.tasks:
+            found.setdefault(self._container_of[task], []).append(task)
+        return found
 
     def next(self, container: int) -> Question | None:
         """Return the container's next question, if any."""

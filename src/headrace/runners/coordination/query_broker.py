@@ -31,6 +31,7 @@ _REASONS: dict[ContainerState, str] = {
     "waiting": "has not registered yet",
     "running": "is busy",
     "lost": "sends no heartbeats",
+    "hung": "hangs in a function of the app, and is being restarted",
     "failed": "has failed and is being restarted",
     "finished": "has ended, since all its tasks have",
 }
@@ -54,6 +55,11 @@ class QueryBroker:
         self._changed = threading.Condition()
         self._closed = False
         self._throttle = Throttle(_log)
+
+    def seat(self, containers: Sequence[Sequence[object]]) -> None:
+        """Note the tasks of each container, before any has registered."""
+        with self._changed:
+            self._book.seat(containers)
 
     def ask(self, ask: Ask) -> Answers:
         """Block until all tasks have answered, or for as long as the query allows."""

@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.core.errors import InfrastructureError, ProtocolError, UsageError
 from headrace.core.log import logger
+from headrace.core.records import UNREADABLE
 from headrace.metadata.store import Entry, MetadataStore, Version
 from headrace.runners.coordination import messages
 from headrace.runners.coordination.address import FORMAT, Address
@@ -121,7 +122,7 @@ def _decoded(metadata: MetadataStore, key: str, entry: Entry) -> Address:
         found = _FORMAT_DECODER.decode(entry.value).format
         if found == FORMAT:
             return _DECODER.decode(entry.value)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise InfrastructureError(
             f"{where} is unreadable: {error}", hint="use the Headrace that runs the app"
         ) from error

@@ -7,26 +7,26 @@ between the check that an incarnation is current and the generation that is issu
 
 from __future__ import annotations
 
-import ipaddress
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
 
 from headrace.core.clock import Clock, WallClock
-from headrace.core.errors import UsageError
 from headrace.core.ids import TaskName
 from headrace.core.log import logger
 from headrace.core.recent_warnings import RecentWarnings
 from headrace.metadata.generations import Generations
 from headrace.metadata.store import MetadataStore
 from headrace.runners.coordination import messages
+from headrace.runners.coordination.arrivals import Arrivals
+from headrace.runners.coordination.assignment import at_home, placed
 from headrace.runners.coordination.cuts import CutOrder, CutReport
+from headrace.runners.coordination.endpoint import ON_THIS_MACHINE, Endpoint
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.listener import Listener
-from headrace.runners.coordination.lives import LastWords
 from headrace.runners.coordination.openapi import openapi
 from headrace.runners.coordination.query_broker import QueryBroker
 from headrace.runners.coordination.query_messages import Ask, Listening, Questions, TableList
@@ -45,17 +45,13 @@ from headrace.runners.coordination.startpoint_messages import (
 from headrace.runners.startpoints import StartpointService
 from headrace.systems.base import SlotOrders, SlotReport
 
-LOOPBACK = "127.0.0.1"
-
 _log = logger(__name__)
 
 
 class Coordinator:
     """Serves one run of an app. Containers need ``url`` and ``token`` to call it.
 
-    By default it listens on this machine only. For the containers of a cluster, give ``host`` (the address to bind to)
-    and ``advertised_host`` (the address that containers use; by default the same). The token then crosses the network
-    unencrypted.
+    By default it listens on this machine only. With another ``endpoint`` the token crosses the network unencrypted.
     """
 
     def __init__(
@@ -63,27 +59,21 @@ class Coordinator:
         ledger: Ledger,
         metadata: MetadataStore,
         *,
-        host: str = LOOPBACK,
-        port: int = 0,
-        advertised_host: str | None = None,
+        endpoint: Endpoint = ON_THIS_MACHINE,
         token: str | None = None,
         clock: Clock | None = None,
         tables: TableList | None = None,
         startpoints: StartpointService | None = None,
-        last_words: Callable[[str], LastWords | None] = lambda incarnation: None,
         silence: Silence | None = None,
+        held: Mapping[TaskName, str] | None = None,
     ) -> None:
-        """``tables`` lists the tables that can be queried; ``last_words`` finds what a dead incarnation left behind.
+        """``tables`` lists the tables that can be queried.
+
+        ``held`` says which host had which task last: containers there get these tasks again.
 
         ``startpoints`` are those of the app; without them there are none to apply. ``silence`` is that of an app that
         silently repeats what it did before a savepoint was restored.
         """
-        reachable = advertised_host or host
-        if _is_wildcard(reachable):
-            raise UsageError(
-                f"containers can't call {reachable!r}",
-                hint="give advertised_host, a name or address of this machine that they can reach",
-            )
         self.token = token or secrets.token_urlsafe(32)
         self._ledger = ledger
         self._generations = Generations(metadata, ledger.app)
@@ -91,10 +81,13 @@ class Coordinator:
         self._changed = threading.Condition()
         self._granting = threading.Lock()
         self._slot_news = threading.Event()
-        self._last_words = last_words
         self._tables = tables or TableList(app=ledger.app)
         self._startpoints = StartpointDesk(startpoints, self._clock)
         self._silence = silence
+        self._held = held or {}
+        # If only one host ever had tasks, no order of containers is better than another one.
+        waits = len(ledger.assignments) > 1 and len(set(self._held.values())) > 1
+        self._arrivals = Arrivals(len(ledger.assignments), self._clock) if waits else None
         self._until = ledger.watching
         if silence is not None:
             ledger.watching = None  # it looks at other goals before
@@ -102,9 +95,8 @@ class Coordinator:
             RecentWarnings(self._clock, app=ledger.app, container=number) for number in range(len(ledger.assignments))
         ]
         self._query_broker = QueryBroker(ledger.assignments, self._check_current, self._state_of, self._clock)
-        self._listener = Listener(host, port, self.token, self._routes())
-        name = f"[{reachable}]" if ":" in reachable else reachable
-        self.url = f"http://{name}:{self._listener.port}"
+        self._listener = Listener(endpoint.host, endpoint.port, self.token, self._routes())
+        self.url = endpoint.url(self._listener.port)
 
     def start(self) -> None:
         """Start to serve requests."""
@@ -175,14 +167,11 @@ class Coordinator:
     # -- for containers, over HTTP or in this process --------------------------------------------------
 
     def register(self, message: messages.Register) -> messages.Assignment:
-        """Register a container's process; return its tasks."""
+        """Register a container's process; return its tasks. The first ones of a run wait for the others."""
+        self._seat(message)
         with self._granting:
-            with self._changed:
-                before = self._ledger.incarnation_of(message.container)
-            new = before is not None and before != message.incarnation
-            words = self._last_words(before) if before is not None and new else None
             with self._noticing() as now_ms:
-                seat = self._ledger.register(message, now_ms, words)
+                seat = self._ledger.register(message, now_ms)
             # Without the ledger's lock: the metadata store may be slow, and heartbeats must not wait for it.
             issued = self._generations.issue([task for task in seat.tasks if task not in seat.grants])
             with self._noticing():
@@ -202,6 +191,24 @@ class Coordinator:
             orders=msgspec.structs.replace(orders, pause_ms=seat.pause_ms),
             superseded=seat.superseded,
         )
+
+    def _seat(self, message: messages.Register) -> None:
+        """Deal the tasks out by where their state is, once it is known where the containers are."""
+        arrivals = self._arrivals
+        if arrivals is None:
+            return
+        hosts = arrivals.wait(message.container, message.host)
+        with self._granting:
+            if self._arrivals is None:
+                return  # another one did it
+            self._arrivals = None
+            before = self._ledger.assignments  # nobody changes them: none has registered
+            seats = placed(before, hosts, self._held)
+            with self._changed:
+                self._ledger.seat(seats)
+            self._query_broker.seat(seats)
+        stay, others = at_home(seats, hosts, self._held), at_home(before, hosts, self._held)
+        _log.info("tasks are assigned to where their state is", app=self._ledger.app, there=stay, otherwise=others)
 
     def generation(self, message: messages.GenerationRequest) -> messages.TaskGrant:
         """Issue a new generation for a task that rolls back."""
@@ -275,8 +282,10 @@ class Coordinator:
         return self._query_broker.listen(message)
 
     def hang_up(self) -> None:
-        """Wake every thread that waits for a question or an answer. Idempotent."""
+        """Wake every thread that waits for a question, an answer or another container. Idempotent."""
         self._query_broker.close()
+        if (arrivals := self._arrivals) is not None:
+            arrivals.close()
 
     # -- silence -----------------------------------------------------------------------------------
 
@@ -415,10 +424,3 @@ class Coordinator:
                 _log.warning(note.what, app=app, **note.fields)
             else:
                 self._warnings[note.container].add(_log, note.what, **note.fields)
-
-
-def _is_wildcard(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return not host

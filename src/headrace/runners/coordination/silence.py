@@ -10,14 +10,16 @@ sends to none that is silent.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
+
+from typing_extensions import override
 
 from headrace.core.errors import HeadraceError
 from headrace.core.ids import TaskName
 from headrace.core.log import logger
 from headrace.runners.coordination.caught_up import watch
 from headrace.runners.coordination.messages import TaskStatus
+from headrace.runners.coordination.repeated import RepeatedStep
 
 LOOK_S = 0.1
 _AT_WORK = {"running", "blocked"}
@@ -52,34 +54,22 @@ class Silence:
         return None
 
 
-class SilenceThread:
+class SilenceThread(RepeatedStep):
     """Asks whether the app can speak, until it does or the run is over."""
 
     def __init__(self, advance: Callable[[], bool], fail: Callable[[BaseException], None]) -> None:
         """``advance`` takes the next step, and returns False when there is none left."""
+        super().__init__("silence", LOOK_S)
         self._advance = advance
         self._fail = fail
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="headrace-silence", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the thread, and wait for it."""
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._closing.wait(LOOK_S):
-            try:
-                if not self._advance():
-                    return
-            except HeadraceError as error:
-                if error.retry:
-                    _log.warning("can't end the silence yet", error=error.message)
-                    continue
+    @override
+    def step(self) -> bool:
+        try:
+            return self._advance()
+        except HeadraceError as error:
+            if not error.retry:
                 self._fail(error)
-                return
+                return False
+            _log.warning("can't end the silence yet", error=error.message)
+            return True

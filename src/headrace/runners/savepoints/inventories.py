@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from headrace.core.errors import DataError, UnavailableError
+from headrace.core.records import UNREADABLE
 from headrace.metadata.store import Change, Delete, Entry, MetadataStore, Put
 from headrace.plan.inventory import Inventory, StageRecord
 from headrace.runtime.naming import inventory_namespace
@@ -32,7 +33,7 @@ def read_inventory(entries: Mapping[str, Entry]) -> Inventory:
     if GONE in entries:
         try:
             gone = frozenset(msgspec.json.decode(entries[GONE].value, type=_Gone).names)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise DataError(f"the list of the app's former names is unreadable: {error}") from error
     return Inventory(stages, gone)
 

@@ -24,7 +24,8 @@ from headrace.metadata.generations import Generations
 from headrace.metadata.store import MetadataStore
 from headrace.metadata.timelines import Outputs, Timeline, Timelines
 from headrace.plan.inventory import Inventory
-from headrace.runners.checkpoints import last_commits, messages_wait
+from headrace.runners.app_systems import forget_systems, recorded_systems
+from headrace.runners.changelogs import last_commits, opened_changelogs
 from headrace.runners.coordination.runs import SPACE, all_ended, find_all
 from headrace.runners.savepoints.inventories import recorded, replace_inventory
 from headrace.runtime.connections import Connections
@@ -36,7 +37,6 @@ from headrace.savepoints.founding_file import DONORS, new_founding_folder, read_
 from headrace.savepoints.manifest import Manifest
 from headrace.savepoints.renaming import for_app, new_streams, renamed
 from headrace.savepoints.rescaling import rescaled, with_tasks_of
-from headrace.systems.home_log import home_log
 
 _log = logger(__name__)
 
@@ -130,7 +130,7 @@ def undo(home: Path, app: str, metadata: MetadataStore) -> Timeline:
         timelines = Timelines(metadata, app)
         number = timelines.current
         inventory = recorded(metadata, app, number)
-        begun = last_commits(home, app, number, _tasks(inventory))
+        begun = last_commits(metadata, home, app, number, _tasks(inventory))
         if begun and timelines.get(number) is not None:
             raise UsageError(
                 f"app {app!r} has run since the savepoint was restored: {len(begun)} tasks have committed, and others "
@@ -138,6 +138,7 @@ def undo(home: Path, app: str, metadata: MetadataStore) -> Timeline:
                 hint="restore another savepoint instead; what this timeline has written stays",
             )
         found = timelines.take_back()
+        forget_systems(metadata, app, number)
         forget_endings(metadata, app)
     return found
 
@@ -193,6 +194,8 @@ class _Restore:
         self.manifest = shelf.manifest(restoring.name)
         self._timelines = timelines
         self._before = recorded(restoring.metadata, restoring.app, timelines.current)
+        self._systems = recorded_systems(restoring.metadata, restoring.app, timelines.current)
+        self._system = self.manifest.system if self._systems is None else self._systems.own
         self._kept = {copy.name: kept_commit(self.folder, copy.name).record for copy in self.manifest.tasks}
         self._latest_records: dict[TaskName, CommitRecord] | None = None
         self._check()
@@ -230,7 +233,7 @@ class _Restore:
         """The last commit of each task; of one that hasn't begun in the current timeline, what it was to begin with."""
         if self._latest_records is None:
             asked, number, tasks = self._asked, self._timelines.current, _tasks(self._before)
-            committed = last_commits(asked.home, asked.app, number, tasks)
+            committed = last_commits(asked.metadata, asked.home, asked.app, number, tasks)
             unbegun = [task for task in tasks if task not in committed]
             begun = read_foundings(asked.home, asked.app, number, unbegun)
             self._latest_records = {task: founding.record for task, founding in begun.items()}
@@ -249,6 +252,7 @@ class _Restore:
             version=self._version(),
             outputs=asked.outputs,
             partitions=dict(asked.partitions),
+            system=self._system,
         )
         parts = [part for _, part in self._inventory.parts() if part.kind in ("output", "target")]
         return Outlook(
@@ -292,18 +296,20 @@ class _Restore:
         Otherwise a container that is cut off from the driver could go on, and write what the new timeline doesn't know.
         """
         asked, number = self._asked, self._timelines.current
-        system = home_log(asked.home)
+        if self._systems is None:  # nothing has run in it
+            return
+        system = self._systems.own_spec(asked.app, asked.home)
         connections = Connections()
         try:
             admin = connections.admin(system)
             known = {stage: admin.describe(changelog_name(asked.app, stage, number)) for stage in self._before.stages}
             counts = {stage: 0 if info is None else info.partitions for stage, info in known.items()}
             tasks = [task for task in _tasks(self._before) if task.number < counts[task.stage]]
-            begun = last_commits(asked.home, asked.app, number, tasks)
+            begun = last_commits(asked.metadata, asked.home, asked.app, number, tasks)
             generations = Generations(asked.metadata, asked.app).issue(sorted(tasks))
             for task, generation in generations.items():
                 producer = self._before.stages[task.stage].producers[task.number]
-                ssp = SSP(StreamId("log", changelog_name(asked.app, task.stage, number)), task.number)
+                ssp = SSP(StreamId(system.name, changelog_name(asked.app, task.stage, number)), task.number)
                 changelog = ChangelogPartition(ssp, system, connections)
                 record = AbortRecord(generation=generation, writer=f"restore-{self._timelines.next}")
                 version = begun[task].record.version if task in begun else -1
@@ -324,18 +330,18 @@ class _Restore:
         asked, number = self._asked, self._timelines.current
         if asked.outputs != "silent":
             return
-        for record, part in self._before.parts():
-            if part.kind != "stream" or not part.reads:
-                continue
-            readers = [TaskName(record.stage, n) for n in range(record.tasks)]
-            stream = StreamId("log", part.kept_as)
-            if messages_wait(asked.home, asked.app, readers, stream, number):
-                raise UsageError(
-                    f"app {asked.app!r} was stopped before stage {record.stage!r} had processed all messages that wait "
-                    f"in {part.id!r}: restored with --outputs silent, it would never write their results",
-                    hint="start the app, and end it with headrace run --savepoint NAME: then nothing waits. Or restore "
-                    "with --outputs again",
-                )
+        with opened_changelogs(asked.metadata, asked.home, asked.app, number) as changelogs:
+            for record, part in self._before.parts():
+                if changelogs is None or part.kind != "stream" or not part.reads:
+                    continue
+                readers = [TaskName(record.stage, n) for n in range(record.tasks)]
+                if changelogs.messages_wait(part.kept_as, readers):
+                    raise UsageError(
+                        f"app {asked.app!r} was stopped before stage {record.stage!r} had processed all messages that "
+                        f"wait in {part.id!r}: restored with --outputs silent, it would never write their results",
+                        hint="start the app, and end it with headrace run --savepoint NAME: then nothing waits. Or "
+                        "restore with --outputs again",
+                    )
 
     def write(self) -> None:
         """Write what the new timeline begins with."""
@@ -348,13 +354,13 @@ class _Restore:
         replace_inventory(asked.metadata, asked.app, number, self._inventory)
 
     def _restored(self, draft: Path) -> Restored:
-        system = self.manifest.system
+        kept, now = self.manifest.system, self._system
         formers = {*self._inventory.gone, *self._before.gone, *self._streams}
         dealt = {
             name: Rescaled(
                 worked=self._old.stages[name].active,
                 streams=frozenset(
-                    f"{system}.{kept_as}"
+                    f"{kept}.{kept_as}"
                     for kept_as, part in self._old.stages[name].streams(reads=True).items()
                     if part.id in self._dealt_streams(name)
                 ),
@@ -366,8 +372,8 @@ class _Restore:
             kept=self._kept,
             latest=self._latest(),
             inventory=self._inventory,
-            streams={f"{system}.{old}": f"{system}.{new}" for old, new in self._streams.items()},
-            former_streams=frozenset(f"{system}.{name}" for name in formers),
+            streams={f"{kept}.{old}": f"{now}.{new}" for old, new in self._streams.items()},
+            former_streams=frozenset(f"{now}.{name}" for name in formers),
             folder={task: draft / DONORS / task_folder(task) for task in self._kept},
             rescaled=dealt,
             silent=self._asked.outputs == "silent",

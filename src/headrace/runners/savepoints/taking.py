@@ -29,12 +29,13 @@ from headrace.core.log import logger
 from headrace.metadata.store import MetadataStore
 from headrace.metadata.timelines import current_timeline
 from headrace.plan.inventory import Inventory
-from headrace.runners.checkpoints import Committed, last_commits
+from headrace.runners.app_systems import recorded_systems
+from headrace.runners.changelogs import Committed, last_commits
 from headrace.runners.coordination.cuts import CutOrder, CutReport, CutState, choose
 from headrace.runners.savepoints.inventories import recorded
 from headrace.runtime.naming import state_folders_at, task_folder
 from headrace.savepoints.fitting import misfit
-from headrace.savepoints.folder import Progress, Shelf, check_log, copies, copy_tree, kept_commit, write_manifest
+from headrace.savepoints.folder import Progress, Shelf, copies, copy_tree, kept_commit, write_manifest
 from headrace.savepoints.manifest import Manifest
 from headrace.stores.database import Database
 from headrace.stores.state_folder import FolderLock
@@ -131,8 +132,6 @@ def _check_reports(app: str, reports: Collection[CutReport]) -> None:
             "fit together",
             hint="run it with guarantee='exactly_once'",
         )
-    for report in reports:
-        check_log(app, report.log)
 
 
 def _manifest(taking: Taking, name: str, timeline: int, inventory: Inventory, draft: Path, version: int) -> Manifest:
@@ -142,6 +141,8 @@ def _manifest(taking: Taking, name: str, timeline: int, inventory: Inventory, dr
         if record.version != version and not (record.ended and record.version < version):
             raise ProtocolError(f"task {task} has kept version {record.version} for a savepoint of version {version}")
     _check_fit(inventory, {task: kept_commit(draft, task).record for task in tasks}, version)
+    systems = recorded_systems(taking.metadata, taking.app, timeline)
+    assert systems is not None  # it has committed
     taking.progress("computing checksums")
     return Manifest(
         app=taking.app,
@@ -149,6 +150,7 @@ def _manifest(taking: Taking, name: str, timeline: int, inventory: Inventory, dr
         version=version,
         created_ms=time.time_ns() // 1_000_000,
         timeline=timeline,
+        system=systems.own,
         stages=tuple(inventory.stages[stage] for stage in sorted(inventory.stages)),
         gone=tuple(sorted(inventory.gone)),
         tasks=copies(draft, tasks),
@@ -189,6 +191,12 @@ def _wait(taking: Taking, cut: Cut, reports: list[CutReport]) -> dict[str, CutSt
         missed = sorted(task for task, state in states.items() if state == "missed")
         if missed:
             raise _MissedError(f"task {missed[0]} had passed version {cut.version} already")
+        if apart := sorted(task for task, state in states.items() if state == "apart"):
+            raise UsageError(
+                f"no savepoint was taken: task {apart[0]} runs on a machine, or in a container, that doesn't see "
+                f"{Path(cut.folder).parent}",
+                hint="a savepoint needs a home that all containers of the app share with this command",
+            )
         if any(report.id != cut.id for report in reports):
             raise UnavailableError(
                 "another savepoint of the app is being taken", hint="wait until that is done, then try again"
@@ -220,7 +228,7 @@ def _give_up(links: Sequence[CutLink]) -> None:
 
 def _keep_ended(taking: Taking, timeline: int, tasks: Sequence[TaskName], draft: Path) -> dict[TaskName, int]:
     """Copy the state of tasks that don't run because they have ended; return their versions."""
-    commits = last_commits(taking.home, taking.app, timeline, tasks)
+    commits = last_commits(taking.metadata, taking.home, taking.app, timeline, tasks)
     running = {task for task, commit in commits.items() if not commit.record.ended} | (set(tasks) - commits.keys())
     if running:
         stages = ", ".join(sorted({task.stage for task in running}))

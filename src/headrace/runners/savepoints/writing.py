@@ -32,7 +32,7 @@ from headrace.runtime.event_time.watermark import Progress, TimesCheckpoint
 from headrace.runtime.naming import task_folder
 from headrace.runtime.state.disk import Disk
 from headrace.runtime.tables.task_tables import LocalTable
-from headrace.savepoints.folder import Shelf, check_log, copies, copy_tree, verify, write_manifest
+from headrace.savepoints.folder import Shelf, copies, copy_tree, verify, write_manifest
 from headrace.savepoints.manifest import Manifest
 from headrace.serdes.given_rows import Rows, given_rows
 from headrace.stores.base import StateStore
@@ -94,6 +94,7 @@ def write_state(app: Declarations, name: str, tables: Mapping[str, Rows], base: 
                 version=writing.version,
                 created_ms=time.time_ns() // 1_000_000,
                 timeline=timeline,
+                system=graph.settings.internal_system().name,
                 written=True,
                 stages=tuple(writing.inventory.stages[stage] for stage in sorted(writing.inventory.stages)),
                 gone=tuple(sorted(writing.inventory.gone)),
@@ -122,7 +123,6 @@ def check_can_be_saved(graph: Graph) -> None:
             f"app {graph.app!r} has guarantee={graph.settings.guarantee!r}, and savepoints need 'exactly_once'",
             hint="declare the app with guarantee='exactly_once'",
         )
-    check_log(graph.app, graph.settings.internal_system().kind)
     if graph.settings.grouping != "partition":
         raise UsageError(
             f"app {graph.app!r} has a task for each container (grouping='container'), so nobody knows yet which task "

@@ -20,7 +20,7 @@ from headrace.plan.model import Plan
 from headrace.runners.container_session import ContainerSession
 from headrace.runners.coordination.client import CoordinatorClient, HeartbeatThread
 from headrace.runners.coordination.messages import ErrorReport, Failure
-from headrace.runners.last_words import Recorder, folder_of
+from headrace.runners.last_words import Recorder, folder_of, forget, left_in
 from headrace.runners.spark.hosting import ContainerArgs
 from headrace.runners.spark.parcel import unpacked
 from headrace.runners.tables.answering import AnswerThread
@@ -49,11 +49,17 @@ def container_main(args: ContainerArgs) -> dict[str, Any]:
 
 
 def _attempt(args: ContainerArgs, payload: ContainerPayload, client: CoordinatorClient) -> dict[str, Any]:
-    session = ContainerSession(client, args.container, args.attempt)
+    graph = payload.plan.graph
+    folder = folder_of(Path(graph.settings.home), graph.app)
+    session = ContainerSession(client, args.container, args.attempt, left_in(folder, args.container))
+    if session.assignment.superseded is not None:
+        forget(folder, args.container, session.assignment.superseded)
     if not session.assignment.tasks or not _waited(session, client):
         return {"container": args.container, "tasks": 0}
     try:
-        return {"container": args.container, "tasks": _run(session, payload, client)}
+        with closing(Recorder(folder, args.container, session.incarnation)) as recorder:
+            recorder.start()
+            return {"container": args.container, "tasks": _run(session, payload, client, recorder)}
     except UnavailableError:
         # The driver can't be reached from here. Spark must see an error: after an orderly end it would never start
         # the container again.
@@ -86,18 +92,8 @@ def _waited(session: ContainerSession, client: CoordinatorClient) -> bool:
     return True
 
 
-def _run(session: ContainerSession, payload: ContainerPayload, client: CoordinatorClient) -> int:
+def _run(session: ContainerSession, payload: ContainerPayload, client: CoordinatorClient, recorder: Recorder) -> int:
     """Run the assigned tasks; returns how many are over."""
-    graph = payload.plan.graph
-    recorder = Recorder(folder_of(Path(graph.settings.home), graph.app), session.incarnation)
-    with closing(recorder):
-        recorder.start()
-        return _run_recorded(session, payload, client, recorder)
-
-
-def _run_recorded(
-    session: ContainerSession, payload: ContainerPayload, client: CoordinatorClient, recorder: Recorder
-) -> int:
     session.open(payload.plan, recorder.keep)
     heartbeats = HeartbeatThread.over(
         client,

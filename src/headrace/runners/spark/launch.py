@@ -24,8 +24,9 @@ from pyspark.java_gateway import launch_gateway
 
 from headrace.core.errors import InfrastructureError
 from headrace.core.log import CLEAR_LINE
+from headrace.runners.coordination.endpoint import LOOPBACK
 from headrace.runners.spark.java import ensure_java
-from headrace.runners.spark.settings import LOOPBACK, is_on_this_machine
+from headrace.runners.spark.settings import is_on_this_machine
 from headrace.runners.spark.signals import STARTED_BY_SPARK, leave_signals_to_driver
 
 # What a healthy JVM prints about the flags that Spark gives it.

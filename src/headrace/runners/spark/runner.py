@@ -18,20 +18,26 @@ from headrace.core.log import current_settings, logger
 from headrace.metadata.store import MetadataStore
 from headrace.plan.heritage import NO_CONSENT, Consent
 from headrace.plan.model import Plan
+from headrace.runners.app_systems import check_snapshots
 from headrace.runners.coordinated import coordinated
+from headrace.runners.coordination.endpoint import AS_USUAL, Endpoint, Wanted
 from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.interrupts import Interrupts
+from headrace.runners.memos import record_memos
+from headrace.runners.no_shared_disk import check_no_shared_disk
 from headrace.runners.planning import Deployment, check_not_ended
 from headrace.runners.prepare import held_by_driver, prepare_streams, stops_by_itself
 from headrace.runners.spark.container_main import ContainerPayload, container_main
 from headrace.runners.spark.dataframes import copy_dataframes
 from headrace.runners.spark.hosting import ContainerJob
 from headrace.runners.spark.parcel import user_folders
-from headrace.runners.spark.session import close_context, open_context
+from headrace.runners.spark.session import close_context, conf_of, open_context
+from headrace.runners.spark.settings import driver_endpoint, is_on_this_machine
 from headrace.runners.spark.shipping import ship
 from headrace.runners.spark.slots import check_slots, usable_slots
 from headrace.runners.spark.supervision import watch
+from headrace.stores.objects.opening import check_objects
 
 END_GRACE_S = 10.0
 SAID_AT_START = "interrupted: ends once Spark has started; Ctrl-C again ends it at once"
@@ -56,6 +62,8 @@ class SparkOptions:
     consent: Consent = NO_CONSENT
     savepoint: str = ""
     """The name of a savepoint to take at the end."""
+    wanted: Wanted = AS_USUAL
+    """Where the coordinator listens and is called, if not on loopback, and on a cluster where Spark's driver is."""
 
 
 def run_on_spark(graph: Graph, metadata: MetadataStore, options: SparkOptions) -> AppStatus:
@@ -64,6 +72,8 @@ def run_on_spark(graph: Graph, metadata: MetadataStore, options: SparkOptions) -
     first = deployment.planned(stages=options.stages)
     first.changes.check()  # fail before Spark starts if this can't be run
     check_not_ended(first, metadata)
+    check_snapshots(metadata, first.plan)
+    check_objects(graph.settings.snapshots)
     theirs = SparkContext._active_spark_context
     with Interrupts(SAID_AT_START if options.progress is not None else "") as interrupts:
         try:
@@ -78,15 +88,19 @@ def run_on_spark(graph: Graph, metadata: MetadataStore, options: SparkOptions) -
             changed = deployment.planned(containers, options.stages)
             changed.changes.check()
             planned = changed.plan
+            if not is_on_this_machine(str(context.master)):
+                check_no_shared_disk(planned, metadata, options.stages, options.savepoint)
             if not copy_dataframes(held_by_driver(planned, options.stages), interrupts):
                 return _never_started(planned, metadata, options)
             prepare_streams(planned, options.stages)
+            planned = record_memos(metadata, planned)
             stops = stops_by_itself(planned, options.stages)
             with coordinated(
                 planned,
                 metadata,
                 options.stages,
                 containers,
+                endpoint=_endpoint(context, options),
                 until_caught_up=stops,
                 savepoint=options.savepoint,
             ) as coordinator:
@@ -102,6 +116,11 @@ def _never_started(planned: Plan, metadata: MetadataStore, options: SparkOptions
     with coordinated(planned, metadata, options.stages, 1) as coordinator:
         coordinator.drain()
         return coordinator.status()
+
+
+def _endpoint(context: SparkContext, options: SparkOptions) -> Endpoint:
+    default = driver_endpoint(str(context.master), conf_of(context).get)
+    return options.wanted.instead_of(default)
 
 
 def _container_count(context: SparkContext, planned: Plan, options: SparkOptions) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from headrace.core.errors import UsageError
+from headrace.runners.coordination.endpoint import LOOPBACK, ON_THIS_MACHINE, Endpoint
 
 FAILURES_MAX = 1_000_000
 _FAILURES_ENOUGH = 100
@@ -64,7 +65,6 @@ _PREFERENCES: Mapping[str, str] = {
     "spark.executor.maxNumFailures": str(FAILURES_MAX),
 }
 
-LOOPBACK = "127.0.0.1"
 _LOCAL_PREFERENCES: Mapping[str, str] = {
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
@@ -98,7 +98,7 @@ def standalone_addresses(master: str) -> list[tuple[str, int]]:
                 f"Spark master {master!r}: {address!r} is not HOST:PORT",
                 hint="write spark://host:7077, or spark://one:7077,other:7077 where several are on standby",
             )
-        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
+        addresses.append((_without_brackets(host), int(port)))
     return addresses
 
 
@@ -155,6 +155,20 @@ def required() -> dict[str, str]:
 def preferred(master: str) -> dict[str, str]:
     """The settings that hold unless the user sets them."""
     return dict(_PREFERENCES) | (dict(_LOCAL_PREFERENCES) if is_on_this_machine(master) else {})
+
+
+def driver_endpoint(master: str, lookup: Lookup) -> Endpoint:
+    """Where the coordinator of a running session listens: on a cluster, where executors reach Spark's own driver."""
+    if is_on_this_machine(master):
+        return ON_THIS_MACHINE
+    called = _without_brackets(lookup("spark.driver.host") or "")
+    bound = _without_brackets(lookup("spark.driver.bindAddress") or "")
+    return Endpoint(host=bound or called, advertised_host=called)
+
+
+def _without_brackets(host: str) -> str:
+    """A host as programs take it: Spark writes IPv6 addresses in brackets."""
+    return host.removeprefix("[").removesuffix("]")
 
 
 def wrong_settings(master: str, lookup: Lookup) -> list[str]:

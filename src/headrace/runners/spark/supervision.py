@@ -1,8 +1,9 @@
-"""What the driver does about containers that can't report: those that froze, and those that never register.
+"""What the driver does about containers that can't go on: those that froze or hang, and those that never register.
 
-A container that sends no heartbeat is lost. Spark starts no other attempt while the old task runs, so the driver has
-the attempt killed. A container that fails before it registers (a module is missing, or it has another interpreter)
-can't report why. Spark knows the reason, and would try again forever.
+A container that sends no heartbeat is lost, and one that doesn't return from a function of the app hangs. Spark starts
+no other attempt while the old task runs, so the driver has the attempt killed. A container that fails before it
+registers (a module is missing, or it has another interpreter) can't report why. Spark knows the reason, and would try
+again forever.
 
 All of it runs on the driver's watching thread, which blocks in ``watch``. Spark is asked only when there is need.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from headrace.core.errors import HeadraceError, InfrastructureError
@@ -25,8 +26,14 @@ _log = logger(__name__)
 WATCH_S = 0.25
 """How often the job is checked; the end of the app is noticed at once."""
 
-LOST_GRACE_MS = 1000.0
-"""How long the driver itself must see a container as lost: perhaps only the driver was suspended."""
+GRACE_MS = 1000.0
+"""How long the driver itself must see a container as stuck: perhaps only the driver was suspended."""
+
+_WHY: Mapping[str, str] = {
+    "lost": "has sent no heartbeat for too long",
+    "hung": "has been in one call of the app's own code for too long",
+}
+"""The states of containers that are killed."""
 
 EXPLAINED_MAX = 3
 UNEXPLAINED_MAX = 30
@@ -93,12 +100,12 @@ class Supervisor:
     def __init__(self, job: Job, give_up: Callable[[Exception], None]) -> None:
         self._job = job
         self._give_up = give_up
-        self._lost: dict[Seat, float] = {}
+        self._stuck: dict[Seat, float] = {}
         self._failures_seen = 0
 
     def look(self, status: AppStatus, now_ms: float) -> None:
         """Act on the present status."""
-        self._kill_lost(status, now_ms)
+        self._kill_stuck(status, now_ms)
         count = self._job.failure_count()
         if count != self._failures_seen:
             _log.info("Spark reports failed attempts at containers", failures=count)
@@ -107,14 +114,15 @@ class Supervisor:
             if error := why_hopeless(self._job.failures(), registered):
                 self._give_up(error)
 
-    def _kill_lost(self, status: AppStatus, now_ms: float) -> None:
-        lost = {(c.id, c.attempt) for c in status.containers if c.state == "lost" and c.attempt is not None}
-        self._lost = {seat: self._lost.get(seat, now_ms) for seat in lost}
-        for (container, attempt), since_ms in self._lost.items():
-            if now_ms - since_ms >= LOST_GRACE_MS:
-                _log.warning("killing a container that sends no heartbeats", container=container, attempt=attempt)
-                self._job.kill(container, attempt, f"container {container} sent no heartbeat for too long")
-                self._lost[container, attempt] = now_ms  # if that doesn't help, it is killed again after the same time
+    def _kill_stuck(self, status: AppStatus, now_ms: float) -> None:
+        stuck = {(c.id, c.attempt): c.state for c in status.containers if c.state in _WHY and c.attempt is not None}
+        self._stuck = {seat: self._stuck.get(seat, now_ms) for seat in stuck}
+        for (container, attempt), since_ms in self._stuck.items():
+            if now_ms - since_ms >= GRACE_MS:
+                why = _WHY[stuck[container, attempt]]
+                _log.warning(f"killing a container that {why}", container=container, attempt=attempt)
+                self._job.kill(container, attempt, f"container {container} {why}")
+                self._stuck[container, attempt] = now_ms  # if that doesn't help, it is killed again later
 
 
 def why_hopeless(failures: Sequence[AttemptFailure], registered: dict[int, int]) -> InfrastructureError | None:

@@ -360,14 +360,11 @@ class TableReader:
 
     def _find(self) -> None:
         from headrace.metadata.opening import existing_metadata
-        from headrace.runners.coordination.client import CoordinatorClient
         from headrace.runners.tables.finding import find_table
         from headrace.runners.tables.routing import TableColumns
 
         with existing_metadata(self._home, self._metadata) as store:
             address, self._facts = find_table(store, self.app, self.table)
         self._columns = TableColumns(self._facts)
-        self._client = CoordinatorClient(
-            address.url, address.token, timeout_s=self._limit_ms / 1000 + _SPARE_S, patience_s=0
-        )
+        self._client = address.client(timeout_s=self._limit_ms / 1000 + _SPARE_S, patience_s=0)
         self._hang_up = weakref.finalize(self, self._client.close)  # also for a reader that was never closed

@@ -17,6 +17,11 @@ def time_ms(event_time: EventTime, dtype: pl.DataType) -> pl.Expr:
     return column + event_time.offset_ms if event_time.offset_ms else column
 
 
+def is_time_ms(event_time: EventTime, dtype: pl.DataType) -> bool:
+    """Whether the values of a column of this type are the event time in ms as they are."""
+    return dtype == pl.Int64 and not event_time.offset_ms
+
+
 def from_ms(column: str, dtype: pl.DataType) -> pl.Expr:
     """A column of ms as the given integer or Datetime type."""
     if isinstance(dtype, pl.Datetime):

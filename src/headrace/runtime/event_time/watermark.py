@@ -19,6 +19,7 @@ import msgspec
 
 from headrace.core.errors import ProtocolError
 from headrace.core.ids import SSP, TaskName
+from headrace.core.records import UNREADABLE
 
 NEVER = -(2**63)
 """No watermark yet."""
@@ -105,13 +106,16 @@ class _Format(msgspec.Struct, frozen=True):
 
 def decode_times(data: bytes | msgspec.Raw) -> TimesCheckpoint:
     """The bookkeeping of a commit record; raises ``ProtocolError`` if this version of Headrace can't read it."""
-    found = msgspec.json.decode(data, type=_Format).format
-    if found != TIMES_FORMAT:
-        raise ProtocolError(
-            f"the watermarks in a commit record have format {found}; this version of Headrace reads {TIMES_FORMAT}",
-            hint="run the version of Headrace that wrote the record",
-        )
-    return _DECODER.decode(data)
+    try:
+        found = msgspec.json.decode(data, type=_Format).format
+        if found == TIMES_FORMAT:
+            return _DECODER.decode(data)
+    except UNREADABLE as error:
+        raise ProtocolError(f"the watermarks in a commit record can't be read: {error}") from error
+    raise ProtocolError(
+        f"the watermarks in a commit record have format {found}; this version of Headrace reads {TIMES_FORMAT}",
+        hint="run the version of Headrace that wrote the record",
+    )
 
 
 _DECODER = msgspec.json.Decoder(TimesCheckpoint)

@@ -68,3 +68,10 @@ class Commits:
         if trim is not None:
             yield Pause.PROGRESS
             self._changelog.trim(trim)
+
+    def trim_what_was_sent(self) -> Steps[None]:
+        """Give up what is before the last but one of the snapshots that have arrived in the store of snapshots."""
+        trim = self._state.learned()
+        if trim is not None:
+            yield Pause.PROGRESS
+            self._changelog.trim(trim)

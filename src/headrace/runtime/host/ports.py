@@ -14,6 +14,7 @@ from headrace.runtime.host.attempt import Factories
 from headrace.runtime.host.startpoints import Report, Resolve, by_system
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.outputs.published_positions import TRIM_STEP
+from headrace.runtime.state.depot import Depot
 from headrace.runtime.state.task_state import TaskState
 from headrace.runtime.task_scope import TaskScope
 from headrace.systems.startpoint import Grant
@@ -54,10 +55,18 @@ class Ports:
         connections: Connections,
         clock: Clock,
         pulse: Callable[[], None],
+        depot: Depot | None = None,
     ) -> Ports:
         """State on disk, and a protocol machine under a name of its own."""
         metrics = TaskMetrics(str(scope.name), clock)
-        state = TaskState(scope.changelog[0], scope.folders, metrics.warnings, dropped=scope.dropped)
+        state = TaskState(
+            scope.changelog[0],
+            scope.folders,
+            metrics.warnings,
+            snapshot_after_bytes=scope.settings.snapshot_after_bytes,
+            dropped=scope.dropped,
+            depot=depot,
+        )
         machine = ProtocolMachine(scope.machine, writer=uuid.uuid4().hex)
         resolve = by_system(scope, connections)
         return cls(

@@ -87,7 +87,7 @@ def columns_for(store: str, shares: Mapping[str, Sequence[str]]) -> Sequence[str
 
 
 def taken_over(
-    founding: Founding,
+    founding: Founding | None,
     task: TaskName,
     state: TaskState,
     new_attempt: Callable[[], Attempt],
@@ -96,6 +96,8 @@ def taken_over(
 
     What its outboxes get from now on is of another timeline.
     """
+    if founding is None:
+        raise ProtocolError(f"task {task}: there is nothing to take over", hint="this is a bug in the planning")
     for donor in founding.donors:
         share = None
         if founding.shares is not None:

@@ -20,12 +20,13 @@ import msgspec
 from headrace.checkpoint import instructions as do
 from headrace.checkpoint.protocol import Phase
 from headrace.checkpoint.record import CommitRecord, LocalCheckpoint, encode_record
-from headrace.core.errors import FencedError, ProtocolError, TrimmedOffsetError
+from headrace.core.errors import FencedError, TrimmedOffsetError
 from headrace.core.frame import encode_control
 from headrace.core.ids import SSP, Offset, TaskName
 from headrace.core.log import logger
 from headrace.runtime.event_time.watermark import decode_times
 from headrace.runtime.host.attempt import Attempt
+from headrace.runtime.host.beginning import Beginning
 from headrace.runtime.host.catching_up import CatchingUp
 from headrace.runtime.host.commits import Commits
 from headrace.runtime.host.ports import Ports
@@ -81,6 +82,7 @@ class TaskHost:
         self._startpoints = Startpoints(scope, ports.resolve, ports.report_outcomes)
         self.keeper = Keeper(scope.name, ports.machine, ports.state)
         self._restart_at: float | None = None
+        self.beginning = Beginning(ports.state)
         self.replay = Replay(str(scope.name), self._changelog, self.state, ports.pulse)
         self.inputs = InputConsumers(scope.specs, connections)
         self.slots = Slots(self.inputs)
@@ -166,8 +168,13 @@ class TaskHost:
 
     def poll(self) -> None:
         """Take what has arrived, unless enough waits already."""
-        if not self._over and not self.keeper.holds:
+        if not self._resting:
             self.inputs.poll(self.attempt.chooser)
+
+    @property
+    def _resting(self) -> bool:
+        """It takes nothing now: it is over, is kept for a savepoint, or waits for the snapshot that it begins from."""
+        return self._over or self.keeper.holds or self.beginning.fetching
 
     @property
     def blocked_by(self) -> str | None:
@@ -186,7 +193,7 @@ class TaskHost:
     @property
     def busy(self) -> bool:
         """There is work now, or the last poll found something: don't sleep."""
-        if self._over or self.keeper.holds or self.attempt.settling or self.blocked_by is not None:
+        if self._resting or self.attempt.settling or self.blocked_by is not None:
             return False
         return self.attempt.chooser.ready or self.inputs.hungry
 
@@ -208,13 +215,7 @@ class TaskHost:
         Nothing may be ``due``, except what waits for steps that wait for answers.
         """
         attempt = self.attempt
-        if (
-            self._over
-            or self.keeper.holds
-            or attempt.settling
-            or self.backpressure.check(now_ms)
-            or self.blocked_by is not None
-        ):
+        if self._resting or attempt.settling or self.backpressure.check(now_ms) or self.blocked_by is not None:
             return False
         envelope = attempt.chooser.choose()
         if envelope is None:
@@ -239,7 +240,8 @@ class TaskHost:
                 self.machine.abandon()
             yield from self.performing()
         due = 1000.0
-        if not self._over:
+        if not self._over and not self.beginning.fetching:
+            yield from self._commits.trim_what_was_sent()
             self._do_due(now_ms)
             yield from self.performing()
             now_ms = self._clock.monotonic_ms()  # a commit has taken its time
@@ -256,7 +258,8 @@ class TaskHost:
 
     def publish(self, now_ms: float) -> None:
         """Publish what is committed. A task whose protocol is over has finished when all of it is published."""
-        self.publishing.advance(now_ms)
+        if not self.beginning.fetching:  # else the outboxes may be those of a state that doesn't fit
+            self.publishing.advance(now_ms)
         self.finished = self._over and self.publishing.idle
 
     def _do_due(self, now_ms: float) -> None:
@@ -320,6 +323,8 @@ class TaskHost:
         while not self._over and (instruction := self.machine.next_step()) is not None:
             if not self.attempt.ready(instruction, self._clock.now_ms(), self._clock.monotonic_ms()):
                 return
+            if not self.beginning.ready(instruction):
+                return
             yield Pause.INSTRUCTION
             yield from self._perform(instruction)
 
@@ -332,7 +337,7 @@ class TaskHost:
                 grant = self._ports.next_generation()
                 self.catching_up.granted(silent=grant.silent)
                 self.slots.taken_over(grant.generation)
-                self.machine.start(grant.generation, self.state.begin(self.attempt.stores()), grant.orders)
+                self.machine.start(grant.generation, self.beginning.begin(self.attempt.stores()), grant.orders)
                 return
             case do.AppendAbort(header=header, record=abort):
                 self._changelog.append(header, encode_record(abort))
@@ -345,8 +350,12 @@ class TaskHost:
             case do.ReadChangelog(start=start, end=end):
                 if self.machine.phase is not Phase.REPLAYING:
                     yield from self._check_changelog(start, end)
+                elif self.beginning.again:
+                    self._start_over()  # with empty stores
+                    self.machine.rebase(self.beginning.begin(self.attempt.stores()))
+                    return
                 elif not (yield from self.replay.steps(self.machine, start, end)):
-                    self._rebase()
+                    self.beginning.misfit()
                     return
             case do.End():
                 self._over = True
@@ -418,18 +427,8 @@ class TaskHost:
 
     def _found(self) -> Steps[None]:
         """Take over the state that a savepoint holds for this task; the machine commits it."""
-        founding = self.scope.founding
-        if founding is None:
-            raise ProtocolError(
-                f"task {self.name}: there is nothing to take over", hint="this is a bug in the planning"
-            )
-        changes = taken_over(founding, self.name, self.state, self._new_attempt)
+        changes = taken_over(self.scope.founding, self.name, self.state, self._new_attempt)
         yield from self._commits.take_over(changes, self._ports.pulse)
-
-    def _rebase(self) -> None:
-        """Start the replay again from another base, with empty stores."""
-        self._start_over()
-        self.machine.rebase(self.state.misfit(self.attempt.stores()))
 
     def _resume(
         self, record: CommitRecord | None, intermediate: Mapping[SSP, Offset | None], orders: Sequence[Order]

@@ -42,6 +42,7 @@ class InputConsumers:
         self._specs = specs
         self._connections = connections
         self._consumers: dict[str, Consumer] = {}
+        self._of_slots: dict[str, SlotConsumer] = {}
         self._ssps: dict[str, list[SSP]] = {}
         self._hungry: dict[str, bool] = {}
         self._limits: dict[SSP, Offset] = {}
@@ -50,7 +51,9 @@ class InputConsumers:
             name = spec.system.name
             if name not in self._consumers:
                 columns, whole = _looked_at(specs, name)
-                self._consumers[name] = connections.consumer(spec.system, columns, whole=whole)
+                self._consumers[name] = consumer = connections.consumer(spec.system, columns, whole=whole)
+                if isinstance(consumer, SlotConsumer):  # asked once: for a protocol it takes long
+                    self._of_slots[name] = consumer
                 self._hungry[name] = False
             self._ssps.setdefault(name, []).append(ssp)
 
@@ -102,28 +105,26 @@ class InputConsumers:
         """Go on with these shards of slots; return how each slot stands, as rows without any."""
         return [
             consumer.take(ssp, shards.get(ssp, {}))
-            for name, consumer in self._consumers.items()
-            if isinstance(consumer, SlotConsumer)
+            for name, consumer in self._of_slots.items()
             for ssp in self._ssps[name]
         ]
 
     def slots(self) -> list[SSP]:
         """The partitions that are slots."""
-        slotted = (name for name, consumer in self._consumers.items() if isinstance(consumer, SlotConsumer))
-        return [ssp for name in slotted for ssp in self._ssps[name]]
+        return [ssp for name in self._of_slots for ssp in self._ssps[name]]
 
     def direct(self, orders: Mapping[SSP, SlotOrders]) -> None:
         """Pass the dealer's orders on."""
         for ssp, order in orders.items():
-            consumer = self._consumers[self._specs[ssp].system.name]
-            if isinstance(consumer, SlotConsumer):
-                consumer.direct(ssp, order)
-                self._hungry[self._specs[ssp].system.name] = True
+            name = self._specs[ssp].system.name
+            if name in self._of_slots:
+                self._of_slots[name].direct(ssp, order)
+                self._hungry[name] = True
 
     def behind_ms(self, ssp: SSP) -> Mapping[str, int]:
         """How far behind the newest record each shard of a slot is read."""
-        consumer = self._consumers.get(self._specs[ssp].system.name)
-        return consumer.behind_ms(ssp) if isinstance(consumer, SlotConsumer) else {}
+        consumer = self._of_slots.get(self._specs[ssp].system.name)
+        return {} if consumer is None else consumer.behind_ms(ssp)
 
     def stop_at(self, limits: Mapping[SSP, Offset]) -> None:
         """Hand nothing out from these offsets on, until another call sets other limits."""
@@ -196,6 +197,7 @@ class InputConsumers:
         for consumer in self._consumers.values():
             consumer.close()
         self._consumers.clear()
+        self._of_slots.clear()
 
 
 def up_to(polled: Polled, limit: Offset) -> Polled:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -19,8 +20,7 @@ from headrace.systems.base import BadRecord, Ended, Polled, Records, Rows, Shard
 _USER = int(Kind.USER)
 
 
-@dataclass(slots=True)
-class Frames:
+class Frames(msgspec.Struct):
     """Consecutive user frames of one partition; ``next`` is the offset after the last."""
 
     ssp: SSP
@@ -30,8 +30,7 @@ class Frames:
     bytes: int
 
 
-@dataclass(slots=True)
-class SingleFrame:
+class SingleFrame(msgspec.Struct):
     """One frame that isn't a user frame, or whose first byte is no known kind; decoding reports that."""
 
     ssp: SSP
@@ -62,8 +61,7 @@ class RowBatch:
     lost: int = 0
 
 
-@dataclass(slots=True)
-class PartitionEnd:
+class PartitionEnd(msgspec.Struct):
     """A partition has ended: it is bounded, or it was sealed."""
 
     ssp: SSP

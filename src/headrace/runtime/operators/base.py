@@ -12,7 +12,7 @@ commits, and ends, only when no operator holds anything, so these rows are in no
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import polars as pl
@@ -20,9 +20,10 @@ import polars as pl
 from headrace.api.specs import Node
 from headrace.core.errors import DataError, UserFunctionError
 from headrace.core.ids import TaskName
-from headrace.runtime.at_work import UserCall
+from headrace.runtime.at_work import Done, UserCall
 from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.operators.provenance import Provenance
+from headrace.serdes.calendar import beyond, why_beyond
 from headrace.stores.base import StateStore
 
 RAISED: tuple[type[BaseException], ...] = (
@@ -33,6 +34,10 @@ RAISED: tuple[type[BaseException], ...] = (
     pl.exceptions.PanicException,
 )
 """What counts as an error of the app's own code that raised it. ``sys.exit`` in a function doesn't end a container."""
+
+
+UNCOMPUTABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+"""What Polars raises when it can't compute an expression. A panic isn't an ``Exception``."""
 
 
 class Port(Protocol):
@@ -167,9 +172,12 @@ class Operator:
             for operator in self.aside.get(output, ()):
                 operator.receive(rows)
 
-    def user_call(self) -> UserCall:
-        """A context manager around each call of the app's own code: status and crash reports name the step."""
-        return self.provenance.user_call(self.node.id)
+    def user_call(self, done: Done | None = None) -> UserCall:
+        """A context manager around each call of the app's own code: status and crash reports name the step.
+
+        ``done`` is a number that changes with each message, if the call is one for each message of a batch.
+        """
+        return self.provenance.user_call(self.node.id, done)
 
     def failed(self, error: BaseException, what: str, where: str = "") -> UserFunctionError:
         """The error for an exception that a user's function of this operator raised."""
@@ -177,6 +185,18 @@ class Operator:
             f"{self.described(what)} raised {type(error).__name__}{where}: {error}{self.at_work_on()}",
             hint="fix it, or filter out such messages before it",
         )
+
+    def check_calendar(self, rows: pl.DataFrame, columns: Iterable[str], what: str) -> None:
+        """Raise if one of these columns, which ``what`` has computed, holds a time that Python has no value for."""
+        for name in columns:
+            column = rows.get_column(name)
+            wrong = beyond(column)
+            if wrong.size:
+                raise UserFunctionError(
+                    f"{self.described(what)} made a value that can't be used: "
+                    f"{why_beyond(column, int(wrong[0]))}{self.at_work_on()}",
+                    hint="filter such messages out before this step, or compute null for them",
+                )
 
     def misfitted(self, error: DataError, what: str) -> UserFunctionError:
         """The error for a result of a user's function that doesn't fit the declared schema."""

@@ -9,8 +9,9 @@ from typing_extensions import override
 
 from headrace.api.operators.columns import Filter, Project
 from headrace.api.specs import Node
-from headrace.runtime.operators.base import Operator
+from headrace.runtime.operators.base import UNCOMPUTABLE, Operator
 from headrace.runtime.operators.build_context import BuildContext
+from headrace.serdes.calendar import holds_times
 
 
 class FilterOperator(Operator):
@@ -30,7 +31,7 @@ class FilterOperator(Operator):
                 kept = rows.filter(self._predicate)
             else:
                 kept = rows.select(self._columns).filter(rows.select(self._predicate).to_series())
-        except pl.exceptions.PolarsError as error:
+        except UNCOMPUTABLE as error:
             raise self.failed(error, "the predicate") from error
         self.provenance.became(lambda: self._places(rows))
         self.emit(kept)
@@ -48,12 +49,18 @@ class ProjectOperator(Operator):
         super().__init__(node)
         self._exprs = spec.exprs
         self._keep = spec.keep
+        self._dated: list[str] | None = None
+        """The columns that it computes and that hold dates, times or durations."""
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
         try:
             result = rows.with_columns(self._exprs) if self._keep else rows.select(self._exprs)
-        except pl.exceptions.PolarsError as error:
+        except UNCOMPUTABLE as error:
             raise self.failed(error, "an expression") from error
+        if self._dated is None:
+            computed = rows.clear().select(self._exprs).columns
+            self._dated = [name for name in computed if holds_times(result.schema[name])]
+        self.check_calendar(result, self._dated, "an expression")
         self.provenance.became(lambda: range(rows.height))
         self.emit(result)

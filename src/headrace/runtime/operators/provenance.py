@@ -22,7 +22,7 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.core.ids import SSP, Offset
-from headrace.runtime.at_work import AtWork, UserCall
+from headrace.runtime.at_work import AtWork, Done, UserCall
 
 Numbers = Sequence[int] | pl.Series | npt.NDArray[np.int64]
 Origins = Callable[[], Numbers]
@@ -142,9 +142,9 @@ class Provenance:
         """Report the calls of this task's own code there."""
         self._at_work, self._task = at_work, task
 
-    def user_call(self, step: str) -> UserCall:
+    def user_call(self, step: str, done: Done | None = None) -> UserCall:
         """A context manager around a call of the app's own code by a step."""
-        return UserCall(self._at_work, self._task, step, "" if self._arrival is None else str(self._arrival))
+        return UserCall(self._at_work, self._task, step, "" if self._arrival is None else str(self._arrival), done)
 
     def arrive(self, arrival: Arrival | None) -> None:
         """Rows enter the task; None: they have been processed."""

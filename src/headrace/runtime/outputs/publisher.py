@@ -110,6 +110,8 @@ class Publisher:
 
     def pause(self, now_ms: float) -> float:
         """How long (ms) there is nothing to do."""
+        if not self._outputs:
+            return float("inf")
         waiting = (output.next_ms for output in self._outputs.values() if output.outbox.entries())
         return max(0.0, min(waiting, default=float("inf")) - now_ms)
 

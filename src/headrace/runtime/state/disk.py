@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from headrace.core.durable import replace_file
+from headrace.core.errors import StorageError
+from headrace.core.private_folder import make_private_folder
 from headrace.stores.database import Database
+from headrace.stores.objects.sending import SnapshotFile
 from headrace.stores.state_folder import (
     FolderLock,
     discard,
     discard_abandoned,
     discard_drafts,
+    draft_of,
     restore_snapshot,
     stand_in_for,
 )
+
+_CHUNK_BYTES = 1 << 20
 
 
 class Disk:
@@ -66,3 +75,65 @@ class Disk:
     def open_copy(self, folder: Path) -> Database:
         """The database in the folder of a savepoint, which others may have open, too. It is never changed."""
         return Database(folder, read_only=True)
+
+    # -- between snapshots and the store of snapshots, on other threads
+
+    def snapshot_files(self, snapshot: Path) -> list[SnapshotFile]:
+        """The files of a snapshot. Raises ``StorageError`` if it is gone."""
+        try:
+            return [_snapshot_file(path) for path in sorted(snapshot.iterdir())]
+        except OSError as error:
+            raise StorageError(f"snapshot {snapshot} can't be read: {error}") from error
+
+    def begin_draft(self, snapshot: Path) -> None:
+        """Begin to make a snapshot of files that come one by one."""
+        draft = draft_of(snapshot)
+        discard(draft)
+        try:
+            make_private_folder(draft.parent)
+            draft.mkdir()
+        except OSError as error:
+            raise _unwritable(snapshot, error) from error
+
+    def fill_draft(self, snapshot: Path, name: str, start: int, data: bytes) -> None:
+        """Write these bytes into a file of a snapshot that is being made. A stale copy of the task may do the same."""
+        path = draft_of(snapshot) / name
+        try:
+            if start == 0:
+                path.touch()
+            with path.open("r+b") as file:
+                file.seek(start)
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise _unwritable(snapshot, error) from error
+
+    def complete_draft(self, snapshot: Path) -> None:
+        """All files of a snapshot have come: now it is one."""
+        try:
+            draft_of(snapshot).rename(snapshot)
+        except OSError as error:
+            raise _unwritable(snapshot, error) from error
+
+
+def _snapshot_file(path: Path) -> SnapshotFile:
+    """Tables and blobs are hard links, so the same file is in many snapshots."""
+    stat = path.stat()
+    return SnapshotFile(path.name, stat.st_size, (stat.st_ino, stat.st_size, stat.st_mtime_ns), partial(_chunks, path))
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                yield chunk
+    except OSError as error:
+        raise StorageError(f"{path} can't be read: {error}") from error
+
+
+def _unwritable(snapshot: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"snapshot {snapshot} can't be written: {error}",
+        hint="check the free space of the disk, and who owns the folder",
+    )

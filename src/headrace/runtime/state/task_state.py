@@ -3,7 +3,8 @@
 The changelog is the truth. The local database corresponds to one commit in it and outlives the process, so
 a restart reads only what came after. When the folder is missing, damaged or doesn't fit the changelog, the newest
 snapshot takes its place; without one the changelog is read from its beginning. Snapshots are hard links, taken when the
-changelog has grown enough; what is before the last but one is trimmed.
+changelog has grown enough; what is before the last but one is trimmed. If there is a store of snapshots, they are sent
+there, and only those that have arrived count for that.
 
 All on the run-loop thread, but for ``committed``; ``persist`` and ``snapshot`` wait for the disk.
 """
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.checkpoint.record import LOCAL_KEY, Change, LocalCheckpoint
@@ -27,43 +27,22 @@ from headrace.core.ids import SSP, Offset
 from headrace.core.log import logger
 from headrace.core.recent_warnings import RecentWarnings
 from headrace.runtime.naming import StateFolders
+from headrace.runtime.state.depot import Depot
 from headrace.runtime.state.disk import Disk
+from headrace.runtime.state.remote import RemoteSnapshots
+from headrace.runtime.state.snapshots import Snapshot
 from headrace.stores.base import StateStore
 from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
+from headrace.stores.objects.layout import SNAPSHOTS_KEPT
 from headrace.stores.pinned import Pin
 from headrace.stores.state_folder import FolderLock
 
 SNAPSHOT_AFTER_BYTES = 64 << 20
-SNAPSHOTS_KEPT = 2
 _PERSIST_AFTER_BYTES = 32 << 20
 _BEYOND = b"\xff" * 8
 """A key beyond all others: those of stores begin with their names."""
 
 _log = logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A snapshot's folder, named after the commit that it holds."""
-
-    folder: Path
-    local: LocalCheckpoint
-
-    @staticmethod
-    def name(local: LocalCheckpoint) -> str:
-        """Folder names sort by offset."""
-        return f"{local.offset:020}-{local.generation}-{local.version}"
-
-    @classmethod
-    def at(cls, path: Path) -> Snapshot:
-        """The snapshot in this folder."""
-        offset, generation, version = path.name.split("-", 2)
-        return cls(path, LocalCheckpoint(int(offset), int(generation), int(version)))
-
-    @classmethod
-    def all(cls, folder: Path) -> list[Snapshot]:
-        """The snapshots in a folder, oldest first."""
-        return [cls.at(path) for path in Disk().snapshots(folder)]
 
 
 class TaskState:
@@ -80,6 +59,7 @@ class TaskState:
         disk: Disk | None = None,
         snapshot_after_bytes: int | None = None,
         dropped: Collection[str] = (),
+        depot: Depot | None = None,
     ) -> None:
         self._changelog = changelog
         self._folders = folders
@@ -98,8 +78,26 @@ class TaskState:
         self._damaged = False
         self._readable = False
         self.warnings = warnings
+        self._remote: RemoteSnapshots | None = None
+        if depot is not None and folders is not None and folders.remote is not None:
+            self._remote = RemoteSnapshots(depot, folders.remote, folders.snapshots, self._disk, self._warn)
 
     # -- beginning
+
+    def prepared(self) -> bool:
+        """False while a snapshot is fetched that the state is to begin from. Nothing waits: ask again later."""
+        if self._remote is None or self._folders is None:
+            return True
+        self._opened(self._folders)
+        if self._read_local() is not None:
+            return True
+        snapshots = self._snapshots()
+        return self._remote.fetched(above=snapshots[-1].local.offset if snapshots else -1)
+
+    @property
+    def fetching(self) -> tuple[int, int] | None:
+        """While a snapshot is fetched: how many bytes have come, of how many."""
+        return None if self._remote is None else self._remote.progress
 
     def begin(self, stores: Mapping[str, StateStore]) -> LocalCheckpoint | None:
         """Fill new, empty stores from the local state; returns the commit that they correspond to."""
@@ -108,22 +106,29 @@ class TaskState:
         self._readable = False
         if self._folders is None:
             return None
-        if self._database is None:
-            self._database = self._open(self._folders)
-            self._disk.discard_drafts(self._folders.snapshots)
+        database = self._opened(self._folders)
         local = self._read_local()
         if local is None:
-            if next(self._database.range(b"", _BEYOND), None) is not None:
+            if next(database.range(b"", _BEYOND), None) is not None:
                 self._throw_away()  # a start that took over from a savepoint has died
             local = self._from_snapshot()
+        if self._remote is not None:
+            self._remote.begun(local)
         if local is not None:
             # A life that ends early must not put the next snapshot off forever. Where offsets count records instead
             # of bytes this is too little, which does no harm.
             self._since_snapshot = max(self._since_snapshot, local.offset - self._newest_snapshot())
-        self._forget_dropped(self._database)
+        database = self._opened(self._folders)
+        self._forget_dropped(database)
         for id_, store in stores.items():
-            store.attach(KeySpace(self._database, id_))
+            store.attach(KeySpace(database, id_))
         return local
+
+    def _opened(self, folders: StateFolders) -> Database:
+        if self._database is None:
+            self._database = self._open(folders)
+            self._disk.discard_drafts(folders.snapshots)
+        return self._database
 
     def _forget_dropped(self, database: Database) -> None:
         """Delete what is left of stores that nobody wants: each with those that belong to it."""
@@ -136,14 +141,15 @@ class TaskState:
                     _log.info("deleting state that the app has dropped", changelog=str(self._changelog), state=name)
         database.write(batch)
 
-    def misfit(self, stores: Mapping[str, StateStore]) -> LocalCheckpoint | None:
-        """The local state isn't this changelog's: start again from the snapshot, or from nothing."""
+    def misfit(self) -> None:
+        """The local state isn't this changelog's: ``begin`` again once it is ``prepared``, from a snapshot if any."""
         which = "local state" if self._restored is None else f"snapshot {self._restored.folder.name}"
         self._warn(f"{which} doesn't fit the changelog; rebuilding it")
         if self._restored is not None:
             self._disk.set_aside(self._restored.folder)
+        if self._remote is not None:
+            self._remote.misfit(None if self._restored is None else self._restored.folder.name)
         self._throw_away()
-        return self.begin(stores)
 
     def _open(self, folders: StateFolders) -> Database:
         try:
@@ -191,12 +197,12 @@ class TaskState:
 
     @property
     def has_snapshot(self) -> bool:
-        """There is a snapshot to begin from."""
-        return bool(self._snapshots())
+        """There is a snapshot to begin from, or there may be one."""
+        return bool(self._snapshots()) or (self._remote is not None and self._remote.may_have)
 
     def _newest_snapshot(self) -> Offset:
-        snapshots = self._snapshots()
-        return snapshots[-1].local.offset if snapshots else 0
+        sent = 0 if self._remote is None else self._remote.newest
+        return max((snapshot.local.offset for snapshot in self._snapshots()), default=sent)
 
     def _throw_away(self) -> None:
         if self._database is not None:
@@ -241,17 +247,33 @@ class TaskState:
         return batch
 
     def snapshot_if_due(self, local: LocalCheckpoint) -> Offset | None:
-        """Take a snapshot when the changelog has grown enough; returns where the changelog may then be trimmed to."""
+        """Take a snapshot when the changelog has grown enough; returns where the changelog may then be trimmed to.
+
+        If it has to be sent first, ``learned`` tells that later.
+        """
         limit = SNAPSHOT_AFTER_BYTES if self._snapshot_after is None else self._snapshot_after
         if self._database is None or self._folders is None or self._since_snapshot < limit:
             return None
-        self._database.snapshot(self._folders.snapshots / Snapshot.name(local))
+        taken = Snapshot(self._folders.snapshots / Snapshot.name(local), local)
+        self._database.snapshot(taken.folder)
         self._since_snapshot = 0
         _log.debug("took a snapshot", changelog=str(self._changelog), snapshot=Snapshot.name(local))
         snapshots = self._snapshots()
+        if self._remote is not None:
+            self._remote.taken(taken)  # which needn't be the newest: its replacement may have taken others
+        pending = () if self._remote is None else self._remote.pending
         for old in snapshots[:-SNAPSHOTS_KEPT]:
-            self._disk.discard(old.folder)
+            if old.folder.name not in pending:
+                self._disk.discard(old.folder)
+        if self._remote is not None:
+            return None
         return snapshots[-SNAPSHOTS_KEPT].local.offset if len(snapshots) >= SNAPSHOTS_KEPT else None
+
+    def learned(self) -> Offset | None:
+        """Learn which snapshots have arrived in the store; returns where the changelog may be trimmed to now."""
+        if self._remote is None or not self._remote.learned():
+            return None
+        return self._remote.trimmable()
 
     # -- for savepoints
 

@@ -8,6 +8,7 @@ import msgspec
 import polars as pl
 from typing_extensions import override
 
+from headrace.core.records import UNREADABLE
 from headrace.serdes.dtypes import Columns
 from headrace.serdes.formats.contract import Decoded, Decoder, Format, Payload, decode_halving
 from headrace.serdes.json_lines import encode_lines
@@ -70,8 +71,8 @@ class _JsonDecoder(Decoder):
             return "empty"
         try:
             value = msgspec.json.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            return "nested too deeply" if isinstance(error, RecursionError) else readable(error)
+        except UNREADABLE as error:
+            return readable(error)
         if not isinstance(value, dict):
             return f"a JSON {_JSON_NAMES.get(type(value), 'number')}, not an object"
         for name, dtype in self._columns.items():

@@ -20,6 +20,8 @@ import msgspec
 
 from headrace.core.errors import DataError, StorageError, UnavailableError
 from headrace.core.ids import Offset
+from headrace.core.private_folder import make_private_folder
+from headrace.core.records import UNREADABLE
 
 FORMAT = 1
 ROWS_MAX = 10**11
@@ -133,7 +135,7 @@ class ListFile:
         lines += [_Line(ended=True)] if ended else []
         data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self.path.parent)
             with self._locked() as fd:
                 size = os.fstat(fd).st_size
                 written = os.pread(fd, size - self._read, self._read)
@@ -168,7 +170,7 @@ class ListFile:
         where = f"the list of files {self.path}"
         try:
             line = _DECODER.decode(data)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise DataError(f"{where} is unreadable: {error}: {data[:100]!r}") from error
         if not self.contents.partitions and line.format != FORMAT:
             raise DataError(

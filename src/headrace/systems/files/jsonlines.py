@@ -6,6 +6,7 @@ import msgspec
 import polars as pl
 
 from headrace.core.errors import DataError
+from headrace.core.records import UNREADABLE
 from headrace.serdes.dtypes import Columns
 from headrace.serdes.wire import without_null_types
 from headrace.systems.files.text import COUNT_BYTES, TextFile
@@ -30,5 +31,5 @@ def _is_object(line: bytes) -> bool:
         return False
     try:
         return isinstance(msgspec.json.decode(line), dict)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return False

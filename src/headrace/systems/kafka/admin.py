@@ -56,7 +56,8 @@ class KafkaAdmin(Admin):
         """Raises ``StreamNotFoundError``, which names topics with similar names."""
         columns = None if self._columns is None else dict(self._columns)
         end = self._options.end
-        partitions = self._topics.partitions(self._topic)
+        topic = self._topics.describe(self._topic)
+        partitions = topic.partitions
         if end is not None and (strange := sorted(p for p in end.offsets if p >= partitions)):
             raise UsageError(
                 f"end= of topic {self._topic!r} names partition {strange[0]}, and it has 0 to {partitions - 1}",
@@ -68,7 +69,8 @@ class KafkaAdmin(Admin):
                 f"end= of topic {self._topic!r} says nothing of partition {missing}",
                 hint="name an offset for each of its partitions, or a time",
             )
-        return StreamInfo(stream, partitions, columns, bounded=end is not None, until_offset=True)
+        bounded = end is not None
+        return StreamInfo(stream, partitions, columns, bounded=bounded, until_offset=True, identity=topic.id)
 
     @override
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:

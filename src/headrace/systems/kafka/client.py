@@ -15,7 +15,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -55,10 +54,10 @@ __all__ = [
     "AdminClient",
     "ConfigResource",
     "Consumer",
-    "ConsumerGroupTopicPartitions",
     "IsolationLevel",
     "KafkaClient",
     "KafkaError",
+    "KafkaException",
     "Message",
     "NewPartitions",
     "NewTopic",
@@ -91,7 +90,7 @@ R = TypeVar("R", bound=_Raw)
 
 @dataclass
 class Troubles:
-    """What a client has reported by itself since something worked: why it can't reach a broker, for one."""
+    """What a client has reported by itself since it last succeeded, such as why it can't reach a broker."""
 
     last: KafkaError | None = None
     secret: SecretOptions = field(default_factory=SecretOptions)
@@ -147,7 +146,7 @@ class KafkaClient(Generic[R]):
 
 
 def cannot_log_in(client: KafkaClient[Any], doing: str) -> HeadraceError | None:
-    """What to raise if a client has reported that it isn't let in: it would try forever. None if it hasn't."""
+    """The error if a broker has refused the client's login: it would try forever. None if none has."""
     heard = client.troubles.last
     if heard is None or not _is_login(heard):
         return None
@@ -156,7 +155,7 @@ def cannot_log_in(client: KafkaClient[Any], doing: str) -> HeadraceError | None:
 
 
 def _is_login(heard: KafkaError) -> bool:
-    """Whether a broker doesn't let a client in. Some brokers close the connection without a word."""
+    """Whether a broker has refused a login. Some brokers just close the connection."""
     return _BY_CODE.get(heard.code()) is _LOGIN or "SASL authentication error" in heard.str()
 
 
@@ -308,7 +307,7 @@ class _Meaning:
         return self.error.__name__
 
 
-_WAIT = _Meaning(UnavailableError, "check brokers=, the network and the broker; Headrace tries again")
+_WAIT = _Meaning(UnavailableError, "check brokers=, the network and the broker; Headrace keeps trying")
 _BUSY = _Meaning(UnavailableError, "the cluster is moving leaders or lacks replicas; Headrace tries again")
 _LOGIN = _Meaning(
     InfrastructureError,
@@ -324,9 +323,9 @@ _FENCED = _Meaning(FencedError, "another producer with the same id has taken ove
 _LARGE = _Meaning(
     DataError, "send less of it, or raise the topic's max.message.bytes, and message.max.bytes in options="
 )
-_UNKNOWN = _Meaning(IndeterminateWriteError, "it may have been written; what is there decides")
-_NOT_SENT = _Meaning(StorageError, "it wasn't sent")
-_OLD = _Meaning(InfrastructureError, "use a broker that has it; Headrace is tested with Kafka 4")
+_UNKNOWN = _Meaning(IndeterminateWriteError, "the record may have been written; Headrace checks before it continues")
+_NOT_SENT = _Meaning(StorageError, "the record wasn't sent")
+_OLD = _Meaning(InfrastructureError, "use a newer broker; Headrace is tested with Kafka 4")
 _SERVER = _Meaning(InfrastructureError, "the broker refuses this; its log says more")
 
 _MEANINGS: Mapping[_Meaning, tuple[str, ...]] = {
@@ -374,7 +373,7 @@ _WAITED = {getattr(KafkaError, name) for name in _MEANINGS[_WAIT]}
 
 
 def problem_of(error: KafkaError, doing: str, brokers: str, troubles: Troubles) -> HeadraceError:
-    """What an error of the client means. Who can't log in isn't told that nobody answers."""
+    """What an error of the client means. A refused login isn't reported as a broker that doesn't answer."""
     heard = troubles.last
     meaning = _BY_CODE.get(error.code())
     why = ""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 from typing_extensions import override
@@ -12,6 +14,7 @@ from headrace.core.clock import Clock
 from headrace.core.errors import HeadraceError, StreamNotFoundError
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import Throttle, logger
+from headrace.core.readable import readable
 from headrace.systems.base import BadRecord, Edge, Ended, Polled, Position, Rows
 from headrace.systems.kafka.fetched import Feed, Fetched
 from headrace.systems.kafka.fetching import Fetching, beyond_the_end, lost_records
@@ -21,6 +24,8 @@ from headrace.systems.kafka.topics import Topics
 from headrace.systems.registered import Reading, RegisteringConsumer
 
 ASK_AGAIN_MS = 10_000.0
+END_MS = 500.0
+"""How often brokers are asked where partitions end that aren't read to their ends."""
 
 _log = logger(__name__)
 
@@ -56,6 +61,10 @@ class KafkaConsumer(RegisteringConsumer[_KafkaReading]):
         self._maker = rows
         self._clock = clock
         self._throttle = Throttle(_log)
+        self._ends: dict[int, Offset] = {}
+        """Where partitions ended when brokers said so last."""
+        self._asking: dict[int, Future[Any]] = {}
+        self._asked_ms = float("-inf")
 
     # -- where reading begins
 
@@ -204,6 +213,18 @@ class KafkaConsumer(RegisteringConsumer[_KafkaReading]):
         offset = fetched.offsets[0] if decoded.offsets is None else first
         return Rows(ssp, decoded.frame, offset, fetched.next, bad, place, offsets=decoded.offsets)
 
+    @override
+    def arriving(self, ssp: SSP, end: Offset, ms: float) -> bool:
+        reading = self._reading(ssp)
+        feed = reading.feed
+        if reading.ended or reading.position >= end or feed is None:
+            return False
+        with self._fetching.emptying():
+            if feed.at_end and not feed.waiting and reading.held is None:
+                return False  # what is left before the end are marks of transactions, and what was compacted
+        readable(self.fileno(), ms)
+        return True
+
     # -- how far it is
 
     @override
@@ -212,7 +233,10 @@ class KafkaConsumer(RegisteringConsumer[_KafkaReading]):
 
     @override
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
-        """Offsets to the end, so gaps count; 0 at the end. None before the broker has said where that is."""
+        """Offsets to the end, so gaps count; 0 at the end. None before the broker has said where that is.
+
+        Brokers are asked now and then, without waiting for them, so the answer may be a second old.
+        """
         reading = self._reading(ssp)
         if reading.ended:
             return 0
@@ -225,7 +249,20 @@ class KafkaConsumer(RegisteringConsumer[_KafkaReading]):
         if feed is None:
             return reading.position
         with self._fetching.emptying():
-            known = feed.end if feed.at_end else feed.high
+            known = feed.end if feed.at_end else None
+        if known is None:
+            self._look_for_ends()
+            known = self._ends.get(feed.partition)
         if known is None or reading.end is None:
             return known
         return min(known, reading.end)
+
+    def _look_for_ends(self) -> None:
+        if self._asking and all(answer.done() for answer in self._asking.values()):
+            answers, self._asking = self._asking, {}
+            self._ends |= {n: answer.result().offset for n, answer in answers.items() if answer.exception() is None}
+        now_ms = self._clock.monotonic_ms()
+        if not self._asking and now_ms - self._asked_ms >= END_MS:
+            self._asked_ms = now_ms
+            partitions = [one.feed.partition for one in self._readings.values() if one.feed is not None]
+            self._asking = self._topics.asked_upcoming(self._options.topic, partitions)

@@ -79,8 +79,6 @@ class Feed:
         self.partition = partition
         self.fetched_to = position
         """Where fetching goes on."""
-        self.high: Offset | None = None
-        """Where the partition ends with its open transactions, as the broker said last."""
         self.end: Offset | None = None
         """Where the partition ended when its end was reached last."""
         self.bytes = 0

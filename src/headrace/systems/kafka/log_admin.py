@@ -16,6 +16,7 @@ from headrace.core.errors import DeploymentError, HeadraceError, StreamNotFoundE
 from headrace.core.ids import SSP, Offset, check_id
 from headrace.systems.base import Admin, Extent, StreamInfo, check_within
 from headrace.systems.kafka.log_cluster import Cluster
+from headrace.systems.kafka.log_groups import Groups
 from headrace.systems.kafka.log_marks import mark_ends
 from headrace.systems.kafka.log_metadata import Metadata
 from headrace.systems.kafka.log_positions import Distances, Reports, Sizes
@@ -33,8 +34,9 @@ class KafkaLogAdmin(Admin):
         self._cluster = cluster
         self._metadata = metadata
         self._sizes = sizes
-        self._reports = Reports(cluster)
-        self._distances = Distances(cluster)
+        self._groups = Groups(options)
+        self._reports = Reports(self._groups)
+        self._distances = Distances(cluster, self._groups)
         self._partitions: dict[str, int] = {}
         """Of streams whose readers are watched. An app that writes a stream doesn't add partitions to it."""
         self._times = RecordTimes(options)
@@ -152,7 +154,12 @@ class KafkaLogAdmin(Admin):
     @override
     def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
         _, partitions = self._require(stream)
-        return self._cluster.committed(self._group(group), self._options.topic(stream), partitions)
+        return self._groups.committed(self._group(group), self._options.topic(stream), partitions).result()
+
+    @override
+    def close(self) -> None:
+        """Waits until positions have been committed that were reported, for some seconds at most."""
+        self._groups.close()
 
     @override
     def unread(self, stream: str, group: str) -> builtins.list[int]:

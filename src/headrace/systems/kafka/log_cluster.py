@@ -1,4 +1,4 @@
-"""What the admin of a log in Kafka asks the brokers: topics, offsets, positions of groups. Each call waits for answers.
+"""What the admin of a log in Kafka asks the brokers: topics and offsets. Each call waits for answers.
 
 Calls that are independent of each other are sent together. A broker that doesn't answer is an ``UnavailableError``.
 """
@@ -17,7 +17,6 @@ from headrace.systems.kafka.client import (
     ANSWER_S,
     AdminClient,
     ConfigResource,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaClient,
     KafkaError,
@@ -124,10 +123,6 @@ class Cluster:
         for future in asked.values():
             self._answer(future, f"trimming partition {partition} of topic {topic!r}")
 
-    def committed(self, group: str, topic: str, partitions: int) -> dict[int, Offset]:
-        """The committed positions of a group; partitions without one are left out."""
-        return self.committed_of(group, self.ask_committed(group, topic, partitions))
-
     # -- without waiting -----------------------------------------------------------------------------------
 
     def ask_extents(self, topic: str, partitions: int) -> tuple[dict[int, Future[Any]], dict[int, Future[Any]]]:
@@ -139,35 +134,6 @@ class Cluster:
         """The answers, by partition."""
         doing = f"looking for offsets of topic {topic!r}"
         return [int(self._answer(future, doing).offset) for _, future in sorted(asked.items())]
-
-    def commit(self, group: str, positions: Mapping[tuple[str, int], Offset]) -> Future[Any]:
-        """Commit positions of a group that nobody has joined; ``check_committed`` reads the answer."""
-        places = [TopicPartition(topic, partition, offset) for (topic, partition), offset in positions.items()]
-        return self._admin.raw.alter_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, places)], request_timeout=ANSWER_S
-        )[group]
-
-    def check_committed(self, group: str, asked: Future[Any]) -> None:
-        """Raise if positions weren't committed."""
-        self._raise_of(self._answer(asked, f"committing positions of group {group!r}"), group)
-
-    def ask_committed(self, group: str, topic: str, partitions: int) -> Future[Any]:
-        """Ask for the committed positions of a group; ``committed_of`` reads the answer."""
-        places = [TopicPartition(topic, partition) for partition in range(partitions)]
-        return self._admin.raw.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, places)], request_timeout=ANSWER_S
-        )[group]
-
-    def committed_of(self, group: str, asked: Future[Any]) -> dict[int, Offset]:
-        """The committed positions by partition; a group that has never committed has none."""
-        doing = f"reading positions of group {group!r}"
-        with self._admin.translating(doing):
-            error = self._error(asked)
-        if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
-            return {}
-        found = self._answer(asked, doing)
-        self._raise_of(found, group)
-        return {one.partition: one.offset for one in found.topic_partitions if one.offset >= 0}
 
     # -- asking ----------------------------------------------------------------------------------------
 
@@ -208,11 +174,6 @@ class Cluster:
         if not isinstance(found, KafkaError):
             raise error
         return found
-
-    def _raise_of(self, answer: Any, group: str) -> None:
-        for place in answer.topic_partitions:
-            if place.error is not None:
-                raise self._admin.problem(place.error, f"positions of group {group!r} in topic {place.topic!r}")
 
     def _wait(self, doing: str, reached: Callable[[], bool]) -> None:
         """Wait until brokers know what the controller has done: nothing tells."""

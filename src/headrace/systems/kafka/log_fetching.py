@@ -1,23 +1,24 @@
-"""Fetches partitions of topics with frames, in a thread of its own; a pipe says that there is something new.
+"""Fetches partitions of topics with frames, in a thread of its own.
 
-librdkafka has no descriptor to wait for, and fetches ahead by itself. The thread moves what has come into feeds, and
-leaves it where it is while all feeds are full. A partition whose feed is much fuller than others need is paused. That
+librdkafka fetches ahead by itself. The thread moves what has come into feeds, and leaves it where it is while all feeds
+are full. A partition whose feed is much fuller than others need is paused. That
 is costly: what was fetched of it ahead is fetched again. The thread alone assigns partitions, so nothing of an earlier
-assignment gets into a later feed. The lock guards feeds and orders; it is never held while a broker is waited for.
+assignment gets into a later feed. The lock guards feeds and orders.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+
+from typing_extensions import override
 
 from headrace.core.errors import HeadraceError, TrimmedOffsetError
 from headrace.core.ids import Offset
 from headrace.core.log import Throttle, logger
 from headrace.systems.kafka.client import Consumer, KafkaClient, KafkaError, Message, TopicPartition
+from headrace.systems.kafka.reader_thread import ReaderThread
 
 FEED_BYTES = 4 << 20
 """While so much waits in each feed, nothing more is moved into any."""
@@ -57,58 +58,40 @@ class Feed:
         return TopicPartition(self.topic, self.partition, self.next)
 
 
-class Fetching:
+class Fetching(ReaderThread):
     """Fetches into feeds. One thread uses it, apart from its own."""
 
     def __init__(self, client: KafkaClient[Consumer]) -> None:
-        self._client = client
-        self._lock = threading.Condition()
+        super().__init__(client, "kafka-log", "reading frames from Kafka")
         self._orders: list[tuple[Feed, bool]] = []
         self._feeds: dict[tuple[str, int], Feed] = {}
         """Those that are assigned. The thread alone changes it."""
-        self._failed: HeadraceError | None = None
-        self._closed = False
-        self._signalled = False
         self._throttle = Throttle(_log)
-        self._reader, self._writer = os.pipe()
-        self._thread: threading.Thread | None = None
 
     # -- for the thread that uses it
 
     def begin(self, topic: str, partition: int, position: Offset) -> Feed:
         """Start fetching a partition from a position."""
         feed = Feed(topic, partition, position)
-        with self._lock:
+        with self.lock:
             self._orders.append((feed, True))
-            self._lock.notify()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="kafka-log", daemon=True)
-                self._thread.start()
+            self.ordered()
         return feed
 
     def end(self, feed: Feed) -> None:
         """Stop fetching a partition. What was fetched is dropped."""
-        with self._lock:
+        with self.lock:
             feed.closed = True
             feed.records.clear()
             self._orders.append((feed, False))
-            self._lock.notify()
-
-    def look(self) -> None:
-        """Clear the descriptor. Raises if nothing more can be fetched at all."""
-        with self._lock:
-            if self._signalled:
-                os.read(self._reader, 1)
-                self._signalled = False
-            if self._failed is not None:
-                raise self._failed
+            self.ordered()
 
     def take(self, feed: Feed, max_bytes: int) -> tuple[list[Offset], list[bytes]]:
         """Take records of up to so many bytes, at least one if there is one. Raises what came in their place."""
         offsets: list[Offset] = []
         payloads: list[bytes] = []
         taken = 0
-        with self._lock:
+        with self.lock:
             records = feed.records
             while records:
                 offset, payload = records[0]
@@ -121,67 +104,35 @@ class Fetching:
                 payloads.append(payload)
             feed.bytes -= taken
             if taken and feed.bytes < FEED_BYTES:
-                self._lock.notify()
+                self.lock.notify()
             if not offsets and feed.error is not None:
                 raise feed.error
         return offsets, payloads
 
-    def signal(self) -> None:
-        """Make the descriptor readable: there is something left to do."""
-        with self._lock:
-            self._signal()
-
-    def fileno(self) -> int:
-        """A descriptor that becomes readable when feeds have something new."""
-        return self._reader
-
-    def close(self) -> None:
-        """Release everything, the client too. Called once."""
-        with self._lock:
-            self._closed = True
-            self._lock.notify()
-        if self._thread is not None:
-            self._thread.join()
-        os.close(self._reader)
-        os.close(self._writer)
-        self._client.raw.close()
-
     # -- its own thread
 
-    def _signal(self) -> None:
-        if not self._signalled and not self._closed:
-            self._signalled = True  # one byte is enough until the next poll, and can't fill the pipe
-            os.write(self._writer, b"\0")
-
-    def _work(self) -> None:
-        try:
-            while self._follow():
-                self._pace()
-                self._hand_on(self._fetch())
-        except HeadraceError as error:
-            self._fail(error)
-        except Exception as error:  # noqa: BLE001 - or the run loop would wait for a dead thread
-            self._fail(HeadraceError(f"reading frames from Kafka: {type(error).__name__}: {error}"))
-
-    def _fail(self, error: HeadraceError) -> None:
-        with self._lock:
-            self._failed = error
-            self._signal()
+    @override
+    def turn(self) -> bool:
+        if not self._follow():
+            return False
+        self._pace()
+        self._hand_on(self._fetch())
+        return True
 
     def _follow(self) -> bool:
         """Follow orders, and wait while nothing is to be fetched; False when everything is closed."""
-        with self._lock:
-            while not (self._closed or self._orders or self._room()):
-                self._lock.wait()
-            if self._closed:
+        with self.lock:
+            while not (self.closed or self._orders or self._room()):
+                self.lock.wait()
+            if self.closed:
                 return False
             orders, self._orders = self._orders, []
-        with self._client.translating("reading frames"):
+        with self.client.translating("reading frames"):
             for feed, wanted in orders:
                 key = (feed.topic, feed.partition)
                 if wanted:
                     self._feeds[key] = feed
-                    self._client.raw.incremental_assign([feed.place])
+                    self.client.raw.incremental_assign([feed.place])
                 elif self._feeds.get(key) is feed:
                     self._drop(feed)
         return True
@@ -192,31 +143,31 @@ class Fetching:
     def _drop(self, feed: Feed) -> None:
         del self._feeds[feed.topic, feed.partition]
         if feed.paused:
-            self._client.raw.resume([feed.place])
-        self._client.raw.incremental_unassign([feed.place])
+            self.client.raw.resume([feed.place])
+        self.client.raw.incremental_unassign([feed.place])
 
     def _pace(self) -> None:
         """Pause what is full, and go on with what has room again."""
         for feed in self._feeds.values():
             if not feed.paused and feed.bytes >= PAUSED_BYTES:
                 feed.paused = True
-                self._client.raw.pause([feed.place])
+                self.client.raw.pause([feed.place])
             elif feed.paused and feed.bytes < FEED_BYTES:
                 feed.paused = False
-                self._client.raw.resume([feed.place])
+                self.client.raw.resume([feed.place])
 
     def _fetch(self) -> Sequence[Message]:
-        with self._client.translating("reading frames"):
-            first = self._client.raw.poll(_IDLE_S)
+        with self.client.translating("reading frames"):
+            first = self.client.raw.poll(_IDLE_S)
             if first is None:
                 return ()
             # With a time to wait, consume would wait until it has as many as it may return.
-            return (first, *self._client.raw.consume(_AT_ONCE, 0))
+            return (first, *self.client.raw.consume(_AT_ONCE, 0))
 
     def _hand_on(self, messages: Iterable[Message]) -> None:
         problems: list[Message] = []
         news = False
-        with self._lock:
+        with self.lock:
             for message in messages:
                 feed = self._feeds.get((message.topic() or "", _number(message.partition())))
                 if message.error() is not None:
@@ -225,7 +176,7 @@ class Fetching:
                     _put(feed, message)
                     news = True
             if news:
-                self._signal()
+                self.signal_held()
         for message in problems:
             self._stumble(message)
         for feed in [feed for feed in self._feeds.values() if feed.mark is not None]:
@@ -237,10 +188,10 @@ class Fetching:
         assert error is not None
         feed = self._feeds.get((message.topic() or "", _number(message.partition())))
         if error.code() == KafkaError._PARTITION_EOF:
-            with self._lock:
+            with self.lock:
                 if feed is not None and offset is not None and offset > feed.next:
                     feed.next = offset  # what lay before it is no record
-                    self._signal()
+                    self.signal_held()
             return
         if feed is not None and error.code() in _OUT_OF_RANGE:
             problem: HeadraceError = TrimmedOffsetError(
@@ -248,15 +199,15 @@ class Fetching:
                 "or the topic was replaced"
             )
         else:
-            problem = self._client.problem(error, "reading frames")
+            problem = self.client.problem(error, "reading frames")
             if problem.retry:
                 self._throttle.warning("Kafka can't be read now; Headrace tries again", error=problem.message)
                 return
         if feed is None:
             raise problem
-        with self._lock:
+        with self.lock:
             feed.error = problem
-            self._signal()
+            self.signal_held()
 
 
 def _number(partition: int | None) -> int:

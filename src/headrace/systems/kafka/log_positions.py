@@ -17,6 +17,7 @@ from headrace.core.errors import HeadraceError
 from headrace.core.ids import Offset
 from headrace.core.log import Throttle, logger
 from headrace.systems.kafka.log_cluster import Cluster
+from headrace.systems.kafka.log_groups import Groups
 
 _OLD_S = 0.1
 _GUESS = 4096.0
@@ -46,8 +47,8 @@ class Sizes:
 class Reports:
     """Commits positions. Threads may share it."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
         self._lock = threading.Lock()
         self._waiting: dict[str, dict[tuple[str, int], Offset]] = {}
         self._under_way: set[str] = set()
@@ -68,11 +69,11 @@ class Reports:
             if positions is None:
                 self._under_way.discard(group)
                 return
-        self._cluster.commit(group, positions).add_done_callback(lambda answer: self._sent(group, answer))
+        self._groups.commit(group, positions).add_done_callback(lambda answer: self._sent(group, answer))
 
-    def _sent(self, group: str, answer: Future[Any]) -> None:
+    def _sent(self, group: str, answer: Future[None]) -> None:
         try:
-            self._cluster.check_committed(group, answer)
+            answer.result()
         except HeadraceError as error:
             self._throttle.warning("positions can't be reported to Kafka", group=group, error=error.message)
         self._send(group)
@@ -83,7 +84,7 @@ class _Watched:
     asked_s: float = float("-inf")
     oldest: dict[int, Future[Any]] = field(default_factory=dict)
     upcoming: dict[int, Future[Any]] = field(default_factory=dict)
-    committed: Future[Any] | None = None
+    committed: Future[dict[int, Offset]] | None = None
     unread: list[Offset] = field(default_factory=list)
 
     @property
@@ -96,8 +97,9 @@ class _Watched:
 class Distances:
     """How many records of streams are unread. One thread uses it."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, groups: Groups) -> None:
         self._cluster = cluster
+        self._groups = groups
         self._watched: dict[tuple[str, str], _Watched] = {}
 
     def unread(self, topic: str, partitions: int, group: str) -> list[Offset]:
@@ -106,7 +108,7 @@ class Distances:
         if one.committed is not None and one.answered:
             try:
                 begins, ends = (self._cluster.offsets(topic, asked) for asked in (one.oldest, one.upcoming))
-                read = self._cluster.committed_of(group, one.committed)
+                read = one.committed.result()
             except HeadraceError as error:
                 _log.debug("can't tell how far readers are behind", topic=topic, error=error.message)
             else:
@@ -116,5 +118,5 @@ class Distances:
         if one.committed is None and now - one.asked_s > _OLD_S:
             one.asked_s = now
             one.oldest, one.upcoming = self._cluster.ask_extents(topic, partitions)
-            one.committed = self._cluster.ask_committed(group, topic, partitions)
+            one.committed = self._groups.committed(group, topic, partitions)
         return one.unread

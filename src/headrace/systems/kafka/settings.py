@@ -18,7 +18,7 @@ Value = str | SecretPlace
 
 _BROKER = re.compile(r"([a-zA-Z][a-zA-Z0-9_+]*://)?(\[[0-9a-fA-F:.%]+\]|[a-zA-Z0-9._-]+)(:\d{1,5})?")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_SECRET = re.compile(r"password|secret|passphrase|key\.pem$|oauthbearer\.config$")
+_SECRET = re.compile(r"password|secret|passphrase|token$|key\.pem$|oauthbearer\.config$", re.IGNORECASE)
 _PORT_MAX = 65_535
 
 OURS: Mapping[str, str] = {
@@ -210,5 +210,5 @@ def _value(name: str, value: object) -> Value:
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of this option of librdkafka is a secret."""
+    """Whether the value of an option is a secret: of librdkafka's, or of what is beside them."""
     return _SECRET.search(name) is not None

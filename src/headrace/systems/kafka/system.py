@@ -50,13 +50,20 @@ class KafkaSystem(RowSystem):
     def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> KafkaConsumer:
         """Records that can't be read as ``columns`` are bad, so there is nothing more to be had of them ``whole``."""
         options = self.options
-        partitions = self._topics.partitions(options.topic)
+        topic = self._topics.describe(options.topic)
         rows = self._rows(columns)
         client = open_consumer(options.settings, _READER, uncommitted=options.uncommitted)
         by_time = options.end is not None and options.end.time_ms is not None
         wanted = Wanted(rows.wants("key"), by_time or rows.wants("timestamp"), rows.wants("headers"))
-        fetching = Fetching(client, options.topic, wanted, skip_lost=options.lost == "skip", partitions=partitions)
-        return KafkaConsumer(options, partitions, self._topics, fetching, rows, self.clock)
+        fetching = Fetching(
+            client,
+            options.topic,
+            wanted,
+            skip_lost=options.lost == "skip",
+            known=topic,
+            topic_now=lambda: self._topics.describe(options.topic),
+        )
+        return KafkaConsumer(options, topic.partitions, self._topics, fetching, rows, self.clock)
 
     @override
     def target(self, stream: str) -> Target:

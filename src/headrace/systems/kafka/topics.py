@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
@@ -24,6 +25,15 @@ from headrace.systems.kafka.settings import KafkaSettings
 
 LOOK_S = 0.2
 _NEAR = 3
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """How many partitions a topic has, and its id, which no other one gets; empty if brokers know none."""
+
+    partitions: int
+    id: str
 
 
 class Topics:
@@ -52,16 +62,22 @@ class Topics:
             return sorted(self.client.raw.list_topics(timeout=self._answer_s).topics)
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a topic has. The error for one that isn't there names others like it.
+        """How many partitions a topic has."""
+        return self.describe(topic).partitions
+
+    def describe(self, topic: str) -> Topic:
+        """What there is to know of a topic. The error for one that isn't there names others like it.
 
         A topic is never created by asking.
         """
         asked = TopicCollection([topic])
         futures = self.client.raw.describe_topics(asked, request_timeout=self._answer_s)
         try:
-            return len(self._answers(f"looking for topic {topic!r}", futures)[topic].partitions)
+            found = self._answers(f"looking for topic {topic!r}", futures)[topic]
         except StreamNotFoundError as error:
             raise self._unknown(topic) from error
+        id_ = str(found.topic_id)
+        return Topic(len(found.partitions), "" if id_ == _NO_ID else id_)
 
     def oldest(self, topic: str, partitions: Iterable[int]) -> dict[int, Offset]:
         """The first offset of each of these partitions that is kept."""
@@ -76,6 +92,12 @@ class Topics:
         found = self._offsets(topic, partitions, OffsetSpec.for_timestamp(max(0, time_ms)))
         return {partition: offset if offset >= 0 else None for partition, offset in found.items()}
 
+    def asked_upcoming(self, topic: str, partitions: Iterable[int]) -> dict[int, Future[Any]]:
+        """Ask where each of these partitions ends, and don't wait. The results have an ``offset``."""
+        asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions}  # type: ignore[no-untyped-call]
+        futures = self._list_offsets(asked)
+        return {place.partition: future for place, future in futures.items()}
+
     def close(self) -> None:
         """Disconnect."""
         self._client = None
@@ -84,12 +106,14 @@ class Topics:
         asked = {TopicPartition(topic, partition): spec for partition in partitions}
         if not asked:
             return {}
-        futures = self.client.raw.list_offsets(asked, isolation_level=self._isolation, request_timeout=self._answer_s)
-        found = self._answers(f"looking for offsets of topic {topic!r}", futures)
+        found = self._answers(f"looking for offsets of topic {topic!r}", self._list_offsets(asked))
         return {place.partition: answer.offset for place, answer in found.items()}
 
+    def _list_offsets(self, asked: dict[TopicPartition, OffsetSpec]) -> Mapping[Any, Future[Any]]:
+        return self.client.raw.list_offsets(asked, isolation_level=self._isolation, request_timeout=self._answer_s)
+
     def _answers(self, doing: str, futures: Mapping[Any, Future[Any]]) -> dict[Any, Any]:
-        """The answers. Who isn't let in is told at once: librdkafka would go on trying."""
+        """The answers. Raises at once if the login is refused: librdkafka would go on trying."""
         with self.client.translating(doing):
             while wait(futures.values(), LOOK_S).not_done:
                 self.client.raw.poll(0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 
 import polars as pl
 from typing_extensions import override
@@ -17,8 +16,9 @@ from headrace.core.moment import check_past
 from headrace.serdes.dtypes import Columns
 from headrace.systems.base import Admin, Extent, StreamInfo
 from headrace.systems.kinesis.api import KinesisApi, StreamSummary
+from headrace.systems.kinesis.beginning import known_memo
 from headrace.systems.kinesis.consumer import moment_of
-from headrace.systems.kinesis.memo import Memo, read_memo
+from headrace.systems.kinesis.memo import Memo
 from headrace.systems.kinesis.options import Options
 from headrace.systems.kinesis.target import check_key
 from headrace.systems.moments import MOMENTS, is_moment
@@ -165,7 +165,7 @@ class KinesisAdmin(Admin):
             return api.describe()
 
     def _memo(self) -> Memo | None:
-        return None if self._options.memo is None else read_memo(Path(self._options.memo))
+        return None if self._options.memo is None else known_memo(self._options)
 
     def _known_columns(self) -> dict[str, pl.DataType] | None:
         return None if self._columns is None else dict(self._columns)

@@ -11,7 +11,7 @@ from headrace.core.errors import DeclarationError, StreamNotFoundError
 from headrace.core.moment import check_past, utc_text
 from headrace.systems.kinesis.api import KinesisApi, StreamSummary
 from headrace.systems.kinesis.leases.mirror import LeaseMirror
-from headrace.systems.kinesis.memo import Memo, read_memo, write_memo
+from headrace.systems.kinesis.memo import Memo, decode_memo, read_memo, write_memo
 from headrace.systems.kinesis.options import Options
 from headrace.systems.kinesis.shard_position import DONE, OLDEST, Position, ShardState
 from headrace.systems.kinesis.shard_tree import ended_before
@@ -25,10 +25,9 @@ def begin_run(
     With a lease table the first run goes on from where an application of KCL has stopped. Then it waits until it is
     certain that nobody uses the table any more.
     """
-    path = options.memo_path()
-    memo, found = read_memo(path), api.describe()
+    memo, found = known_memo(options), api.describe()
     if memo is None:
-        memo = write_memo(path, _first(options, api, found, now_ms, open_leases))
+        memo = write_memo(options.memo_path(), _first(options, api, found, now_ms, open_leases))
     if memo.created_ms != found.created_ms:
         raise StreamNotFoundError(
             f"the Kinesis stream {options.stream!r} isn't the one that the app has read before: that one was created "
@@ -44,6 +43,14 @@ def begin_run(
             "id (then it is read from its start)",
         )
     return memo
+
+
+def known_memo(options: Options) -> Memo | None:
+    """What the app remembers of the stream; None before the first run. Raises ``UsageError`` if no app reads it."""
+    if options.remembered is not None:
+        what = f"what the app remembers of the Kinesis stream {options.stream!r}, in the metadata store,"
+        return decode_memo(options.remembered.encode(), what)
+    return read_memo(options.memo_path())
 
 
 def begins(options: Options, memo: Memo) -> Position:

@@ -3,7 +3,8 @@
 The number of slots is the number of partitions, so it never changes. A stream that was deleted and created again has
 the same name and other records, and its shards have the same names: only when it was created tells the two apart.
 ``known`` is what is known of shards without any commit of the app (see ``dealing``). The memo is a small file in the
-app's home; the first run writes it, and it stays as it is.
+app's home; the first run writes it, and nothing changes it later. A container without that home gets its contents
+with the plan.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 
 from headrace.core.durable import create_file
 from headrace.core.errors import StorageError
+from headrace.core.private_folder import make_private_folder
 from headrace.core.records import decode_record
 from headrace.systems.kinesis.shard_position import ShardState, parse_state
 
@@ -46,13 +48,18 @@ def read_memo(path: Path) -> Memo | None:
         return None
     except OSError as error:
         raise StorageError(f"can't read {path}: {error}", hint="see who may read the folder") from error
-    return decode_record(_DECODER, data, f"{path}, which says what the app remembers of a Kinesis stream,", FORMAT)
+    return decode_memo(data, f"{path}, which says what the app remembers of a Kinesis stream,")
+
+
+def decode_memo(data: bytes, what: str) -> Memo:
+    """Read the contents of a memo. Raises ``DataError``, which says ``what`` they are."""
+    return decode_record(_DECODER, data, what, FORMAT)
 
 
 def write_memo(path: Path, memo: Memo) -> Memo:
     """Write the memo durably, unless there is one; return the one that is there then."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
     except OSError as error:
         raise StorageError(f"can't create the folder {path.parent}: {error}", hint="see who owns its parent") from error
     create_file(path, msgspec.json.encode(memo))

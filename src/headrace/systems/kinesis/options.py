@@ -15,7 +15,7 @@ from headrace.serdes.formats import FormatSpec
 class Options:
     """What the app says of the stream. ``start`` may be milliseconds since the epoch; ``key`` is an output's.
 
-    ``memo`` is the file in which an app remembers an input.
+    ``memo`` is the file in which an app remembers an input, ``remembered`` what it has remembered: the contents.
     """
 
     stream: str
@@ -27,6 +27,7 @@ class Options:
     record_columns: Mapping[str, str] = field(default_factory=dict)
     lease_table: str | None = None
     memo: str | None = None
+    remembered: str | None = None
     key: str | None = None
 
     @classmethod

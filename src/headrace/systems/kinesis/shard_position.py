@@ -17,9 +17,10 @@ The words and the numbers are those of the Kinesis Client Library's checkpoints.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum
+from functools import lru_cache
 
+import msgspec
 from typing_extensions import override
 
 from headrace.core.errors import ProtocolError
@@ -36,8 +37,7 @@ class Phase(Enum):
     DONE = "SHARD_END"
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(msgspec.Struct, frozen=True):
     """Where to go on in a shard: after ``sequence``, or if that is None from a moment, or else from the oldest record.
 
     ``sub`` is the last processed user record of the aggregate at ``sequence``; None: all of it was processed.
@@ -64,8 +64,7 @@ class Position:
 OLDEST = Position()
 
 
-@dataclass(frozen=True, slots=True)
-class ShardState:
+class ShardState(msgspec.Struct, frozen=True):
     """One shard in a slot. ``position`` counts while it is read, and after it was released ``to`` another slot."""
 
     phase: Phase
@@ -84,7 +83,7 @@ class ShardState:
 
     def at(self, position: Position) -> ShardState:
         """The same phase at another position."""
-        return replace(self, position=position)
+        return msgspec.structs.replace(self, position=position)
 
 
 EXPECTED = ShardState(Phase.EXPECTED)
@@ -113,11 +112,12 @@ def parse_position(text: str) -> Position:
     raise ProtocolError(f"{text!r} is no position in a shard", hint="another version of Headrace wrote it")
 
 
+@lru_cache(maxsize=1 << 12)  # reports are repeated until something changes
 def parse_state(text: str) -> ShardState:
     """Read what ``str`` of a state wrote. Raises ``ProtocolError``."""
-    if text == str(EXPECTED):
+    if text == Phase.EXPECTED.value:
         return EXPECTED
-    if text == str(DONE):
+    if text == Phase.DONE.value:
         return DONE
     word, _, rest = text.partition(" ")
     slot, _, position = rest.partition(" ")

@@ -8,7 +8,8 @@ table in ``dealing`` says. So nothing is read again that was released, and nothi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+import msgspec
 
 from headrace.systems.base import Shards, SlotOrders
 from headrace.systems.kinesis.shard_position import (
@@ -96,7 +97,7 @@ def _followed(state: ShardState | None, order: ShardOrder) -> ShardState | None:
         case Do.EXPECT if phase is None:
             return EXPECTED
         case Do.RELEASE if state is not None and phase is Phase.READING:
-            return replace(state, phase=Phase.RELEASED, to=order.to)
+            return msgspec.structs.replace(state, phase=Phase.RELEASED, to=order.to)
         case Do.FORGET if phase is not Phase.READING:
             return None
     return state

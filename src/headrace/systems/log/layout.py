@@ -40,6 +40,7 @@ from headrace.core.errors import (
     UsageError,
 )
 from headrace.core.ids import Offset, check_id
+from headrace.core.private_folder import make_private_folder
 from headrace.serdes.dtypes import columns_from_json, columns_to_json
 from headrace.systems.base import StreamInfo
 from headrace.systems.log import segment
@@ -139,7 +140,7 @@ class StreamFolder:
         root = self.path.parent
         staging = root / f".{self.name}-{uuid.uuid4().hex}"
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            make_private_folder(root)
             staging.mkdir()
             self._fill(staging, wanted)
             staging.rename(self.path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from headrace.core.ids import TaskName
 from headrace.runners.coordination import messages as m
 from headrace.runners.coordination.ledger import Ledger
@@ -18,13 +20,14 @@ class Process:
         self.incarnation = incarnation
         self.attempt = attempt
 
-    def register(self) -> m.Register:
+    def register(self, left: dict[str, m.LastWords] | None = None) -> m.Register:
         return m.Register(
             container=self.container,
             attempt=self.attempt,
             host="box",
             pid=100 + self.attempt,
             incarnation=self.incarnation,
+            left=left or {},
         )
 
     def heartbeat(self, sent_ms: float, *tasks: m.TaskStatus) -> m.Heartbeat:
@@ -47,3 +50,19 @@ def task(name: str, state: str = "running", **rest: object) -> m.TaskStatus:
 
 def new_ledger(**options: object) -> Ledger:
     return Ledger("app", STAGES, 2, started_at=0, guarantee="exactly-once", **options)
+
+
+def started(**options: Any) -> tuple[Ledger, Process, Process]:
+    """A ledger with both containers registered at 0 and all their tasks running."""
+    ledger = new_ledger(**options)
+    zero, one = Process(0, "u0"), Process(1, "u1")
+    ledger.register(zero.register(), 0)
+    ledger.register(one.register(), 0)
+    ledger.heartbeat(zero.heartbeat(0, task("a/0"), task("b/0")), 0)
+    ledger.heartbeat(one.heartbeat(0, task("a/1")), 0)
+    return ledger, zero, one
+
+
+def notes(ledger: Ledger) -> list[tuple[str, str, int | None]]:
+    """What has happened since the last call."""
+    return [(note.level, note.what, note.container) for note in ledger.take_notes()]

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from conversation import new_ledger
 
+from headrace.cli.status import ask
 from headrace.core.errors import FencedError, IndeterminateWriteError, InfrastructureError, UnavailableError, UsageError
 from headrace.metadata.memory import MemoryMetadata
 from headrace.metadata.sqlite import FILE, SqliteMetadata
@@ -191,6 +192,39 @@ def test_a_run_on_another_machine_is_out_of_reach_and_not_gone(store, coordinato
     assert endings.ended(store) == []
     status = endings.unreachable(address, UnavailableError("no answer"))
     assert (status.state, status.ended_at) == ("unreachable", address.seen_at)
+    assert status.error is not None
+    assert "it listens only on its own machine, elsewhere: run the command there" in status.error.hint
+    found = ask(store, "app")
+    assert [one.state for one in found] == ["unreachable"]
+
+
+@pytest.mark.parametrize(
+    ("host", "here", "said"),
+    [
+        ("localhost", False, "start the app with --listen HOST"),
+        ("[::1]", False, "it listens only on its own machine, elsewhere"),
+        ("10.0.0.7", False, "start the app with --advertise HOST"),
+        ("driver.example.com", False, "it runs on elsewhere and doesn't answer at driver.example.com"),
+        ("127.0.0.1", True, "the driver has ended, or is busy or stopped"),
+    ],
+)
+def test_what_to_do_if_a_driver_does_not_answer(store, coordinator, host, here, said):
+    forge(
+        store,
+        published := publish(store, coordinator),
+        url=f"http://{host}:1",
+        **{} if here else {"machine": elsewhere()},
+    )
+    assert said in published.address.way
+    with contextlib.closing(published.address.client(patience_s=0)) as client, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("socket.create_connection", refused)
+        with pytest.raises(UnavailableError) as caught:
+            client.status()
+    assert said in str(caught.value.hint)
+
+
+def refused(*_args, **_options):
+    raise ConnectionRefusedError
 
 
 def test_one_that_renews_its_address_is_never_replaced(store, coordinator, monkeypatch):

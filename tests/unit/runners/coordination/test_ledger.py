@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from conversation import Process, new_ledger, task
+from conversation import Process, new_ledger, notes, started, task
 
 from headrace.api.settings import RESTARTS_MAX
 from headrace.core.errors import FencedError, ProtocolError, UsageError
 from headrace.core.ids import TaskName
 from headrace.runners.coordination import messages as m
 from headrace.runners.coordination.ledger import STEADY_MS, Ledger
-from headrace.runners.coordination.lives import LastWords
+from headrace.runners.coordination.messages import LastWords
 
 A0, A1, B0 = TaskName("a", 0), TaskName("a", 1), TaskName("b", 0)
-
-
-def started(**options):
-    """A ledger with both containers registered at 0 and all their tasks running."""
-    ledger = new_ledger(**options)
-    zero, one = Process(0, "u0"), Process(1, "u1")
-    ledger.register(zero.register(), 0)
-    ledger.register(one.register(), 0)
-    ledger.heartbeat(zero.heartbeat(0, task("a/0"), task("b/0")), 0)
-    ledger.heartbeat(one.heartbeat(0, task("a/1")), 0)
-    return ledger, zero, one
 
 
 def container(ledger, number, now_ms=0.0):
@@ -323,7 +312,8 @@ def die_repeatedly(times, words=None, *commits, **options):
     pauses = []
     for n in range(times + 1):
         process = Process(0, f"u{n}", attempt=n)
-        pauses.append(ledger.register(process.register(), n, words).pause_ms)
+        left = {} if words is None else {f"u{n - 1}": words, "stranger": LastWords(how="is about another")}
+        pauses.append(ledger.register(process.register(left), n).pause_ms)
         if ledger.state != "failed":
             ledger.heartbeat(process.heartbeat(n, task("a/0"), *commits), n)
     return ledger, pauses
@@ -406,10 +396,6 @@ def test_a_frozen_container_that_was_killed_is_said_to_be_that():
 # -- what is logged ------------------------------------------------------------------------------------
 
 
-def notes(ledger):
-    return [(note.level, note.what, note.container) for note in ledger.take_notes()]
-
-
 def test_what_happens_to_containers_is_noted_once_with_a_level():
     ledger, zero, _ = started()
     assert notes(ledger) == [("info", "the container has started", 0), ("info", "the container has started", 1)]
@@ -445,39 +431,3 @@ def test_a_container_that_was_only_slow_is_noted_too():
     notes(ledger)
     ledger.heartbeat(one.heartbeat(5001, task("a/1")), 5001)
     assert notes(ledger) == [("info", "the container sends heartbeats again", 1)]
-
-
-# -- a drain that a function holds up --------------------------------------------------------------------
-
-
-def in_function(since_ms=500):
-    where = "the function of step 'cut' in task a/0"
-    return task("a/0", holdups=[m.Holdup(what="user code", where=where, since_ms=since_ms, remedy="", by=["a/0"])])
-
-
-def test_a_drain_doesnt_wait_forever_for_a_function():
-    ledger, zero, _ = started(lost_after_ms=10**9, drain_timeout_ms=1000)
-    ledger.heartbeat(zero.heartbeat(1, in_function()), 100)
-    ledger.tick(50_000)
-    assert ledger.state == "running", "only a drain is limited"
-    ledger.drain()
-    notes(ledger)
-    for now_ms in (50_000, 50_500, 50_999):
-        ledger.tick(now_ms)
-        ledger.heartbeat(zero.heartbeat(now_ms, in_function(since_ms=501)), now_ms)
-    assert notes(ledger) == [("warning", "the drain waits for the end of the function of step 'cut' in task a/0", 0)]
-    assert ledger.state == "draining"
-    ledger.tick(51_000)
-    assert ledger.state == "failed"
-    assert ledger.error.message == (
-        "gave up the drain after 1s: container 0 is still in the function of step 'cut' in task a/0"
-    )
-
-
-def test_a_drain_waits_for_calls_that_end():
-    ledger, zero, _ = started(lost_after_ms=10**9, drain_timeout_ms=1000)
-    ledger.drain()
-    for now_ms in range(0, 20_000, 500):
-        ledger.heartbeat(zero.heartbeat(now_ms + 1, in_function(since_ms=now_ms // 900 * 900)), now_ms)
-        ledger.tick(now_ms)
-    assert ledger.state == "draining"

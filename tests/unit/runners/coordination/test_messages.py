@@ -13,7 +13,7 @@ from headrace.runners.coordination import messages as m
     [
         (
             m.Register(container=1, attempt=0, host="h", pid=7, incarnation="u"),
-            b'{"version":1,"container":1,"attempt":0,"host":"h","pid":7,"incarnation":"u"}',
+            b'{"version":1,"container":1,"attempt":0,"host":"h","pid":7,"incarnation":"u","left":{}}',
         ),
         (
             m.Assignment(tasks=[m.TaskGrant(name="a/0", generation=3)], heartbeat_ms=500),

@@ -20,6 +20,7 @@ from headrace.metadata.memory import MemoryMetadata
 from headrace.metadata.sqlite import SqliteMetadata
 from headrace.runners.coordination import messages as m
 from headrace.runners.coordination.client import CoordinatorClient
+from headrace.runners.coordination.endpoint import Endpoint
 from headrace.runners.coordination.server import Coordinator
 
 
@@ -312,20 +313,18 @@ def test_one_that_never_started_closes_too(metadata):
 def test_a_taken_port_is_a_clear_error(coordinator, metadata):
     port = urlsplit(coordinator.url).port
     with pytest.raises(InfrastructureError, match=rf"can't listen on 127\.0\.0\.1:{port}"):
-        Coordinator(new_ledger(), metadata, port=port)
+        Coordinator(new_ledger(), metadata, endpoint=Endpoint(port=port))
 
 
 def test_it_listens_only_on_this_machine_by_default(metadata):
     with Coordinator(new_ledger(), metadata) as coordinator:
         assert coordinator.url.startswith("http://127.0.0.1:")
-    with Coordinator(new_ledger(), metadata, host="0.0.0.0", advertised_host="localhost") as coordinator:
+    everywhere = Endpoint(host="0.0.0.0", advertised_host="localhost")
+    with Coordinator(new_ledger(), metadata, endpoint=everywhere) as coordinator:
         assert coordinator.url.startswith("http://localhost:")
         client = CoordinatorClient(coordinator.url, coordinator.token)
         assert client.status().app == "app"
         client.close()
-    for wildcard in ("0.0.0.0", "::", ""):
-        with pytest.raises(UsageError, match="give advertised_host"):
-            Coordinator(new_ledger(), metadata, host=wildcard)
 
 
 # -- warnings ------------------------------------------------------------------------------------------

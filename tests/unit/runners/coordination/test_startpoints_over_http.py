@@ -28,6 +28,7 @@ from headrace.runners.coordination.startpoint_messages import (
 )
 from headrace.runners.startpoints import StartpointService
 from headrace.systems.log.system import LogSystem
+from headrace.systems.registry import SystemSpec
 from headrace.systems.startpoint import Outcome, StartpointOldest, StartpointSpecific, StartpointUpcoming
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "openapi.json"
@@ -39,12 +40,15 @@ def service(tmp_path):
     admin = LogSystem(tmp_path).admin()
     admin.create("views", 2)
     admin.create("rates", 1)
-    common = {"system": "log", "root": str(tmp_path), "side": False, "start": "oldest"}
+    common = {"side": False, "start": "oldest"}
     inputs = (
         AppInput(id="views", stage="a", kept_as="log.views", stream="log.views", partitions=2, tasks=None, **common),
         AppInput(id="rates", stage="b", kept_as="log.rates", stream="log.rates", partitions=1, tasks=(0,), **common),
     )
-    return StartpointService(MemoryMetadata(), AppInputs("app", inputs), lambda: lambda task: None, WallClock())
+    log = SystemSpec("log", "log", {"root": str(tmp_path)})
+    return StartpointService(
+        MemoryMetadata(), AppInputs("app", inputs, systems={"log": log}), lambda: lambda task: None, WallClock()
+    )
 
 
 @pytest.fixture

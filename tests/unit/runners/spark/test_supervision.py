@@ -13,7 +13,7 @@ from headrace.runners.coordination.server import Coordinator
 from headrace.runners.spark.hosting import AttemptFailure
 from headrace.runners.spark.supervision import (
     EXPLAINED_MAX,
-    LOST_GRACE_MS,
+    GRACE_MS,
     UNEXPLAINED_MAX,
     Supervisor,
     watch,
@@ -71,7 +71,7 @@ def test_a_lost_container_is_killed_after_the_grace_and_once_per_grace() -> None
     for now in range(0, 9000, 250):
         ledger.tick(now)
         supervisor.look(ledger.status(now), now)
-        if now < 5000 + LOST_GRACE_MS:
+        if now < 5000 + GRACE_MS:
             assert job.killed == []
     assert job.killed == [(0, 2)] * 3
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +169,7 @@ def test_positions_are_moments(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is in the future"):
         admin.check_offset(SLOT, MOMENTS + 6000)
     with pytest.raises(StreamNotFoundError, match="there are slots 0 to 1"):
-        admin.check_offset(replace(SLOT, partition=2), MOMENTS)
+        admin.check_offset(SSP(SLOT.stream, 2), MOMENTS)
 
 
 def test_what_only_the_owner_of_a_stream_can_do_is_refused(tmp_path: Path) -> None:

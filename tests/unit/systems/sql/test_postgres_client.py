@@ -11,10 +11,10 @@ import polars as pl
 import pytest
 from sql_rows import ROWS
 
+from chaos.postgres_server import PostgresServer
 from headrace.core.errors import DataError, DeclarationError, HeadraceError, InfrastructureError, UnavailableError
 from headrace.core.url import SecretUrl
 from headrace.systems.sql import SqlSystem
-from postgres_server import PostgresServer
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
 

@@ -18,6 +18,7 @@ import msgspec
 
 from headrace.core.durable import replace_file
 from headrace.core.errors import StateLockedError, UnavailableError, UsageError
+from headrace.core.private_folder import make_private_folder
 from headrace.core.records import decode_record
 from headrace.stores.state_folder import FolderLock
 
@@ -112,7 +113,7 @@ class Journal:
         return self._folder / "runs" / f"{entry.run}-left"
 
     def _write(self, entry: Entry) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self._folder)
         replace_file(self._file, msgspec.json.encode(entry))
 
     def _discard(self) -> None:

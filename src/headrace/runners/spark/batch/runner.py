@@ -31,6 +31,7 @@ from headrace.plan.planner import plan
 from headrace.runners.batch_ends import Until, ends_of
 from headrace.runners.facts import gather_facts
 from headrace.runners.interrupts import Interrupts
+from headrace.runners.no_shared_disk import shares_no_disk
 from headrace.runners.prepare import at_home, prepare_outputs
 from headrace.runners.progress import set_aside
 from headrace.runners.spark.batch.job import BatchJob
@@ -40,6 +41,7 @@ from headrace.runners.spark.batch.work import BatchPayload
 from headrace.runners.spark.dataframes import dataframe_of
 from headrace.runners.spark.parcel import user_folders
 from headrace.runners.spark.session import close_context, open_session, prepare_session
+from headrace.runners.spark.settings import is_on_this_machine
 from headrace.runners.spark.shipping import ship
 from headrace.runners.spark.watched_job import run_watched
 from headrace.runtime.batch.notes import COUNTED, FOR_DRIVER, LEFT, counts_in
@@ -223,6 +225,7 @@ class _Run:
         named = f"headrace {self.planned.graph.app}"
         spark = open_session(named, self.options.master, self.options.conf)
         try:
+            self._check_disk(str(spark.sparkContext.master))
             job = self._job(spark, interrupts)
             if job is None:
                 return False
@@ -236,6 +239,16 @@ class _Run:
         finally:
             if theirs is None:
                 close_context(spark.sparkContext)
+
+    def _check_disk(self, master: str) -> None:
+        """Raise ``UsageError`` if executors can't write into the driver's home."""
+        graph = self.planned.graph
+        if shares_no_disk(graph.settings) and not is_on_this_machine(master):
+            raise UsageError(
+                f"app {graph.app!r} can't run as a batch job: its machines share no disk, since its snapshots "
+                f"are in {graph.settings.snapshots}, but a batch job keeps its results in the home",
+                hint="run it with a local master, or with a shared home and without snapshots=",
+            )
 
     def _job(self, spark: SparkSession, interrupts: Interrupts) -> BatchJob | None:
         until = self.options.until

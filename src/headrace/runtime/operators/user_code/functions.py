@@ -77,7 +77,7 @@ class RowFunctionOperator(Operator):
         while len(results) + len(failures) < len(records):
             error: BaseException = StopIteration()  # a function that raises it ends the calls silently
             try:
-                with self.user_call():
+                with self.user_call(results.__len__):
                     results.extend(calls)
                 if len(results) + len(failures) == len(records):
                     break

@@ -1,6 +1,9 @@
-"""Where in the app's own code an error was raised."""
+"""Where in the app's own code an error was raised, or a thread is."""
 
 from __future__ import annotations
+
+import sys
+from types import FrameType
 
 
 def users_line(error: BaseException) -> str:
@@ -13,7 +16,35 @@ def line_of(error: BaseException) -> str | None:
     """The line of the app's own code that raised, or that called what raised: ``file:number``."""
     trace = error.__traceback__
     while trace is not None:
-        if not trace.tb_frame.f_globals.get("__name__", "").startswith("headrace."):
+        if not _is_ours(trace.tb_frame):
             return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
         trace = trace.tb_next
     return None
+
+
+def line_now(thread: int) -> str | None:
+    """The line of the app's own code at which a thread is: ``file:number``; None if it is in none."""
+    frame = sys._current_frames().get(thread)
+    found: FrameType | None = None
+    while frame is not None and not _is_ours(frame):
+        found, frame = frame, frame.f_back
+    return None if found is None or frame is None else f"{found.f_code.co_filename}:{found.f_lineno}"
+
+
+def in_debugger(thread: int) -> bool:
+    """Whether somebody debugs what a thread does, so that it may stand still for as long as that takes."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if isinstance(name, str) and name.partition(".")[0] in _DEBUGGERS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_DEBUGGERS = frozenset({"bdb", "pdb", "pydevd", "_pydevd_bundle", "debugpy"})
+
+
+def _is_ours(frame: FrameType) -> bool:
+    name = frame.f_globals.get("__name__", "")
+    return isinstance(name, str) and name.startswith("headrace.")

@@ -10,8 +10,10 @@ The only Python per message is the user's own call.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from operator import length_hint
 from typing import Any
 
 import polars as pl
@@ -30,6 +32,7 @@ from headrace.core.errors import (
     UserFunctionError,
 )
 from headrace.core.ids import TaskName
+from headrace.runtime.at_work import Done
 from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.operators.base import RAISED, Operator
 from headrace.runtime.operators.build_context import BuildContext
@@ -118,15 +121,15 @@ class TaskOperator(Operator):
                 if error is not None:
                     failures += [RowFailure(first + row, error) for row in range(part.height)]
             else:
-                records = to_records(part)
-                with self._calling("process", input_=name):
+                records = iter(to_records(part))
+                with self._calling("process", input_=name, done=partial(length_hint, records)):
                     failures += [RowFailure(first + row, error) for row, error in self._each(records)]
             self._fire("event", self.event_time)
             self._hand_out()
         method = "process_batch" if self._by_batch else "process"
         self._policy.rows(f"{method} of the task {type(self._task).__name__}", rows, failures)
 
-    def _each(self, records: Sequence[Any]) -> Iterator[tuple[int, BaseException]]:
+    def _each(self, records: Iterable[Any]) -> Iterator[tuple[int, BaseException]]:
         """Process messages. Yield those that failed, unless the policy stops at the first: then raise."""
         process, port = self._task.process, self._port
         if self._policy.stops:
@@ -242,13 +245,13 @@ class TaskOperator(Operator):
             yield sent.output, rows
 
     @contextmanager
-    def _calling(self, method: str, input_: str = "") -> Iterator[None]:
+    def _calling(self, method: str, input_: str = "", done: Done | None = None) -> Iterator[None]:
         """Around a call of the user's code."""
         if self.now_ms is not None:
             self._sweeper.tell_time(self.now_ms)
         self._port.open(input_, may_send=method not in ("init", "close"))
         try:
-            with self.user_call():
+            with self.user_call(done):
                 yield
         except HeadraceError as error:
             if not _is_users(error):

@@ -83,7 +83,7 @@ class AlignedWindow(WindowOperator):
             late = pl.col(START) < self._fired + self._every
             self._counters.count("late", int(partial.filter(late).get_column(_ROWS).sum()))
             partial = partial.filter(~late)
-        self._runs.add(partial[self._parts])
+        self._runs.add(partial if partial.columns == self._parts else partial[self._parts])
 
     @override
     def take_in(self, rows: pl.DataFrame) -> None:

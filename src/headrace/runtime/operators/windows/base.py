@@ -23,9 +23,10 @@ from headrace.runtime.event_time.columns import from_ms
 from headrace.runtime.event_time.limits import StepTime
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.metrics import Counters
-from headrace.runtime.operators.base import RAISED, Operator
+from headrace.runtime.operators.base import RAISED, UNCOMPUTABLE, Operator
 from headrace.runtime.operators.user_code.source_line import users_line
 from headrace.runtime.operators.windows.aggregation import TIME, Aggregation
+from headrace.serdes.calendar import holds_times
 from headrace.stores.readable import readable
 
 START, END = "__start", "__end"
@@ -54,6 +55,7 @@ class WindowOperator(Operator):
             calling=self._calling,
         )
         self._output = schema.columns
+        self._dated = [name for name, _ in spec.aggregates if holds_times(schema.columns[name])]
         self.form = spec.state_forms(node.id, (spec.input,))[node.id]
         self._counters = counters
         time = spec.event_time
@@ -125,7 +127,7 @@ class WindowOperator(Operator):
         """Partial results of messages."""
         try:
             return self.aggregation.partial(rows, keys, *more)
-        except pl.exceptions.PolarsError as error:
+        except UNCOMPUTABLE as error:
             raise self.failed(error, "an aggregate") from error
 
     def conformed(self, rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
@@ -171,6 +173,7 @@ class WindowOperator(Operator):
         if not merged.height:
             return
         result = self.aggregation.final(merged.sort(START, *self.keys), [START, END, *self.keys, *more])
+        self.check_calendar(result, self._dated, "an aggregate")
         bounds = [
             from_ms(ours, self._output[public]).alias(public)
             for ours, public in ((START, "window_start"), (END, "window_end"))

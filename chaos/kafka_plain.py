@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, IsolationLevel, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient
+
+from headrace.systems.kafka.client import NewTopic, OffsetSpec
 
 WAIT_S = 30.0
 
@@ -46,9 +48,8 @@ def read_topic(address: str, topic: str) -> list[Plain]:
     """
     admin = AdminClient({"bootstrap.servers": address})
     places = [TopicPartition(topic, number, 0) for number in admin.list_topics(topic, WAIT_S).topics[topic].partitions]
-    asked = admin.list_offsets(
-        {place: OffsetSpec.latest() for place in places}, isolation_level=IsolationLevel.READ_UNCOMMITTED
-    )
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    asked = admin.list_offsets(dict.fromkeys(places, latest), isolation_level=IsolationLevel.READ_UNCOMMITTED)
     ends = {place.partition: found.result().offset for place, found in asked.items()}
     consumer = Consumer(
         {

@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests: on a free port of 127.0.0.1, in a folder of its own, ended by its pid."""
+"""A real PostgreSQL for tests and chaos: on a free port of this machine, in a folder of its own, ended by its pid."""
 
 from __future__ import annotations
 
@@ -11,15 +11,36 @@ import threading
 from pathlib import Path
 
 from chaos.local_server import free_port
+from headrace.core.errors import InfrastructureError
+
+_PLACE = Path("/usr/lib/postgresql")
+
+
+def programs() -> Path:
+    """The folder of PostgreSQL's programs. Raises ``InfrastructureError`` if there are none, or nobody to run them."""
+    found = sorted(_PLACE.glob("*/bin/initdb"))
+    if not found:
+        raise InfrastructureError(
+            f"no PostgreSQL server is installed (initdb under {_PLACE})", hint="install the package postgresql"
+        )
+    if os.geteuid() == 0:
+        try:
+            pwd.getpwnam("postgres")
+        except KeyError as error:
+            raise InfrastructureError(
+                "PostgreSQL doesn't run as root, and there is no user postgres", hint="run this as another user"
+            ) from error
+    return found[-1].parent
 
 
 class PostgresServer:
-    """A PostgreSQL of the tests' own on 127.0.0.1, which can be stopped and started again."""
+    """A PostgreSQL of the tests' own on one address, which can be stopped and started again."""
 
     password = "s3cret-p%40ss"
 
-    def __init__(self, programs: Path, folder: Path) -> None:
-        self._programs = programs
+    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
+        self._programs = programs()
+        self._host = host
         self._data = folder / "data"
         self._user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
         self._process: subprocess.Popen[str] | None = None
@@ -31,16 +52,18 @@ class PostgresServer:
             for path in (folder, secret):
                 shutil.chown(path, self._user)
         options = ["--username=tester", "--auth=scram-sha-256", f"--pwfile={secret}", "--no-sync", "--encoding=UTF8"]
-        self._run([str(programs / "initdb"), f"--pgdata={self._data}", *options]).communicate(timeout=120)
+        self._run([str(self._programs / "initdb"), f"--pgdata={self._data}", *options]).communicate(timeout=120)
+        with (self._data / "pg_hba.conf").open("a") as rules:
+            rules.write("host all all samenet scram-sha-256\n")
 
     @property
     def url(self) -> str:
         """With the password in it."""
-        return f"postgresql://tester:{self.password}@127.0.0.1:{self.port}/postgres"
+        return f"postgresql://tester:{self.password}@{self._host}:{self.port}/postgres"
 
     def start(self) -> None:
         """Return when it takes connections."""
-        options = {"port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": "off"}
+        options = {"port": self.port, "listen_addresses": self._host, "unix_socket_directories": "", "fsync": "off"}
         settings = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
         process = self._run([str(self._programs / "postgres"), "-D", str(self._data), *settings])
         assert process.stdout is not None
@@ -66,7 +89,7 @@ class PostgresServer:
             self._process = None
 
     def _run(self, command: list[str]) -> subprocess.Popen[str]:
-        other = {"user": self._user, "group": self._user, "extra_groups": []} if os.geteuid() == 0 else {}
+        other = self._user if os.geteuid() == 0 else None
         environment = {"LC_ALL": "C", "PATH": os.environ["PATH"]}
         return subprocess.Popen(
             command,
@@ -75,5 +98,7 @@ class PostgresServer:
             text=True,
             cwd="/",
             env=environment,
-            **other,  # type: ignore[arg-type]
+            user=other,
+            group=other,
+            extra_groups=None if other is None else [],
         )

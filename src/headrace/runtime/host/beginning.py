@@ -1,0 +1,38 @@
+"""Whether what a task begins from is there. While a snapshot is fetched the task does nothing, and others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace.checkpoint import instructions as do
+from headrace.checkpoint.record import LocalCheckpoint
+from headrace.runtime.state.task_state import TaskState
+from headrace.stores.base import StateStore
+
+
+class Beginning:
+    """The beginning of one task, and of each of its rollbacks.
+
+    ``fetching``: it waits for a snapshot. ``again``: what it has begun from wasn't of its changelog.
+    """
+
+    def __init__(self, state: TaskState) -> None:
+        self._state = state
+        self.fetching = False
+        self.again = False
+
+    def ready(self, instruction: do.Instruction) -> bool:
+        """False when the instruction begins from a snapshot that isn't there yet: ask again later."""
+        begins = self.again or isinstance(instruction, do.TakeGeneration)
+        self.fetching = begins and not self._state.prepared()
+        return not self.fetching
+
+    def begin(self, stores: Mapping[str, StateStore]) -> LocalCheckpoint | None:
+        """Fill new, empty stores; returns the commit that they correspond to."""
+        self.again = False
+        return self._state.begin(stores)
+
+    def misfit(self) -> None:
+        """What it has begun from isn't of its changelog: begin again."""
+        self._state.misfit()
+        self.again = True

@@ -1,0 +1,44 @@
+"""Opening the store of a place, and checking at an app's start that it can be used."""
+
+from __future__ import annotations
+
+import uuid
+
+from headrace.core.errors import HeadraceError, InfrastructureError
+from headrace.stores.objects.contract import ObjectStore
+from headrace.stores.objects.place import ObjectPlace
+
+
+def open_objects(place: ObjectPlace) -> ObjectStore:
+    """The store of a place. Nothing is asked of it yet."""
+    try:
+        from headrace.stores.objects.client import Objects  # obstore must not be loaded before a process forks
+    except ImportError as error:
+        raise InfrastructureError(
+            f"snapshots in {place} need the package obstore: {error}",
+            hint='install "headrace[objects]" wherever drivers, containers and commands run',
+        ) from None
+    return Objects(place)
+
+
+def check_objects(place: ObjectPlace | None) -> None:
+    """Write an object, read it and delete it. Raises ``InfrastructureError`` if the place can't be used."""
+    if place is None:
+        return
+    store = open_objects(place)
+    name, data = f"checks/{uuid.uuid4().hex}", b"headrace"
+    try:
+        store.create(name, data)
+        found = store.get(name) == data and name in store.list("checks/")
+        store.delete([name])
+    except HeadraceError as error:
+        raise InfrastructureError(
+            f"the app can't keep its snapshots in {place}: {error.message}",
+            hint="check that the store answers, that the bucket or folder exists, and that the credentials in the "
+            "environment allow listing, reading, writing and deleting objects in it",
+        ) from error
+    if not found:
+        raise InfrastructureError(
+            f"the app can't keep its snapshots in {place}: an object that was just written can't be read",
+            hint="use a store that returns an object as soon as it is written",
+        )

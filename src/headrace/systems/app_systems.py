@@ -1,0 +1,183 @@
+"""The systems that an app uses, as they are recorded for commands on other machines. Pure; JSON with a format number.
+
+Secrets are recorded by their places (``core/secret_places.py``). Of a system whose options aren't known to do so, or
+can't be written as JSON, the name and the kind are recorded, and only the app's program can open it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headrace.core.errors import PlanError, UsageError
+from headrace.core.records import decode_record
+from headrace.core.url import hide_passwords
+from headrace.systems.home_log import home_log
+from headrace.systems.kafka.log_topics import PREFIX
+from headrace.systems.kafka.settings import is_secret
+from headrace.systems.registry import SystemSpec, keeps_rows
+
+FORMAT = 2
+
+_TOLD = frozenset({"log", "kafka-log", "kafka", "memory"})
+"""The kinds whose options have secrets by their places, and that anybody can open who has these. Streams in memory are
+of one process, and so is the store in which a test of an app records them."""
+_MOVES = frozenset({"brokers", "client", "oauth", "replication", "record_bytes"})
+"""Options that a system's contents don't depend on."""
+
+
+class _Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A system. ``options`` None: only the app's program has them. ``home``: it is the log in the app's home.
+
+    ``at`` is the folder of another log, or the prefix of one in Kafka. It is always recorded; options may not be.
+    """
+
+    kind: str
+    at: str | None = None
+    options: dict[str, Any] | None = None
+    home: bool = False
+
+    def is_where(self, other: _Known) -> bool:
+        """Whether its contents are in the same place, as far as both tell, however it is reached."""
+        if (self.kind, self.home, self.at) != (other.kind, other.home, other.at):
+            return False
+        return self.options is None or other.options is None or _staying(self.options) == _staying(other.options)
+
+
+class SnapshotsPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The object store of an app's snapshots. Its URL says where they are, and the rest how it is reached."""
+
+    url: str
+    endpoint: str | None = None
+    region: str | None = None
+
+
+class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The systems of an app, by their names in ids of streams. ``own`` has its changelogs and intermediate streams.
+
+    ``snapshots`` None: they are in the app's home.
+    """
+
+    format: int
+    own: str
+    systems: dict[str, _Known]
+    snapshots: SnapshotsPlace | None = None
+
+    @classmethod
+    def of(
+        cls, own: SystemSpec, others: Iterable[SystemSpec], home: str, snapshots: SnapshotsPlace | None = None
+    ) -> AppSystems:
+        """Those of an app on this home."""
+        known = {spec.name: _known(spec, home) for spec in (*others, own)}
+        return cls(format=FORMAT, own=own.name, systems=known, snapshots=snapshots)
+
+    def encode(self) -> bytes:
+        """Return it as JSON."""
+        return msgspec.json.encode(self, order="deterministic")
+
+    @classmethod
+    def decode(cls, data: bytes, app: str) -> AppSystems:
+        """Read what ``encode`` wrote. Raises ``DataError``."""
+        return decode_record(_DECODER, data, f"the record of the systems that app {app!r} uses", FORMAT)
+
+    def after(self, before: AppSystems, app: str, *, whole: bool) -> AppSystems:
+        """This record, in place of the one of the start before it. If not ``whole``, other stages may use others.
+
+        Raises ``PlanError`` if the app's own streams or its snapshots would be elsewhere now: its tasks would find
+        nothing there.
+        """
+        self.check_own(before, app)
+        before.check_snapshots(self.snapshots, app)
+        return self if whole else msgspec.structs.replace(self, systems=before.systems | self.systems)
+
+    def check_own(self, before: AppSystems, app: str) -> None:
+        """Raise ``PlanError`` if the app's own streams were elsewhere before."""
+        old, new = before.systems[before.own], self.systems[self.own]
+        if before.own != self.own or not old.is_where(new):
+            raise PlanError(
+                f"app {app!r} has kept its own streams in {_described(before.own, old)} until now, and now declares "
+                f"{_described(self.own, new)}: it wouldn't find its state and its positions there",
+                hint="leave hr.App(system=...) as it was; to start over, give the app another name or another home",
+            )
+
+    def check_snapshots(self, now: SnapshotsPlace | None, app: str) -> None:
+        """Raise ``PlanError`` if the snapshots are elsewhere than recorded: changelogs are trimmed by what is there."""
+        there, here = ("" if place is None else place.url for place in (self.snapshots, now))
+        if there != here:
+            raise PlanError(
+                f"app {app!r} has kept its snapshots in {there or 'its home'} until now, and would now look for them "
+                f"in {here or 'its home'}: state that only they have would be lost",
+                hint=(f"write snapshots={there!r}, or HEADRACE_SNAPSHOTS={there}" if there else _IN_HOME)
+                + ". To move them, run the app as it was, end it with headrace run --savepoint NAME, restore that "
+                "(headrace savepoint restore), and start it with the new place",
+            )
+
+    def spec(self, name: str, home: Path) -> SystemSpec | None:
+        """A system by its name, with the app's home at ``home``; None if only the app's program can open it."""
+        known = self.systems.get(name)
+        if known is None:
+            return None
+        if known.home:
+            return home_log(home)
+        return None if known.options is None else SystemSpec(name, known.kind, known.options)
+
+    def own_spec(self, app: str, home: Path) -> SystemSpec:
+        """The system of the app's own streams. Raises ``UsageError`` if only the app's program can open it."""
+        spec = self.spec(self.own, home)
+        if spec is None:
+            raise UsageError(
+                f"app {app!r} keeps its own streams in {_described(self.own, self.systems[self.own])}, which only its "
+                "program can open",
+                hint="commands can open only the embedded log and hr.io.kafka_log",
+            )
+        return spec
+
+    def specs(self, home: Path) -> dict[str, SystemSpec]:
+        """Those that can be opened without the app's program."""
+        found = {name: self.spec(name, home) for name in self.systems}
+        return {name: spec for name, spec in found.items() if spec is not None}
+
+    def record_systems(self, home: Path) -> dict[str, SystemSpec]:
+        """Those of them that keep streams of frames."""
+        return {name: spec for name, spec in self.specs(home).items() if not keeps_rows(spec)}
+
+
+_IN_HOME = "leave snapshots= out, and the variable HEADRACE_SNAPSHOTS"
+_DECODER = msgspec.json.Decoder(AppSystems)
+
+
+def _known(spec: SystemSpec, home: str) -> _Known:
+    if spec == home_log(home):
+        return _Known(kind=spec.kind, home=True)
+    options = dict(spec.options)
+    if spec.kind == "log":
+        options["root"] = str(Path(options["root"]).absolute())
+    at = {"log": options.get("root"), "kafka-log": options.get("prefix", PREFIX)}.get(spec.kind)
+    return _Known(kind=spec.kind, at=at, options=options if spec.kind in _TOLD and _can_be_told(options) else None)
+
+
+def _staying(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in _MOVES}
+
+
+def _can_be_told(value: object, name: str = "") -> bool:
+    """Whether a value is JSON without a secret."""
+    match value:
+        case Mapping():
+            return all(isinstance(key, str) and _can_be_told(one, key) for key, one in value.items())
+        case list() | tuple():
+            return all(_can_be_told(one, name) for one in value)
+        case str():
+            return not is_secret(name) and hide_passwords(value) == value
+        case None | bool() | int() | float():
+            return True
+    return False
+
+
+def _described(name: str, known: _Known) -> str:
+    if known.home:
+        return "the embedded log of its home"
+    return f"{name!r}, of kind {known.kind!r}" + (f" ({known.at})" if known.at else "")

@@ -1,0 +1,85 @@
+"""Calls of the app's own code that hold up a drain, or hang."""
+
+from __future__ import annotations
+
+from conversation import Process, notes, started, task
+
+from headrace.runners.coordination import messages as m
+from headrace.runners.coordination.long_calls import CallLimits
+
+# -- a drain that a function holds up --------------------------------------------------------------------
+
+
+def in_function(since_ms=500, still_ms=0):
+    where = "the function of step 'cut' in task a/0"
+    holdup = m.Holdup(what="user code", where=where, since_ms=since_ms, remedy="", by=["a/0"], still_ms=still_ms)
+    return task("a/0", holdups=[holdup])
+
+
+def test_a_drain_doesnt_wait_forever_for_a_function():
+    ledger, zero, _ = started(lost_after_ms=10**9, calls=CallLimits(drain_timeout_ms=1000))
+    ledger.heartbeat(zero.heartbeat(1, in_function()), 100)
+    ledger.tick(50_000)
+    assert ledger.state == "running", "only a drain is limited"
+    ledger.drain()
+    notes(ledger)
+    for now_ms in (50_000, 50_500, 50_999):
+        ledger.tick(now_ms)
+        ledger.heartbeat(zero.heartbeat(now_ms, in_function(since_ms=501)), now_ms)
+    assert notes(ledger) == [("warning", "the drain waits for the end of the function of step 'cut' in task a/0", 0)]
+    assert ledger.state == "draining"
+    ledger.tick(51_000)
+    assert ledger.state == "failed"
+    assert ledger.error.message == (
+        "gave up the drain after 1s: container 0 is still in the function of step 'cut' in task a/0"
+    )
+
+
+def test_a_drain_waits_for_calls_that_end():
+    ledger, zero, _ = started(lost_after_ms=10**9, calls=CallLimits(drain_timeout_ms=1000))
+    ledger.drain()
+    for now_ms in range(0, 20_000, 500):
+        ledger.heartbeat(zero.heartbeat(now_ms + 1, in_function(since_ms=now_ms // 900 * 900)), now_ms)
+        ledger.tick(now_ms)
+    assert ledger.state == "draining"
+
+
+# -- a function that hangs -------------------------------------------------------------------------------
+
+
+def test_a_container_in_a_call_that_hangs_is_to_be_killed():
+    ledger, zero, _ = started(lost_after_ms=10**9, calls=CallLimits(hung_after_ms=1000))
+    for now_ms in (100, 600, 5000):
+        ledger.heartbeat(zero.heartbeat(now_ms, in_function(still_ms=999)), now_ms)
+        ledger.tick(now_ms)
+    assert ledger.state_of(0) == "running", "it goes on to other messages"
+    ledger.heartbeat(zero.heartbeat(5100, in_function(still_ms=1000)), 5100)
+    ledger.tick(5100)
+    ledger.heartbeat(zero.heartbeat(5200, in_function(still_ms=1100)), 5200)  # they come from another thread
+    assert ledger.state_of(0) == "hung"
+    error = ledger.status(1300).containers[0].error
+    assert "has been in one call for more than 1s, so it was killed and starts again" in error.message
+    assert "the function of step 'cut' in task a/0" in error.message
+    assert ledger.state == "running"
+
+
+def test_a_message_that_always_hangs_ends_the_app():
+    ledger, process, _ = started(lost_after_ms=10**9, restarts_max=2, calls=CallLimits(hung_after_ms=1000))
+    now_ms = 0
+    for attempt in range(1, 4):
+        ledger.heartbeat(process.heartbeat(now_ms + 1, in_function(since_ms=now_ms, still_ms=1000)), now_ms)
+        now_ms += 2000
+        ledger.tick(now_ms)
+        assert ledger.state_of(0) == "hung"
+        process = Process(0, f"u{attempt}", attempt)
+        ledger.register(process.register(), now_ms)
+    assert ledger.state == "failed"
+    assert "so it was killed and starts again, 3 times in a row, without a commit in between" in ledger.error.message
+
+
+def test_where_nobody_can_kill_it_the_app_ends():
+    ledger, zero, _ = started(lost_after_ms=10**9, calls=CallLimits(hung_after_ms=1000, replaced=False))
+    ledger.heartbeat(zero.heartbeat(1, in_function(still_ms=1000)), 0)
+    ledger.tick(1000)
+    assert ledger.state == "failed"
+    assert "so the app ends" in ledger.error.message
