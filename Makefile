@@ -10,10 +10,10 @@ ENTRY := $(BIN)/python -m
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit spark sim chaos bench clean
+.PHONY: help setup demo kafka test check style unit spark sim fuzz chaos bench-peers bench clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 setup: $(STAMP)  ## make .venv with pinned dependencies and Headrace in it
 
@@ -44,14 +44,20 @@ $(STAMP): requirements/run.txt requirements/dev.txt pyproject.toml
 demo: $(STAMP)  ## run the page-view app in containers on local Spark, about 20 s
 	$(BIN)/python demo/page_views.py
 
-# Spark tests share one session: tests/conftest.py deals them all to one of the two processes.
-test: check $(SERVERS)  ## check, then run all tests
-	$(ENTRY) pytest -n 2 --dist loadgroup
+kafka: $(STAMP) .venv/servers/kafka/.set-up  ## run the lesson on Kafka with an Apache Kafka of its own (it needs Java and Maven)
+	$(ENTRY) chaos.on_kafka $(BIN)/python examples/29_kafka.py {}
 
-check: $(STAMP)  ## lint, format, types, import directions
+# tests/conftest.py deals all tests on Spark to one of the processes, as they share one session. There are three for two
+# processors, because tests that start processes mostly wait. One of the tests runs mypy.
+test: style $(SERVERS)  ## check, then run all tests
+	$(ENTRY) pytest -n 3 --dist loadgroup
+
+check: style  ## lint, format, types, import directions
+	$(BIN)/mypy
+
+style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 unit: $(STAMP) $(SERVERS)  ## the tests that need no Spark, on two processes
@@ -63,8 +69,26 @@ spark: $(STAMP)  ## the tests on real Spark
 sim: $(STAMP)  ## simulate the protocol in virtual time, with faults (SEEDS=n, SEED=first; SEED alone tells its story)
 	$(ENTRY) simulator $(if $(SEEDS)$(SEED),,--seeds 1000) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED))
 
-chaos: $(STAMP)  ## kill and freeze processes of a real app for a minute, then check every message (SEED=n)
+fuzz: $(STAMP)  ## feed damaged bytes to all decoders: MINUTES=10, SEED=1
+	$(ENTRY) fuzz --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1)
+
+# The second one ends with 3, and says why, where no namespaces may be made for its machines.
+chaos: $(STAMP) $(SERVERS)  ## kill and freeze processes of a real app, then machines of a cluster, for a minute each (SEED=n)
 	$(ENTRY) chaos --seconds 60 $(if $(SEED),--seed $(SEED))
+	$(ENTRY) chaos --cluster --seconds 60 $(if $(SEED),--seed $(SEED)) || test $$? -eq 3
+
+# Others that the part kafka of the benchmark is measured against. A part says so if one isn't there.
+.venv/peers/quix/.set-up: requirements/peers/quix.txt | $(STAMP)
+	@rm -rf $(@D) && $(PYTHON) -m venv $(@D)
+	@if $(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<; then touch $@; \
+	  else echo "Quix Streams is not installed (pip has failed): it will not be measured" >&2; rm -rf $(@D); fi
+
+.venv/peers/kafka-streams/.set-up: requirements/peers/kafka-streams/pom.xml | $(STAMP)
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@if mvn -q -B -Dstyle.color=never -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(@D)/jars; \
+	  then touch $@; else echo "Kafka Streams is not installed (mvn has failed): it will not be measured" >&2; fi
+
+bench-peers: $(SERVERS) .venv/peers/quix/.set-up .venv/peers/kafka-streams/.set-up  ## install what the benchmark over Kafka compares
 
 bench: $(STAMP)  ## measure against Structured Streaming; writes bench/results
 	$(ENTRY) bench
