@@ -12,6 +12,7 @@ Parts, for ``--only``:
   restart      time and memory of a task's start by size of its state
   rescale      time to begin at a savepoint, as it is and with twice the partitions
   memory       peak memory of a task that reads one message for each of many keys, and ends
+  kafka        throughput and latency over Kafka, against a bare loop, Kafka Streams and Quix Streams
   kinesis      throughput of a Kinesis input against a bare loop over boto3, and what a split, a merge and a kill cost
   history      throughput of a batch job over files against Spark SQL, a live run and Polars; and of Nexmark's queries
 
@@ -35,7 +36,19 @@ from typing import get_args
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from bench import checkpoints, control, history, kinesis, latency, memory, nexmark, rescaled, restarts, throughput
+from bench import (
+    checkpoints,
+    control,
+    history,
+    kafka,
+    kinesis,
+    latency,
+    memory,
+    nexmark,
+    rescaled,
+    restarts,
+    throughput,
+)
 from bench.data import page_views, windowed_counts
 from bench.measure import WrongResultError
 from bench.report import Report
@@ -58,6 +71,7 @@ PARTS = (
     "restart",
     "rescale",
     "memory",
+    "kafka",
     "kinesis",
     "history",
 )
@@ -66,8 +80,8 @@ PARTS = (
 class Bench:
     """One run of the chosen parts."""
 
-    def __init__(self, session: SparkSession, base: Path, options: argparse.Namespace, report: Report) -> None:
-        self.session = session
+    def __init__(self, base: Path, options: argparse.Namespace, report: Report) -> None:
+        self._session: SparkSession | None = None
         self.base = base
         self.quick: bool = options.quick
         self.messages: int = options.messages or (2_000_000 if self.quick else 10_000_000)
@@ -77,6 +91,18 @@ class Bench:
         self.report = report
         self.ratio: float | None = None
         self._views: Path | None = None
+
+    @property
+    def session(self) -> SparkSession:
+        """The open session. Its JVM takes gigabytes, so parts without Spark don't open it."""
+        if self._session is None:
+            self._session = open_bench_session()
+        return self._session
+
+    def close(self) -> None:
+        """Stop the session, if it is open."""
+        if self._session is not None:
+            self._session.stop()
 
     def views(self) -> Path:
         """Return the data of (a) and (b), one file for each core; generate it at the first call."""
@@ -237,6 +263,10 @@ class Bench:
             [[c.shape, c.keys, c.full_mb, c.taking_mb, c.peak_mb, c.seconds] for c in costs],
         )
 
+    def kafka(self) -> None:
+        """Measure Kafka. See ``bench.kafka``."""
+        kafka.report(self.base, self.report, 200_000 if self.quick else 1_000_000, 1 if self.quick else 3)
+
     def kinesis(self) -> None:
         """Measure a Kinesis input, against a server that stands in for Kinesis."""
         self.report.head("Kinesis")
@@ -333,19 +363,18 @@ def main() -> int:
     """Run the chosen parts. Return 0 if all results were right."""
     options = _options()
     report = Report(Console(width=120))
-    session = open_bench_session()
-    try:
-        with TemporaryDirectory(prefix="headrace-bench-") as base:
-            bench = Bench(session, Path(base), options, report)
+    with TemporaryDirectory(prefix="headrace-bench-") as base:
+        bench = Bench(Path(base), options, report)
+        try:
             parts: dict[str, Callable[[], None]] = {part: getattr(bench, part) for part in PARTS}
             for part in options.only:
                 parts[part]()
             report.keep("ratio_b", bench.ratio)
-    except WrongResultError as error:
-        report.console.print(f"wrong results: {error}", style="red")
-        return 1
-    finally:
-        session.stop()
+        except WrongResultError as error:
+            report.console.print(f"wrong results: {error}", style="red")
+            return 1
+        finally:
+            bench.close()
     report.write(options.json)
     report.console.print(f"figures: {options.json}", highlight=False)
     if bench.ratio is not None:

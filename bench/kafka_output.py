@@ -23,7 +23,7 @@ import polars as pl
 
 import headrace as hr
 from bench.measure import WrongResultError, percentile
-from chaos.kafka_server import Broker, KafkaServer, KfakeServer
+from chaos.kafka_server import KafkaServer, KfakeServer
 from headrace.serdes.formats import FormatSpec, open_format
 from headrace.systems.base import Target
 from headrace.systems.kafka.client import NewTopic
@@ -92,7 +92,7 @@ def version_ms(address: str, transactions: bool) -> list[float]:
     return took[10:]
 
 
-def measure(broker: Broker, count: int, rounds: int) -> dict[str, Any]:
+def measure(address: str, count: int, rounds: int) -> dict[str, Any]:
     """All figures."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -104,11 +104,11 @@ def measure(broker: Broker, count: int, rounds: int) -> dict[str, Any]:
         runs: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
         for round_ in range(2 * rounds):
             transactions = round_ % 4 in (0, 3)  # with, without, without, with: neither is always first
-            runs[transactions].append(copied(home, broker.address, count, transactions))
+            runs[transactions].append(copied(home, address, count, transactions))
     result: dict[str, Any] = {}
     for transactions, name in ((True, "transactions"), (False, "at_least_once")):
         wall_s, cpu_s = (statistics.median(run[place] for run in runs[transactions]) for place in (0, 1))
-        took = version_ms(broker.address, transactions)
+        took = version_ms(address, transactions)
         result[name] = {
             "rows_per_s": round(count / wall_s),
             "cpu_us_per_row": round(cpu_s / count * 1e6, 2),
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
     with KafkaServer() if given.broker == "kafka" else KfakeServer() as broker:
-        result = measure(broker, given.rows, given.rounds)
+        result = measure(broker.address, given.rows, given.rounds)
     text = json.dumps(result, indent=2)
     print(text)
     if given.json is not None:

@@ -1,0 +1,404 @@
+"""Kafka: throughput and latency against a bare loop, Quix Streams and Kafka Streams, on one Apache Kafka.
+
+All contestants are processes beside the broker, on the same cores, and read the same JSON. What is measured is held
+back in an open transaction until a contestant has started, joined its group and worked through some page views. Then
+the transaction is committed, and time runs until the last result is. Processor time is the contestant's own; the
+broker's isn't in it. Every result is compared with what Polars makes of the same page views.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import polars as pl
+
+from bench import kafka_output
+from bench.data import HEALTH, page_views
+from bench.kafka_topics import LATE, Committed, Views, create, read_committed
+from bench.measure import WrongResultError, median, percentile
+from bench.report import Report
+from bench.throughput import folder
+from chaos.kafka_server import KafkaServer
+from chaos.processes import cpu_seconds
+from headrace.core.errors import InfrastructureError
+from headrace.systems.kafka.client import Consumer, TopicPartition, open_plain_producer
+from headrace.systems.kafka.settings import KafkaSettings
+
+LOOK_S, SETTLED_S, LIMIT_S = 0.02, 2.5, 180.0
+KEYS = 10_000
+COMMIT_MS = 100
+"""As Kafka Streams has it by itself with exactly-once."""
+WARM_SHARE = 5
+"""So many times fewer messages come before the measured ones."""
+INTERVALS_MS = (100, 1000)
+RATE = 500
+WARM_S, WATCHED_S = 8.0, 12.0
+QUIX_SHARE = 5
+"""Quix gets this part of the messages: with all of them it would take minutes."""
+FRAMED_SHARE = 4
+"""So many times as many go through Headrace's own streams: they take less time than others."""
+_PEERS = Path(sys.prefix) / "peers"
+_QUIX = _PEERS / "quix" / "bin" / "python"
+_STREAMS = _PEERS / "kafka-streams"
+_HERE = Path(__file__).parent / "peers"
+_BROKER = {"log.retention.ms": "-1"}
+"""Page views have timestamps of years ago."""
+
+Say = Callable[[str], None]
+Command = Callable[[str, str, str, int, Path], list[str]]
+"""From what to do, the input, the output, the commit interval and a folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Medians of one contestant; None where it can't be had, and why."""
+
+    name: str
+    messages_per_s: float | None = None
+    cpu_us: float | None = None
+    runs: list[tuple[float, float]] = field(default_factory=list)
+    load: float = 0.0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """From the call of produce until a plain consumer of committed records has the result; ms, medians."""
+
+    name: str
+    interval_ms: int
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    runs: list[tuple[float, float]] = field(default_factory=list)
+    why: str = ""
+
+
+class Scene:
+    """A running broker, and who can be measured on it."""
+
+    def __init__(self, brokers: str, base: Path, say: Say) -> None:
+        self.brokers = brokers
+        self.base = base
+        self.say = say
+
+    # -- contestants
+
+    def ours(self, what: str, source: str, output: str, commit_ms: int, home: Path) -> list[str]:
+        """The command of one of Headrace's apps."""
+        return [sys.executable, "-m", "bench.kafka_apps", what, str(home), self.brokers, source, output, str(commit_ms)]
+
+    def ours_in_kafka(self, what: str, source: str, output: str, commit_ms: int, home: Path) -> list[str]:
+        """The same with its own streams in Kafka."""
+        return self.ours(f"{what}-in-kafka", source, output, commit_ms, home)
+
+    def quix(self, what: str, source: str, output: str, commit_ms: int, state: Path) -> list[str]:
+        """The command of Quix Streams. Raises ``InfrastructureError`` if it isn't here."""
+        if not _QUIX.is_file():
+            raise InfrastructureError("Quix Streams is not installed", hint="run `make bench-peers`")
+        args = [self.brokers, output, what, source, output, str(commit_ms), str(state)]
+        return [str(_QUIX), str(_HERE / "quix_streams.py"), *args]
+
+    def streams(self, what: str, source: str, output: str, commit_ms: int, state: Path) -> list[str]:
+        """The command of Kafka Streams. Raises ``InfrastructureError`` if it isn't here."""
+        classes = str(_STREAMS / "classes")
+        jars = str(_STREAMS / "jars" / "*")
+        if not any((_STREAMS / "jars").glob("kafka-streams-*.jar")) or shutil.which("javac") is None:
+            raise InfrastructureError(
+                "Kafka Streams is not installed", hint="install a JDK, and run `make bench-peers`"
+            )
+        subprocess.run(["javac", "-cp", jars, "-d", classes, str(_HERE / "Streams.java")], check=True, timeout=120)
+        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+        args = [self.brokers, output, what, source, output, str(commit_ms), str(state)]
+        return ["java", "-Xmx1g", quiet, "-cp", f"{classes}{os.pathsep}{jars}", "Streams", *args]
+
+    # -- one run
+
+    def rate(self, command: Command, what: str, views: Views) -> tuple[float, float]:
+        """Messages a second, and µs of processor time a message, until the last result is committed."""
+        source, output = (create(self.brokers, f"{name}-{uuid.uuid4().hex[:8]}") for name in ("in", "out"))
+        results = Committed(self.brokers, output)
+        with (
+            views.held(self.brokers, source) as release,
+            folder(self.base) as place,
+            running(command(what, source, output, COMMIT_MS, place)) as pid,
+        ):
+            _settled(results, views.warm(what), pid)
+            cpu_s, began_s = cpu_seconds(pid), time.monotonic()
+            release()
+            done = _settled(results, views.results.expected(what).height, pid)
+        _check(what, read_committed(self.brokers, output), views)
+        return views.messages / (done.at_s - began_s), (done.cpu_s - cpu_s) / views.messages * 1e6
+
+    def latency(self, command: Command, interval_ms: int) -> tuple[float, float]:
+        """The median and the 99th percentile of a run in ms."""
+        source, output = (create(self.brokers, f"{name}-{uuid.uuid4().hex[:8]}") for name in ("in", "out"))
+        over = threading.Event()
+        ages: list[tuple[float, float]] = []
+        with folder(self.base) as place, running(command("filter", source, output, interval_ms, place)):
+            reader = threading.Thread(target=_read_ages, args=(self.brokers, output, ages, over))
+            reader.start()
+            try:
+                _produce(self.brokers, source, WARM_S + WATCHED_S)
+                time.sleep(2 * interval_ms / 1000 + 1)
+            finally:
+                over.set()
+                reader.join()
+        if not ages:
+            raise WrongResultError("no result came")
+        warm = ages[0][0] + WARM_S
+        watched = [age for at, age in ages if at >= warm]
+        if len(ages) < (WARM_S + WATCHED_S) * RATE * 0.95:
+            raise WrongResultError(f"only {len(ages)} results came")
+        return percentile(watched, 0.5), percentile(watched, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    at_s: float
+    cpu_s: float
+    offsets: int
+
+
+def _settled(results: Committed, offsets: int, pid: int) -> _Seen:
+    """When a topic had so many offsets or more, and then no more came. Raises if it takes long."""
+    seen = _Seen(0.0, 0.0, 0)
+    end_s = time.monotonic() + LIMIT_S
+    while seen.offsets < offsets or time.monotonic() - seen.at_s < SETTLED_S:
+        if time.monotonic() > end_s:
+            raise InfrastructureError(f"only {seen.offsets} of {offsets} results came in {LIMIT_S:.0f} s")
+        found = results.offsets()
+        if found > seen.offsets:
+            seen = _Seen(time.monotonic(), cpu_seconds(pid), found)
+        time.sleep(LOOK_S)
+    return seen
+
+
+@contextmanager
+def running(command: Sequence[str]) -> Iterator[int]:
+    """Run a contestant that says when it begins, and kill it at the end."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise WrongResultError(f"{' '.join(command[:3])} has ended with {process.wait(10)}")
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait(10)
+        process.stdout.close()  # type: ignore[union-attr]
+
+
+def _check(what: str, values: list[bytes], views: Views) -> None:
+    made = pl.read_ndjson(b"\n".join(values))
+    right = views.results.expected(what)
+    if what == "filter":
+        sums = (pl.len(), pl.col("ts").sum(), pl.col("member").str.len_bytes().sum())
+        right, made = right.select(sums), made.select(sums)
+    else:
+        made = made.filter(~pl.col("member").str.starts_with(LATE)).select("member", "start", "views")
+        made = made.sort("member", "start")
+    if not made.equals(right):
+        raise WrongResultError(f"{what}: {made}, not {right}")
+
+
+def _produce(brokers: str, topic: str, seconds: float) -> None:
+    producer = open_plain_producer(KafkaSettings(brokers)).raw
+    began = time.monotonic()
+    for number in range(int(seconds * RATE)):
+        producer.poll(0)
+        while (left := began + number / RATE - time.monotonic()) > 0:
+            producer.poll(min(left, 0.01))
+        view = {"member": f"member-{number % KEYS}", "url": "/", "ts": time.time_ns() // 1_000_000}
+        producer.produce(topic, msgspec.json.encode(view))
+    producer.flush(10)
+
+
+def _read_ages(brokers: str, topic: str, ages: list[tuple[float, float]], over: threading.Event) -> None:
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "ages", "isolation.level": "read_committed"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    while not over.is_set():
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None and (value := message.value()) is not None:
+            sent_ms: int = msgspec.json.decode(value)["ts"]
+            ages.append((time.monotonic(), time.time_ns() / 1e6 - sent_ms))
+    consumer.close()
+
+
+def _own(command: Sequence[str]) -> dict[str, float]:
+    """The figures that a contestant prints itself."""
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+# -- parts ---------------------------------------------------------------------------------------------
+
+
+def filters(scene: Scene, views: Views, fewer: Views, repeats: int) -> list[Rate]:
+    """Kafka in, filter, framed or Kafka out."""
+
+    end = views.fill(scene.brokers, "views")
+
+    def own(what: str) -> tuple[float, float]:
+        with folder(scene.base) as place:
+            found = _own(scene.ours(what, "views", str(end), COMMIT_MS, place))
+        if found["kept"] != views.results.kept.height:
+            raise WrongResultError(f"{what} has kept {found['kept']} of {views.results.kept.height}")
+        return found["messages"] / found["wall_s"], found["cpu_s"] / found["messages"] * 1e6
+
+    return _in_turn(
+        {
+            "bare loop, no output": lambda: own("loop"),
+            "headrace, into its log": lambda: own("framed"),
+            "headrace, into Kafka": lambda: scene.rate(scene.ours, "filter", views),
+            "Kafka Streams": lambda: scene.rate(scene.streams, "filter", views),
+            "Quix Streams": lambda: scene.rate(scene.quix, "filter", fewer),
+        },
+        repeats,
+        scene.say,
+    )
+
+
+def counts(scene: Scene, views: Views, fewer: Views, repeats: int) -> list[Rate]:
+    """The windowed count in two stages, from Kafka into Kafka."""
+    return _in_turn(
+        {
+            "headrace": lambda: scene.rate(scene.ours, "count", views),
+            "headrace, all streams in Kafka": lambda: scene.rate(scene.ours_in_kafka, "count", views),
+            "Kafka Streams": lambda: scene.rate(scene.streams, "count", views),
+            "Quix Streams": lambda: scene.rate(scene.quix, "count", fewer),
+        },
+        repeats,
+        scene.say,
+    )
+
+
+def frames(scene: Scene, messages: int, repeats: int) -> list[Rate]:
+    """Rows of files through a shuffle into an output, with both streams in the log or in Kafka."""
+    with folder(scene.base) as place:
+        views = page_views(place / "views", messages, KEYS, 2)
+        expected = pl.read_parquet(views).filter(pl.col("url") != HEALTH)["ts"]
+
+        def run(what: str) -> tuple[float, float]:
+            with folder(scene.base) as home:
+                found = _own(scene.ours(what, str(views), f"frames-{uuid.uuid4().hex[:8]}", COMMIT_MS, home))
+            if (found["kept"], found["sum"]) != (expected.len(), expected.sum()):
+                raise WrongResultError(f"{what} has kept {found['kept']} of {expected.len()}")
+            return messages / found["wall_s"], found["cpu_s"] / messages * 1e6
+
+        return _in_turn(
+            {"frames in the log": lambda: run("frames-log"), "frames in Kafka": lambda: run("frames-kafka")},
+            repeats,
+            scene.say,
+        )
+
+
+def latencies(scene: Scene, repeats: int) -> list[Latency]:
+    """Latency by checkpoint interval."""
+    found = []
+    for interval_ms in INTERVALS_MS:
+        runs: dict[str, list[tuple[float, float]]] = {"headrace": [], "Kafka Streams": []}
+        why: dict[str, str] = {}
+        for _ in range(repeats):
+            for name, command in (("headrace", scene.ours), ("Kafka Streams", scene.streams)):
+                try:
+                    p50, p99 = scene.latency(command, interval_ms)
+                    runs[name].append((p50, p99))
+                    scene.say(f"{name}, commits every {interval_ms} ms: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
+                except InfrastructureError as error:
+                    why[name] = error.message
+        for name, of in runs.items():
+            p50_ms, p99_ms = _medians(of)
+            found.append(Latency(name, interval_ms, p50_ms, p99_ms, of, why.get(name, "")))
+    return found
+
+
+def _in_turn(contestants: Mapping[str, Callable[[], tuple[float, float]]], repeats: int, say: Say) -> list[Rate]:
+    runs: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
+    loads: dict[str, list[float]] = {name: [] for name in contestants}
+    why: dict[str, str] = {}
+    for _ in range(repeats):
+        for name, run in contestants.items():
+            try:
+                loads[name].append(os.getloadavg()[0])
+                runs[name].append(run())
+            except InfrastructureError as error:
+                why[name] = error.message
+                continue
+            per_s, cpu_us = runs[name][-1]
+            say(f"{name}: {per_s:,.0f} messages/s, processor {cpu_us:.2f} µs a message (load {loads[name][-1]:.1f})")
+    figures = []
+    for name, of in runs.items():
+        figures.append(Rate(name, *_medians(of), of, median(loads[name]), why.get(name, "")))
+    return figures
+
+
+def _medians(runs: list[tuple[float, float]]) -> tuple[float | None, float | None]:
+    return (median([one for one, _ in runs]), median([two for _, two in runs])) if runs else (None, None)
+
+
+@contextmanager
+def scene_of(base: Path, say: Say) -> Iterator[Scene]:
+    """A broker with nothing in it."""
+    with KafkaServer(settings=_BROKER) as broker:
+        yield Scene(broker.address, base, say)
+
+
+def page_views_of(messages: int, say: Say) -> tuple[Views, Views]:
+    """The page views, and fewer of them for Quix Streams."""
+    views, fewer = (Views(n // WARM_SHARE, n, KEYS) for n in (messages, messages // QUIX_SHARE))
+    say(f"{messages:,} page views of 200 bytes, and {messages // QUIX_SHARE:,} for Quix Streams")
+    return views, fewer
+
+
+def report(base: Path, to: Report, messages: int, repeats: int) -> None:
+    """Measure everything, and show it."""
+    to.head(f"Kafka: load {os.getloadavg()[0]:.1f}")
+    with scene_of(base, to.say) as scene:
+        views, fewer = page_views_of(messages, to.say)
+        for part, title, found in (
+            ("filter", "Kafka in, filter", filters(scene, views, fewer, repeats)),
+            ("count", "windowed count in two stages, from Kafka into Kafka", counts(scene, views, fewer, repeats)),
+            ("frames", "rows of files through two streams", frames(scene, FRAMED_SHARE * messages, repeats)),
+        ):
+            to.keep(f"kafka-{part}", found)
+            to.table(
+                f"{title}: median of {repeats}",
+                ["", "messages/s", "ratio", "processor µs/message", "ratio", "load", ""],
+                [_row(one, found[0]) for one in found],
+            )
+        late = latencies(scene, repeats)
+        to.keep("kafka-latency", late)
+        to.table(
+            f"filter from Kafka into Kafka at {RATE} messages/s, until a consumer of committed records has it",
+            ["", "commits every ms", "p50 ms", "p99 ms", ""],
+            [[one.name, one.interval_ms, one.p50_ms, one.p99_ms, one.why] for one in late],
+        )
+        costs = kafka_output.measure(scene.brokers, messages, repeats)
+        to.keep("kafka-transactions", costs)
+        to.table(
+            "an output with transactions against one without",
+            ["", "rows/s", "processor µs/row", "a version of 1,000 rows, p50 ms", "p99 ms"],
+            [[name, *costs[name].values()] for name in ("transactions", "at_least_once")],
+        )
+
+
+def _row(one: Rate, first: Rate) -> list[object]:
+    per_s = _quotient(one.messages_per_s, first.messages_per_s)
+    return [one.name, one.messages_per_s, per_s, one.cpu_us, _quotient(first.cpu_us, one.cpu_us), one.load, one.why]
+
+
+def _quotient(one: float | None, other: float | None) -> float | None:
+    return None if not one or not other else one / other
