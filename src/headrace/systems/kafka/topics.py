@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from headrace.core.errors import StreamNotFoundError
+from headrace.core.errors import StreamNotFoundError, UnavailableError
 from headrace.core.ids import Offset
 from headrace.systems.kafka.client import (
     ANSWER_S,
@@ -106,8 +107,15 @@ class Topics:
         asked = {TopicPartition(topic, partition): spec for partition in partitions}
         if not asked:
             return {}
-        found = self._answers(f"looking for offsets of topic {topic!r}", self._list_offsets(asked))
-        return {place.partition: answer.offset for place, answer in found.items()}
+        until_s = time.monotonic() + self._answer_s
+        while True:
+            try:
+                found = self._answers(f"looking for offsets of topic {topic!r}", self._list_offsets(asked))
+                return {place.partition: answer.offset for place, answer in found.items()}
+            except UnavailableError:  # a leader that has just been elected is unknown to some brokers for a moment
+                if time.monotonic() > until_s:
+                    raise
+                self.client.raw.poll(LOOK_S)
 
     def _list_offsets(self, asked: dict[TopicPartition, OffsetSpec]) -> Mapping[Any, Future[Any]]:
         return self.client.raw.list_offsets(asked, isolation_level=self._isolation, request_timeout=self._answer_s)
