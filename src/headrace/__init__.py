@@ -4,17 +4,21 @@ What every first program uses is here, the rest is in the namespaces: ``hr.windo
 ``hr.aggregates``, ``hr.io``, ``hr.streams``, ``hr.tables``, ``hr.calls``, ``hr.tasks``, ``hr.startpoints``,
 ``hr.spark`` and ``hr.errors``. Each public name has one home. ``headrace.testing`` has the test kit's contracts. Every
 other module may change.
+
+A name is imported when it is first used, so that a command line imports no more than it needs.
 """
 
-from headrace import aggregates, calls, errors, io, spark, startpoints, streams, tables, tasks, triggers, windows
-from headrace.api.aggregates import count, sum
-from headrace.api.handles import Output, Table
-from headrace.api.secrets import secret_env, secret_file
-from headrace.api.stream import Stream
-from headrace.api.windows import hopping, session, tumbling
-from headrace.app import App
-from headrace.runners.savepoints.access import Savepoint, read_savepoint, write_savepoint
-from headrace.serdes.schema import Schema
+TYPE_CHECKING = False  # type checkers take it for true; at run time, typing needn't be imported for it
+if TYPE_CHECKING:
+    from headrace import aggregates, calls, errors, io, spark, startpoints, streams, tables, tasks, triggers, windows
+    from headrace.api.aggregates import count, sum
+    from headrace.api.handles import Output, Table
+    from headrace.api.secrets import secret_env, secret_file
+    from headrace.api.stream import Stream
+    from headrace.api.windows import hopping, session, tumbling
+    from headrace.app import App
+    from headrace.runners.savepoints.access import Savepoint, read_savepoint, write_savepoint
+    from headrace.serdes.schema import Schema
 
 __version__ = "0.1.0"
 
@@ -48,14 +52,45 @@ __all__ = [
     "write_savepoint",
 ]
 
-TYPE_CHECKING = False  # type checkers take it for true, and go on to report names that don't exist
-if not TYPE_CHECKING:
+_NAMESPACES = (
+    "windows", "triggers", "aggregates", "io", "streams", "tables", "calls", "tasks", "startpoints", "spark", "errors",
+)  # fmt: skip
+_MODULES = {
+    "App": "app",
+    "Output": "api.handles",
+    "Savepoint": "runners.savepoints.access",
+    "Schema": "serdes.schema",
+    "Stream": "api.stream",
+    "Table": "api.handles",
+    "count": "api.aggregates",
+    "hopping": "api.windows",
+    "read_savepoint": "runners.savepoints.access",
+    "secret_env": "api.secrets",
+    "secret_file": "api.secrets",
+    "session": "api.windows",
+    "sum": "api.aggregates",
+    "tumbling": "api.windows",
+    "write_savepoint": "runners.savepoints.access",
+}
+"""Where the names are that are neither namespaces nor here. A test compares them with the imports above."""
+
+if not TYPE_CHECKING:  # type checkers shall go on to report names that don't exist
 
     def __getattr__(name: str) -> object:
+        from importlib import import_module
+
+        if name in _NAMESPACES:
+            return import_module(f"headrace.{name}")
+        if name in _MODULES:
+            found = globals()[name] = getattr(import_module(f"headrace.{_MODULES[name]}"), name)
+            return found
+        if name.startswith("__"):  # the import system asks for some of these
+            raise AttributeError(f"hr has no {name!r}")
         from headrace.api.other_names import HR, missing
 
-        namespaces = (windows, triggers, aggregates, io, streams, tables, calls, tasks, startpoints, spark, errors)
-        elsewhere = {
-            one: f"hr.{space.__name__.rpartition('.')[2]}.{one}" for space in namespaces for one in space.__all__
-        }
+        spaces = {space: import_module(f"headrace.{space}") for space in _NAMESPACES}
+        elsewhere = {one: f"hr.{space}.{one}" for space, module in spaces.items() for one in module.__all__}
         raise missing("hr", name, elsewhere | dict(HR), __all__)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

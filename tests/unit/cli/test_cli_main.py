@@ -3,7 +3,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,25 +100,30 @@ def test_an_error_is_plain_where_no_terminal_is(cli: Cli) -> None:
     assert "\x1b" not in cli("stream", "read", "x").err
 
 
-def test_start_up_imports_nothing_that_takes_long() -> None:
-    """The command line adds no heavy import to those of the package itself."""
-    package = str(Path(headrace.__file__).parent)
-    script = (
-        "import sys, types\n"
-        f"package = types.ModuleType('headrace'); package.__path__ = [{package!r}]\n"
-        "sys.modules['headrace'] = package\n"
-        "import headrace.cli.main\n"
-        "print(sorted({'polars', 'pyarrow', 'pyspark', 'numpy', 'rich', 'msgspec'} & set(sys.modules)))\n"
-    )
+def heavy_after(script: str, *names: str) -> str:
+    """Which of these packages a program has imported."""
+    script += f"; import sys; print(sorted({set(names)!r} & set(sys.modules)), file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == "[]\n"
+    return done.stderr.strip()
 
 
-def test_the_package_imports_nothing_that_takes_long_and_may_not_be_needed() -> None:
+HEAVY = ("numpy", "polars", "pyarrow", "pyspark", "rich")  # typer imports pydantic by itself where it is installed
+
+
+@pytest.mark.parametrize("words", [["--help"], ["stream", "--help"], ["savepoint", "--help"]], ids=" ".join)
+def test_the_help_imports_nothing_that_takes_long(words: list[str]) -> None:
+    assert heavy_after(f"from headrace.cli.main import main; main({words!r})", *HEAVY) == "[]"
+
+
+def test_the_package_imports_what_is_used() -> None:
+    assert heavy_after("import headrace", *HEAVY) == "[]"
+    assert heavy_after("from headrace import *; import headrace as hr; assert hr.App is App", "polars") == "['polars']"
+    assert set(headrace.__all__) <= set(dir(headrace))
+
+
+def test_an_app_imports_nothing_that_may_not_be_needed() -> None:
     """Each container and each command would wait for it. pyarrow imports pandas when it makes its first value."""
-    script = "import sys, headrace; print(sorted({'boto3', 'deltalake', 'pandas', 'pyspark'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == "[]\n"
+    assert heavy_after("import headrace; headrace.App", "boto3", "deltalake", "pandas", "pyspark") == "[]"
 
 
 def test_a_defect_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
