@@ -128,13 +128,17 @@ def windowed_count(
 
 
 def guarantees(views: Path, messages: int, repeats: int, base: Path, say: Say) -> dict[str, Throughput]:
-    """Measure (b) with exactly-once and with at-least-once."""
+    """Measure (b) with exactly-once and with at-least-once, and what surviving a power cut costs, at two intervals."""
     expected = windowed_counts(views)
+    promises = {
+        "exactly_once": {},
+        "at_least_once": {"guarantee": "at_least_once"},
+        "exactly_once, process": {"durability": "process"},
+        "exactly_once, 100ms": {"checkpoint_interval": "100ms"},
+        "exactly_once, process, 100ms": {"checkpoint_interval": "100ms", "durability": "process"},
+    }
     return alternate(
-        [
-            Contestant(guarantee, *counting(expected, files_of(views), guarantee=guarantee))
-            for guarantee in ("exactly_once", "at_least_once")
-        ],
+        [Contestant(name, *counting(expected, files_of(views), **settings)) for name, settings in promises.items()],
         messages,
         repeats,
         base,

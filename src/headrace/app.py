@@ -58,6 +58,10 @@ class App(Declarations):
         How long a drain waits for one call of a function. Then the app ends at once, with an error.
     hung_after
         How long one call of a function may take before its container is killed and restarted.
+    durability
+        ``"commit"``: what a checkpoint covers survives a power cut, because its streams, its changelog and what it has
+        read of the embedded log are on the disk before it counts. ``"process"``: it survives the death of any process.
+        A power cut may then lose the last seconds of some files and not of others, which an app can't always notice.
     grouping
         Whether there is a task for each partition (``"partition"``) or for each container (``"container"``).
     startpoints

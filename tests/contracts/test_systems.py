@@ -24,7 +24,7 @@ def test_the_log_keeps_the_contract(check: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("check", system_checks())
 def test_the_log_keeps_the_contract_with_fsync_and_a_tiny_buffer(check: str, tmp_path: Path) -> None:
-    check_system(lambda: LogSystem(tmp_path / "log", fsync="flush", buffer_bytes=100), only=check)
+    check_system(lambda: LogSystem(tmp_path / "log", buffer_bytes=100), only=check)
 
 
 class _LosesARecord(MemoryProducer):

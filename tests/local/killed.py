@@ -25,9 +25,9 @@ class Killed:
         self._home = home
 
     @contextmanager
-    def running(self) -> Iterator[subprocess.Popen[str]]:
-        """Start its process, which is killed at the end of the block."""
-        process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True, cwd=self._home)
+    def running(self, stderr: int | None = None) -> Iterator[subprocess.Popen[str]]:
+        """Start its process, which is killed at the end of the block. Its ``stderr`` is ours if nothing is said."""
+        process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=self._home)
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "running\n"

@@ -23,7 +23,7 @@ from headrace.api.other_names import APP, missing
 from headrace.api.policies import dead_letter_id
 from headrace.api.remote import Remote
 from headrace.api.rows import SchemaLike
-from headrace.api.settings import Grouping, Guarantee, Settings
+from headrace.api.settings import Durability, Grouping, Guarantee, Settings
 from headrace.api.specs import Graph, Role, StreamSpec, TableKind, TableSpec, TableStorage
 from headrace.api.stream import Stream
 from headrace.api.system_descriptor import (
@@ -72,6 +72,7 @@ class Declarations:
         restarts_max: int = _DEFAULTS.restarts_max,
         drain_timeout: Duration = "30s",
         hung_after: Duration = "10m",
+        durability: Durability = _DEFAULTS.durability,
         grouping: Grouping = _DEFAULTS.grouping,
         startpoints: Sequence[type[CustomStartpoint]] = (),
         system: SystemDescriptor | SystemSpec | None = None,
@@ -95,6 +96,7 @@ class Declarations:
                 restarts_max=restarts_max,
                 drain_timeout_ms=to_ms(drain_timeout, "drain_timeout", minimum=1),
                 hung_after_ms=to_ms(hung_after, "hung_after", minimum=1),
+                durability=one_of("durability", durability, Durability),
                 grouping=one_of("grouping", grouping, Grouping),
                 startpoints=check_customs(startpoints),
                 internal=internal,

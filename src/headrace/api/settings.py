@@ -12,6 +12,7 @@ from headrace.systems.home_log import home_log
 from headrace.systems.positions import Customs
 from headrace.systems.registry import SystemSpec
 
+Durability = Literal["commit", "process"]
 Guarantee = Literal["exactly_once", "at_least_once"]
 Grouping = Literal["partition", "container"]
 
@@ -43,6 +44,7 @@ class Settings:
     checkpoint_interval_ms: int = INTERVAL_MS
     ahead_bytes_max: int = 64 << 20
     restarts_max: int = RESTARTS_MAX
+    durability: Durability = "commit"
     drain_timeout_ms: int = DRAIN_TIMEOUT_MS
     hung_after_ms: int = HUNG_AFTER_MS
     grouping: Grouping = "partition"

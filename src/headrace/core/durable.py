@@ -15,6 +15,7 @@ def replace_file(path: Path, data: bytes) -> None:
     """Replace a file so that readers see either the old or the new contents, even after a crash of the machine."""
     with _staged(path, data) as staging:
         staging.replace(path)
+        sync_folder(path.parent)
 
 
 def create_file(path: Path, data: bytes) -> bool:
@@ -24,7 +25,16 @@ def create_file(path: Path, data: bytes) -> bool:
             path.hardlink_to(staging)
         except FileExistsError:
             return False
+        sync_folder(path.parent)
     return True
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file that nobody knows yet. Its contents are durable; its name is when its folder has been synced."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
@@ -46,10 +56,7 @@ def _staged(path: Path, data: bytes) -> Iterator[Path]:
     """A durable file beside ``path`` with this data, for the block; an ``OSError`` becomes a ``StorageError``."""
     staging = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     try:
-        with staging.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        write_file(staging, data)
         yield staging
     except OSError as error:
         raise StorageError(f"can't write {path}: {error}") from error

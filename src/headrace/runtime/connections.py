@@ -61,6 +61,11 @@ class Connections:
         for producer in self._producers.values():
             producer.flush()
 
+    def sync_records(self) -> None:
+        """Wait until everything acknowledged by record systems survives a power cut."""
+        for producer in self._producers.values():
+            producer.sync()
+
     def close(self) -> None:
         """Close all producers, targets and admins, and drop the calls under way."""
         self.calls.close()

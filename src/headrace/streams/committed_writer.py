@@ -121,10 +121,12 @@ class CommittedWriter:
             if wanted:
                 self._append(producer, stamper, partitions, frames)
             producer.flush()
+            producer.sync()
             if wanted:
                 known = self._commit(known, stamper)
                 self._send(producer, stamper.checkpoints(stamper.label, stamper.label + 1))
                 producer.flush()
+                producer.sync()
         finally:
             producer.close()
         # A newer attempt settles its own record, and what this one has done is in it.
@@ -196,4 +198,4 @@ def open_committed_writer(home: str | Path, stream: str, name: str) -> Committed
 def committed_writer_in(root: Path, stream: StreamId, name: str) -> CommittedWriter:
     """Open a writer of a stream that is in the log in this folder."""
     records = WriterRecords.beside(root / stream.name, str(stream))
-    return CommittedWriter(LogSystem(root, fsync="flush"), stream, name, records)
+    return CommittedWriter(LogSystem(root), stream, name, records)

@@ -193,6 +193,14 @@ class Consumer(Protocol):
         """
         return False
 
+    def sync(self) -> None:
+        """Wait until all that ``poll`` has returned survives a power cut, whoever wrote it.
+
+        Else a reader could remember a position that the partition, after the cut, doesn't reach. Raises
+        ``IndeterminateWriteError``.
+        """
+        return
+
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
         """Return how far it is from the position, or from the earlier offset ``since``, to the end of the partition.
 
@@ -284,6 +292,13 @@ class Producer(Protocol):
         ``StreamSealedError`` if the stream has ended.
         """
         ...
+
+    def sync(self) -> None:
+        """Wait until all that is acknowledged survives a power cut. Raises ``IndeterminateWriteError``.
+
+        Nothing to do for a system whose acknowledgements promise that, or that doesn't outlive its process anyway.
+        """
+        return
 
     def close(self) -> None:
         """Flush and release. Called once."""

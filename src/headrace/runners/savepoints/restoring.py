@@ -316,6 +316,7 @@ class _Restore:
                 header = Header(Kind.ABORT, producer, generation, version, 1)
                 changelog.append(header, encode_record(record))
                 changelog.flush()
+                connections.sync_records()
                 changelog.close()
         finally:
             connections.close()

@@ -11,6 +11,7 @@ from headrace.checkpoint.machine import ProtocolMachine
 from headrace.checkpoint.record import Change, LocalCheckpoint, SourceEntry, encode_record
 from headrace.core.errors import FencedError, TrimmedOffsetError
 from headrace.core.ids import Offset, TaskName
+from headrace.runtime.host.durability import Survival
 from headrace.runtime.pauses import Pause, Steps
 from headrace.runtime.state.changelog_partition import ChangelogPartition
 from headrace.runtime.state.task_state import TaskState
@@ -20,12 +21,18 @@ class Commits:
     """The commits of one task."""
 
     def __init__(
-        self, task: TaskName, machine: ProtocolMachine, state: TaskState, changelog: ChangelogPartition
+        self,
+        task: TaskName,
+        machine: ProtocolMachine,
+        state: TaskState,
+        changelog: ChangelogPartition,
+        survival: Survival,
     ) -> None:
         self._task = task
         self._machine = machine
         self._state = state
         self._changelog = changelog
+        self._survival = survival
 
     def take_over(self, changes: Iterable[Change], pulse: Callable[[], None]) -> Steps[None]:
         """Apply changes that come from a savepoint, and append them; ``pulse`` is called at each."""
@@ -47,7 +54,9 @@ class Commits:
         self._state.grown(len(data))
         self._changelog.append(header, data)
         yield Pause.ACKNOWLEDGED
-        self._machine.performed(self._changelog.flush())
+        end = self._changelog.flush()
+        self._survival.of_the_record()
+        self._machine.performed(end)
 
     def check(self, start: Offset | None, end: Offset) -> Steps[None]:
         """Show the machine what was appended since its last commit. Raises ``FencedError`` if that was trimmed."""

@@ -29,6 +29,7 @@ from headrace.runtime.host.attempt import Attempt
 from headrace.runtime.host.beginning import Beginning
 from headrace.runtime.host.catching_up import CatchingUp
 from headrace.runtime.host.commits import Commits
+from headrace.runtime.host.durability import Survival
 from headrace.runtime.host.ports import Ports
 from headrace.runtime.host.savepoints import Keeper, taken_over
 from headrace.runtime.host.slots import Slots
@@ -78,13 +79,14 @@ class TaskHost:
         self._interval_ms = scope.settings.checkpoint_interval_ms
         self._systems = {stream.spec.stream: stream.spec.system for stream in scope.outputs.values()}
         self._changelog = ChangelogPartition(*scope.changelog, connections)
-        self._commits = Commits(scope.name, ports.machine, ports.state, self._changelog)
+        self.inputs = InputConsumers(scope.specs, connections)
+        self._survival = Survival(scope.settings.durability, connections, self.inputs)
+        self._commits = Commits(scope.name, ports.machine, ports.state, self._changelog, self._survival)
         self._startpoints = Startpoints(scope, ports.resolve, ports.report_outcomes)
         self.keeper = Keeper(scope.name, ports.machine, ports.state)
         self._restart_at: float | None = None
         self.beginning = Beginning(ports.state)
         self.replay = Replay(str(scope.name), self._changelog, self.state, ports.pulse)
-        self.inputs = InputConsumers(scope.specs, connections)
         self.slots = Slots(self.inputs)
         self._progress = PublishedPositions(scope, connections, now_ms, ports.trim_step)
         self._tick_every = Every(TICK_INTERVAL_MS, now_ms)
@@ -392,7 +394,7 @@ class TaskHost:
             case do.FlushOutputs():
                 self._commit_began = self._clock.monotonic_ms()
                 yield Pause.ACKNOWLEDGED
-                self._connections.flush_records()
+                self._survival.of_what_is_there()
             case do.AppendChanges(version=version):
                 self._append_changes(version)
             case do.WriteLocal(local=local):

@@ -192,6 +192,11 @@ class InputConsumers:
             finally:
                 consumer.close()
 
+    def sync(self) -> None:
+        """Wait until all that was read survives a power cut."""
+        for consumer in self._consumers.values():
+            consumer.sync()
+
     def close(self) -> None:
         """Release all consumers."""
         for consumer in self._consumers.values():

@@ -19,7 +19,7 @@ from headrace.core.ids import SSP, Offset
 from headrace.systems.base import Edge, Ended, Polled, Position, Records
 from headrace.systems.log.file_watcher import FileWatcher
 from headrace.systems.log.layout import StreamFolder
-from headrace.systems.log.partition import PartitionFile
+from headrace.systems.log.partition import PartitionFile, sync_partition
 from headrace.systems.log.segment import Scan, ScanEnd
 from headrace.systems.registered import Reading, RegisteringConsumer
 
@@ -37,6 +37,8 @@ class _Reading(Reading):
     """The file's size when its last record was incomplete. There is nothing new until the size changes."""
     oldest: Offset = 0
     trim_seen: tuple[int, int] | None = None
+    synced: Offset = 0
+    """What lies before it is on the disk."""
 
 
 class LogConsumer(RegisteringConsumer[_Reading]):
@@ -178,6 +180,13 @@ class LogConsumer(RegisteringConsumer[_Reading]):
     @override
     def fileno(self) -> int | None:
         return self._wakeup.fd if self._wakeup else None
+
+    @override
+    def sync(self) -> None:
+        for reading in self._readings.values():
+            if reading.position > reading.synced:
+                sync_partition(reading.file.fd, reading.file.what)
+                reading.synced = reading.position
 
     @override
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:

@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from headrace.core.durable import create_file, replace_file
+from headrace.core.durable import create_file, replace_file, sync_folder, write_file
 from headrace.core.errors import (
     CorruptLogError,
     DataError,
@@ -144,6 +144,7 @@ class StreamFolder:
             staging.mkdir()
             self._fill(staging, wanted)
             staging.rename(self.path)
+            sync_folder(root)
         except OSError as error:
             shutil.rmtree(staging, ignore_errors=True)
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
@@ -184,10 +185,11 @@ class StreamFolder:
     def _fill(self, folder: Path, info: StreamInfo) -> None:
         (folder / "positions").mkdir()
         for partition in range(info.partitions):
-            (folder / self.log(partition).name).write_bytes(_file_header())
+            write_file(folder / self.log(partition).name, _file_header())
         columns = None if info.columns is None else columns_to_json(info.columns)
         data = {"version": FORMAT_VERSION, "partitions": info.partitions, "columns": columns}
-        (folder / "stream.json").write_text(json.dumps(data, indent=1) + "\n")
+        write_file(folder / "stream.json", (json.dumps(data, indent=1) + "\n").encode())
+        sync_folder(folder)
 
     # -- the trim point, the seal, reported positions ------------------------------------------------------
 

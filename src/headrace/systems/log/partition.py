@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.core.errors import CorruptLogError, StreamNotFoundError
+from headrace.core.errors import CorruptLogError, IndeterminateWriteError, StreamNotFoundError
 from headrace.core.ids import Offset
 from headrace.core.log import logger
 from headrace.systems.log import segment
@@ -31,6 +31,17 @@ class Appended:
     offset: Offset
     time_ms: int
     check: int
+
+
+def sync_partition(descriptor: int, what: str) -> None:
+    """Wait until all that anybody has written to this open file is on the disk."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise IndeterminateWriteError(
+            f"{what}: fsync failed, so records may be lost if the power is cut: {error}",
+            hint="check the disk that holds the log",
+        ) from error
 
 
 class PartitionFile:

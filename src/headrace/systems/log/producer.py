@@ -13,21 +13,18 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import Literal
 
 from typing_extensions import override
 
 from headrace.core.clock import Clock, WallClock
-from headrace.core.errors import HeadraceError, IndeterminateWriteError, StorageError, StreamSealedError
+from headrace.core.errors import HeadraceError, StorageError, StreamSealedError
 from headrace.core.ids import Offset
 from headrace.core.log import logger
 from headrace.systems.base import Producer
 from headrace.systems.log.layout import StreamFolder, require_there
-from headrace.systems.log.partition import PartitionFile
+from headrace.systems.log.partition import PartitionFile, sync_partition
 from headrace.systems.log.segment import HEADER_SIZE, check_fits, encode_records
 from headrace.systems.log.time_index import TimeNotes
-
-Fsync = Literal["never", "flush"]
 
 BUFFER_BYTES = 4 << 20
 _IOV_MAX = 1024
@@ -66,6 +63,7 @@ class _Appender:
         self.bytes = 0
         self.end: Offset = 0
         self.touched = False
+        self.unsynced = False
 
     def write(self) -> None:
         """Append what is buffered. If this raises, the buffer keeps the records that aren't in the file."""
@@ -88,7 +86,7 @@ class _Appender:
         require_there(self._path, self._opened, self.what)
         # With O_APPEND, a write call sets the descriptor's position to the end of its own bytes.
         self.end = os.lseek(self._fd, 0, os.SEEK_CUR)
-        self.touched = True
+        self.touched = self.unsynced = True
         self._notes.appended(self.end - written, self.end, now, parts[0])
         if self._folder.seal.exists():
             self._check_seal()
@@ -144,13 +142,9 @@ class _Appender:
 
     def sync(self) -> None:
         """Wait until the written bytes are on the disk."""
-        try:
-            os.fsync(self._fd)
-        except OSError as error:
-            raise IndeterminateWriteError(
-                f"{self.what}: fsync failed, so records may be lost if the machine crashes: {error}",
-                hint="check the disk that holds the log",
-            ) from error
+        if self.unsynced:
+            sync_partition(self._fd, self.what)
+            self.unsynced = False
 
     def close(self) -> None:
         """Release the file."""
@@ -160,16 +154,12 @@ class _Appender:
 class LogProducer(Producer):
     """The producer of the log in the folder ``root``.
 
-    With ``fsync="never"`` the kernel decides when bytes reach the disk: they survive the death of any process, but not
-    a crash of the machine. With ``"flush"`` every flush waits for the disk.
+    What is flushed survives the death of any process, and after ``sync`` a power cut, too.
     """
 
-    def __init__(
-        self, root: Path, fsync: Fsync = "never", buffer_bytes: int = BUFFER_BYTES, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, root: Path, buffer_bytes: int = BUFFER_BYTES, clock: Clock | None = None) -> None:
         self._root = root
         self._clock = clock or WallClock()
-        self._fsync = fsync
         self._buffer_bytes = buffer_bytes
         self._appenders: dict[tuple[str, int], _Appender] = {}
 
@@ -204,8 +194,6 @@ class LogProducer(Producer):
         for appender in self._appenders.values():
             try:
                 self._write(appender)
-                if self._fsync == "flush" and appender.touched:
-                    appender.sync()
             except HeadraceError as error:
                 failure = failure or error
         if failure is not None:
@@ -214,6 +202,11 @@ class LogProducer(Producer):
         for appender in self._appenders.values():
             appender.touched = False
         return ends
+
+    @override
+    def sync(self) -> None:
+        for appender in self._appenders.values():
+            appender.sync()
 
     @override
     def close(self) -> None:

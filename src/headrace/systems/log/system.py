@@ -13,7 +13,7 @@ from headrace.core.errors import DeclarationError
 from headrace.systems.base import System
 from headrace.systems.log.admin import LogAdmin
 from headrace.systems.log.consumer import LogConsumer
-from headrace.systems.log.producer import BUFFER_BYTES, Fsync, LogProducer
+from headrace.systems.log.producer import BUFFER_BYTES, LogProducer
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,10 @@ class LogSystem(System):
     """
 
     root: Path
-    fsync: Fsync = "never"
     buffer_bytes: int = BUFFER_BYTES
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", Path(self.root))
-        if self.fsync not in ("never", "flush"):
-            raise DeclarationError(f'log {self.root}: fsync must be "never" or "flush", not {self.fsync!r}')
 
     @override
     def admin(self) -> LogAdmin:
@@ -42,13 +39,13 @@ class LogSystem(System):
 
     @override
     def producer(self) -> LogProducer:
-        return LogProducer(self.root, self.fsync, self.buffer_bytes)
+        return LogProducer(self.root, self.buffer_bytes)
 
 
 def open_log(name: str, options: Mapping[str, Any]) -> LogSystem:
-    """Open the log of a ``SystemSpec`` of kind ``log``. Options: ``root``; optional ``fsync`` and ``buffer_bytes``."""
-    unknown = set(options) - {"root", "fsync", "buffer_bytes"}
+    """Open the log of a ``SystemSpec`` of kind ``log``. Options: ``root``; optional ``buffer_bytes``."""
+    unknown = set(options) - {"root", "buffer_bytes"}
     if unknown or "root" not in options:
         wrong = f"unknown options {sorted(unknown)}" if unknown else "no option 'root'"
-        raise DeclarationError(f"system {name!r} (log): {wrong}", hint="a log takes root, fsync and buffer_bytes")
+        raise DeclarationError(f"system {name!r} (log): {wrong}", hint="a log takes root and buffer_bytes")
     return LogSystem(**options)

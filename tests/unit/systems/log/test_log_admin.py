@@ -158,7 +158,7 @@ def test_upcoming_amid_a_growing_record_is_that_record(tmp_path: Path) -> None:
 
 
 def test_options_of_a_log(tmp_path: Path) -> None:
-    assert open_log("log", {"root": str(tmp_path), "fsync": "flush"}) == LogSystem(tmp_path, "flush")
+    assert open_log("log", {"root": str(tmp_path), "buffer_bytes": 100}) == LogSystem(tmp_path, 100)
     with pytest.raises(DeclarationError, match="no option 'root'"):
         open_log("log", {})
     with pytest.raises(DeclarationError, match="unknown options"):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_harness import STREAM, append, log_file, new_log, read_all, start_process
 
-from headrace.core.errors import DeclarationError, IndeterminateWriteError, StorageError, StreamSealedError
+from headrace.core.errors import StorageError, StreamSealedError
 from headrace.systems.log import LogSystem
 
 
@@ -103,23 +103,6 @@ def test_whatever_write_calls_leave_undone_is_written_once(
     assert end == log_file(root).stat().st_size
     assert read_all(system)[0] == payloads
     producer.close()
-
-
-def test_an_fsync_that_fails_leaves_the_write_in_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    system = LogSystem(new_log(tmp_path).root, fsync="flush")
-    producer = system.producer()
-    producer.send(STREAM, 0, b"a")
-
-    def fail(fd: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fail)
-        with pytest.raises(IndeterminateWriteError, match="fsync failed"):
-            producer.flush()
-    producer.close()
-    with pytest.raises(DeclarationError, match="fsync"):
-        LogSystem(tmp_path, fsync="always")  # type: ignore[arg-type]
 
 
 SEALED_WHILE_WRITING = """

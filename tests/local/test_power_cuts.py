@@ -1,0 +1,104 @@
+"""After a power cut, files lack what wasn't synced. An app of durability "commit" goes on as if nothing had been lost.
+
+Its process is killed, and then the log's files lose what the process hasn't synced, or some of it. The writer of the
+input syncs nothing at all: only what the app has synced of it is safe.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import polars as pl
+import pytest
+from killed import PATIENCE_S, Killed
+
+import headrace as hr
+from headrace.core.errors import HeadraceError
+from headrace.systems.log.segment import FILE_HEADER_SIZE
+
+ROWS = 500
+
+
+class Scene:
+    def __init__(self, home: Path, seed: int, durability: str) -> None:
+        self.home = home
+        self.lost = 0
+        self._draw = random.Random(seed)
+        self._synced = home / "synced"
+        self.program = Killed("power_cut_program.py", home, self._synced, durability)
+        self._made = 0
+        hr.streams.create_stream("numbers", 2, {"n": pl.Int64, "ts": pl.Int64}, home=home)
+
+    def feed(self, batches: int = 200) -> None:
+        with hr.streams.StreamWriter("numbers", key="n", home=self.home) as writer:
+            for _ in range(batches):
+                end = self._made + self._draw.randrange(ROWS)
+                writer.write(pl.select(n=pl.int_range(self._made, end), ts=pl.int_range(self._made, end)))
+                self._made = end
+
+    def read(self, stream: str) -> pl.DataFrame:
+        return hr.streams.read_stream(stream, committed=stream != "numbers", home=self.home)
+
+    def copies(self) -> int:
+        try:
+            return self.read("copies").height
+        except HeadraceError:
+            return 0
+
+    def cut_power(self, *, cruelly: bool = False) -> None:
+        """The files of the log lose all, some or none of what the app hasn't synced; ``cruelly``: all."""
+        safe = dict(tuple(map(int, line.split())) for line in self._synced.read_text().splitlines())
+        for file in sorted(self.home.glob("streams/*/p*.log")):
+            found = file.stat()
+            kept = min(found.st_size, safe.get(found.st_ino, FILE_HEADER_SIZE))
+            ends = [kept, found.st_size, self._draw.randint(kept, found.st_size)]
+            end = kept if cruelly else self._draw.choice(ends)
+            self.lost += found.st_size - end
+            os.truncate(file, end)
+        for index in self.home.glob("streams/*/p*.times"):
+            index.write_bytes(index.read_bytes()[: self._draw.randrange(1000)])
+
+    def run_to_a_cut(self, *, cruelly: bool = False) -> None:
+        before = self.copies()
+        self.program.kill_when(lambda: self.copies() > before, self.feed, self._draw.random() * 0.1)
+        self.cut_power(cruelly=cruelly)
+
+    def end(self) -> None:
+        self.feed()
+        with hr.streams.StreamWriter("numbers", home=self.home) as writer:
+            writer.seal()
+        self.program.end()
+
+    def wrong(self) -> str:
+        """What the app has lost or doubled; empty if nothing."""
+        rows = self.read("numbers")
+        if sorted(self.read("copies")["n"]) != sorted(rows["n"]):
+            return "copies"
+        windows = self.read("counts")
+        if windows.select("digit", "window_start").is_duplicated().any():
+            return "windows appear twice"
+        if (windows["n"].sum(), windows["total"].sum()) != (rows.height, rows["n"].sum()):
+            return "counts"
+        return ""
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+def test_nothing_is_lost_or_doubled_when_the_power_is_cut(tmp_path: Path, seed: int) -> None:
+    scene = Scene(tmp_path, seed, "commit")
+    for _ in range(4):
+        scene.run_to_a_cut()
+    scene.end()
+    assert scene.lost > 0
+    assert scene.wrong() == ""
+
+
+def test_without_syncs_an_app_notices_that_its_streams_have_lost_what_it_had_read(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, 1, "process")
+    scene.run_to_a_cut(cruelly=True)
+    with scene.program.running(stderr=subprocess.PIPE) as process:
+        _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert "lost its end in a crash of the machine" in said
