@@ -43,8 +43,8 @@ class RunLoop:
         worked = False
         for host in self.hosts:
             host.poll()
+        now = self._clock.monotonic_ms()
         for host in self.hosts:
-            now = self._clock.monotonic_ms()
             for _ in range(self.steps_per_turn):
                 host.collect()
                 if host.due:
@@ -52,14 +52,23 @@ class RunLoop:
                 if not host.step(now):
                     break
                 worked = True
+            began, now = now, self._clock.monotonic_ms()
+            host.metrics.shares.work(now - began)
         yield Pause.ACKNOWLEDGED
         self.connections.flush_records()
-        due_ms = self._clock.monotonic_ms() + IDLE_MS_MAX
+        now = self._clock.monotonic_ms()
+        due_ms = now + IDLE_MS_MAX
         for host in self.hosts:
-            due = yield from host.on_time(self._clock.monotonic_ms())
-            due_ms = min(due_ms, self._clock.monotonic_ms() + due)
+            host.metrics.latency.flushed(now)
+            due = yield from host.on_time(now)
+            began, now = now, self._clock.monotonic_ms()
+            host.metrics.shares.work(now - began)
+            due_ms = min(due_ms, now + due)
         yield Pause.ACKNOWLEDGED
         self.connections.flush_records()
+        now = self._clock.monotonic_ms()
+        for host in self.hosts:
+            host.metrics.shares.turned(now, wants=host.wants_to_work)
         if worked or any(host.busy for host in self.hosts):
             return 0.0
         due = max(0.0, due_ms - self._clock.monotonic_ms())  # what others did after a host said when has taken its time

@@ -70,6 +70,7 @@ class _Container:
     heartbeat: messages.Heartbeat | None = None
     error: messages.ErrorReport | None = None
     born_ms: float = 0.0
+    restarts: int = 0
     failures: int = 0
     """How many of its lives in a row have failed."""
     committed: set[str] = field(default_factory=set)
@@ -144,6 +145,7 @@ class Ledger:
             if message.attempt < current.attempt:
                 raise self._fenced(message.container, f"attempt {message.attempt}")
             self._died(container, current, message.left.get(current.incarnation))
+        container.restarts += current is not None
         container.superseded = current.incarnation if current else None
         container.registered = message
         container.seen_ms = container.born_ms = now_ms
@@ -481,6 +483,7 @@ class Ledger:
             cpu_ms=heartbeat.cpu_ms if heartbeat else 0,
             rss_bytes=heartbeat.rss_bytes if heartbeat else 0,
             failures=container.failures,
+            restarts=container.restarts,
             error=container.error,
         )
 

@@ -33,6 +33,7 @@ from headrace.runtime.host.ports import Ports
 from headrace.runtime.host.savepoints import Keeper, taken_over
 from headrace.runtime.host.slots import Slots
 from headrace.runtime.host.startpoints import Startpoints
+from headrace.runtime.host.stopwatch import committed, part_of, timed
 from headrace.runtime.inputs.consumers import InputConsumers
 from headrace.runtime.inputs.envelope import RowBatch
 from headrace.runtime.inputs.frame_receiver import FrameReceiver
@@ -169,7 +170,7 @@ class TaskHost:
     def poll(self) -> None:
         """Take what has arrived, unless enough waits already."""
         if not self._resting:
-            self.inputs.poll(self.attempt.chooser)
+            self.inputs.poll(self.attempt.chooser, self._clock.monotonic_ms())
 
     @property
     def _resting(self) -> bool:
@@ -196,6 +197,11 @@ class TaskHost:
         if self._resting or self.attempt.settling or self.blocked_by is not None:
             return False
         return self.attempt.chooser.ready or self.inputs.hungry
+
+    @property
+    def wants_to_work(self) -> bool:
+        """Something waits to be processed or committed, whatever keeps it."""
+        return not self._over and (self.attempt.settling or self.attempt.chooser.ready or self.blocked_by is not None)
 
     @property
     def owes(self) -> bool:
@@ -326,7 +332,7 @@ class TaskHost:
             if not self.beginning.ready(instruction):
                 return
             yield Pause.INSTRUCTION
-            yield from self._perform(instruction)
+            yield from timed(part_of(instruction), self._perform(instruction), self.metrics, self._clock)
 
     def _perform(self, instruction: do.Instruction) -> Steps[None]:
         match instruction:
@@ -349,7 +355,7 @@ class TaskHost:
                 return
             case do.ReadChangelog(start=start, end=end):
                 if self.machine.phase is not Phase.REPLAYING:
-                    yield from self._check_changelog(start, end)
+                    yield from self._commits.check(start, end)
                 elif self.beginning.again:
                     self._start_over()  # with empty stores
                     self.machine.rebase(self.beginning.begin(self.attempt.stores()))
@@ -394,7 +400,7 @@ class TaskHost:
                 yield Pause.ACKNOWLEDGED
                 self._connections.flush_records()
             case do.AppendChanges(version=version):
-                self._append_changes(version)
+                self._commits.append_changes(version)
             case do.WriteLocal(local=local):
                 yield from self._write_local(local)
             case do.Report(inputs=needed):
@@ -408,12 +414,6 @@ class TaskHost:
             case _:
                 assert_never(instruction)
 
-    def _check_changelog(self, start: Offset | None, end: Offset) -> Steps[None]:
-        yield from self._commits.check(start, end)
-
-    def _append_changes(self, version: int) -> None:
-        self._commits.append_changes(version)
-
     def _append_commit(self) -> Steps[None]:
         self.slots.sealed(self.receiver.shards)
         self._progress.sealed(self.positions)
@@ -423,7 +423,7 @@ class TaskHost:
     def _write_local(self, local: LocalCheckpoint) -> Steps[None]:
         self.state.persist(local)
         self.publishing.committed()
-        yield from self._commits.snapshot_if_due(local)
+        yield from timed("snapshot", self._commits.snapshot_if_due(local), self.metrics, self._clock)
 
     def _found(self) -> Steps[None]:
         """Take over the state that a savepoint holds for this task; the machine commits it."""
@@ -469,6 +469,7 @@ class TaskHost:
         self.committed_ms = now
         self.catching_up.committed(self.machine.version, self.positions, self.lag)
         self.commit_took_ms = now - self._commit_began
+        committed(self.metrics, self.commit_took_ms, now)
         _log.debug(
             "committed", task=str(self.name), version=self.machine.version, took_ms=round(self.commit_took_ms, 1)
         )
