@@ -23,6 +23,9 @@ from headrace.systems.startpoint import Order
 FORMAT = 1
 """The version of all messages together. Another one is refused; unknown fields are ignored."""
 
+RESTARTS_KEPT = 100
+"""How many restarts of a container are remembered with their times."""
+
 TaskState = Literal["starting", "restoring", "running", "blocked", "finished"]
 ContainerState = Literal["waiting", "running", "lost", "hung", "failed", "finished"]
 What = Literal[
@@ -360,7 +363,8 @@ class StageStatus(Nested, frozen=True, kw_only=True):
 class ContainerStatus(Nested, frozen=True, kw_only=True):
     """A container. ``last_seen_ms`` is the time since its last message. ``warnings`` outlive its attempts.
 
-    ``restarts`` is the number of its processes in this run after the first one.
+    ``restarts`` is the number of its processes in this run after the first one, and ``restarted_ago_ms`` says how long
+    ago the latest of them began.
 
     ``failures`` is the number of attempts that have failed in a row, and ``error`` what the last one of them died of,
     until a task commits again.
@@ -378,6 +382,7 @@ class ContainerStatus(Nested, frozen=True, kw_only=True):
     warnings: list[WarningStatus] = []
     failures: int = 0
     restarts: int = 0
+    restarted_ago_ms: list[int] = []
     error: ErrorReport | None = None
 
 
