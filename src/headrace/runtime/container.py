@@ -118,6 +118,8 @@ class Container:
                 self._depot,
             )
             self.hosts.append(TaskHost(scope, ports, pressures[stage.name]))
+        metrics = {str(host.name): host.metrics for host in self.hosts}
+        self.connections.at_work.spent = lambda task, step, seconds: metrics[task].spent(step, seconds)
         self._loop = RunLoop(self.hosts, self.connections, clock)
 
     def _open_depot(self, settings: Settings) -> LiveDepot | None:

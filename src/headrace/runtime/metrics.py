@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from typing import Protocol
 
 from headrace.core.clock import Clock, WallClock
+from headrace.core.ids import SSP
 from headrace.core.log import Throttle, logger
+from headrace.core.metric_table import SECONDS
 from headrace.core.recent_warnings import RecentWarnings
 
 _log = logger(__name__)
@@ -37,6 +40,95 @@ class Counters(Protocol):
         ...
 
 
+class Histogram:
+    """How often durations fell into which bucket of ``SECONDS``, and their sum; the last bucket is for longer ones."""
+
+    __slots__ = ("buckets", "seconds")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(SECONDS) + 1)
+        self.seconds = 0.0
+
+    def observe(self, seconds: float, times: int = 1) -> None:
+        """Count a duration, which so many messages have had."""
+        self.buckets[bisect_left(SECONDS, seconds)] += times
+        self.seconds += seconds * times
+
+
+class Latency:
+    """How long messages take from their arrival until their results are sent, and until they are committed.
+
+    Messages are counted in batches. What waits for a commit takes the same memory however many there are.
+    """
+
+    _MOST = 256
+
+    def __init__(self) -> None:
+        self.sent = Histogram()
+        self.committed = Histogram()
+        self._taken: list[tuple[float, int]] = []
+        self._open: list[tuple[float, int]] = []
+
+    def took(self, arrived_ms: float, messages: int) -> None:
+        """Messages that arrived then were processed."""
+        if messages:
+            self._taken.append((arrived_ms, messages))
+
+    def flushed(self, now_ms: float) -> None:
+        """All results so far are sent."""
+        if not self._taken:
+            return
+        for arrived_ms, messages in self._taken:
+            self.sent.observe(max(0.0, now_ms - arrived_ms) / 1000, messages)
+        self._open += self._taken
+        self._taken = []
+        if len(self._open) > self._MOST:
+            # Neighbours arrived at nearly the same time: one of each two speaks for both.
+            pairs = zip(self._open[::2], self._open[1::2], strict=False)
+            odd = self._open[-1:] if len(self._open) % 2 else []
+            self._open = [(first[0], first[1] + second[1]) for first, second in pairs] + odd
+
+    def commit(self, now_ms: float) -> None:
+        """What was processed so far is committed."""
+        self.flushed(now_ms)
+        for arrived_ms, messages in self._open:
+            self.committed.observe(max(0.0, now_ms - arrived_ms) / 1000, messages)
+        self._open.clear()
+
+    def forget(self) -> None:
+        """What isn't committed will be processed again."""
+        self._taken.clear()
+        self._open.clear()
+
+
+class Shares:
+    """What a task does with its time, in seconds: it is busy, it waits although there is something to do, or idle."""
+
+    __slots__ = ("_at_ms", "_busy_ms", "busy", "idle", "waiting")
+
+    def __init__(self) -> None:
+        self.busy = self.waiting = self.idle = 0.0
+        self._at_ms: float | None = None
+        self._busy_ms = 0.0
+
+    def work(self, ms: float) -> None:
+        """The run loop has worked for the task for so long."""
+        self._busy_ms += ms
+
+    def turned(self, now_ms: float, *, wants: bool) -> None:
+        """A turn of the run loop is over; ``wants``: in it the task had something to do."""
+        if self._at_ms is not None:
+            busy = min(self._busy_ms, now_ms - self._at_ms)
+            rest = now_ms - self._at_ms - busy
+            self.busy += busy / 1000
+            if wants:
+                self.waiting += rest / 1000
+            else:
+                self.idle += rest / 1000
+        self._at_ms = now_ms
+        self._busy_ms = 0.0
+
+
 class TaskMetrics:
     """What a task has done since it started."""
 
@@ -46,10 +138,24 @@ class TaskMetrics:
         self.bytes_in = 0
         self.bytes_out = 0
         self.batches = 0
+        self.rows_of: defaultdict[SSP, int] = defaultdict(int)
+        self.bytes_of: defaultdict[SSP, int] = defaultdict(int)
+        self.rows_to: defaultdict[str, int] = defaultdict(int)
+        self.bytes_to: defaultdict[str, int] = defaultdict(int)
+        self.latency = Latency()
+        self.shares = Shares()
+        self.commits = 0
+        self.commit_parts: defaultdict[str, Histogram] = defaultdict(Histogram)
+        self.function_seconds: defaultdict[str, float] = defaultdict(float)
+        """Time in functions of the app, by step."""
         self.counters: defaultdict[str, int] = defaultdict(int)
         self.warnings = RecentWarnings(clock or WallClock(), task=task)
         self._task = task
         self._throttle = Throttle(_log)
+
+    def spent(self, step: str, seconds: float) -> None:
+        """A function of the app was called by this step, for so long."""
+        self.function_seconds[step] += seconds
 
     def count(self, name: str, by: int = 1) -> None:
         """Add to a named counter (``late``, ``skipped``, ``dead_lettered``, ...)."""

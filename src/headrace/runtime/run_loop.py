@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from headrace.core.clock import Clock
 from headrace.core.log import logger
 from headrace.runtime.connections import Connections
+from headrace.runtime.host.stopwatch import wants_to_work
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.outputs.backpressure import Backpressure
 from headrace.runtime.pauses import Pause, Steps
@@ -43,8 +44,8 @@ class RunLoop:
         worked = False
         for host in self.hosts:
             host.poll()
+        now = self._clock.monotonic_ms()
         for host in self.hosts:
-            now = self._clock.monotonic_ms()
             for _ in range(self.steps_per_turn):
                 host.collect()
                 if host.due:
@@ -52,14 +53,23 @@ class RunLoop:
                 if not host.step(now):
                     break
                 worked = True
+            began, now = now, self._clock.monotonic_ms()
+            host.metrics.shares.work(now - began)
         yield Pause.ACKNOWLEDGED
         self.connections.flush_records()
-        due_ms = self._clock.monotonic_ms() + IDLE_MS_MAX
+        now = self._clock.monotonic_ms()
+        due_ms = now + IDLE_MS_MAX
         for host in self.hosts:
-            due = yield from host.on_time(self._clock.monotonic_ms())
-            due_ms = min(due_ms, self._clock.monotonic_ms() + due)
+            host.metrics.latency.flushed(now)
+            due = yield from host.on_time(now)
+            began, now = now, self._clock.monotonic_ms()
+            host.metrics.shares.work(now - began)
+            due_ms = min(due_ms, now + due)
         yield Pause.ACKNOWLEDGED
         self.connections.flush_records()
+        now = self._clock.monotonic_ms()
+        for host in self.hosts:
+            host.metrics.shares.turned(now, wants=wants_to_work(host))
         if worked or any(host.busy for host in self.hosts):
             return 0.0
         due = max(0.0, due_ms - self._clock.monotonic_ms())  # what others did after a host said when has taken its time

@@ -62,6 +62,7 @@ class Task:
         ssp = arrival.ssp
         spec = self.specs[ssp]
         self.metrics.rows_in += rows.height
+        self.metrics.rows_of[ssp] += rows.height
         self.metrics.batches += 1
         try:
             if ssp in self.side_inputs:

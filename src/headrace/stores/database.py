@@ -218,6 +218,11 @@ class Database:
                 return
             yield key, value
 
+    def size(self) -> int:
+        """How many bytes it takes, roughly: files that are in use, and what hasn't reached them."""
+        names = ("rocksdb.estimate-live-data-size", "rocksdb.cur-size-all-mem-tables")
+        return sum(self._db.property_int_value(name) or 0 for name in names)
+
     def verify(self) -> None:
         """Read everything once. Raises ``StateCorruptError``."""
         for _ in self._entries(b""):

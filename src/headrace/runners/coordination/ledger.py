@@ -70,6 +70,8 @@ class _Container:
     heartbeat: messages.Heartbeat | None = None
     error: messages.ErrorReport | None = None
     born_ms: float = 0.0
+    restarts: int = 0
+    restarted_ms: deque[float] = field(default_factory=lambda: deque(maxlen=messages.RESTARTS_KEPT))
     failures: int = 0
     """How many of its lives in a row have failed."""
     committed: set[str] = field(default_factory=set)
@@ -144,6 +146,9 @@ class Ledger:
             if message.attempt < current.attempt:
                 raise self._fenced(message.container, f"attempt {message.attempt}")
             self._died(container, current, message.left.get(current.incarnation))
+        if current is not None:
+            container.restarts += 1
+            container.restarted_ms.append(now_ms)
         container.superseded = current.incarnation if current else None
         container.registered = message
         container.seen_ms = container.born_ms = now_ms
@@ -481,6 +486,8 @@ class Ledger:
             cpu_ms=heartbeat.cpu_ms if heartbeat else 0,
             rss_bytes=heartbeat.rss_bytes if heartbeat else 0,
             failures=container.failures,
+            restarts=container.restarts,
+            restarted_ago_ms=[max(0, round(now_ms - at)) for at in container.restarted_ms],
             error=container.error,
         )
 

@@ -1,4 +1,4 @@
-"""A small HTTP server: every request needs a token, bodies are bounded, errors are JSON.
+"""A small HTTP server: requests need a token, except those of health checks, bodies are bounded, errors are JSON.
 
 It runs inside a user's driver. So it is the standard library's server, which starts in 5 ms, installs no signal handler
 or event loop, and leaves no thread behind. One thread accepts connections, and each connection has a thread of its own;
@@ -15,8 +15,9 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -36,7 +37,17 @@ from headrace.core.log import Throttle, logger
 from headrace.runners.coordination.admission import Admission
 from headrace.runners.coordination.messages import ErrorReport, Refusal, encode
 
-Route = Callable[[bytes], bytes]
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer that isn't JSON, or has another status than 200."""
+
+    body: bytes
+    content_type: str = "application/json"
+    status: HTTPStatus = HTTPStatus.OK
+
+
+Route = Callable[[bytes], bytes | Answer]
 """Takes the body of a request and returns the JSON of its answer, or raises."""
 
 MOST_BYTES = 8 << 20
@@ -58,9 +69,13 @@ class Listener:
         *,
         most_bytes: int = MOST_BYTES,
         admission: Admission[socket.socket] | None = None,
+        public: Container[tuple[str, str]] = (),
     ) -> None:
+        """``public`` routes need no token. Whoever doesn't show one is cut off after one answer."""
         try:
-            self._server = _Server(host, port, token, routes, most_bytes, admission or Admission(MOST_CONNECTIONS))
+            self._server = _Server(
+                host, port, token, routes, most_bytes, admission or Admission(MOST_CONNECTIONS), public
+            )
         except OSError as error:
             raise InfrastructureError(
                 f"can't listen on {host}:{port}: {error}",
@@ -111,11 +126,13 @@ class _Server(socketserver.TCPServer):
         routes: Mapping[tuple[str, str], Route],
         most_bytes: int,
         admission: Admission[socket.socket],
+        public: Container[tuple[str, str]],
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.credentials = f"Bearer {token}".encode()
         self.routes = routes
         self.most_bytes = most_bytes
+        self.public = public
         self._throttle = Throttle(_log)
         self._lock = threading.Lock()
         self._admission = admission
@@ -218,9 +235,14 @@ class _Handler(BaseHTTPRequestHandler):
                 _log.error("a request failed unexpectedly", path=self.path, error=repr(error))
             self._refuse(_status_of(error), error)
         else:
-            self._send(HTTPStatus.OK, answer)
+            if isinstance(answer, bytes):
+                answer = Answer(answer)
+            self._send(answer.status, answer.body, answer.content_type)
 
     def _authorized_route(self) -> Route:
+        if "authorization" not in self.headers and (self.command, self.path) in self.server.public:
+            self.close_connection = True
+            return self.server.routes[self.command, self.path]
         given = self.headers.get("authorization", "").encode("latin-1", "replace")
         if not hmac.compare_digest(given, self.server.credentials):
             raise _Refused(
@@ -260,9 +282,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _refuse(self, status: int, error: BaseException) -> None:
         self._send(status, encode(Refusal(error=ErrorReport.of(error, with_traceback=False))))
 
-    def _send(self, status: int, answer: bytes) -> None:
+    def _send(self, status: int, answer: bytes, content_type: str = "application/json") -> None:
         self.send_response_only(status)
-        self.send_header("content-type", "application/json")
+        self.send_header("content-type", content_type)
         self.send_header("content-length", str(len(answer)))
         if self.close_connection:
             self.send_header("connection", "close")

@@ -23,6 +23,9 @@ from headrace.systems.startpoint import Order
 FORMAT = 1
 """The version of all messages together. Another one is refused; unknown fields are ignored."""
 
+RESTARTS_KEPT = 100
+"""How many restarts of a container are remembered with their times."""
+
 TaskState = Literal["starting", "restoring", "running", "blocked", "finished"]
 ContainerState = Literal["waiting", "running", "lost", "hung", "failed", "finished"]
 What = Literal[
@@ -207,6 +210,20 @@ class CutStatus(Nested, frozen=True, kw_only=True):
     state: Literal["waiting", "kept", "missed", "apart"]
 
 
+class Series(Nested, frozen=True, kw_only=True):
+    """The value of a metric for some labels. A histogram has ``buckets``: how many values are in each; it sums them.
+
+    Labels that say whose it is (app, stage and task) are left out where the place says that.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"] = "counter"
+    labels: dict[str, str] = {}
+    value: float = 0.0
+    buckets: list[int] = []
+    help: str = ""
+
+
 class TaskStatus(Nested, frozen=True, kw_only=True):
     """The status of a task. Counts start with its process; the keys of ``inputs`` are SSPs as text.
 
@@ -216,7 +233,8 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     anything else. ``idle``: no input has sent anything for its idle timeout, so the task's watermark holds no
     other task back. ``holdups``: what the task waits for. ``caught_up`` is the version of a commit at which the task
     had read what was there when it started: see module ``caught_up``. ``cut`` is set while one is ordered. ``slots``
-    are its inputs that are slots, once it has resumed. ``warnings`` are the latest ones.
+    are its inputs that are slots, once it has resumed. ``warnings`` are the latest ones. ``series`` are counters and
+    histograms: a container sends those of its process, and the coordinator shows the sum of all processes of the run.
     """
 
     name: str
@@ -244,6 +262,7 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     cut: CutStatus | None = None
     slots: dict[str, SlotStatus] = {}
     warnings: list[WarningStatus] = []
+    series: list[Series] = []
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):
@@ -344,6 +363,9 @@ class StageStatus(Nested, frozen=True, kw_only=True):
 class ContainerStatus(Nested, frozen=True, kw_only=True):
     """A container. ``last_seen_ms`` is the time since its last message. ``warnings`` outlive its attempts.
 
+    ``restarts`` is the number of its processes in this run after the first one, and ``restarted_ago_ms`` says how long
+    ago the latest of them began.
+
     ``failures`` is the number of attempts that have failed in a row, and ``error`` what the last one of them died of,
     until a task commits again.
     """
@@ -359,6 +381,8 @@ class ContainerStatus(Nested, frozen=True, kw_only=True):
     rss_bytes: int = 0
     warnings: list[WarningStatus] = []
     failures: int = 0
+    restarts: int = 0
+    restarted_ago_ms: list[int] = []
     error: ErrorReport | None = None
 
 

@@ -26,7 +26,7 @@ from headrace.runners.coordination.assignment import at_home, placed
 from headrace.runners.coordination.cuts import CutOrder, CutReport
 from headrace.runners.coordination.endpoint import ON_THIS_MACHINE, Endpoint
 from headrace.runners.coordination.ledger import Ledger
-from headrace.runners.coordination.listener import Listener
+from headrace.runners.coordination.listener import Listener, Route
 from headrace.runners.coordination.openapi import openapi
 from headrace.runners.coordination.query_broker import QueryBroker
 from headrace.runners.coordination.query_messages import Ask, Listening, Questions, TableList
@@ -42,6 +42,7 @@ from headrace.runners.coordination.startpoint_messages import (
     StartpointList,
     StartpointTarget,
 )
+from headrace.runners.coordination.watching import PUBLIC, watching_routes
 from headrace.runners.startpoints import StartpointService
 from headrace.systems.base import SlotOrders, SlotReport
 
@@ -95,7 +96,7 @@ class Coordinator:
             RecentWarnings(self._clock, app=ledger.app, container=number) for number in range(len(ledger.assignments))
         ]
         self._query_broker = QueryBroker(ledger.assignments, self._check_current, self._state_of, self._clock)
-        self._listener = Listener(endpoint.host, endpoint.port, self.token, self._routes())
+        self._listener = Listener(endpoint.host, endpoint.port, self.token, self._routes(), public=PUBLIC)
         self.url = endpoint.url(self._listener.port)
 
     def start(self) -> None:
@@ -340,7 +341,7 @@ class Coordinator:
 
     # -- for the HTTP server -----------------------------------------------------------------------
 
-    def _routes(self) -> dict[tuple[str, str], Callable[[bytes], bytes]]:
+    def _routes(self) -> dict[tuple[str, str], Route]:
         return {
             ("POST", "/register"): lambda body: messages.encode(
                 self.register(messages.decode(messages.Register, body))
@@ -363,9 +364,10 @@ class Coordinator:
             ("GET", "/status"): lambda _: messages.encode(self.status()),
             ("POST", "/outcomes"): lambda body: messages.encode(self.outcomes(messages.decode(OutcomeReport, body))),
             **self._startpoint_routes(),
+            **watching_routes(self.status, self._clock),
         }
 
-    def _startpoint_routes(self) -> dict[tuple[str, str], Callable[[bytes], bytes]]:
+    def _startpoint_routes(self) -> dict[tuple[str, str], Route]:
         """What ``docs/openapi.json`` describes."""
 
         def delete(body: bytes) -> StartpointList:

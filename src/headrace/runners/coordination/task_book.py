@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from headrace.core.ids import TaskName
-from headrace.runners.coordination.messages import StageStatus, TaskStatus
+from headrace.runners.coordination.messages import Series, StageStatus, TaskStatus
+from headrace.runners.coordination.series import summed
 from headrace.runners.coordination.stages import Rate, stage_status
 
 _UNDER_WAY = {"running", "blocked", "finished"}
@@ -19,6 +20,8 @@ class TaskBook:
     def __init__(self, stages: Mapping[str, Sequence[TaskName]]) -> None:
         self._stages = {name: tuple(tasks) for name, tasks in stages.items()}
         self._reports: dict[TaskName, TaskStatus] = {}
+        self._before: dict[TaskName, list[Series]] = {}
+        """What former processes have counted."""
         self._rates: dict[TaskName, Rate] = {}
         self._ended: set[TaskName] = set()
         self._under_way: set[TaskName] = set()
@@ -27,7 +30,9 @@ class TaskBook:
     def start(self, tasks: Iterable[TaskName]) -> None:
         """Note that these tasks start, or start again, in a new process."""
         for task in tasks:
-            self._reports[task] = TaskStatus(name=str(task), state="starting")
+            if task in self._reports:
+                self._before[task] = self._reports[task].series
+            self._reports[task] = TaskStatus(name=str(task), state="starting", series=self._before.get(task, []))
             self._rates[task] = Rate()
 
     def grant(self, generations: Mapping[TaskName, int]) -> None:
@@ -37,7 +42,8 @@ class TaskBook:
 
     def report(self, task: TaskName, status: TaskStatus, sent_ms: float) -> None:
         """Take in what a task reports; ``sent_ms`` is by its own clock."""
-        self._reports[task] = status
+        series = summed(self._before.get(task, ()), status.series)
+        self._reports[task] = msgspec.structs.replace(status, series=series)
         self._rates[task].add(sent_ms, status.rows_in)
         if status.state in _UNDER_WAY:
             self._under_way.add(task)

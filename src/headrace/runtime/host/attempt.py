@@ -167,6 +167,7 @@ class Attempt:
         monotonic_ms: float,
     ) -> None:
         """Start at these positions, and as these slots stand; ``ends`` says where the side inputs end now."""
+        self.task.metrics.latency.forget()
         self.receiver.resume(positions, self._saved)
         for slot in slots:
             if slot.shards:
@@ -187,7 +188,8 @@ class Attempt:
 
     def take(self, envelope: Envelope, now_ms: int) -> None:
         """Process an envelope that the chooser has chosen."""
-        ssp, receiver = envelope.ssp, self.receiver
+        ssp, receiver, metrics = envelope.ssp, self.receiver, self.task.metrics
+        before = metrics.rows_in
         self.task.chain.tell_time(now_ms)
         try:
             match envelope:
@@ -208,6 +210,8 @@ class Attempt:
                 f"\n  task {self.task.scope.name} reads it, and expects it to be written by stage {writers}"
             )
             raise
+        if isinstance(envelope, Frames | RowBatch):
+            metrics.latency.took(envelope.arrived_ms, metrics.rows_in - before)
         self.bootstrap.note(ssp, receiver.positions[ssp], ended=isinstance(envelope, PartitionEnd))
 
     def ready(self, instruction: do.Instruction, now_ms: int, monotonic_ms: float) -> bool:

@@ -34,6 +34,7 @@ from headrace.runtime.host.ports import Ports
 from headrace.runtime.host.savepoints import Keeper, taken_over
 from headrace.runtime.host.slots import Slots
 from headrace.runtime.host.startpoints import Startpoints
+from headrace.runtime.host.stopwatch import committed, part_of, timed
 from headrace.runtime.inputs.consumers import InputConsumers
 from headrace.runtime.inputs.envelope import RowBatch
 from headrace.runtime.inputs.frame_receiver import FrameReceiver
@@ -171,7 +172,7 @@ class TaskHost:
     def poll(self) -> None:
         """Take what has arrived, unless enough waits already."""
         if not self._resting:
-            self.inputs.poll(self.attempt.chooser)
+            self.inputs.poll(self.attempt.chooser, self._clock.monotonic_ms())
 
     @property
     def _resting(self) -> bool:
@@ -328,7 +329,7 @@ class TaskHost:
             if not self.beginning.ready(instruction):
                 return
             yield Pause.INSTRUCTION
-            yield from self._perform(instruction)
+            yield from timed(part_of(instruction), self._perform(instruction), self.metrics, self._clock)
 
     def _perform(self, instruction: do.Instruction) -> Steps[None]:
         match instruction:
@@ -425,7 +426,7 @@ class TaskHost:
     def _write_local(self, local: LocalCheckpoint) -> Steps[None]:
         self.state.persist(local)
         self.publishing.committed()
-        yield from self._commits.snapshot_if_due(local)
+        yield from timed("snapshot", self._commits.snapshot_if_due(local), self.metrics, self._clock)
 
     def _found(self) -> Steps[None]:
         """Take over the state that a savepoint holds for this task; the machine commits it."""
@@ -471,9 +472,7 @@ class TaskHost:
         self.committed_ms = now
         self.catching_up.committed(self.machine.version, self.positions, self.lag)
         self.commit_took_ms = now - self._commit_began
-        _log.debug(
-            "committed", task=str(self.name), version=self.machine.version, took_ms=round(self.commit_took_ms, 1)
-        )
+        committed(self.name, self.machine.version, self.metrics, self.commit_took_ms, now)
 
     # -- time
 

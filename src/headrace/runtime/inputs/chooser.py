@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 
 from headrace.core.ids import SSP
-from headrace.runtime.inputs.envelope import Envelope, PartitionEnd, SingleFrame
+from headrace.runtime.inputs.envelope import Envelope, Frames, PartitionEnd, RowBatch, SingleFrame
 
 
 class Chooser:
@@ -21,9 +21,13 @@ class Chooser:
         self._turns: deque[SSP] = deque(self._queues)
         self._bootstrap = dict.fromkeys(bootstrap)  # a dict, as a set has no order to rely on
         self._bytes: dict[SSP, int] = dict.fromkeys(self._queues, 0)
+        self.now_ms = 0.0
+        """When (monotonic) what is offered next has arrived."""
 
     def offer(self, envelope: Envelope) -> None:
         """Append an envelope to the queue of its partition."""
+        if isinstance(envelope, Frames | RowBatch):
+            envelope.arrived_ms = self.now_ms
         self._queues[envelope.ssp].append(envelope)
         self._bytes[envelope.ssp] += envelope.bytes
 

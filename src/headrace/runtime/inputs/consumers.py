@@ -130,8 +130,12 @@ class InputConsumers:
         """Hand nothing out from these offsets on, until another call sets other limits."""
         self._limits = dict(limits)
 
-    def poll(self, chooser: Chooser) -> None:
-        """Hand what has arrived to the chooser. Partitions that have enough waiting are left out."""
+    def poll(self, chooser: Chooser, now_ms: float = 0.0) -> None:
+        """Hand what has arrived to the chooser. Partitions that have enough waiting are left out.
+
+        ``now_ms`` is the time (monotonic).
+        """
+        chooser.now_ms = now_ms
         for name, consumer in self._consumers.items():
             ssps = self._ssps[name]
             if self._limits:

@@ -21,13 +21,17 @@ _USER = int(Kind.USER)
 
 
 class Frames(msgspec.Struct):
-    """Consecutive user frames of one partition; ``next`` is the offset after the last."""
+    """Consecutive user frames of one partition; ``next`` is the offset after the last.
+
+    ``arrived_ms``: when they were polled (monotonic).
+    """
 
     ssp: SSP
     offsets: list[Offset]
     payloads: list[bytes]
     next: Offset
     bytes: int
+    arrived_ms: float = 0.0
 
 
 class SingleFrame(msgspec.Struct):
@@ -44,7 +48,7 @@ class SingleFrame(msgspec.Struct):
 class RowBatch:
     """Rows of a row system, and the records that could not be read. ``place`` says in errors where they are from.
 
-    The last fields are those of ``Rows``.
+    The last fields are those of ``Rows``, and when they were polled (monotonic).
     """
 
     ssp: SSP
@@ -59,6 +63,7 @@ class RowBatch:
     holding: frozenset[str] = frozenset()
     offsets: npt.NDArray[np.int64] | None = None
     lost: int = 0
+    arrived_ms: float = 0.0
 
 
 class PartitionEnd(msgspec.Struct):

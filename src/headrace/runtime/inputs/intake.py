@@ -67,7 +67,9 @@ class Intake:
 
     def decode(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> list[pl.DataFrame]:
         """The rows of user frames, one table per frame; each payload is a whole frame."""
-        self._metrics.bytes_in += sum(map(len, payloads))
+        size = sum(map(len, payloads))
+        self._metrics.bytes_in += size
+        self._metrics.bytes_of[ssp] += size
         read = self._own if self._spec.role is Role.INTERMEDIATE else self._foreign
         return [read(ssp, offset, payload) for offset, payload in zip(offsets, payloads, strict=True)]
 

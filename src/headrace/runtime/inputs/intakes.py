@@ -58,6 +58,7 @@ class Intakes:
             return  # only the position moves
         accepted = self._intakes[table.ssp].accept(table.ssp, table.rows, table.offset, table.bad, table.place)
         self._metrics.bytes_in += table.bytes
+        self._metrics.bytes_of[table.ssp] += table.bytes
         offsets = table.offsets if accepted.height == table.rows.height else None
         arrival = Arrival(table.ssp, table.offset, table.next, accepted.height, shard=table.shard, each=offsets)
         self._task.rows(arrival, accepted)

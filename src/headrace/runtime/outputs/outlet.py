@@ -61,6 +61,7 @@ class Outlet:
             return
         self.written.add(stream)
         self._metrics.rows_out += rows.height
+        self._metrics.rows_to[stream] += rows.height
         if self._publisher.takes(stream):
             self._publisher.write(stream, rows)
             return
@@ -86,4 +87,5 @@ class Outlet:
         for part in rows.iter_slices(FRAME_ROWS_MAX):
             frame = encode_rows_into(io.BytesIO(encode(self._stamp(spec.stream, partition, Kind.USER))), part)
             self._metrics.bytes_out += len(frame)
+            self._metrics.bytes_to[spec.id] += len(frame)
             producer.send(spec.stream.name, partition, frame)

@@ -385,6 +385,10 @@ class TaskState:
         """How many entries all stores hold, roughly."""
         return sum(store.entries() for store in self._stores.values())
 
+    def size(self) -> int | None:
+        """How many bytes the local database takes, roughly; None if there is none."""
+        return None if self._database is None else self._database.size()
+
     def close(self) -> None:
         """Release the folder."""
         self._readable = False

@@ -32,6 +32,7 @@ from headrace.runners.coordination import messages as m
                         rows_in=4,
                         inputs={"log.x[0]": m.InputStatus(position=9, lag=1)},
                         checkpoint=m.CheckpointStatus(version=2, age_ms=3, duration_ms=0.5),
+                        series=[m.Series(name="n", labels={"a": "b"}, value=1.5, buckets=[1])],
                     )
                 ],
             ),
@@ -40,7 +41,8 @@ from headrace.runners.coordination import messages as m
             b'{"position":9,"lag":1,"watermark":null,"ended":false,"idle":false}},"outputs":{},"counters":{},'
             b'"checkpoint":{"version":2,"ageMs":3,"durationMs":0.5},"waitsFor":{},"overdueMs":0,"earlyBytes":0,'
             b'"earlyDiskBytes":0,"blockedBy":null,"holdups":[],"uptimeMs":0,"sideInputsPercent":null,'
-            b'"caughtUp":null,"cut":null,"slots":{},"warnings":[]}],'
+            b'"caughtUp":null,"cut":null,"slots":{},"warnings":[],"series":[{"name":"n","kind":"counter",'
+            b'"labels":{"a":"b"},"value":1.5,"buckets":[1],"help":""}]}],'
             b'"cpuMs":0,"rssBytes":0,"wantsShutdown":false}',
         ),
         (

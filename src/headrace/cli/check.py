@@ -1,0 +1,55 @@
+"""``headrace check``: whether an app is well, for monitoring tools."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from headrace.cli.console import print_json, print_line
+from headrace.cli.options import HOME, AsJson, Home, Metadata
+from headrace.cli.startpoint import WhichApp
+
+
+def check(
+    app: WhichApp,
+    max_lag: Annotated[
+        str | None,
+        typer.Option("--max-lag", metavar="TIME", help="How far inputs with unread messages may be behind the clock."),
+    ] = None,
+    max_checkpoint_age: Annotated[
+        str | None,
+        typer.Option("--max-checkpoint-age", metavar="TIME", help="How old the last commit of a task may be."),
+    ] = None,
+    max_restarts: Annotated[
+        str | None,
+        typer.Option("--max-restarts", metavar="N/TIME", help="How often containers may restart, such as 3/10m."),
+    ] = None,
+    home: Home = HOME,
+    metadata: Metadata = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say in one line whether an app is well.
+
+    Exits as monitoring plugins do: 0 it is well, 1 a warning, 2 critical, 3 unknown. Lag is in event time: inputs
+    without one have none.
+    """
+    from headrace.cli.status import ask
+    from headrace.core.errors import HeadraceError
+    from headrace.metadata.opening import existing_metadata
+    from headrace.runners.coordination.check import Limits, Verdict
+    from headrace.runners.coordination.check import check as judge
+
+    try:
+        limits = Limits.of(max_lag, max_checkpoint_age, max_restarts)
+        with existing_metadata(home, metadata) as store:
+            found = ask(store, app)
+        verdict, text = judge(found, limits, time.time_ns() // 1_000_000)
+    except HeadraceError as error:
+        verdict, text = Verdict.UNKNOWN, f"UNKNOWN: {app} {error.message.splitlines()[0]}"
+    if as_json:
+        print_json({"verdict": verdict.name.lower(), "text": text})
+    else:
+        print_line(text)
+    raise typer.Exit(int(verdict))

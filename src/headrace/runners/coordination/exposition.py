@@ -1,0 +1,113 @@
+"""All metrics of an app, from its status: what ``/metrics`` shows, and what other exporters send. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import get_args
+
+import msgspec
+
+from headrace.core.metric_table import BY_NAME
+from headrace.runners.coordination.messages import (
+    AppState,
+    AppStatus,
+    ContainerState,
+    ContainerStatus,
+    InputStatus,
+    Series,
+    TaskStatus,
+)
+
+_Labels = Mapping[str, str]
+_PARTITION = re.compile(r"(?P<stream>.*)\[(?P<number>\d+)\]")
+
+
+def all_series(status: AppStatus, now_ms: int) -> Iterator[Series]:
+    """Every series of the app, with all its labels. ``now_ms`` is the time of day."""
+    app = {"app": status.app}
+    for state in get_args(AppState):
+        yield _gauge("headrace_app_up", {**app, "state": state}, status.state == state)
+    yield _gauge("headrace_app_start_time_seconds", app, status.started_at / 1000)
+    yield _gauge("headrace_query_waiting", app, status.queries.waiting)
+    queries = status.queries
+    ended = {"answered": queries.answered, "timed_out": queries.timed_out, "refused": queries.refused}
+    for outcome, number in ended.items():
+        yield _counter("headrace_queries_total", {**app, "outcome": outcome}, number)
+    for container in status.containers:
+        yield from _of_container(container, {**app, "container": str(container.id)})
+    for task in status.tasks:
+        labels = {**app, "stage": task.name.rpartition("/")[0], "task": task.name}
+        yield from _of_task(task, labels, now_ms)
+    for held in status.held_up:
+        labels = {**app, "stage": held.by.rpartition("/")[0], "task": held.by}
+        yield _gauge("headrace_task_blocks_others_seconds", labels, held.for_ms / 1000)
+
+
+def _of_container(container: ContainerStatus, labels: _Labels) -> Iterator[Series]:
+    for state in get_args(ContainerState):
+        yield _gauge("headrace_container_up", {**labels, "state": state}, container.state == state)
+    yield _counter("headrace_container_restarts_total", labels, container.restarts)
+    yield _gauge("headrace_container_failures", labels, container.failures)
+    yield _counter("headrace_container_cpu_seconds_total", labels, container.cpu_ms / 1000)
+    yield _gauge("headrace_container_memory_bytes", labels, container.rss_bytes)
+    if container.last_seen_ms is not None:
+        yield _gauge("headrace_container_heartbeat_age_seconds", labels, container.last_seen_ms / 1000)
+
+
+def _of_task(task: TaskStatus, labels: _Labels, now_ms: int) -> Iterator[Series]:
+    for one in task.series:
+        yield msgspec.structs.replace(one, labels={**labels, **one.labels})
+    yield _gauge("headrace_task_generation", labels, task.generation)
+    yield _gauge("headrace_task_idle", labels, task.idle)
+    yield _gauge("headrace_task_blocked", labels, task.state == "blocked")
+    if task.watermark is not None:
+        yield _gauge("headrace_task_watermark_seconds", labels, task.watermark / 1000)
+        yield _gauge("headrace_task_watermark_behind_seconds", labels, max(0, now_ms - task.watermark) / 1000)
+    for holdup in task.holdups:
+        yield _gauge(
+            "headrace_task_held_up_seconds", {**labels, "by": holdup.what}, max(0, now_ms - holdup.since_ms) / 1000
+        )
+    if task.checkpoint is not None:
+        yield _gauge("headrace_checkpoint_version", labels, task.checkpoint.version)
+        yield _gauge("headrace_checkpoint_age_seconds", labels, task.checkpoint.age_ms / 1000)
+    yield _gauge("headrace_checkpoint_overdue_seconds", labels, task.overdue_ms / 1000)
+    in_memory = task.early_bytes - task.early_disk_bytes
+    yield _gauge("headrace_early_bytes", {**labels, "where": "memory"}, in_memory)
+    yield _gauge("headrace_early_bytes", {**labels, "where": "disk"}, task.early_disk_bytes)
+    for name, input_ in task.inputs.items():
+        yield from _of_input(input_, {**labels, **_partition(name)}, now_ms)
+    for output, state in task.outputs.items():
+        where = {**labels, "output": output}
+        yield _gauge("headrace_output_waiting_versions", where, state.waiting)
+        yield _gauge("headrace_output_waiting_bytes", where, state.waiting_bytes)
+        yield _gauge("headrace_output_failures", where, state.failures)
+
+
+def _of_input(input_: InputStatus, labels: _Labels, now_ms: int) -> Iterator[Series]:
+    if input_.lag is not None:
+        yield _gauge("headrace_input_lag_offsets", labels, input_.lag)
+    if input_.lag == 0:
+        yield _gauge("headrace_input_lag_seconds", labels, 0)
+    elif input_.watermark is not None:
+        yield _gauge("headrace_input_lag_seconds", labels, max(0, now_ms - input_.watermark) / 1000)
+
+
+def _partition(ssp: str) -> dict[str, str]:
+    matched = _PARTITION.fullmatch(ssp)
+    if matched is None:
+        return {"input": ssp, "partition": ""}
+    return {"input": matched["stream"], "partition": matched["number"]}
+
+
+def _gauge(name: str, labels: _Labels, value: float) -> Series:
+    return Series(name=name, kind="gauge", labels=dict(labels), value=float(value))
+
+
+def _counter(name: str, labels: _Labels, value: float) -> Series:
+    return Series(name=name, kind="counter", labels=dict(labels), value=float(value))
+
+
+def help_of(one: Series) -> str:
+    """What a series means; that of a user's own metric comes with it."""
+    return BY_NAME[one.name].help if one.name in BY_NAME else one.help

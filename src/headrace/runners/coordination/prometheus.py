@@ -1,0 +1,65 @@
+"""Metrics as Prometheus' text. A collector is made at each scrape, from the status of that moment: nothing is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from typing_extensions import override
+
+from headrace.core.metric_table import SECONDS
+from headrace.runners.coordination.exposition import help_of
+from headrace.runners.coordination.messages import Series
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_BOUNDS = (*map(str, SECONDS), "+Inf")
+
+
+def render(series: Iterable[Series]) -> bytes:
+    """All series as text, grouped by metric."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Snapshot(series))
+    return generate_latest(registry)
+
+
+class _Snapshot(Collector):
+    def __init__(self, series: Iterable[Series]) -> None:
+        self._series = series
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, list[Series]] = {}
+        for one in self._series:
+            families.setdefault(one.name, []).append(one)
+        for found in families.values():
+            yield _family(found)
+
+
+def _family(found: list[Series]) -> Metric:
+    first = found[0]
+    labels = sorted({label for one in found for label in one.labels})
+    match first.kind:
+        case "counter":
+            counter = CounterMetricFamily(first.name, help_of(first), labels=labels)
+            for one in found:
+                counter.add_metric(_values(one, labels), one.value)
+            return counter
+        case "gauge":
+            gauge = GaugeMetricFamily(first.name, help_of(first), labels=labels)
+            for one in found:
+                gauge.add_metric(_values(one, labels), one.value)
+            return gauge
+        case "histogram":
+            histogram = HistogramMetricFamily(first.name, help_of(first), labels=labels)
+            for one in found:
+                totals = list(zip(_BOUNDS, accumulate(one.buckets), strict=True))
+                histogram.add_metric(_values(one, labels), totals, one.value)
+            return histogram
+
+
+def _values(one: Series, labels: list[str]) -> list[str]:
+    return [one.labels.get(label, "") for label in labels]

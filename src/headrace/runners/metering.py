@@ -1,0 +1,56 @@
+"""What a task has counted, as series for its status. On the run-loop thread, a few times a second."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.core.metric_table import OF_COUNTERS
+from headrace.runners.coordination.messages import Series
+from headrace.runtime.host.task_host import TaskHost
+from headrace.runtime.metrics import Histogram, TaskMetrics
+
+
+def series_of(host: TaskHost) -> list[Series]:
+    """The counters, histograms and some gauges of a task, since its process began."""
+    found = list(counted(host.metrics))
+    if (size := host.state.size()) is not None:
+        found.append(Series(name="headrace_state_bytes", kind="gauge", value=size))
+    for step, keys in host.task.chain.sizes().items():
+        found.append(Series(name="headrace_state_keys", kind="gauge", labels={"step": step}, value=keys))
+    return found
+
+
+def counted(metrics: TaskMetrics) -> Iterator[Series]:
+    """What is in the metrics of a task."""
+    yield Series(name="headrace_task_messages_in_total", value=metrics.rows_in)
+    yield Series(name="headrace_task_messages_out_total", value=metrics.rows_out)
+    yield Series(name="headrace_task_bytes_in_total", value=metrics.bytes_in)
+    yield Series(name="headrace_task_bytes_out_total", value=metrics.bytes_out)
+    yield Series(name="headrace_checkpoints_total", value=metrics.commits)
+    for inputs, name in ((metrics.rows_of, "messages"), (metrics.bytes_of, "bytes")):
+        for ssp, number in inputs.items():
+            where = {"input": str(ssp.stream), "partition": str(ssp.partition)}
+            yield Series(name=f"headrace_input_{name}_total", labels=where, value=number)
+    for outputs, name in ((metrics.rows_to, "messages"), (metrics.bytes_to, "bytes")):
+        for output, number in outputs.items():
+            yield Series(name=f"headrace_output_{name}_total", labels={"output": output}, value=number)
+    shares = metrics.shares
+    for state, seconds in (("busy", shares.busy), ("waiting", shares.waiting), ("idle", shares.idle)):
+        yield Series(name="headrace_task_time_seconds_total", labels={"state": state}, value=seconds)
+    for step, seconds in metrics.function_seconds.items():
+        yield Series(name="headrace_function_seconds_total", labels={"step": step}, value=seconds)
+    for part, histogram in metrics.commit_parts.items():
+        yield _histogram("headrace_checkpoint_duration_seconds", {"part": part}, histogram)
+    yield _histogram("headrace_latency_seconds", {"until": "sent"}, metrics.latency.sent)
+    yield _histogram("headrace_latency_seconds", {"until": "committed"}, metrics.latency.committed)
+    for counter, name in OF_COUNTERS.items():
+        yield Series(name=name, value=metrics.counters.get(counter, 0))
+    yield Series(name="headrace_warnings_total", value=metrics.warnings.total)
+    yield Series(name="headrace_call_seconds_total", value=metrics.counters.get("call_ms", 0) / 1000)
+    in_flight = metrics.counters.get("calls_in_flight", 0)
+    yield Series(name="headrace_calls_in_flight", kind="gauge", value=in_flight)
+
+
+def _histogram(name: str, labels: dict[str, str], histogram: Histogram) -> Series:
+    buckets = list(histogram.buckets)
+    return Series(name=name, kind="histogram", labels=labels, value=histogram.seconds, buckets=buckets)

@@ -1,0 +1,58 @@
+"""``headrace check`` and ``/metrics`` on an app that runs."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from urllib.parse import urlsplit
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from running_shop import Shop
+
+from headrace.cli.main import main
+from headrace.core.metric_table import BY_NAME
+from running_apps import find
+
+
+def scrape(shop):
+    address = find(shop.home, "shop")
+    parts = urlsplit(address.url)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=10)
+    connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {address.token}"})
+    text = connection.getresponse().read().decode()
+    connection.close()
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found[sample.name] = found.get(sample.name, 0.0) + sample.value
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        assert BY_NAME[name].kind == family.type
+    return found
+
+
+def test_an_app_that_runs_shows_its_metrics_and_is_well(tmp_path, capsys):
+    shop = Shop(tmp_path / "home")
+    try:
+        shop.price(apple="1.00", pear="2.00")
+        with shop.running():
+            shop.until_committed("prices", 2)
+            shop.until(lambda: scrape(shop).get("headrace_checkpoints_total", 0) > 0)
+            found = scrape(shop)
+            assert found["headrace_task_messages_in_total"] >= 2
+            assert found["headrace_input_messages_total"] == found["headrace_task_messages_in_total"]
+            assert found["headrace_latency_seconds_count"] > 0
+            assert found["headrace_checkpoint_duration_seconds_count"] > 0
+            assert found["headrace_task_time_seconds_total"] > 0
+            assert found["headrace_state_bytes"] > 0
+            assert main(["check", "shop", "--home", str(shop.home), "--max-checkpoint-age", "1h", "--json"]) == 0
+            assert json.loads(capsys.readouterr().out) == {"verdict": "ok", "text": "OK: shop is well"}
+            assert main(["check", "shop", "--home", str(shop.home), "--max-checkpoint-age", "0s"]) in (0, 2)
+    finally:
+        shop.close()
+
+
+@pytest.mark.parametrize("option", ["--max-lag", "--max-checkpoint-age", "--max-restarts"])
+def test_an_option_that_makes_no_sense_is_unknown(tmp_path, capsys, option):
+    assert main(["check", "shop", "--home", str(tmp_path), option, "soon"]) == 3
+    assert option in capsys.readouterr().out
