@@ -27,6 +27,12 @@ class SqliteClient(SqlClient):
     """A client of one SQLite table, with separate connections for transactions and for lookups."""
 
     def __init__(self, path: Path, table: str, key: tuple[str, ...]) -> None:
+        schema, _, self._table = table.rpartition(".")
+        if schema.lower() not in ("", "main"):
+            raise DeclarationError(
+                f"SQLite {path}, table {table}: an SQLite file has no schema {schema!r}",
+                hint=f'write "{self._table}"; its tables have no schema, or are in "main"',
+            )
         self._path = path
         self._sql = Statements(table, key, "?")
         self._open: sqlite3.Connection | None = None
@@ -35,7 +41,7 @@ class SqliteClient(SqlClient):
     @override
     def columns(self) -> list[str] | None:
         with self._transaction() as connection:
-            found = connection.execute("SELECT name FROM pragma_table_info(?)", [self._sql.table]).fetchall()
+            found = connection.execute("SELECT name FROM pragma_table_info(?, 'main')", [self._table]).fetchall()
         return [name for (name,) in found] or None
 
     @override

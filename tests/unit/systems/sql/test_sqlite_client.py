@@ -175,3 +175,25 @@ def test_options() -> None:
         open_sql("s", {"url": "sqlite:///a.db"})
     with pytest.raises(DeclarationError, match=r"unknown options \['tabel'\]"):
         open_sql("s", {"url": "sqlite:///a.db", "table": "t", "tabel": "t"})
+
+
+@pytest.mark.parametrize("table", ["main.results", "MAIN.results"])
+def test_a_table_may_be_named_with_its_schema(path: Path, opened: list[Target], table: str) -> None:
+    sink = system(path, "member", table=table)
+    for _ in range(2):  # the second time it is there
+        sink.admin().create("out", 1, COUNTS)
+        opened.append(target := sink.target("out"))
+        target.publish(WRITER, len(opened), [counts(ann=len(opened))])
+    assert select(path, "SELECT member, n FROM results") == [("ann", 2)]
+    sink.admin().create("out", 1, COUNTS)
+    with pytest.raises(DeclarationError, match="euros"):
+        sink.admin().create("out", 1, {"member": pl.String(), "euros": pl.Int64()})
+
+
+@pytest.mark.parametrize("table", ["temp.results", "reports.results", "main.x.results"])
+def test_a_schema_that_no_file_has_is_refused(path: Path, table: str) -> None:
+    with pytest.raises(DeclarationError, match=r"an SQLite file has no schema '\w+(\.x)?'") as caught:
+        system(path, table=table).admin().create("out", 1, COUNTS)
+    assert caught.value.hint is not None
+    assert '"results"' in caught.value.hint
+    assert not path.exists()
