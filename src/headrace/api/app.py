@@ -136,7 +136,8 @@ class Declarations:
         name
             Its id in the app, and its name in the system unless ``physical`` says another.
         schema
-            Its columns: a dict of Polars types, or a dataclass. By default the bytes ``key`` and ``value``.
+            Its columns: a dict of types (of Polars, Python, PyArrow or Spark), a dataclass, a model of Pydantic (whose
+            rows are dicts), or a schema of PyArrow or Spark. By default the bytes ``key`` and ``value``.
         event_time
             The column that says when a message happened: ``pl.Datetime`` (best with milliseconds), or milliseconds
             since the epoch as ``pl.Int64``. A stream of dates is read by declaring ``pl.Datetime("ms")``: each is then

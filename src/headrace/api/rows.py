@@ -7,7 +7,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import is_dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import polars as pl
 
@@ -15,8 +15,18 @@ from headrace.core.calling import is_async
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
 
-SchemaLike = Schema | type | typing.Mapping[str, Any]
-"""What the API accepts as a schema: a dict of column names to Polars types, a dataclass, or a ``Schema``."""
+
+class ForeignSchema(Protocol):
+    """A schema of PyArrow or Spark."""
+
+    @property
+    def names(self) -> Any:
+        """The names of its columns."""
+        ...
+
+
+SchemaLike = Schema | type | typing.Mapping[str, Any] | ForeignSchema
+"""What the API accepts as a schema: a dict of columns and their types, a class with fields, or a schema."""
 
 
 ROW, BATCH = ("a row",), ("a batch",)

@@ -8,12 +8,13 @@ import typing
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import polars as pl
 
 from headrace.core.errors import DeclarationError
 from headrace.serdes.dtypes import instantiate
+from headrace.serdes.foreign_schemas import model_fields, type_of
 
 _DTYPE_OF_PYTHON: Mapping[Any, pl.DataType] = {
     str: pl.String(),
@@ -30,13 +31,15 @@ _ALLOWED_HINTS = "use str, int, float, bool, bytes, datetime, date, list[...], O
 
 
 def dtype_of(column: object, declared: object) -> pl.DataType:
-    """Return the type that a dict schema declares for a column, as a class or an instance.
+    """Return the type that a dict schema declares for a column: one of Polars, Python, PyArrow or Spark.
 
     Raises ``DeclarationError`` for a type that a stream can't hold.
     """
     if not isinstance(column, str) or not column:
         raise DeclarationError(f"{column!r} is not a column name", hint="use a string that isn't empty")
-    dtype = instantiate(declared, column)
+    dtype = type_of(declared, column)
+    if dtype is None:
+        dtype = _of_hint(declared, column, ()) if _is_hint(declared) else instantiate(declared, column)
     if not _holds_refused(dtype):
         return dtype
     raise DeclarationError(
@@ -44,8 +47,8 @@ def dtype_of(column: object, declared: object) -> pl.DataType:
     )
 
 
-def columns_of_dataclass(record: type) -> dict[str, pl.DataType]:
-    """Return the columns of a dataclass: the fields that its constructor takes."""
+def columns_of_class(record: type) -> dict[str, pl.DataType]:
+    """Return the columns of a dataclass, which are the fields that its constructor takes, or of a model of Pydantic."""
     return _columns(record, record.__name__, ())
 
 
@@ -91,11 +94,10 @@ def _columns(record: type, where: str, outer: tuple[type, ...]) -> dict[str, pl.
             f"{where}: a type hint can't be resolved: {error}",
             hint="define or import the type at the top level of the dataclass's module",
         ) from error
-    columns = {
-        field.name: _of_hint(hints[field.name], f"{where}.{field.name}", (*outer, record))
-        for field in dataclasses.fields(record)
-        if field.init
-    }
+    names = model_fields(record)
+    if names is None:
+        names = [field.name for field in dataclasses.fields(record) if field.init]
+    columns = {name: _of_hint(hints[name], f"{where}.{name}", (*outer, record)) for name in names}
     if not columns:
         raise DeclarationError(f"{where} has no fields", hint="a schema needs at least one column")
     return columns
@@ -108,9 +110,20 @@ def _of_hint(hint: Any, where: str, outer: tuple[type, ...]) -> pl.DataType:
         return simple
     if typing.get_origin(hint) is list:
         return pl.List(_of_hint(typing.get_args(hint)[0], where, outer))
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+    if is_record(hint):
         return pl.Struct(_columns(hint, where, outer))
     raise DeclarationError(f"column {where}: {hint!r} is not a type that a column can have", hint=_ALLOWED_HINTS)
+
+
+def is_record(declared: object) -> TypeGuard[type]:
+    """Whether it is a class whose fields can be columns: a dataclass, or a model of Pydantic."""
+    return isinstance(declared, type) and (dataclasses.is_dataclass(declared) or model_fields(declared) is not None)
+
+
+def _is_hint(declared: object) -> bool:
+    """Whether it is written as an annotation, and not as a Polars type."""
+    simple = isinstance(declared, type) and declared in _DTYPE_OF_PYTHON
+    return simple or is_record(declared) or typing.get_origin(declared) is not None
 
 
 def _without_none(hint: Any) -> Any:

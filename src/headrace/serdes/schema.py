@@ -22,7 +22,8 @@ from typing_extensions import override
 from headrace.core.errors import DataError, DeclarationError
 from headrace.serdes.calendar import beyond, holds_times, why_beyond
 from headrace.serdes.casting import cast_column
-from headrace.serdes.declared import columns_of_dataclass, dtype_of, record_builder
+from headrace.serdes.declared import columns_of_class, dtype_of, is_record, record_builder
+from headrace.serdes.foreign_schemas import columns_of_schema
 
 BYTES_COLUMNS: Mapping[str, pl.DataType] = {"key": pl.Binary(), "value": pl.Binary()}
 """The columns of a stream that is declared without a schema."""
@@ -108,9 +109,11 @@ class Schema:
 
     @classmethod
     def of(cls, declared: object = None) -> Schema:
-        """Return the schema of a dict of types, a dataclass, a ``Schema``, or None (bytes: ``key``, ``value``).
+        """Return the schema of what declares columns.
 
-        Raises ``DeclarationError`` naming the first column whose type a stream can't hold.
+        That is a dict of types (Polars', Python's, PyArrow's or Spark's), a dataclass, a model of Pydantic, a schema of
+        PyArrow or Spark, a ``Schema``, or None for bytes (``key``, ``value``). Raises ``DeclarationError`` naming the
+        first column whose type a stream can't hold.
         """
         if declared is None:
             return cls(BYTES_COLUMNS)
@@ -120,11 +123,14 @@ class Schema:
             if not declared:
                 raise DeclarationError("a schema needs at least one column")
             return cls({name: dtype_of(name, dtype) for name, dtype in declared.items()})
-        if isinstance(declared, type) and dataclasses.is_dataclass(declared):
-            return cls(columns_of_dataclass(declared), declared)
+        if is_record(declared):
+            return cls(columns_of_class(declared), declared if dataclasses.is_dataclass(declared) else None)
+        if (columns := columns_of_schema(declared)) is not None:
+            return cls.of(columns)
         raise DeclarationError(
             f"{declared!r} is not a schema",
-            hint='use a dict like {"member": pl.String, "ts": pl.Int64}, a dataclass, or nothing for bytes',
+            hint='use a dict like {"member": pl.String, "ts": pl.Int64}, a dataclass, a model of Pydantic, '
+            "a schema of PyArrow or Spark, or nothing for bytes",
         )
 
     @override

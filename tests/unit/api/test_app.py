@@ -85,7 +85,7 @@ WRONG: list[tuple[Step, str]] = [
     (lambda a, v: a.input("views"), "the id 'views' is already that of an input at "),
     (lambda a, v: a.input("v", physical="views"), "the stream log.views is already declared as 'views'"),
     (lambda a, v: a.input("a/b"), "id 'a/b' is not a usable id"),
-    (lambda a, v: a.input("i", {"x": int}), "column 'x'"),
+    (lambda a, v: a.input("i", {"x": complex}), "column 'x'"),
     (lambda a, v: a.input("i", TIMED, event_time="ts"), "there is no column 'ts'"),
     (lambda a, v: a.input("i", {"t": pl.Int32}, event_time="t"), "the event time column 't' is Int32"),
     (lambda a, v: a.input("i", TIMED, event_time="t", lateness="-5s"), "lateness: '-5s' is below 0 ms"),

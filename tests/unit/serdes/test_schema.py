@@ -99,7 +99,8 @@ def test_no_schema_is_bytes_and_a_schema_is_itself() -> None:
         ({}, "at least one column"),
         ("ts:int", "is not a schema"),
         (int, "is not a schema"),
-        ({"a": int}, "column 'a'"),
+        ({"a": object}, "column 'a'"),
+        ({"a": [pl.Int64]}, "column 'a'"),
     ],
 )
 def test_what_is_no_schema_is_refused(declared: object, message: str) -> None:
