@@ -34,6 +34,7 @@ from headrace.cli.startpoint import address, delete, list_startpoints, set_
 from headrace.cli.status import status
 from headrace.cli.stream.manage import add_column, create, describe, list_, seal, trim
 from headrace.cli.stream.read import read
+from headrace.cli.stream.repair import repair, verify
 from headrace.cli.stream.write import write
 from headrace.cli.table.get import get
 from headrace.cli.table.list import list_tables
@@ -54,7 +55,7 @@ checkpoints = typer.Typer(no_args_is_help=True, help="Look at what tasks have co
 startpoints = typer.Typer(no_args_is_help=True, help="Move where an app reads its inputs from.")
 tables = typer.Typer(no_args_is_help=True, help="Read the tables of a running app.")
 savepoints = typer.Typer(no_args_is_help=True, help="Take, restore and move copies of an app and its state.")
-streams = typer.Typer(no_args_is_help=True, help="Create, write, read and seal streams.")
+streams = typer.Typer(no_args_is_help=True, help="Create, write, read, check and end streams.")
 
 
 def version(as_json: AsJson = False) -> None:
@@ -118,6 +119,8 @@ for verb, name in (
     (read, "read"),
     (seal, "seal"),
     (trim, "trim"),
+    (verify, "verify"),
+    (repair, "repair"),
 ):
     streams.command(name)(verb)
 app.add_typer(streams, name="stream")

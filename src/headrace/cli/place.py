@@ -54,6 +54,14 @@ class Place:
             raise UsageError(f"{self.stream} has no partition {partition}, only 0 to {info.partitions - 1}")
         return info
 
+    def log_folder(self) -> Path:
+        """The folder of the log that has the stream. Raises ``UsageError`` if it isn't in a log of files."""
+        if self.spec.kind != LOG:
+            raise UsageError(
+                f"{self.stream} isn't in a log of files, but in {self.spec.kind}", hint="ask the tools of that system"
+            )
+        return Path(self.spec.options["root"])
+
     def size(self, offsets: int) -> int | None:
         """How many bytes so many offsets are; None where they count frames."""
         return offsets if offsets_are_bytes(self.spec) else None

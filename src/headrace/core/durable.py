@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,6 +35,15 @@ def write_file(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def copy_into(path: Path, chunks: Iterable[bytes]) -> None:
+    """Write a file from parts, complete and durable when this returns."""
+    with path.open("wb") as file:
+        file.writelines(chunks)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

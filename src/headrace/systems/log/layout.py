@@ -50,6 +50,7 @@ FORMAT_VERSION = 1
 MAX_PARTITIONS = 100_000
 MAX_ADDITIONS = 9999
 _POSITION = struct.Struct(">Q")
+_RESEAL = "the file was damaged; its contents are also in the partitions: headrace stream repair writes it again"
 T = TypeVar("T")
 
 
@@ -213,10 +214,18 @@ class StreamFolder:
     def read_seal(self) -> Seal | None:
         """Read the seal; None if the stream hasn't ended."""
         try:
-            ends = _read_json(self.seal)["ends"]
-        except FileNotFoundError:
-            return None
-        return Seal(None if ends is None else tuple(ends))
+            found = _read_shape(self.seal, lambda data: Seal(data["ends"] and tuple(map(int, data["ends"]))))
+        except DataError as error:
+            raise CorruptLogError(error.message, hint=_RESEAL) from error
+        if found is not None and found.ends is not None:
+            self._require_ends_of_all(len(found.ends))
+        return found
+
+    def _require_ends_of_all(self, ends: int) -> None:
+        """Check that there is an end for each partition: a reader of one without an end would wait forever."""
+        partitions = self.require_info().partitions
+        if ends != partitions:
+            raise CorruptLogError(f"{self.seal}: {ends} ends for {partitions} partitions", hint=_RESEAL)
 
     def write_seal(self, seal: Seal) -> None:
         """Write the seal: from now on the stream has ended."""

@@ -85,29 +85,45 @@ class PartitionFile:
         """
         want = max(max_bytes, segment.HEADER_SIZE)
         while True:
-            result = segment.scan(self._bytes(position, min(want, size - position)), position, self.seed)
+            result = segment.scan(self.bytes_at(position, min(want, size - position)), position, self.seed)
             if result.payloads or result.stop in (ScanEnd.END, ScanEnd.SEALED):
                 return result
             if result.stop is ScanEnd.INCOMPLETE and position + result.need <= size:
                 want = max(want, result.need)
                 continue
-            skip = self._diagnose(position, size)
+            skip = self._skippable(position, size)
             if skip == 0:
                 return result
             self.torn_bytes += skip
             _log.info("skipped what an unfinished append left", partition=self.what, offset=position, bytes=skip)
             position += skip
 
-    def _diagnose(self, position: Offset, size: int) -> int:
-        """Return how many torn bytes to skip; 0 means to wait for more bytes."""
-        head = self._bytes(position, min(segment.HEADER_SIZE, size - position))
+    def diagnose(self, position: Offset, size: int) -> segment.Diagnosis:
+        """Say why no complete, valid record begins at ``position``, in a file of ``size`` bytes."""
+        head = self.bytes_at(position, min(segment.HEADER_SIZE, size - position))
         claimed = min(segment.claimed_size(head, self.seed), size - position)
-        diagnosis = segment.diagnose(self._bytes(position, claimed), self.seed)
+        return segment.diagnose(self.bytes_at(position, claimed), self.seed)
+
+    def next_record(self, start: Offset, size: int) -> Offset:
+        """Return where the first complete, valid record, or a seal, begins at or after ``start``; ``size`` if none."""
+        while (found := self._find(start, size)) is not None:
+            if found.kind == segment.SEAL or (
+                found.end <= size
+                and segment.scan(self.bytes_at(found.at, found.end - found.at), found.at, self.seed).payloads
+            ):
+                return found.at
+            start = found.at + 1
+        return size
+
+    def _skippable(self, position: Offset, size: int) -> int:
+        """Return how many torn bytes to skip; 0 means to wait for more bytes."""
+        diagnosis = self.diagnose(position, size)
         if diagnosis.state is TailState.CORRUPT:
             raise CorruptLogError(
                 f"{self.what}, offset {position}: {diagnosis.reason} ({self.path})",
-                hint="the file was damaged, or the stream was replaced by another of its name, "
-                "or this isn't the offset of a record: put the file back as it was",
+                hint="the file was damaged, or lost in a power cut what wasn't on the disk yet, or was replaced, "
+                "or this isn't the offset of a record: put the file back as it was, or find out what is left: "
+                f"headrace stream verify {self.what.partition('[')[0]}",
             )
         return diagnosis.skip if diagnosis.state is TailState.TORN else 0
 
@@ -122,7 +138,7 @@ class PartitionFile:
             if not result.payloads:
                 return
             first = result.offsets[0]
-            headers = self._bytes(first, result.offsets[-1] + segment.HEADER_SIZE - first)
+            headers = self.bytes_at(first, result.offsets[-1] + segment.HEADER_SIZE - first)
             for offset in result.offsets:
                 at = offset - first
                 yield Appended(offset, segment.time_of(headers, at), segment.check_of(headers, at))
@@ -136,7 +152,7 @@ class PartitionFile:
         """
         latest, at, last = 0, start, start
         while at < stop:
-            chunk = self._bytes(at, min(_SEARCH_BYTES, stop - at))
+            chunk = self.bytes_at(at, min(_SEARCH_BYTES, stop - at))
             time_ms, last_at, after = segment.latest_time(chunk, self.seed)
             if not after or at + after > stop:
                 # Something here is torn: perhaps the last record that looked whole, and claims to end here.
@@ -150,7 +166,7 @@ class PartitionFile:
 
         If another record follows that one, its body isn't read.
         """
-        head = self._bytes(start, segment.HEADER_SIZE)
+        head = self.bytes_at(start, segment.HEADER_SIZE)
         found = segment.header_at(head, 0, self.seed)
         if found is not None and found.kind == segment.RECORD:
             end = start + found.end
@@ -160,15 +176,15 @@ class PartitionFile:
 
     def check_at(self, offset: Offset) -> int | None:
         """Return the check of the header at ``offset``; None if none begins there."""
-        head = self._bytes(offset, segment.HEADER_SIZE)
+        head = self.bytes_at(offset, segment.HEADER_SIZE)
         return None if segment.header_at(head, 0, self.seed) is None else segment.check_of(head, 0)
 
     def begins_record(self, position: Offset) -> bool:
         """Whether a record, or the remains of a torn append, begins at ``position``: a reader may be at either."""
-        head = self._bytes(position, segment.HEADER_SIZE)
+        head = self.bytes_at(position, segment.HEADER_SIZE)
         if segment.header_at(head, 0, self.seed) is not None:
             return True
-        claimed = self._bytes(position, segment.claimed_size(head, self.seed))
+        claimed = self.bytes_at(position, segment.claimed_size(head, self.seed))
         return segment.diagnose(claimed, self.seed).state is TailState.TORN
 
     def end(self) -> tuple[Offset, bool]:
@@ -182,7 +198,7 @@ class PartitionFile:
         while stop > segment.FILE_HEADER_SIZE:
             start = max(segment.FILE_HEADER_SIZE, stop - width)
             # A header may straddle two of these reads.
-            data = self._bytes(start, min(size, stop + segment.HEADER_SIZE - 1) - start)
+            data = self.bytes_at(start, min(size, stop + segment.HEADER_SIZE - 1) - start)
             found = segment.find_last_header(data, self.seed)
             if found is not None:
                 if found.kind == segment.SEAL:
@@ -194,18 +210,23 @@ class PartitionFile:
 
     def find_seal(self, start: Offset) -> Offset | None:
         """Return the offset of the first seal at or after ``start``, which need not be a record boundary."""
-        size = self.size()
+        found = self._find(start, self.size(), segment.SEAL)
+        return None if found is None else found.at
+
+    def _find(self, start: Offset, size: int, kind: int | None = None) -> segment.FoundHeader | None:
+        """Return the first valid header at or after ``start``, with its offsets in the partition."""
         while start < size:
-            data = self._bytes(start, min(_SEARCH_BYTES * 16, size - start))
-            found = segment.find_header(data, 0, len(data), self.seed, kind=segment.SEAL)
+            data = self.bytes_at(start, min(_SEARCH_BYTES * 16, size - start))
+            found = segment.find_header(data, 0, len(data), self.seed, kind)
             if found is not None:
-                return start + found.at
+                return segment.FoundHeader(start + found.at, found.kind, start + found.end)
             if start + len(data) >= size:
                 return None
             start += len(data) - segment.HEADER_SIZE + 1
         return None
 
-    def _bytes(self, position: Offset, length: int) -> bytes:
+    def bytes_at(self, position: Offset, length: int) -> bytes:
+        """Return the bytes from ``position`` on: fewer than ``length`` only at the end of the file."""
         if length <= 0:
             return b""
         data = os.pread(self.fd, length, position)

@@ -114,6 +114,12 @@ def seal_record(seed: int, time_ms: int) -> bytes:
     return checked + _CHECK.pack(_extend(seed, checked))
 
 
+def header_beyond(size: int, seed: int) -> bytes:
+    """Return how an append begins that was torn after ``size`` bytes, at most that many: a header that claims more."""
+    checked = _CHECKED_PART.pack(MARK, RECORD, max(size - HEADER_SIZE, 0) + 1, 0, 0)
+    return (checked + _CHECK.pack(_extend(seed, checked)))[:size]
+
+
 # -- the fast path: all records are valid ----------------------------------------------------------------
 
 
