@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import batch_apps
@@ -12,6 +14,9 @@ from pyspark.sql import SparkSession
 
 import headrace as hr
 from headrace.core.errors import DataError, HeadraceError, PlanError, UsageError
+from headrace.systems.log.inspection import Gap, GapKind, inspect_stream, repair_stream
+from headrace.systems.log.partition import PartitionFile
+from headrace.systems.log.segment import FILE_HEADER_SIZE
 
 ORDERS = {"id": pl.Int64(), "euros": pl.Float64(), "ts": pl.Int64()}
 
@@ -130,3 +135,16 @@ def test_an_error_in_a_worker_is_the_users_to_read(tmp_path: Path, spark_context
     with pytest.raises(DataError, match="column 'euros' should be Float64, found 'many'") as raised:
         app.run(batch=True, progress=False)
     assert raised.value.hint == 'fix the input, or set on_error="skip" or "dead_letter" to set such rows aside'
+
+
+def test_a_batch_misses_committed_rows_that_are_gone(tmp_path: Path, spark_context: SparkContext) -> None:
+    write_orders(tmp_path, range(100), seal=True)
+    sums(tmp_path).run(local=True, progress=False)
+    found = inspect_stream(tmp_path / "streams", "totals")
+    with closing(PartitionFile(tmp_path / "streams/totals/p00000.log", "totals")) as file:
+        first = Gap(FILE_HEADER_SIZE, file.next_record(FILE_HEADER_SIZE + 1, file.size()), GapKind.DAMAGED)
+    repair_stream(tmp_path / "streams", replace(found, partitions=(replace(found.partitions[0], gaps=(first,)),)))
+    app = hr.App("reading", home=tmp_path)
+    app.input("totals", {"id": pl.Int64(), "euros": pl.Float64()}).send_to(app.output("again"))
+    with pytest.raises(HeadraceError, match="frames are missing"):
+        app.run(batch=True, until="now", progress=False)

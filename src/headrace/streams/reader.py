@@ -190,7 +190,9 @@ class StreamReader:
     def _beginning(self, start: str) -> dict[SSP, ReaderPosition]:
         extents = self._system.admin().extents(self.stream.name)
         return {
-            SSP(self.stream, number): ReaderPosition(offset=extent.oldest if start == "oldest" else extent.upcoming)
+            SSP(self.stream, number): ReaderPosition(offset=extent.oldest, whole=not extent.trimmed)
+            if start == "oldest"
+            else ReaderPosition(offset=extent.upcoming)
             for number, extent in enumerate(extents)
         }
 

@@ -53,7 +53,7 @@ class Reading:
         ended = False
         with closing(self._consumer(spec)) as consumer:
             consumer.register(ssp, Edge.OLDEST)
-            source = CommittedSource(ssp, consumer.position(ssp), None)
+            source = CommittedSource(ssp, consumer.position(ssp), None, whole=self._is_whole(spec, ssp))
             for polled in self._polled(consumer, ssp):
                 match polled:
                     case Rows(frame=frame, offset=offset, bad=bad, place=place):
@@ -100,6 +100,12 @@ class Reading:
         said = self._read[ssp]
         idle = watermark == NEVER and self._specs[ssp].idle_timeout_ms is not None and not said.progress.ended
         return msgspec.structs.replace(said, progress=Progress(watermark, idle, said.progress.ended))
+
+    def _is_whole(self, spec: StreamSpec, ssp: SSP) -> bool:
+        """Whether a reader that has begun at the oldest frame begins at the first that there ever was."""
+        if keeps_rows(spec.system):
+            return False
+        return not self._connections.admin(spec.system).extents(ssp.stream.name)[ssp.partition].trimmed
 
     def _consumer(self, spec: StreamSpec) -> Consumer:
         columns = None if spec.schema is None else spec.schema.columns

@@ -28,10 +28,13 @@ class Released:
 class CommittedSource:
     """One source partition of a record system."""
 
-    def __init__(self, ssp: SSP, start: Offset, saved: SourceEntry | None) -> None:
-        """Start reading at ``start``, the offset of the saved position if there is one."""
+    def __init__(self, ssp: SSP, start: Offset, saved: SourceEntry | None, *, whole: bool = False) -> None:
+        """Start reading at ``start``, the offset of the saved position if there is one.
+
+        ``whole``: without a saved position, nothing was ever before ``start``.
+        """
         self._ssp = ssp
-        position = ReaderPosition(offset=start)
+        position = ReaderPosition(offset=start, whole=whole)
         if saved is not None:
             position = ReaderPosition(
                 offset=start, whole=saved.whole, covered=saved.covered, plain_before=saved.plain_before
