@@ -1,9 +1,9 @@
 """What a log partition holds, byte for byte, and how to make readers pass over damage.
 
 Readers skip what an unfinished append left, and stop at damage, because what was there may have been acknowledged.
-``repair`` makes a damaged place look like unfinished appends: it writes headers there that claim to reach beyond their
-place. So every reader skips the same bytes, whenever it gets there. A copy of the damaged bytes is kept in a file
-beside the partition.
+``repair`` makes a damaged place look like unfinished appends: it overwrites it with headers that claim to reach beyond
+their place, and zeros. So every reader skips the same bytes, whenever it gets there. A copy of the damaged bytes is
+kept in a file beside the partition.
 """
 
 from __future__ import annotations
@@ -161,7 +161,8 @@ def repair(folder: StreamFolder, partition: int, gap: Gap) -> Path | None:
             try:
                 for start in range(gap.start, gap.stop, _PIECE_BYTES):
                     size = min(_PIECE_BYTES, gap.stop - start)
-                    os.pwrite(descriptor, segment.header_beyond(size, file.seed), start)
+                    # Zeros behind it: the headers of damaged records in this place would be taken for records.
+                    os.pwrite(descriptor, segment.header_beyond(size, file.seed).ljust(size, b"\0"), start)
                 sync_partition(descriptor, what)
             finally:
                 os.close(descriptor)
