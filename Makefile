@@ -10,7 +10,7 @@ ENTRY := $(BIN)/python -m
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo kafka docs test check style unit spark sim fuzz chaos bench-peers bench clean
+.PHONY: help setup demo kafka docs test check style unit spark sim fuzz chaos soak bench-peers bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -76,6 +76,10 @@ fuzz: $(STAMP)  ## feed damaged bytes to all decoders: MINUTES=10, SEED=1
 chaos: $(STAMP) $(SERVERS)  ## kill and freeze processes of a real app, then machines of a cluster, for a minute each (SEED=n)
 	$(ENTRY) chaos --seconds 60 $(if $(SEED),--seed $(SEED))
 	$(ENTRY) chaos --cluster --seconds 60 $(if $(SEED),--seed $(SEED)) || test $$? -eq 3
+
+soak: $(STAMP) $(SERVERS)  ## repeat what `make test` does once: more power cuts, kills and seeds, half an hour
+	$(ENTRY) pytest -n 2 --dist loadgroup -m soak
+	$(ENTRY) simulator --seeds 3000 --stages bare,moved,apps,cuts,restores,objects
 
 # Others that the part kafka of the benchmark is measured against. A part says so if one isn't there.
 .venv/peers/quix/.set-up: requirements/peers/quix.txt | $(STAMP)

@@ -139,8 +139,10 @@ class SimProducer(Producer):
     @override
     def flush(self) -> dict[tuple[str, int], Offset]:
         """Everything is acknowledged by now: where the last records ended. Or the disk was full."""
+        if not self._touched:
+            return {}
         touched, self._touched = self._touched, {}
-        if touched and (error := self._container.disk_error()) is not None:
+        if (error := self._container.disk_error()) is not None:
             raise error
         assert not any(channel.flying for channel in touched.values()), "nobody waited before the flush"
         return {(ssp.stream.name, ssp.partition): channel.acknowledged for ssp, channel in touched.items()}
