@@ -27,7 +27,7 @@ from headrace.core.log import logger
 from headrace.plan.model import Plan
 from headrace.runners.coordination import messages
 from headrace.runners.coordination.startpoint_messages import OutcomeReport
-from headrace.runners.holdups import Standstill, held_by_run_loop
+from headrace.runners.holdups import STILL_MS, Doing, Standstill, held_by_run_loop, holding_all
 from headrace.runners.reporting import task_status
 from headrace.runners.tables.answering import TableAnswers
 from headrace.runtime.at_work import AtWork, Movement, Work
@@ -154,6 +154,7 @@ class ContainerSession:
                 observed()
 
         self._runs_in = threading.get_ident()
+        self._observed_ms = self._clock.monotonic_ms()
         self._container.run(observe)
         if self._lost is not None:
             raise self._lost
@@ -177,7 +178,8 @@ class ContainerSession:
         if self._apart and (cut := self._cut) is not None:
             mark = messages.CutStatus(id=cut, state="apart")
             statuses = [msgspec.structs.replace(status, cut=mark) for status in statuses]
-        statuses = self._with_holdup(statuses, now, observed_ms)
+        if (holdup := held_by_run_loop(self._doing(now, observed_ms), self._clock.now_ms())) is not None:
+            statuses = holding_all(statuses or self._starting, holdup)
         return messages.Heartbeat(
             container=self.number,
             incarnation=self.incarnation,
@@ -212,8 +214,8 @@ class ContainerSession:
 
     @property
     def calling(self) -> bool:
-        """A function of the app is being called."""
-        return self._at_work.now is not None
+        """A function of the app is being called, or the run loop has been in one turn for long."""
+        return self._at_work.now is not None or self._clock.monotonic_ms() - self._observed_ms >= STILL_MS
 
     def drain(self) -> None:
         """Finish what is under way, commit, and let ``run`` return."""
@@ -227,13 +229,28 @@ class ContainerSession:
 
     # -- inside
 
-    def _with_holdup(
-        self, statuses: Sequence[messages.TaskStatus], now: float, observed_ms: float
-    ) -> list[messages.TaskStatus]:
-        work = self._at_work.now
-        moved_ms = None if work is None else now if in_debugger(self._runs_in) else self._movement.moved_ms(work, now)
-        line = partial(line_now, self._runs_in)
-        return held_by_run_loop(statuses, work, now, observed_ms, self._clock.now_ms(), line, moved_ms)
+    def _doing(self, now: float, observed_ms: float) -> Doing:
+        work, runs_in = self._at_work.now, self._runs_in
+        blocked = self._container.connections.calls.blocked(now)
+        blocked_in = runs_in if blocked is None else blocked.thread
+        return Doing(
+            now_ms=now,
+            turned_ms=observed_ms,
+            work=work,
+            moved_ms=None if work is None else self._movement.moved_ms(work, now),
+            line=partial(line_now, runs_in, called=work is not None),
+            debugged=in_debugger(runs_in) or in_debugger(blocked_in),
+            calls_since_ms=None if blocked is None else blocked.since_ms,
+            calls_line=partial(line_now, blocked_in),
+        )
+
+    @property
+    def _starting(self) -> list[messages.TaskStatus]:
+        """The statuses of tasks before there is a snapshot of them."""
+        return [
+            messages.TaskStatus(name=grant.name, state="starting", generation=grant.generation)
+            for grant in self.assignment.tasks
+        ]
 
     def _take_snapshot(self, hosts: Sequence[TaskHost]) -> None:
         now, epoch_ms = self._clock.monotonic_ms(), self._clock.now_ms()

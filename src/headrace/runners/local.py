@@ -112,11 +112,12 @@ def _run(planned: Plan, coordinator: Coordinator, progress: Progress | None) -> 
         interrupts.drain_by(drain)
         try:
             session.run(report)
-        except KeyboardInterrupt:
+        except BaseException as error:
+            # An interrupt may arrive as another error: a library that called the function may have replaced it.
             if (failed := coordinator.status().error) is not None:
                 raise failed.as_error() from None
-            raise
-        except SystemExit as error:
+            if not isinstance(error, SystemExit):
+                raise
             raise UserFunctionError(
                 f"the app's code called sys.exit({error.code!r}){users_line(error)}",
                 hint="raise an error instead: the app's code can't end the app in this way",

@@ -16,7 +16,7 @@ from functools import partial
 from headrace.api.settings import Settings
 from headrace.checkpoint.founding import Cut
 from headrace.core.clock import Clock
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, StateCorruptError
 from headrace.core.ids import TaskName
 from headrace.core.readable import readable
 from headrace.plan.model import Plan
@@ -181,6 +181,8 @@ class Container:
                     selector.register(number, selectors.EVENT_READ)
             self._turn_until_told(selector)
         except BaseException as error:
+            if isinstance(error, StateCorruptError):
+                self._find_damage()
             try:
                 self._close_hosts()
             except HeadraceError as later:
@@ -194,6 +196,12 @@ class Container:
             self._close_hosts()
         finally:
             selector.close()
+
+    def _find_damage(self) -> None:
+        """What has damaged the state of a task may have damaged others': one restart is enough to rebuild all."""
+        for host in self.hosts:
+            host.state.find_damage()
+            self._pulse()
 
     def _close_hosts(self) -> None:
         """Close all of them, whichever fails at it."""

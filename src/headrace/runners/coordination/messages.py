@@ -140,7 +140,7 @@ class Holdup(Nested, frozen=True, kw_only=True):
     """Something that a task waits for: what and where, since when (milliseconds since the epoch), and what helps.
 
     ``by`` names the tasks that it waits for, if it waits for tasks: what holds them up is the cause. ``still_ms`` says
-    of a function for how long it has been called for one message.
+    of a function for how long it has been called for one message, and of a run loop how long its turn has taken.
     """
 
     what: What

@@ -12,7 +12,7 @@ All on the run-loop thread, but for ``committed``; ``persist`` and ``snapshot`` 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headrace.checkpoint.record import LOCAL_KEY, Change, LocalCheckpoint
@@ -388,6 +388,12 @@ class TaskState:
     def size(self) -> int | None:
         """How many bytes the local database takes, roughly; None if there is none."""
         return None if self._database is None else self._database.size()
+
+    def find_damage(self) -> None:
+        """Read the local database, so that it is marked if it is damaged, and the next start rebuilds it."""
+        if self._database is not None:
+            with suppress(StateCorruptError):
+                self._database.verify()
 
     def close(self) -> None:
         """Release the folder."""
