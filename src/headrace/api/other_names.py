@@ -80,7 +80,7 @@ APP: Mapping[str, str] = {
     **_same('app.input("name", ...) or app.output("name")', "topic", "Topic", "channel"),
     **_same('app.output("name")', "sink", "add_sink", "writeStream", "add_output", "to"),
     **_same('app.table("name", key="key")', "Table", "GlobalTable", "global_table", "globalTable", "ktable", "state"),
-    **_same("app.run()", "start", "execute", "main", "serve", "launch"),
+    **_same("app.run()", "execute", "main", "serve", "launch"),
     **_same("app.explain()", "describe", "topology"),
 }
 

@@ -33,7 +33,10 @@ What = Literal[
 ]
 """What may hold a task up."""
 
-AppState = Literal["starting", "running", "draining", "finished", "failed", "gone", "unreachable"]
+AppState = Literal["starting", "running", "draining", "finished", "stopped", "failed", "gone", "unreachable"]
+
+OVER = frozenset({"finished", "stopped", "failed"})
+"""The states of an app whose containers end, or have ended."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -135,15 +135,20 @@ class Coordinator:
             return self._ledger.state
 
     def wait(self, timeout_s: float) -> messages.AppState:
-        """Wait until the app has finished or failed, or for the timeout. Return its state."""
+        """Wait until the app is over, or for the timeout. Return its state."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ledger.state in {"finished", "failed"}, timeout_s)
+            self._changed.wait_for(lambda: self._ledger.state in messages.OVER, timeout_s)
             return self._ledger.state
 
     def drain(self) -> None:
         """Order every container to finish what it has read, commit and end. They learn that by their next heartbeat."""
         with self._noticing():
             self._ledger.drain()
+
+    def stop(self) -> None:
+        """Order every container to end at once. They learn that by their next heartbeat."""
+        with self._noticing():
+            self._ledger.stop()
 
     def wait_for_drain(self, timeout_s: float) -> bool:
         """Wait until the app is to drain, or for the timeout; return whether it is."""
