@@ -12,18 +12,23 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from headrace.api.app import Declarations
 from headrace.core.errors import HeadraceError, UsageError
 
 if TYPE_CHECKING:
+    import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
+    from headrace.api.draft import Draft, Preview
     from headrace.metadata.store import MetadataStore
     from headrace.plan.readable import ReadablePlan
     from headrace.runners.launch import Launch
     from headrace.runners.run import Run
     from headrace.runners.spark.batch.backfill import Backfill
     from headrace.runners.spark.batch.runner import BatchOptions
+    from headrace.serdes.given_rows import Rows
     from headrace.testing.harness import TestApp
 
 _LOADED = "__headrace_app__"
@@ -345,6 +350,10 @@ class App(Declarations):
         )
         return Launch(graph, self.settings.metadata, options, before)
 
+    @override
+    def _previewer(self) -> Preview:
+        return _preview
+
     def _check_loaded(self) -> None:
         if getattr(sys.modules.get(_LOADED), "__headrace_loading__", False):
             raise UsageError(
@@ -445,6 +454,12 @@ class App(Declarations):
             return self.plan()._repr_html_()
         except (HeadraceError, OSError) as error:
             return f"<div><p><b>{escape(repr(self))}</b></p><pre>{escape(str(error))}</pre></div>"
+
+
+def _preview(draft: Draft, node: str, rows: int, sample: int | Mapping[str, Rows]) -> pl.DataFrame:
+    from headrace.testing.preview import head
+
+    return head(draft, node, rows, sample)
 
 
 def _batch_options(
