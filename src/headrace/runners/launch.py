@@ -18,6 +18,7 @@ from headrace.runners.coordination.endpoint import AS_USUAL, Wanted
 from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.local import run_local
 from headrace.runners.progress import ProgressLine, how_it_ended
+from headrace.runners.run_arguments import check_not_connect
 
 SAID_AT_START = "interrupted: ends once Spark has started; Ctrl-C again ends it at once"
 
@@ -49,6 +50,8 @@ class Launch:
         """Raises what keeps the app from running. ``before`` is done first. ``metadata`` is the URL of its store."""
         self.graph, self.options = graph, options
         self.metadata_url = metadata
+        if not options.local:
+            check_not_connect()
         self._metadata = open_metadata(Path(graph.settings.home), metadata)
         try:
             if before is not None:

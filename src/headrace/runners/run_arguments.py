@@ -29,6 +29,19 @@ def wanted_endpoint(listen: str | None, advertise: str | None) -> Wanted:
     return Wanted.of(listen or environment(LISTEN_VARIABLE), advertise or environment(ADVERTISE_VARIABLE))
 
 
+def check_not_connect(session: object = None) -> None:
+    """Raise for a session of Spark Connect, or a process that has one: only a driver can host containers."""
+    remote = "SPARK_CONNECT_MODE_ENABLED" in os.environ or "SPARK_REMOTE" in os.environ
+    local = "SPARK_LOCAL_REMOTE" in os.environ  # the server is in this process, and has a SparkContext
+    if type(session).__module__.startswith("pyspark.sql.connect") or (remote and not local):
+        raise UsageError(
+            "this process reaches Spark by Spark Connect, which has no SparkContext: containers and batch jobs of "
+            "Headrace can't run there. Streams can be read and written as DataFrames",
+            hint="run the app with local=True, or from a driver: by spark-submit, or in a process without SPARK_REMOTE "
+            'and builder.remote(...), with master="spark://host:7077"',
+        )
+
+
 def refuse(
     what: str,
     containers: object,

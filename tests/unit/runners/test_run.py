@@ -179,6 +179,14 @@ def test_a_function_that_does_not_return_is_named(home: Path, hung_after: str, m
     assert hr.runs.running() == []
 
 
+def test_spark_connect_is_refused_at_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere")
+    for begin in (copies(home).start, copies(home).run):
+        with pytest.raises(UsageError, match="by Spark Connect, which has no SparkContext"):
+            begin()
+    assert copies(home).start(local=True, progress=False).drain().state == "finished"
+
+
 PROGRAM = """
 import sys
 import headrace as hr

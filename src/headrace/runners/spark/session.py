@@ -22,6 +22,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from headrace.core.errors import InfrastructureError, UsageError
+from headrace.runners.run_arguments import check_not_connect
 from headrace.runners.spark import settings
 from headrace.runners.spark.launch import ensure_jvm
 from headrace.runners.spark.reachable import check_reachable
@@ -84,6 +85,7 @@ def open_context(
         _check_running(running, master)
         prepare_workers(running)
         return running
+    check_not_connect()
     if hosts:
         _check_asked(conf)
     if master is not None:
