@@ -2,8 +2,8 @@
 
 What every first program uses is here, the rest is in the namespaces: ``hr.windows``, ``hr.triggers``,
 ``hr.aggregates``, ``hr.io``, ``hr.streams``, ``hr.tables``, ``hr.calls``, ``hr.tasks``, ``hr.startpoints``,
-``hr.runs``, ``hr.spark`` and ``hr.errors``. Each public name has one home. ``headrace.testing`` has the test kit's
-contracts. Every other module may change.
+``hr.runs``, ``hr.metrics``, ``hr.spark`` and ``hr.errors``. Each public name has one home. ``headrace.testing`` has
+the test kit's contracts. Every other module may change.
 
 A name is imported when it is first used, so that a command line imports no more than it needs.
 """
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         calls,
         errors,
         io,
+        metrics,
         runs,
         spark,
         startpoints,
@@ -49,6 +50,7 @@ __all__ = [
     "errors",
     "hopping",
     "io",
+    "metrics",
     "read_savepoint",
     "runs",
     "secret_env",
@@ -67,8 +69,8 @@ __all__ = [
 ]
 
 _NAMESPACES = (
-    "windows", "triggers", "aggregates", "io", "streams", "tables", "calls", "tasks", "startpoints", "runs", "spark",
-    "errors",
+    "windows", "triggers", "aggregates", "io", "streams", "tables", "calls", "tasks", "startpoints", "runs", "metrics",
+    "spark", "errors",
 )  # fmt: skip
 _MODULES = {
     "App": "app",

@@ -216,7 +216,8 @@ class CutStatus(Nested, frozen=True, kw_only=True):
 class Series(Nested, frozen=True, kw_only=True):
     """The value of a metric for some labels. A histogram has ``buckets``: how many values are in each; it sums them.
 
-    Labels that say whose it is (app, stage and task) are left out where the place says that.
+    ``bounds`` are the upper bounds of the buckets of a user's own histogram; those of others are ``SECONDS``. Labels
+    that say whose it is (app, stage and task) are left out where the place says that.
     """
 
     name: str
@@ -224,6 +225,7 @@ class Series(Nested, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     value: float = 0.0
     buckets: list[int] = []
+    bounds: list[float] = []
     help: str = ""
 
 
