@@ -40,7 +40,8 @@ class Cell:
 class UserMetrics:
     """The series of one task. ``complain`` is told what is left out."""
 
-    def __init__(self, complain: Callable[[str], None] = lambda message: None) -> None:
+    def __init__(self, task: str | None = None, complain: Callable[[str], None] = lambda message: None) -> None:
+        self.task = task
         self._complain = complain
         self._lock = threading.Lock()
         self._cells: dict[tuple[str, Labels], Cell] = {}

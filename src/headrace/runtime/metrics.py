@@ -151,7 +151,7 @@ class TaskMetrics:
         """Time in functions of the app, by step."""
         self.counters: defaultdict[str, int] = defaultdict(int)
         self.warnings = RecentWarnings(clock or WallClock(), task=task)
-        self.user = UserMetrics(lambda message: self.warnings.add(_log, message))
+        self.user = UserMetrics(task, lambda message: self.warnings.add(_log, message))
         self._task = task
         self._throttle = Throttle(_log)
 

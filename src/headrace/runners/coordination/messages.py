@@ -270,11 +270,22 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     series: list[Series] = []
 
 
+class LogLine(Nested, frozen=True, kw_only=True):
+    """A log record of a container: when (milliseconds since the epoch), its level in ``logging``, and its text."""
+
+    at_ms: int
+    level: int
+    logger: str
+    message: str
+    fields: dict[str, str] = {}
+
+
 class Heartbeat(Message, frozen=True, kw_only=True):
     """A sign of life and the status of the container's tasks.
 
     ``sent_ms`` is the sender's monotonic clock, which orders heartbeats and gives rates. ``wants_shutdown``: a task of
-    the container asks for the app to be drained.
+    the container asks for the app to be drained. ``logs`` are lines for the driver's log; ``logs_dropped`` others
+    were left out.
     """
 
     container: int
@@ -284,6 +295,8 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     cpu_ms: int = 0
     rss_bytes: int = 0
     wants_shutdown: bool = False
+    logs: list[LogLine] = []
+    logs_dropped: int = 0
 
 
 class GenerationRequest(Message, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ from headrace.runners.coordination.listener import Listener, Route
 from headrace.runners.coordination.openapi import openapi
 from headrace.runners.coordination.query_broker import QueryBroker
 from headrace.runners.coordination.query_messages import Ask, Listening, Questions, TableList
+from headrace.runners.coordination.relay import Relay
 from headrace.runners.coordination.silence import Silence
 from headrace.runners.coordination.slot_book import SlottedInput
 from headrace.runners.coordination.startpoint_desk import StartpointDesk
@@ -82,6 +83,7 @@ class Coordinator:
         self._changed = threading.Condition()
         self._granting = threading.Lock()
         self._slot_news = threading.Event()
+        self._relay = Relay(ledger.app)
         self._tables = tables or TableList(app=ledger.app)
         self._startpoints = StartpointDesk(startpoints, self._clock)
         self._silence = silence
@@ -245,7 +247,9 @@ class Coordinator:
             self._ledger.tick(now_ms)
             if any(task.slots for task in message.tasks):
                 self._slot_news.set()
-            return orders if orders.stop else self._ledger.orders_for(message.container)
+            orders = orders if orders.stop else self._ledger.orders_for(message.container)
+        self._relay.log(message)  # without the lock: writing a log line may block
+        return orders
 
     def finished(self, message: messages.Finished) -> messages.Orders:
         """Note that tasks have ended; return the container's orders."""

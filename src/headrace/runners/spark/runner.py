@@ -8,7 +8,7 @@ server has its own thread.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark import SparkContext
 
@@ -129,7 +129,7 @@ def _run(
         url=coordinator.url,
         token=coordinator.token,
         python_path=user_folders(),
-        log=current_settings(),
+        log=replace(current_settings(), sent=not is_on_this_machine(str(context.master))),
     )
     named = f"headrace {planned.graph.app}: {containers} containers"
     job = ContainerJob(context, containers, container_main, ship(payload), named)
