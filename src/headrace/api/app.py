@@ -11,7 +11,7 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.api.descriptors import check_partitions
-from headrace.api.draft import Draft
+from headrace.api.draft import Draft, Preview
 from headrace.api.event_time import check_time_column
 from headrace.api.freeze import freeze
 from headrace.api.handles import Output, Table
@@ -103,6 +103,7 @@ class Declarations:
                 snapshots=snapshots_of(snapshots),
             )
             self._draft = Draft(name, settings, here)
+            self._draft.preview = self._previewer()
 
     @property
     def name(self) -> str:
@@ -418,6 +419,10 @@ class Declarations:
 
         def __getattr__(self, name: str) -> NoReturn:
             raise missing("an app", name, APP, dir(type(self)))
+
+    def _previewer(self) -> Preview | None:
+        """What runs parts of the app for ``Stream.head``; nothing here can."""
+        return None
 
     def _stream(
         self,

@@ -28,6 +28,7 @@ from headrace.plan.model import Plan
 from headrace.runners.coordination import messages
 from headrace.runners.coordination.startpoint_messages import OutcomeReport
 from headrace.runners.holdups import STILL_MS, Doing, Standstill, held_by_run_loop, holding_all
+from headrace.runners.log_outbox import LogOutbox
 from headrace.runners.reporting import task_status
 from headrace.runners.tables.answering import TableAnswers
 from headrace.runtime.at_work import AtWork, Movement, Work
@@ -80,12 +81,14 @@ class ContainerSession:
         container: int = 0,
         attempt: int = 0,
         left: Mapping[str, messages.LastWords] = MappingProxyType({}),
+        outbox: LogOutbox | None = None,
     ) -> None:
         """Register with the coordinator. ``assignment`` says which tasks to run; there may be none.
 
-        ``left`` is what incarnations have left behind here.
+        ``left`` is what incarnations have left behind here. ``outbox`` has log lines for the driver.
         """
         self._link = link
+        self._outbox = outbox or LogOutbox()
         self.number = container
         self._clock = WallClock()
         self.incarnation = uuid.uuid4().hex
@@ -180,6 +183,7 @@ class ContainerSession:
             statuses = [msgspec.structs.replace(status, cut=mark) for status in statuses]
         if (holdup := held_by_run_loop(self._doing(now, observed_ms), self._clock.now_ms())) is not None:
             statuses = holding_all(statuses or self._starting, holdup)
+        lines, dropped = self._outbox.take()
         return messages.Heartbeat(
             container=self.number,
             incarnation=self.incarnation,
@@ -188,6 +192,8 @@ class ContainerSession:
             cpu_ms=int((usage.ru_utime + usage.ru_stime) * 1000),
             rss_bytes=usage.ru_maxrss * 1024,
             wants_shutdown=wants_shutdown,
+            logs=lines,
+            logs_dropped=dropped,
         )
 
     def obey(self, orders: messages.Orders) -> None:

@@ -17,7 +17,24 @@ def series_of(host: TaskHost) -> list[Series]:
         found.append(Series(name="headrace_state_bytes", kind="gauge", value=size))
     for step, keys in host.task.chain.sizes().items():
         found.append(Series(name="headrace_state_keys", kind="gauge", labels={"step": step}, value=keys))
+    found += of_users(host.metrics)
     return found
+
+
+def of_users(metrics: TaskMetrics) -> list[Series]:
+    """What the app's own code counts."""
+    return [
+        Series(
+            name=cell.name,
+            kind=cell.kind,
+            labels=dict(cell.labels),
+            value=cell.value,
+            buckets=list(cell.buckets),
+            bounds=list(cell.bounds),
+            help=cell.help,
+        )
+        for cell in metrics.user.cells()
+    ]
 
 
 def counted(metrics: TaskMetrics) -> Iterator[Series]:

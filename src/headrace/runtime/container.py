@@ -19,6 +19,7 @@ from headrace.core.clock import Clock
 from headrace.core.errors import HeadraceError, StateCorruptError
 from headrace.core.ids import TaskName
 from headrace.core.readable import readable
+from headrace.core.user_metrics import enter
 from headrace.plan.model import Plan
 from headrace.runtime.at_work import AtWork, Work
 from headrace.runtime.connections import Connections
@@ -120,6 +121,7 @@ class Container:
             self.hosts.append(TaskHost(scope, ports, pressures[stage.name]))
         metrics = {str(host.name): host.metrics for host in self.hosts}
         self.connections.at_work.spent = lambda task, step, seconds: metrics[task].spent(step, seconds)
+        self.connections.at_work.entered = lambda task: enter(metrics[task].user)
         self._loop = RunLoop(self.hosts, self.connections, clock)
 
     def _open_depot(self, settings: Settings) -> LiveDepot | None:

@@ -11,6 +11,7 @@ from headrace.core.ids import SSP
 from headrace.core.log import Throttle, logger
 from headrace.core.metric_table import SECONDS
 from headrace.core.recent_warnings import RecentWarnings
+from headrace.core.user_metrics import UserMetrics
 
 _log = logger(__name__)
 
@@ -150,6 +151,7 @@ class TaskMetrics:
         """Time in functions of the app, by step."""
         self.counters: defaultdict[str, int] = defaultdict(int)
         self.warnings = RecentWarnings(clock or WallClock(), task=task)
+        self.user = UserMetrics(task, lambda message: self.warnings.add(_log, message))
         self._task = task
         self._throttle = Throttle(_log)
 

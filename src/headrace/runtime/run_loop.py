@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from headrace.core.clock import Clock
 from headrace.core.log import logger
+from headrace.core.user_metrics import enter
 from headrace.runtime.connections import Connections
 from headrace.runtime.host.stopwatch import wants_to_work
 from headrace.runtime.host.task_host import TaskHost
@@ -46,6 +47,7 @@ class RunLoop:
             host.poll()
         now = self._clock.monotonic_ms()
         for host in self.hosts:
+            enter(host.metrics.user)  # calls that run elsewhere take it along
             for _ in range(self.steps_per_turn):
                 host.collect()
                 if host.due:

@@ -23,6 +23,7 @@ from headrace.runners.coordination.caught_up import watch
 from headrace.runners.coordination.cuts import CutBook, CutOrder, CutReport
 from headrace.runners.coordination.lives import death, pause_ms
 from headrace.runners.coordination.long_calls import CallLimits, LongCall, doing_still, long_call
+from headrace.runners.coordination.note import Note
 from headrace.runners.coordination.restarts import Restarts
 from headrace.runners.coordination.slot_book import SlotBook, SlottedInput
 from headrace.runners.coordination.task_book import TaskBook
@@ -46,16 +47,6 @@ class Seat:
     grants: Mapping[TaskName, int]
     superseded: str | None
     pause_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something that happened to the app, or to one container; the server logs it when it has released its lock."""
-
-    level: Literal["info", "warning"]
-    what: str
-    container: int | None
-    fields: Mapping[str, str | int]
 
 
 @dataclass(slots=True)
@@ -126,6 +117,7 @@ class Ledger:
         self._containers = [_Container(number, tasks) for number, tasks in enumerate(assign(stages, containers))]
         self._tasks = TaskBook(stages)
         self._drain = False
+        self._stopped = False
         self.saving = saves
         self.watching = watch(list(stages.values()), guarantee) if until_caught_up else None
         self._restarts = Restarts()
@@ -277,6 +269,12 @@ class Ledger:
             self._note("info", "the app drains")
         self._drain = True
 
+    def stop(self) -> None:
+        """Order all containers to end at once, without a commit."""
+        if not self._over:
+            self._note("info", "the app stops")
+            self._stopped = True
+
     def cut(self, message: CutOrder, clock_ms: int) -> CutReport:
         """Order a cut, or none any more; return what happened to the present one. ``clock_ms`` is the time of day."""
         gone = {task for c in self._containers if not c.alive for task in self._tasks.ended(c.tasks)}
@@ -294,7 +292,7 @@ class Ledger:
 
     def fail(self, error: messages.ErrorReport) -> None:
         """End the app with this error. The first error is kept; later ones usually follow from it."""
-        if self.error is None and self.state != "finished":
+        if not self._over:
             self.error = error
 
     def tick(self, now_ms: float) -> None:
@@ -332,6 +330,8 @@ class Ledger:
         """The state of the app."""
         if self.error is not None:
             return "failed"
+        if self._stopped:
+            return "stopped"
         if self._tasks.all_ended:
             return "finished"
         if self._drain:
@@ -380,7 +380,7 @@ class Ledger:
 
     @property
     def _over(self) -> bool:
-        return self.state in {"finished", "failed"}
+        return self.state in messages.OVER
 
     def _container(self, number: int) -> _Container:
         if not 0 <= number < len(self._containers):

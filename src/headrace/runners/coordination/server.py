@@ -30,6 +30,7 @@ from headrace.runners.coordination.listener import Listener, Route
 from headrace.runners.coordination.openapi import openapi
 from headrace.runners.coordination.query_broker import QueryBroker
 from headrace.runners.coordination.query_messages import Ask, Listening, Questions, TableList
+from headrace.runners.coordination.relay import Relay
 from headrace.runners.coordination.silence import Silence
 from headrace.runners.coordination.slot_book import SlottedInput
 from headrace.runners.coordination.startpoint_desk import StartpointDesk
@@ -82,6 +83,7 @@ class Coordinator:
         self._changed = threading.Condition()
         self._granting = threading.Lock()
         self._slot_news = threading.Event()
+        self._relay = Relay(ledger.app)
         self._tables = tables or TableList(app=ledger.app)
         self._startpoints = StartpointDesk(startpoints, self._clock)
         self._silence = silence
@@ -135,15 +137,20 @@ class Coordinator:
             return self._ledger.state
 
     def wait(self, timeout_s: float) -> messages.AppState:
-        """Wait until the app has finished or failed, or for the timeout. Return its state."""
+        """Wait until the app is over, or for the timeout. Return its state."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ledger.state in {"finished", "failed"}, timeout_s)
+            self._changed.wait_for(lambda: self._ledger.state in messages.OVER, timeout_s)
             return self._ledger.state
 
     def drain(self) -> None:
         """Order every container to finish what it has read, commit and end. They learn that by their next heartbeat."""
         with self._noticing():
             self._ledger.drain()
+
+    def stop(self) -> None:
+        """Order every container to end at once. They learn that by their next heartbeat."""
+        with self._noticing():
+            self._ledger.stop()
 
     def wait_for_drain(self, timeout_s: float) -> bool:
         """Wait until the app is to drain, or for the timeout; return whether it is."""
@@ -240,7 +247,9 @@ class Coordinator:
             self._ledger.tick(now_ms)
             if any(task.slots for task in message.tasks):
                 self._slot_news.set()
-            return orders if orders.stop else self._ledger.orders_for(message.container)
+            orders = orders if orders.stop else self._ledger.orders_for(message.container)
+        self._relay.log(message)  # without the lock: writing a log line may block
+        return orders
 
     def finished(self, message: messages.Finished) -> messages.Orders:
         """Note that tasks have ended; return the container's orders."""

@@ -22,6 +22,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from headrace.core.errors import InfrastructureError, UsageError
+from headrace.runners.run_arguments import check_not_connect
 from headrace.runners.spark import settings
 from headrace.runners.spark.jvm_loss import forget_jvm, is_loss, silence_py4j
 from headrace.runners.spark.launch import ensure_jvm
@@ -35,6 +36,35 @@ def open_session(app_name: str, master: str | None = None, conf: Mapping[str, st
     if running is None:
         open_context(app_name, master, conf, hosts=False)
     return SparkSession.builder.getOrCreate()
+
+
+_OPENING = threading.Lock()
+_users: dict[SparkContext, int] = {}
+"""The contexts that Headrace has started for apps, and how many apps run in each."""
+
+
+def take_context(app_name: str, master: str | None, conf: Mapping[str, str]) -> SparkContext:
+    """``open_context`` for an app. Several apps of a process share a context; each gives it back by ``let_go``."""
+    with _OPENING:
+        is_new = SparkContext._active_spark_context is None
+        context = open_context(app_name, master, conf)
+        if is_new or context in _users:
+            _users[context] = _users.get(context, 0) + 1
+        return context
+
+
+def let_go(context: SparkContext) -> None:
+    """Stop Spark if Headrace has started it and no other app uses it; not if there is a session of the user's on it."""
+    with _OPENING:
+        if context not in _users:
+            return
+        _users[context] -= 1
+        if _users[context]:
+            return
+        del _users[context]
+        session = SparkSession._instantiatedSession
+        if context._jsc is not None and (session is None or session.sparkContext is not context):
+            close_context(context)
 
 
 def open_context(
@@ -57,6 +87,7 @@ def open_context(
         _check_running(running, master)
         prepare_workers(running)
         return running
+    check_not_connect()
     if hosts:
         _check_asked(conf)
     if master is not None:

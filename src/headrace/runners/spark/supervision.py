@@ -17,7 +17,7 @@ from typing import Protocol
 
 from headrace.core.errors import HeadraceError, InfrastructureError
 from headrace.core.log import logger
-from headrace.runners.coordination.messages import AppStatus
+from headrace.runners.coordination.messages import OVER, AppStatus
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.spark.hosting import AttemptFailure
 
@@ -71,7 +71,7 @@ class Job(Protocol):
 
 
 def watch(coordinator: Coordinator, job: Job, show: Callable[[AppStatus], None] | None = None) -> AppStatus:
-    """Supervise the app until it has finished or failed; returns its last status.
+    """Supervise the app until it is over; returns its last status.
 
     Raises if Spark ends the job before that.
     """
@@ -83,7 +83,7 @@ def watch(coordinator: Coordinator, job: Job, show: Callable[[AppStatus], None] 
         status = coordinator.status()
         if show is not None:
             show(status)
-        if status.state in ("finished", "failed"):
+        if status.state in OVER:
             return status
         if not job_is_over:
             supervisor.look(status, time.monotonic() * 1000)

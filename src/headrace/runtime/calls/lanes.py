@@ -18,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -312,6 +313,7 @@ class Threads:
     def run(self, function: Callable[[Any], Any], argument: Any, loop: asyncio.AbstractEventLoop) -> Awaitable[Any]:
         """The function's result, computed in the next free thread."""
         future: asyncio.Future[Any] = loop.create_future()
+        context = copy_context()
 
         def settle(result: Any, error: BaseException | None) -> None:
             self._busy -= 1
@@ -325,7 +327,7 @@ class Threads:
         def work() -> None:  # in a thread
             result, error = None, None
             try:
-                result = None if future.cancelled() else function(argument)
+                result = None if future.cancelled() else context.run(function, argument)
             except BaseException as raised:  # noqa: BLE001 - the awaiting call decides
                 error = raised
             # After the loop is closed nothing waits for the result.
