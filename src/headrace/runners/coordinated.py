@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -27,6 +28,8 @@ from headrace.runners.coordination.publication import LifeSign, publish
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.coordination.silence import Silence, SilenceThread
 from headrace.runners.coordination.slot_book import SlotBook
+from headrace.runners.dashboard.live import Looking, live_page
+from headrace.runners.dashboard.pages import page_token
 from headrace.runners.last_words import clear, folder_of
 from headrace.runners.place_keeping import PlaceKeeping
 from headrace.runners.savepoints.at_end import SavepointAtEnd
@@ -68,6 +71,7 @@ def coordinated(
         saves=bool(savepoint),
         slots=SlotBook(slotted_inputs(planned, stages)),
     )
+    token, page = secrets.token_urlsafe(32), live_page(planned)
     timelines, places = Timelines(metadata, app), Places(metadata, app)
     silence = _silence(timelines, app, planned, stages)
     home = Path(settings.home)
@@ -82,6 +86,9 @@ def coordinated(
         startpoints=startpoints,
         silence=silence,
         held=places.read(),
+        token=token,
+        pages=page.site(page_token(token)),
+        watched=page.watched,
     ) as coordinator:
         publication = publish(
             metadata,
@@ -100,6 +107,7 @@ def coordinated(
             LifeSign(publication, coordinator.fail),
             SlotDealing(planned, ledger.slots.inputs, coordinator, coordinator.fail),
             PlaceKeeping(places, coordinator.status),
+            Looking(page, coordinator.status),
             *_while_silent(silence, coordinator, timelines),
         ]
         try:
@@ -109,7 +117,9 @@ def coordinated(
             coordinator.fail(_interrupted() if isinstance(error, KeyboardInterrupt) else error)
             raise
         finally:
-            publication.close(msgspec.structs.replace(coordinator.status(), ended_at=time.time_ns() // 1_000_000))
+            ending = msgspec.structs.replace(coordinator.status(), ended_at=time.time_ns() // 1_000_000)
+            publication.close(ending)
+            page.end(ending)
 
 
 @contextmanager

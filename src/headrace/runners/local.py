@@ -24,10 +24,12 @@ from headrace.runners.coordination.client import HeartbeatThread
 from headrace.runners.coordination.endpoint import AS_USUAL, ON_THIS_MACHINE, Wanted
 from headrace.runners.coordination.messages import AppStatus, Orders
 from headrace.runners.coordination.server import Coordinator
+from headrace.runners.dashboard.pages import page_url
 from headrace.runners.interrupts import Interrupts
 from headrace.runners.memos import record_memos
 from headrace.runners.planning import Deployment, check_not_ended
 from headrace.runners.prepare import held_by_driver, prepare_streams, stops_by_itself
+from headrace.runners.progress import announce
 from headrace.runners.tables.answering import AnswerThread
 from headrace.runtime.operators.user_code.source_line import users_line
 from headrace.stores.objects.opening import check_objects
@@ -76,6 +78,8 @@ def run_local(
         replaced=False,
     ) as coordinator:
         deployment.record(changed, stages)
+        if progress is not None:
+            announce(page_url(coordinator.url, coordinator.token))
         try:
             return _run(planned, coordinator, progress)
         except StorageError as error:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -69,6 +70,12 @@ class ProgressLine:
         except (OSError, ValueError):
             # The terminal is gone, so there is nowhere to report that. The app continues without progress.
             self._terminal, self._interval_s = False, float("inf")
+
+
+def announce(url: str, stream: TextIO | None = None) -> None:
+    """Say once where the live page of a run is."""
+    with suppress(OSError, ValueError):  # the terminal is gone: the app continues without one
+        print(f"live page: {url}", file=stream or sys.stderr, flush=True)
 
 
 def describe(status: AppStatus) -> str:

@@ -22,7 +22,7 @@ _ROW_WIDTH = 240.0
 _GAP_X, _GAP_Y = 46.0, 26.0
 _LIVE_GAP_X, _LIVE_HEIGHT = 92.0, 74.0
 _ARC, _ARC_MAX = 7.0, 63.0
-_PILL_MAX = 290.0
+_PILL_MAX = 210.0
 
 
 class _StageBox:

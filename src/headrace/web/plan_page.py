@@ -108,7 +108,7 @@ def legend(picture: str) -> str:
 
 
 def descriptions(plan: RenderedPlan) -> Iterable[str]:
-    """A section for everything in the picture, which shows when it is linked to."""
+    """A section for everything in the picture, which shows when it is linked to. A live page says there what is now."""
     for stage in plan.stages:
         yield _description("stage", stage.name, f"stage {stage.name}", None, _about_stage(stage))
         for operator in stage.operators:
@@ -126,7 +126,7 @@ def _description(kind: str, id_: str, title: str, source: RenderedSource | None,
     rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts if value)
     return (
         f'<section id="{escape(anchor(kind, id_))}" class="description {kind}"><a class="close" href="#top" '
-        f'aria-label="close">✕</a><h2>{escape(title)}</h2>{code}<dl>{rows}</dl></section>\n'
+        f'aria-label="close">✕</a><h2>{escape(title)}</h2><div class="now"></div>{code}<dl>{rows}</dl></section>\n'
     )
 
 

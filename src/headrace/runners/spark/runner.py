@@ -23,11 +23,13 @@ from headrace.runners.coordinated import coordinated
 from headrace.runners.coordination.endpoint import AS_USUAL, Endpoint, Wanted
 from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.server import Coordinator
+from headrace.runners.dashboard.pages import page_url
 from headrace.runners.interrupts import Interrupts
 from headrace.runners.memos import record_memos
 from headrace.runners.no_shared_disk import check_no_shared_disk
 from headrace.runners.planning import Deployment, check_not_ended
 from headrace.runners.prepare import held_by_driver, prepare_streams, stops_by_itself
+from headrace.runners.progress import announce
 from headrace.runners.spark.container_main import ContainerPayload, container_main
 from headrace.runners.spark.dataframes import copy_dataframes
 from headrace.runners.spark.hosting import ContainerJob
@@ -105,6 +107,8 @@ def run_on_spark(graph: Graph, metadata: MetadataStore, options: SparkOptions) -
                 savepoint=options.savepoint,
             ) as coordinator:
                 deployment.record(changed, options.stages)
+                if options.progress is not None:
+                    announce(page_url(coordinator.url, coordinator.token))
                 return _run(context, coordinator, planned, options, containers, interrupts)
         finally:
             if theirs is None:
