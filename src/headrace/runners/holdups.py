@@ -145,7 +145,7 @@ def held_by_run_loop(
     line: Callable[[], str | None] = lambda: None,
     moved_ms: float | None = None,
 ) -> list[TaskStatus]:
-    """Return the statuses of a container's tasks; while its run loop does one thing for long, they say that.
+    """Return the statuses of a container's tasks as of now; while its run loop does one thing for long, they say that.
 
     ``observed_ms`` is when (monotonic) the run loop reported the statuses. ``line`` returns the line of the app's own
     code at which it is. ``moved_ms`` is when (monotonic) the function was last called for another message.
@@ -170,9 +170,18 @@ def held_by_run_loop(
             since_ms=now_ms - round(monotonic_ms - observed_ms),
             remedy="look at the machine's disks and processors; a very large batch takes long, too",
         )
+    statuses = [_older(one, round(monotonic_ms - observed_ms)) for one in statuses]
     if holdup is None:
-        return list(statuses)
+        return statuses
     return [one if one.state == "finished" else msgspec.structs.replace(one, holdups=[holdup]) for one in statuses]
+
+
+def _older(status: TaskStatus, ms: int) -> TaskStatus:
+    """The status of a task some time later, in which it has committed nothing."""
+    if status.state == "finished" or status.checkpoint is None or ms <= 0:
+        return status
+    checkpoint = msgspec.structs.replace(status.checkpoint, age_ms=status.checkpoint.age_ms + ms)
+    return msgspec.structs.replace(status, checkpoint=checkpoint)
 
 
 class Standstill:

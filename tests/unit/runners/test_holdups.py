@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.runners.coordination.messages import TaskStatus
+from headrace.runners.coordination.messages import CheckpointStatus, TaskStatus
 from headrace.runners.holdups import (
     CALL_MS,
     STILL_MS,
@@ -119,6 +119,12 @@ def test_a_turn_that_takes_long_without_a_function_is_named() -> None:
     (one,) = held_by_run_loop(STATUSES, None, STILL_MS, 0.0, NOW)[0].holdups
     assert (one.what, NOW - one.since_ms) == ("run loop", STILL_MS)
     assert held_by_run_loop([], None, STILL_MS, 0.0, NOW) == []
+
+
+def test_the_last_commit_gets_older_while_the_run_loop_is_busy() -> None:
+    status = TaskStatus(name="a/0", state="running", checkpoint=CheckpointStatus(version=7, age_ms=300, duration_ms=1))
+    (later,) = held_by_run_loop([status], None, 42_000.0, 2_000.0, NOW)
+    assert later.checkpoint == CheckpointStatus(version=7, age_ms=40_300, duration_ms=1)
 
 
 def test_a_value_stands_still_until_it_changes() -> None:

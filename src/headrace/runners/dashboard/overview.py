@@ -67,12 +67,12 @@ class Overview(RepeatedStep):
         self._found = found
         self._clock = clock or WallClock()
         self._throttle = Throttle(_log)
-        self._feed = Feed(lambda document: {"view": document})
+        self.feed = Feed(lambda document: {"view": document})
         self.step()
 
     def site(self, token: str) -> Site:
         """The page and its files; ``token`` opens it."""
-        return Site(token, _files, self._feed, "run: headrace dashboard")
+        return Site(token, _files, self.feed, "run: headrace dashboard")
 
     @override
     def step(self) -> bool:
@@ -82,7 +82,7 @@ class Overview(RepeatedStep):
             self._throttle.warning("can't look at the apps", error=error.message)
             return True
         document = overview_of(self._place, found, self._clock.now_ms())
-        self._feed.publish(lambda: document)
+        self.feed.publish(lambda: document)
         return True
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,22 +26,30 @@ _COUNTS = {
 }
 
 
+Amounts = defaultdict[str, float]
+
+
+def _none() -> Amounts:
+    return defaultdict(float)
+
+
 @dataclass(slots=True)
 class Totals:
     """What one task has counted since the run began, by what each count is of; ``state_bytes`` and ``keys`` are now's.
 
+    Several threads read totals: nothing is added to them once they are made.
     ``inputs`` are by stream (``system.name``), ``outputs`` by id, ``latency`` by until when it is measured.
     """
 
-    inputs: Counter[str] = field(default_factory=Counter)
-    outputs: Counter[str] = field(default_factory=Counter)
-    steps: Counter[str] = field(default_factory=Counter)
-    functions: Counter[str] = field(default_factory=Counter)
-    time: Counter[str] = field(default_factory=Counter)
-    keys: Counter[str] = field(default_factory=Counter)
+    inputs: Amounts = field(default_factory=_none)
+    outputs: Amounts = field(default_factory=_none)
+    steps: Amounts = field(default_factory=_none)
+    functions: Amounts = field(default_factory=_none)
+    time: Amounts = field(default_factory=_none)
+    keys: Amounts = field(default_factory=_none)
+    commit_seconds: Amounts = field(default_factory=_none)
+    commits: Amounts = field(default_factory=_none)
     counts: Counter[str] = field(default_factory=Counter)
-    commit_seconds: Counter[str] = field(default_factory=Counter)
-    commits: Counter[str] = field(default_factory=Counter)
     latency: dict[str, list[int]] = field(default_factory=dict)
     state_bytes: float = 0.0
 
@@ -107,12 +115,12 @@ class Between:
 
     def commit_ms(self) -> dict[str, float]:
         """How long a commit took on average, by part."""
-        seconds, commits = Counter[str](), Counter[str]()
+        seconds, commits = _none(), _none()
         for name, totals in self.after.tasks.items():
             old = self.before.tasks.get(name, Totals())
             for part, spent in totals.commit_seconds.items():
-                seconds[part] += spent - old.commit_seconds[part]
-                commits[part] += totals.commits[part] - old.commits[part]
+                seconds[part] += spent - old.commit_seconds.get(part, 0.0)
+                commits[part] += totals.commits.get(part, 0.0) - old.commits.get(part, 0.0)
         return {part: 1000 * seconds[part] / number for part, number in commits.items() if number > 0}
 
     def count(self, name: str) -> int:
@@ -133,7 +141,7 @@ class Pace:
 
     def per_second(self, part: str, which: str) -> float:
         """The growth of one count."""
-        grown = getattr(self.after, part)[which] - getattr(self.before, part)[which]
+        grown = getattr(self.after, part).get(which, 0.0) - getattr(self.before, part).get(which, 0.0)
         return max(0.0, float(grown) / self.seconds)
 
     def rates(self, part: str) -> dict[str, float]:
