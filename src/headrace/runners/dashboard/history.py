@@ -9,24 +9,24 @@ from typing import Any
 Point = Mapping[str, Any]
 """``t`` is a time in ms since the epoch. What wasn't measured is missing. ``parts`` are milliseconds by part."""
 
-FINE_S, SPAN_S = 300, 3600
+FINE, SPAN_MS = 300, 3_600_000
 COARSE_MS = 10_000
 _SUMMED = frozenset({"restarts", "rollbacks", "errors"})
 _WORST = frozenset({"p50", "p99", "committed", "state", "early", "lag"})
 
 
 class History:
-    """At most ``FINE_S`` seconds of fine points and ``SPAN_S`` of coarse ones; older points are forgotten."""
+    """At most ``FINE`` fine points, and coarse ones for ``SPAN_MS``; older points are forgotten."""
 
     def __init__(self) -> None:
-        self._coarse: deque[Point] = deque(maxlen=SPAN_S * 1000 // COARSE_MS)
+        self._coarse: deque[Point] = deque(maxlen=SPAN_MS // COARSE_MS)
         self._fine: deque[Point] = deque()
         self._filling: list[Point] = []
 
     def add(self, point: Point) -> None:
         """Append a point. Points come in the order of time; one that doesn't is put after the others as it is."""
         self._fine.append(point)
-        while len(self._fine) > FINE_S:
+        while len(self._fine) > FINE:
             self._thin(self._fine.popleft())
 
     def points(self) -> list[Point]:

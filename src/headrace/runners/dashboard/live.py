@@ -1,10 +1,11 @@
-"""The live page of one app: looks at the status every second, keeps the last hour for charts, and feeds the pages."""
+"""The live page of one app: looks at the status again and again, keeps the last hour, and feeds the pages."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from math import ceil
 
 from typing_extensions import override
 
@@ -23,6 +24,9 @@ from headrace.runners.dashboard.sampling import Between, Sample
 from headrace.runners.dashboard.view import PlanFacts, point_of, view_of
 
 EVERY_S = 1.0
+TASKS_A_SECOND = 100
+"""If there are more tasks, looks are rarer: a page isn't worth one percent of a processor."""
+
 RECENT = 4
 """Rates are those of so many looks: containers report twice a second, at other moments than these."""
 
@@ -40,6 +44,7 @@ class LivePage:
         self._lock = threading.Lock()
         """Guards the history, which threads of listeners read."""
         self._samples: deque[Sample] = deque(maxlen=RECENT)
+        self.tasks = plan.tasks()
         self.feed = Feed(self._whole)
 
     def site(self, token: str) -> Site:
@@ -79,10 +84,10 @@ class LivePage:
 
 
 class Looking(RepeatedStep):
-    """A thread that looks at the status every second."""
+    """A thread that looks at the status every second, or more rarely if there are very many tasks."""
 
     def __init__(self, page: LivePage, status: Callable[[], AppStatus]) -> None:
-        super().__init__("live-page", EVERY_S)
+        super().__init__("live-page", EVERY_S * max(1, ceil(page.tasks / TASKS_A_SECOND)))
         self._page = page
         self._status = status
         self._throttle = Throttle(_log)
