@@ -19,6 +19,7 @@ from headrace.cli.backfill import backfill
 from headrace.cli.check import check
 from headrace.cli.checkpoint import list_checkpoints, show
 from headrace.cli.console import Exit, exit_of, print_error, print_json, print_line, print_note, print_traceback
+from headrace.cli.dashboard import dashboard
 from headrace.cli.logs import LOG_FORMAT, LOG_LEVEL, log_settings
 from headrace.cli.offsets import offsets
 from headrace.cli.options import AsJson
@@ -110,6 +111,7 @@ app.command("offsets")(offsets)
 app.command("run")(run)
 app.command("backfill")(backfill)
 app.command("status")(status)
+app.command("dashboard")(dashboard)
 app.command("check")(check)
 app.command("version")(version)
 for verb, name in (

@@ -27,7 +27,7 @@ from headrace.core.log import logger
 from headrace.plan.model import Plan
 from headrace.runners.coordination import messages
 from headrace.runners.coordination.startpoint_messages import OutcomeReport
-from headrace.runners.holdups import STILL_MS, Doing, Standstill, held_by_run_loop, holding_all
+from headrace.runners.holdups import STILL_MS, Doing, Standstill, held_by_run_loop, holding_all, older
 from headrace.runners.log_outbox import LogOutbox
 from headrace.runners.reporting import task_status
 from headrace.runners.tables.answering import TableAnswers
@@ -181,6 +181,7 @@ class ContainerSession:
         if self._apart and (cut := self._cut) is not None:
             mark = messages.CutStatus(id=cut, state="apart")
             statuses = [msgspec.structs.replace(status, cut=mark) for status in statuses]
+        statuses = [older(one, round(now - observed_ms)) for one in statuses]
         if (holdup := held_by_run_loop(self._doing(now, observed_ms), self._clock.now_ms())) is not None:
             statuses = holding_all(statuses or self._starting, holdup)
         lines, dropped = self._outbox.take()

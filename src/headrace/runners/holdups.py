@@ -200,6 +200,14 @@ def _at(line: str | None) -> str:
     return "" if line is None else f", at {line}"
 
 
+def older(status: TaskStatus, ms: int) -> TaskStatus:
+    """Return the status of a task some time later, in which it has committed nothing."""
+    if status.state == "finished" or status.checkpoint is None or ms <= 0:
+        return status
+    checkpoint = msgspec.structs.replace(status.checkpoint, age_ms=status.checkpoint.age_ms + ms)
+    return msgspec.structs.replace(status, checkpoint=checkpoint)
+
+
 class Standstill:
     """Since when values have been what they are. The oldest are kept as long as they are asked for."""
 

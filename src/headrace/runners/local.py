@@ -22,9 +22,10 @@ from headrace.runners.coordination.client import HeartbeatThread
 from headrace.runners.coordination.endpoint import AS_USUAL, ON_THIS_MACHINE, Wanted
 from headrace.runners.coordination.messages import AppStatus, Orders
 from headrace.runners.coordination.server import Coordinator
+from headrace.runners.dashboard.pages import page_url
 from headrace.runners.memos import record_memos
 from headrace.runners.prepare import held_by_driver, prepare_streams, stops_by_itself
-from headrace.runners.progress import Progress
+from headrace.runners.progress import Progress, announce
 from headrace.runners.tables.answering import AnswerThread
 from headrace.runtime.operators.user_code.source_line import users_line
 
@@ -63,6 +64,8 @@ def run_local(
     ) as coordinator:
         control.attach(coordinator)
         checked.deployment.record(checked.planned, stages)
+        if progress is not None:
+            announce(page_url(coordinator.url, coordinator.token))
         try:
             return _run(planned, coordinator, progress, control)
         except StorageError as error:

@@ -44,6 +44,7 @@ class Task:
         self.times = InputTimes((spec.id, PartitionTime(ssp, scope.writers.get(ssp))) for ssp, spec in sources.items())
         self._clocks = {ssp: _SourceClock(spec) for ssp, spec in sources.items() if spec.event_time}
         self.finished = False
+        self._closed = False
 
     @property
     def progress(self) -> Progress:
@@ -138,8 +139,17 @@ class Task:
         return self.chain.stores()
 
     def close(self) -> None:
-        """Release what the operators hold."""
+        """Release what the operators hold. What they have taken stays counted. Idempotent."""
+        self.metrics.rows_into.update(self.rows_into())
+        self._closed = True
         self.chain.close()
+
+    def rows_into(self) -> dict[str, int]:
+        """How many messages each step has taken since the process began, before rollbacks too."""
+        before = self.metrics.rows_into
+        if self._closed:
+            return dict(before)
+        return {step: before.get(step, 0) + rows for step, rows in self.chain.rows_into().items()}
 
     def load(self, times: TimesCheckpoint) -> None:
         """Continue from what ``save`` returned; the stores have been filled already."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.runners.coordination.messages import TaskStatus
+from headrace.runners.coordination.messages import CheckpointStatus, TaskStatus
 from headrace.runners.holdups import (
     CALL_MS,
     STILL_MS,
@@ -17,6 +17,7 @@ from headrace.runners.holdups import (
     held_by_run_loop,
     holding_all,
     holdups,
+    older,
 )
 from headrace.runtime.at_work import Work
 
@@ -148,6 +149,12 @@ def test_what_somebody_debugs_doesnt_hang() -> None:
     one = held_by_run_loop(Doing(now_ms=10**9, turned_ms=0, debugged=True), NOW)
     assert one is not None
     assert one.still_ms == 0
+
+
+def test_the_last_commit_gets_older_while_the_run_loop_is_busy() -> None:
+    status = TaskStatus(name="a/0", state="running", checkpoint=CheckpointStatus(version=7, age_ms=300, duration_ms=1))
+    later = older(status, 40_000)
+    assert later.checkpoint == CheckpointStatus(version=7, age_ms=40_300, duration_ms=1)
 
 
 def test_a_value_stands_still_until_it_changes() -> None:

@@ -413,6 +413,13 @@ class QueriesStatus(Nested, frozen=True, kw_only=True):
     refused: int = 0
 
 
+class PagesStatus(Nested, frozen=True, kw_only=True):
+    """Live pages that watch the app now, and how many were refused since the start because there were too many."""
+
+    watching: int = 0
+    refused: int = 0
+
+
 class HeldUp(Nested, frozen=True, kw_only=True):
     """A task that keeps ``tasks`` from completing their next version; for how long, and why if that is known."""
 
@@ -440,6 +447,7 @@ class AppStatus(Message, frozen=True, kw_only=True):
     containers: list[ContainerStatus]
     held_up: list[HeldUp] = []
     queries: QueriesStatus = QueriesStatus()
+    pages: PagesStatus = PagesStatus()
     error: ErrorReport | None = None
 
 
