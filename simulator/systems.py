@@ -47,6 +47,8 @@ class Log(Protocol):
     readers: dict[Reader, None]
     wakes: bool
     """Who reads it is woken by what comes."""
+    synced: Offset
+    """What lies before it survives a power cut."""
 
     @property
     def oldest(self) -> Offset:
@@ -73,6 +75,10 @@ class Log(Protocol):
 
     def read(self, offset: Offset) -> bytes:
         """The record at an offset."""
+        ...
+
+    def sync(self) -> None:
+        """All that is there is on the disk."""
         ...
 
 
@@ -128,6 +134,7 @@ class SimProducer(Producer):
         self._container = container
         self._system = system
         self._touched: dict[SSP, Channel] = {}
+        self._unsynced: dict[SSP, Channel] = {}
 
     @override
     def send(self, stream: str, partition: int, payload: bytes) -> None:
@@ -140,10 +147,17 @@ class SimProducer(Producer):
     def flush(self) -> dict[tuple[str, int], Offset]:
         """Everything is acknowledged by now: where the last records ended. Or the disk was full."""
         touched, self._touched = self._touched, {}
+        self._unsynced |= touched
         if touched and (error := self._container.disk_error()) is not None:
             raise error
         assert not any(channel.flying for channel in touched.values()), "nobody waited before the flush"
         return {(ssp.stream.name, ssp.partition): channel.acknowledged for ssp, channel in touched.items()}
+
+    @override
+    def sync(self) -> None:
+        for channel in self._unsynced.values():
+            channel.log.sync()
+        self._unsynced.clear()
 
     @override
     def close(self) -> None:
@@ -218,6 +232,12 @@ class SimConsumer(Consumer):
     @override
     def position(self, ssp: SSP) -> Offset:
         return self._positions[ssp]
+
+    @override
+    def sync(self) -> None:
+        for ssp, position in self._positions.items():
+            if position > self._logs[ssp].synced:
+                self._logs[ssp].sync()
 
     @override
     def fileno(self) -> int | None:

@@ -8,7 +8,8 @@ Three rules keep what is left of the files consistent:
 2. So is all that it has read, whoever wrote it: else the record could name a position that its input doesn't reach
    any more, and what is written there next would be skipped.
 3. Before anything follows from a commit (its checkpoint is sent, a version is published, the log is trimmed), its
-   record is on the disk.
+   record is on the disk. That is for whoever goes by it: a task that starts may find a record that another incarnation
+   has appended and that isn't on the disk yet. So what precedes its own abort is on the disk before it reads that.
 
 The end of a task is announced by frames that come after its last commit; they are on the disk before it is over.
 
@@ -39,6 +40,6 @@ class Survival:
             self._inputs.sync()
 
     def of_the_record(self) -> None:
-        """The record of a commit, which has been acknowledged, survives from now on."""
+        """The record of a commit or an abort, which has been acknowledged, survives from now on, with all before it."""
         if self._wanted:
             self._connections.sync_records()

@@ -345,7 +345,9 @@ class TaskHost:
             case do.AppendAbort(header=header, record=abort):
                 self._changelog.append(header, encode_record(abort))
                 yield Pause.ACKNOWLEDGED
-                self.machine.performed(self._changelog.flush())
+                end = self._changelog.flush()
+                self._survival.of_the_record()
+                self.machine.performed(end)
                 return
             case do.AppendCommit():
                 yield from self._append_commit()
