@@ -268,8 +268,7 @@ class SimContainer:
         if not self._granted:
             return
         loop = self._begin(list(self._granted))
-        for host in self.hosts:
-            yield from self._drive(host.starting())
+        yield from self._drive(loop.starting())
         while True:
             self._rung = False
             if self.gives_up:
@@ -399,6 +398,8 @@ class SimContainer:
                             self.cluster.commits(self, journal.shape.name)
                         while any(channel.flying for channel in self._channels.values()):
                             yield 0.5 + chance.random()
+                    case Pause.DISK:
+                        yield chance.random() * 1.5
                     case Pause.GENERATION:
                         yield from self._ask_coordinator()
                     case Pause.REST:

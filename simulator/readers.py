@@ -51,6 +51,10 @@ class Publisher:
         self._stored_through = min(self._stored_through, self.log.end)
         self.begin()
 
+    def _sync(self) -> None:
+        """Or the target could remember a place that the log doesn't reach after a power cut."""
+        self.log.sync()
+
     @property
     def drained(self) -> bool:
         """Everything there is has been read and stored."""
@@ -88,7 +92,7 @@ class Publisher:
                 yield 2 + chance.random() * 20
                 if chance.random() < 0.5:
                     continue
-                self.log.sync()  # or the target could remember a place that the log doesn't reach after a power cut
+                self._sync()
                 if not self.target.store(expected, reader.position(), rows):
                     self.world.tell(name, "lost a transaction to another reader, begins again")
                     break

@@ -26,7 +26,7 @@ TORN = 0.2
 """How often a writer that dies with records in flight leaves half a record."""
 
 
-LEAVES_HOLES = 0.0
+LEAVES_HOLES = 0.3
 """How often a power cut loses records in the middle."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
@@ -33,6 +34,7 @@ from headrace.systems.base import (
     Target,
 )
 from headrace.systems.registry import SystemSpec
+from headrace.systems.syncing import Unsynced, sync_all
 from simulator.sources import SourceLog
 from simulator.storage import Channel, Reader, SimLog
 from simulator.world import World
@@ -80,6 +82,10 @@ class Log(Protocol):
     def sync(self) -> None:
         """All that is there is on the disk."""
         ...
+
+
+def _nothing() -> None:
+    return
 
 
 class RowTarget(Target):
@@ -153,11 +159,12 @@ class SimProducer(Producer):
         assert not any(channel.flying for channel in touched.values()), "nobody waited before the flush"
         return {(ssp.stream.name, ssp.partition): channel.acknowledged for ssp, channel in touched.items()}
 
+    def _synced(self, ssp: SSP) -> None:
+        self._unsynced.pop(ssp, None)
+
     @override
-    def sync(self) -> None:
-        for channel in self._unsynced.values():
-            channel.log.sync()
-        self._unsynced.clear()
+    def unsynced(self) -> Iterable[Unsynced]:
+        return [Unsynced(ssp, channel.log.sync, partial(self._synced, ssp)) for ssp, channel in self._unsynced.items()]
 
     @override
     def close(self) -> None:
@@ -234,10 +241,12 @@ class SimConsumer(Consumer):
         return self._positions[ssp]
 
     @override
-    def sync(self) -> None:
-        for ssp, position in self._positions.items():
-            if position > self._logs[ssp].synced:
-                self._logs[ssp].sync()
+    def unsynced(self) -> Iterable[Unsynced]:
+        return [
+            Unsynced(ssp, self._logs[ssp].sync, _nothing)
+            for ssp, position in self._positions.items()
+            if position > self._logs[ssp].synced
+        ]
 
     @override
     def fileno(self) -> int | None:
@@ -375,6 +384,10 @@ class SimConnections(Connections):
         if spec.name not in self._producers:
             self._producers[spec.name] = SimProducer(self._container, spec.name)
         return self._producers[spec.name]
+
+    @override
+    def sync_records(self, read: Iterable[Unsynced] = ()) -> None:
+        sync_all([*read, *(each for producer in self._producers.values() for each in producer.unsynced())])
 
     @override
     def target(self, spec: SystemSpec, stream: StreamId) -> Target:

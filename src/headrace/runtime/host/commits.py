@@ -55,7 +55,7 @@ class Commits:
         self._changelog.append(header, data)
         yield Pause.ACKNOWLEDGED
         end = self._changelog.flush()
-        self._survival.of_the_record()
+        yield from self._survival.of_the_record()
         self._machine.performed(end)
 
     def check(self, start: Offset | None, end: Offset) -> Steps[None]:

@@ -81,8 +81,8 @@ class TaskHost:
         self._systems = {stream.spec.stream: stream.spec.system for stream in scope.outputs.values()}
         self._changelog = ChangelogPartition(*scope.changelog, connections)
         self.inputs = InputConsumers(scope.specs, connections)
-        self._survival = Survival(scope.settings.durability, connections, self.inputs)
-        self._commits = Commits(scope.name, ports.machine, ports.state, self._changelog, self._survival)
+        self.survival = Survival(scope.settings.durability, connections, self.inputs)
+        self._commits = Commits(scope.name, ports.machine, ports.state, self._changelog, self.survival)
         self._startpoints = Startpoints(scope, ports.resolve, ports.report_outcomes)
         self.keeper = Keeper(scope.name, ports.machine, ports.state)
         self._restart_at: float | None = None
@@ -346,7 +346,7 @@ class TaskHost:
                 self._changelog.append(header, encode_record(abort))
                 yield Pause.ACKNOWLEDGED
                 end = self._changelog.flush()
-                self._survival.of_the_record()
+                yield from self.survival.of_the_record()
                 self.machine.performed(end)
                 return
             case do.AppendCommit():
@@ -397,7 +397,7 @@ class TaskHost:
             case do.FlushOutputs():
                 self._commit_began = self._clock.monotonic_ms()
                 yield Pause.ACKNOWLEDGED
-                self._survival.of_what_is_there()
+                yield from self.survival.of_what_is_there()
             case do.AppendChanges(version=version):
                 self._append_changes(version)
             case do.WriteLocal(local=local):

@@ -28,6 +28,7 @@ from headrace.systems.base import (
     SlotOrders,
 )
 from headrace.systems.row_cuts import rows_before
+from headrace.systems.syncing import Unsynced
 from headrace.systems.whole import polled_to
 
 WAITING_BYTES_MAX = 8 << 20
@@ -196,10 +197,10 @@ class InputConsumers:
             finally:
                 consumer.close()
 
-    def sync(self) -> None:
-        """Wait until all that was read survives a power cut."""
+    def unsynced(self) -> Iterator[Unsynced]:
+        """What a power cut could take of all that was read."""
         for consumer in self._consumers.values():
-            consumer.sync()
+            yield from consumer.unsynced()
 
     def close(self) -> None:
         """Release all consumers."""

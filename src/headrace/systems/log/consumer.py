@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from typing_extensions import override
@@ -19,9 +20,10 @@ from headrace.core.ids import SSP, Offset
 from headrace.systems.base import Edge, Ended, Polled, Position, Records
 from headrace.systems.log.file_watcher import FileWatcher
 from headrace.systems.log.layout import StreamFolder
-from headrace.systems.log.partition import PartitionFile, sync_partition
+from headrace.systems.log.partition import PartitionFile, unsynced_partition
 from headrace.systems.log.segment import Scan, ScanEnd
 from headrace.systems.registered import Reading, RegisteringConsumer
+from headrace.systems.syncing import Unsynced
 
 _LOOK_AT_ALL_S = 0.5
 
@@ -182,11 +184,14 @@ class LogConsumer(RegisteringConsumer[_Reading]):
         return self._wakeup.fd if self._wakeup else None
 
     @override
-    def sync(self) -> None:
-        for reading in self._readings.values():
-            if reading.position > reading.synced:
-                sync_partition(reading.file.fd, reading.file.what)
-                reading.synced = reading.position
+    def unsynced(self) -> Iterable[Unsynced]:
+        return [
+            unsynced_partition(
+                reading.file.fd, reading.file.what, partial(setattr, reading, "synced", reading.position)
+            )
+            for reading in self._readings.values()
+            if reading.position > reading.synced
+        ]
 
     @override
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
