@@ -18,6 +18,10 @@ For the task as a whole, C is its last committed version; M = min(closed), or EN
 T = C + 1, or END when M is. Frames labelled up to T are processed at once. Later ones are buffered (SEP-10's
 solution 3), so that commit V contains no effect of a version above V.
 
+Frames that no commit covers may be missing: a power cut loses any part of what wasn't on the disk yet, and later parts
+may survive it. So what comes after a gap is dropped, and only a checkpoint or restore frame that says that the missing
+frames were committed is an error. Until then ``closed`` doesn't rise, so this task commits nothing that lacks them.
+
 ``RULES`` is the judgement: the first row whose kinds and guard match decides. Most frames are the next of a known
 generation, in turn, not void and not early: the last row but one. ``receive`` tests for that case first.
 """
@@ -59,6 +63,7 @@ RULES = (
     Rule(RESTORE, "overtakes", "refuse_gap", "S > last seq: error, frames are missing"),
     Rule(RESTORE, "undoes", "roll_back", "done > S: add the fence, roll back"),
     Rule(RESTORE, "always", "take_restore", "add the fence; forget buffered above S; last := this; closed := next - 1"),
+    Rule(DATA, "unproven", "drop", "generation > last, or seq != last + 1, and has a label: drop, last unchanged"),
     Rule(ORDINARY, "unannounced", "refuse_unannounced", "generation > last: error, no restore came before it"),
     Rule(ORDINARY, "gap", "refuse_gap", "seq != last + 1: error, frames are missing"),
     Rule(CHECKPOINT, "always", "take_checkpoint", "closed := max(closed, next - 1)"),
@@ -313,6 +318,10 @@ class FrameJudge:
         """A frame that the restore voids was processed since the last commit."""
         restore = _restore(control)
         return self._voids(restore) and parent.done > restore.seq
+
+    def unproven(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
+        """Frames are missing before this one, and it isn't known whether they were committed: this one wasn't yet."""
+        return header.version != UNVERSIONED and (header.generation > parent.generation or header.seq != parent.seq + 1)
 
     def unannounced(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
         """A new generation doesn't start with its restore frame."""
