@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import random
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -239,6 +240,19 @@ class SimConsumer(Consumer):
     @override
     def position(self, ssp: SSP) -> Offset:
         return self._positions[ssp]
+
+    @override
+    def landmark(self, ssp: SSP, offset: Offset) -> str:
+        log = self._logs[ssp]
+        before = log.offsets(log.oldest, offset)
+        return f"{before[-1]}:{zlib.crc32(log.read(before[-1]))}" if before else ""
+
+    @override
+    def has_landmark(self, ssp: SSP, landmark: str) -> bool:
+        log, (at, check) = self._logs[ssp], map(int, landmark.split(":"))
+        if at < log.oldest:
+            return True
+        return log.offsets(at, at + 1) == [at] and at < log.end and zlib.crc32(log.read(at)) == check
 
     @override
     def unsynced(self) -> Iterable[Unsynced]:

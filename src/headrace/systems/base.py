@@ -194,6 +194,14 @@ class Consumer(Protocol):
         """
         return False
 
+    def landmark(self, ssp: SSP, offset: Offset) -> str:
+        """Return what tells later whether this is still the partition that was read up to ``offset``; "" if nothing."""
+        return ""
+
+    def has_landmark(self, ssp: SSP, landmark: str) -> bool:
+        """Whether it still is, as far as that can be told; then the landmark is one until more is polled."""
+        return True
+
     def unsynced(self) -> Iterable[Unsynced]:
         """Return what a power cut could take of all that ``poll`` has returned, whoever wrote it.
 
