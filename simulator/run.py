@@ -37,9 +37,6 @@ from simulator.systems import RowTarget
 from simulator.timelines import Restorer, Timeline
 from simulator.world import SimFailure, World
 
-MIX = (*SHAPES, *SHAPES, *SHAPES, *SHAPES, *MOVED, *CASES)
-"""What a seed may have: apps, and about as often shapes without operators, which take a third of the time."""
-
 CUTS = "cuts"
 """``shuffle+cuts`` is the shape ``shuffle`` of which savepoints are taken."""
 
@@ -67,6 +64,21 @@ PROCESS = "process"
 """``app-counts+process`` is the app with ``durability="process"`` on such a machine."""
 
 PROCESS_SHAPES = tuple(f"{name}+{PROCESS}" for name in _POWERED if not CASES[name].asks)
+
+MIX = (
+    *SHAPES,
+    *SHAPES,
+    *SHAPES,
+    *SHAPES,
+    *MOVED,
+    *CASES,
+    *POWER_SHAPES[: len(SHAPES)],
+    *POWER_SHAPES[2 * len(SHAPES) :: 6],
+)
+"""What a seed may have: apps, and about as often shapes without operators, which take a third of the time.
+
+In one of eight the power fails.
+"""
 
 _DEALING_MS = 12_000
 """How much longer that may take if shards have to be dealt."""
