@@ -168,6 +168,11 @@ class SimContainer:
             channel.die()
         self.release()
 
+    def lose_what_is_sent(self) -> None:
+        """The machine has lost its power: nothing of what is in flight lands any more."""
+        for channel in self._channels.values():
+            channel.vanish()
+
     def release(self) -> None:
         """Give back what the operating system takes from the dead: locks, and calls under way."""
         for host in self.hosts:
@@ -263,8 +268,7 @@ class SimContainer:
         if not self._granted:
             return
         loop = self._begin(list(self._granted))
-        for host in self.hosts:
-            yield from self._drive(host.starting())
+        yield from self._drive(loop.starting())
         while True:
             self._rung = False
             if self.gives_up:
@@ -350,6 +354,7 @@ class SimContainer:
             shared = cluster.shared_with(self.host)
             disk = SimDisk(cluster.disks[self.host], shared, cluster.stored, cluster.files)
             disk.fetched = partial(_tell_of, journal)
+            disk.forgets = cluster.power is not None
             if cluster.objects is not None:
                 disk.compacts = cluster.objects.compacts
             assert scope.folders is not None
@@ -393,6 +398,8 @@ class SimContainer:
                             self.cluster.commits(self, journal.shape.name)
                         while any(channel.flying for channel in self._channels.values()):
                             yield 0.5 + chance.random()
+                    case Pause.DISK:
+                        yield chance.random() * 1.5
                     case Pause.GENERATION:
                         yield from self._ask_coordinator()
                     case Pause.REST:
@@ -408,6 +415,9 @@ class SimContainer:
         if self.world.story is not None:
             journal.tell(brief(instruction))
         doomed, task = self.cluster.doomed, journal.shape.name
+        if self.cluster.power is not None and self.cluster.power.fails_before(task, instruction):
+            self.world.after(0.0, self.cluster.power.cut)
+            yield 1.0
         if doomed.get(task) is type(instruction):
             del doomed[task]
             journal.tell("is killed before that")

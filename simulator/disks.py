@@ -96,6 +96,8 @@ class SimDatabase(Database):
     def write(self, batch: Batch) -> None:
         assert isinstance(batch, SimBatch)
         state = self.contents.state
+        if self._disk is not None and self._disk.forgets:
+            self.contents.before.append((dict(state), self.contents.local))
         for key, value, stop in batch.writes.entries:
             if stop is not None:
                 for gone in [known for known in state if key <= known < stop]:
@@ -162,6 +164,8 @@ class SimDisk(Disk):
         self._drafts: dict[Path, dict[str, bytes]] = {}
         self.fetched: Callable[[Path], None] = lambda snapshot: None
         self.compacts: Callable[[], bool] = lambda: False
+        self.forgets = False
+        """A power cut may take back the last writes to a folder."""
 
     @override
     def lock(self, folder: Path) -> FolderLock:

@@ -7,7 +7,9 @@ prefix of what is in flight may still land, at once or long after.
 
 from __future__ import annotations
 
+import random
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -22,6 +24,10 @@ STEP = 10
 
 TORN = 0.2
 """How often a writer that dies with records in flight leaves half a record."""
+
+
+LEAVES_HOLES = 0.3
+"""How often a power cut loses records in the middle."""
 
 
 class Reader(Protocol):
@@ -49,6 +55,8 @@ class SimLog:
         """Behind the last record, or behind what a torn append left."""
         self.readers: dict[Reader, None] = {}
         """Who is woken by an append; a dict, as a set has no order to rely on."""
+        self.synced: Offset = 0
+        """What lies before it survives a power cut."""
         self._offsets: list[Offset] = []
         self._tears: set[Offset] = set()
         self._records: dict[Offset, bytes] = {}
@@ -87,6 +95,35 @@ class SimLog:
         """Where the first record from ``start`` on stands; None: there is none yet."""
         number = bisect_left(self._offsets, start)
         return self._offsets[number] if number < len(self._offsets) else None
+
+    def sync(self) -> None:
+        """All that is there is on the disk."""
+        self.synced = self.end
+
+    def lose(self, chance: random.Random) -> frozenset[Offset]:
+        """The power was cut: lose what wasn't on the disk, or some of it. Answers which records are gone.
+
+        What is cut off ends the log, maybe within a record. Where something is lost in the middle, nothing is read.
+        """
+        doubtful = self.offsets(max(self.synced, self.oldest), self.end)
+        draw = chance.random()
+        if draw < LEAVES_HOLES:
+            lost = {offset for offset in doubtful if chance.random() < 0.4}
+            self._tears |= lost
+        else:
+            kept = chance.choice((0, len(doubtful), chance.randint(0, len(doubtful))))
+            lost = set(doubtful[kept:])
+            if lost:
+                self.end = min(lost)
+                self._tears = {offset for offset in self._tears if offset < self.end}
+        for offset in lost:
+            del self._records[offset]
+        if lost:
+            self._offsets = [offset for offset in self._offsets if offset not in lost]
+            if self.end in lost and chance.random() < TORN:
+                self.tear(chance.randint(1, STEP - 1))
+        self.sync()
+        return frozenset(lost)
 
     def trim(self, before: Offset) -> None:
         """Give up what lies below."""
@@ -130,6 +167,11 @@ class Channel:
             self._planned = True
             self._world.after(chance.random() * 300, self._land)
 
+    def vanish(self) -> None:
+        """The machine has lost its power: nothing lands any more."""
+        self._flying.clear()
+        self._landed, self._most = 0, 0
+
     def _plan(self) -> None:
         if not self._planned and self.flying:
             self._planned = True
@@ -169,6 +211,8 @@ class Folder:
     owner: object | None = None
     cut: int = 0
     """How it is divided into files: compaction changes that."""
+    before: deque[tuple[dict[Any, Any], bytes | None]] = field(default_factory=lambda: deque(maxlen=3))
+    """What it was before the last writes, if a power cut may bring that back."""
 
     def wipe(self) -> None:
         """Everything is gone."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import builtins
 import random
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
@@ -33,6 +35,7 @@ from headrace.systems.base import (
     Target,
 )
 from headrace.systems.registry import SystemSpec
+from headrace.systems.syncing import Unsynced, sync_all
 from simulator.sources import SourceLog
 from simulator.storage import Channel, Reader, SimLog
 from simulator.world import World
@@ -47,6 +50,8 @@ class Log(Protocol):
     readers: dict[Reader, None]
     wakes: bool
     """Who reads it is woken by what comes."""
+    synced: Offset
+    """What lies before it survives a power cut."""
 
     @property
     def oldest(self) -> Offset:
@@ -74,6 +79,14 @@ class Log(Protocol):
     def read(self, offset: Offset) -> bytes:
         """The record at an offset."""
         ...
+
+    def sync(self) -> None:
+        """All that is there is on the disk."""
+        ...
+
+
+def _nothing() -> None:
+    return
 
 
 class RowTarget(Target):
@@ -128,6 +141,7 @@ class SimProducer(Producer):
         self._container = container
         self._system = system
         self._touched: dict[SSP, Channel] = {}
+        self._unsynced: dict[SSP, Channel] = {}
 
     @override
     def send(self, stream: str, partition: int, payload: bytes) -> None:
@@ -142,10 +156,18 @@ class SimProducer(Producer):
         if not self._touched:
             return {}
         touched, self._touched = self._touched, {}
+        self._unsynced |= touched
         if (error := self._container.disk_error()) is not None:
             raise error
         assert not any(channel.flying for channel in touched.values()), "nobody waited before the flush"
         return {(ssp.stream.name, ssp.partition): channel.acknowledged for ssp, channel in touched.items()}
+
+    def _synced(self, ssp: SSP) -> None:
+        self._unsynced.pop(ssp, None)
+
+    @override
+    def unsynced(self) -> Iterable[Unsynced]:
+        return [Unsynced(ssp, channel.log.sync, partial(self._synced, ssp)) for ssp, channel in self._unsynced.items()]
 
     @override
     def close(self) -> None:
@@ -220,6 +242,27 @@ class SimConsumer(Consumer):
     @override
     def position(self, ssp: SSP) -> Offset:
         return self._positions[ssp]
+
+    @override
+    def landmark(self, ssp: SSP, offset: Offset) -> str:
+        log = self._logs[ssp]
+        before = log.offsets(log.oldest, offset)
+        return f"{before[-1]}:{zlib.crc32(log.read(before[-1]))}" if before else ""
+
+    @override
+    def has_landmark(self, ssp: SSP, landmark: str) -> bool:
+        log, (at, check) = self._logs[ssp], map(int, landmark.split(":"))
+        if at < log.oldest:
+            return True
+        return log.offsets(at, at + 1) == [at] and at < log.end and zlib.crc32(log.read(at)) == check
+
+    @override
+    def unsynced(self) -> Iterable[Unsynced]:
+        return [
+            Unsynced(ssp, self._logs[ssp].sync, _nothing)
+            for ssp, position in self._positions.items()
+            if position > self._logs[ssp].synced
+        ]
 
     @override
     def fileno(self) -> int | None:
@@ -357,6 +400,10 @@ class SimConnections(Connections):
         if spec.name not in self._producers:
             self._producers[spec.name] = SimProducer(self._container, spec.name)
         return self._producers[spec.name]
+
+    @override
+    def sync_records(self, read: Iterable[Unsynced] = ()) -> None:
+        sync_all([*read, *(each for producer in self._producers.values() for each in producer.unsynced())])
 
     @override
     def target(self, spec: SystemSpec, stream: StreamId) -> Target:

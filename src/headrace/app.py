@@ -67,6 +67,9 @@ class App(Declarations):
         ``"commit"``: what a checkpoint covers survives a power cut, because its streams, its changelog and what it has
         read of the embedded log are on the disk before it counts. ``"process"``: it survives the death of any process.
         A power cut may then lose the last seconds of some files and not of others, which an app can't always notice.
+    lost_results
+        What to do about an output outside, such as a table, that has less than the app has written there, because it
+        was emptied or comes from an older backup: ``"refuse"`` to go on, or ``"accept"`` that the rows are gone.
     grouping
         Whether there is a task for each partition (``"partition"``) or for each container (``"container"``).
     startpoints

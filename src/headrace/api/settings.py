@@ -14,6 +14,7 @@ from headrace.systems.registry import SystemSpec
 
 Durability = Literal["commit", "process"]
 Guarantee = Literal["exactly_once", "at_least_once"]
+LostResults = Literal["refuse", "accept"]
 Grouping = Literal["partition", "container"]
 
 RESTARTS_MAX = 5
@@ -45,6 +46,7 @@ class Settings:
     ahead_bytes_max: int = 64 << 20
     restarts_max: int = RESTARTS_MAX
     durability: Durability = "commit"
+    lost_results: LostResults = "refuse"
     drain_timeout_ms: int = DRAIN_TIMEOUT_MS
     hung_after_ms: int | None = HUNG_AFTER_MS
     """None: for as long as it takes."""

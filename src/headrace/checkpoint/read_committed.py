@@ -11,7 +11,8 @@ plain: from a writer that is no task        released at once: it has no identity
 plain, and released before the position     dropped
   was saved
 (generation, seq) <= its producer's last    dropped: a duplicate, or a late copy of a void frame
-restore of (g, S)                           held frames up to S are released, the others are dropped
+restore of (g, S)                           held frames up to S are released, the others are dropped; an error if more
+                                            than S was known to be committed
 checkpoint of the held frames' generation   held frames are released
 out of turn: frames are missing before it   dropped, unless it is a checkpoint: then an error, as it is for a restore
                                             that says that what is missing was committed
@@ -73,6 +74,8 @@ class Producer(Generic[T]):
     generation: int = 0
     seq: int = 0
     held: deque[HeldFrame[T]] = field(default_factory=deque)
+    committed: int = 0
+    """Through which seq it is known to have committed."""
     gap: Offset | None = None
     """Where the first frame out of turn is, since the last restore."""
 
@@ -95,13 +98,19 @@ class ReadCommitted(Generic[T]):
         known = position.plain_before if position else UNSET
         self._plain_before = -1 if known is UNSET else known
         self._producers: dict[int, Producer[T]] = {
-            known.producer: Producer(known.generation, known.seq) for known in (position.covered if position else ())
+            known.producer: Producer(known.generation, known.seq, committed=known.committed)
+            for known in (position.covered if position else ())
         }
 
     @property
     def held(self) -> int:
         """The number of frames that wait for their commit."""
         return sum(len(producer.held) for producer in self._producers.values())
+
+    @property
+    def undecided(self) -> bool:
+        """Frames wait for their commit, or came out of turn."""
+        return any(producer.first is not None for producer in self._producers.values())
 
     def position(self) -> ReaderPosition:
         """Return the position to save together with everything released so far."""
@@ -141,6 +150,7 @@ class ReadCommitted(Generic[T]):
             return ()
         producer.generation, producer.seq = header.generation, header.seq
         if header.kind is Kind.CHECKPOINT:
+            producer.committed = header.seq - 1
             return _take_held(producer)
         released = HeldFrame(offset, header, frame)
         if header.version == UNVERSIONED:
@@ -154,6 +164,9 @@ class ReadCommitted(Generic[T]):
         late_copies = producer.generation < restore.committed_by
         if restore.seq > producer.seq and (self._whole or (producer.gap is not None and not late_copies)):
             self._refuse(offset, producer, header, f", committed through #{restore.seq}")
+        if restore.seq < producer.committed:
+            self._refuse_loss(offset, producer, header, restore)
+        producer.committed = restore.seq
         held = _take_held(producer)
         producer.generation, producer.seq, producer.gap = header.generation, header.seq, None
         return [] if late_copies else [each for each in held if each.header.seq <= restore.seq]
@@ -173,6 +186,14 @@ class ReadCommitted(Generic[T]):
             self._refuse(offset, producer, header, detail)
         return False
 
+    def _refuse_loss(self, offset: Offset, producer: Producer[T], header: Header, restore: Restore) -> None:
+        raise ProtocolError(
+            f"producer {header.producer}: generation {header.generation} goes back to #{restore.seq} at offset "
+            f"{offset}, but #{producer.committed} was committed: commits of this producer are missing",
+            hint="its changelog lost its end in a crash of the machine, or comes from an older backup: put a backup of "
+            "the whole home back",
+        )
+
     def _refuse(self, offset: Offset, producer: Producer[T], header: Header, detail: str) -> None:
         raise ProtocolError(
             f"producer {header.producer}: received {header.kind.name} ({header.generation}, #{header.seq}){detail} "
@@ -189,6 +210,8 @@ def _take_held(producer: Producer[T]) -> list[HeldFrame[T]]:
 
 def _covered(number: int, producer: Producer[T]) -> Covered:
     if not producer.held:
-        return Covered(producer=number, generation=producer.generation, seq=producer.seq)
-    first = producer.held[0].header
-    return Covered(producer=number, generation=first.generation, seq=first.seq - 1)
+        generation, seq = producer.generation, producer.seq
+    else:
+        first = producer.held[0].header
+        generation, seq = first.generation, first.seq - 1
+    return Covered(producer=number, generation=generation, seq=seq, committed=producer.committed)

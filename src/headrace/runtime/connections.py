@@ -5,7 +5,8 @@ Row systems have no producer. Their outputs are targets, one per stream, which a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import polars as pl
 
@@ -14,6 +15,7 @@ from headrace.runtime.at_work import AtWork
 from headrace.runtime.calls.lanes import Calls
 from headrace.systems.base import Admin, Consumer, Producer, RowSystem, System, Target
 from headrace.systems.registry import SystemSpec, keeps_rows, open_row_system, open_system
+from headrace.systems.syncing import SYNCS_AT_ONCE, Unsynced, sync_all
 
 
 class Connections:
@@ -28,6 +30,7 @@ class Connections:
         self._admins: dict[str, Admin] = {}
         self._producers: dict[str, Producer] = {}
         self._targets: dict[StreamId, Target] = {}
+        self._syncing: ThreadPoolExecutor | None = None
 
     def admin(self, spec: SystemSpec) -> Admin:
         """The system's admin."""
@@ -61,14 +64,20 @@ class Connections:
         for producer in self._producers.values():
             producer.flush()
 
-    def sync_records(self) -> None:
-        """Wait until everything acknowledged by record systems survives a power cut."""
+    def sync_records(self, read: Iterable[Unsynced] = ()) -> None:
+        """Wait until everything acknowledged by record systems survives a power cut, and what was ``read``."""
+        unsynced = [*read]
         for producer in self._producers.values():
-            producer.sync()
+            unsynced += producer.unsynced()
+        if len(unsynced) > 1 and self._syncing is None:
+            self._syncing = ThreadPoolExecutor(SYNCS_AT_ONCE, "headrace-sync")
+        sync_all(unsynced, self._syncing)
 
     def close(self) -> None:
         """Close all producers, targets and admins, and drop the calls under way."""
         self.calls.close()
+        if self._syncing is not None:
+            self._syncing.shutdown()
         for producer in self._producers.values():
             producer.close()
         for target in self._targets.values():

@@ -177,8 +177,8 @@ class Container:
         selector = selectors.DefaultSelector()
         try:
             selector.register(self.wakeup.reader, selectors.EVENT_READ)
+            run(self._loop.starting())
             for host in self.hosts:
-                host.start()
                 for number in host.inputs.filenos():
                     selector.register(number, selectors.EVENT_READ)
             self._turn_until_told(selector)

@@ -15,6 +15,7 @@ from headrace.core.clock import Clock
 from headrace.core.log import logger
 from headrace.core.user_metrics import enter
 from headrace.runtime.connections import Connections
+from headrace.runtime.host.durability import Together
 from headrace.runtime.host.stopwatch import wants_to_work
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.outputs.backpressure import Backpressure
@@ -39,6 +40,14 @@ class RunLoop:
         self.hosts = hosts
         self.connections = connections
         self._clock = clock
+        self._together = Together(connections)
+        self._due_ms = 0.0
+
+    def starting(self) -> Steps[None]:
+        """Restore all tasks from their last commits, and announce them."""
+        for host in self.hosts:
+            yield from self._together.go_on(host.survival, host.starting())
+        yield from self._together.wait()
 
     def turning(self) -> Steps[float]:
         """One turn; returns for how long (ms) the container may sleep after it."""
@@ -50,23 +59,25 @@ class RunLoop:
             enter(host.metrics.user)  # calls that run elsewhere take it along
             for _ in range(self.steps_per_turn):
                 host.collect()
-                if host.due:
-                    yield from host.performing()
+                if host.due and not (yield from self._together.go_on(host.survival, host.performing())):
+                    worked = True
+                    break
                 if not host.step(now):
                     break
                 worked = True
             began, now = now, self._clock.monotonic_ms()
             host.metrics.shares.work(now - began)
+        yield from self._together.wait()
         yield Pause.ACKNOWLEDGED
         self.connections.flush_records()
         now = self._clock.monotonic_ms()
-        due_ms = now + IDLE_MS_MAX
+        self._due_ms = now + IDLE_MS_MAX
         for host in self.hosts:
             host.metrics.latency.flushed(now)
-            due = yield from host.on_time(now)
+            yield from self._together.go_on(host.survival, host.on_time(now), self._note_due)
             began, now = now, self._clock.monotonic_ms()
             host.metrics.shares.work(now - began)
-            due_ms = min(due_ms, now + due)
+        yield from self._together.wait()
         yield Pause.ACKNOWLEDGED
         self.connections.flush_records()
         now = self._clock.monotonic_ms()
@@ -74,10 +85,15 @@ class RunLoop:
             host.metrics.shares.turned(now, wants=wants_to_work(host))
         if worked or any(host.busy for host in self.hosts):
             return 0.0
-        due = max(0.0, due_ms - self._clock.monotonic_ms())  # what others did after a host said when has taken its time
+        due = max(
+            0.0, self._due_ms - self._clock.monotonic_ms()
+        )  # what others did after a host said when has taken its time
         if any(not host.inputs.filenos() and not host.finished for host in self.hosts):
             return min(due, POLL_WITHOUT_FD_MS)
         return due
+
+    def _note_due(self, due: float) -> None:
+        self._due_ms = min(self._due_ms, self._clock.monotonic_ms() + due)
 
     def draining(self) -> Steps[None]:
         """Commit again, and give tasks that follow others a moment to commit that version and publish it too.
@@ -93,7 +109,8 @@ class RunLoop:
         targets = [(host, host.machine.label) for host in self.hosts if not host.finished]
         for host, _ in targets:
             host.ask_for_commit()
-            yield from host.performing()
+            yield from self._together.go_on(host.survival, host.performing())
+        yield from self._together.wait()
         while self._clock.monotonic_ms() < deadline:
             for host, _ in targets:
                 host.publish(self._clock.monotonic_ms())
@@ -103,9 +120,9 @@ class RunLoop:
             for host in self.hosts:
                 host.poll()
                 host.collect()
-                if host.due:
-                    yield from host.performing()
-                stepped |= host.step(self._clock.monotonic_ms())
+                if not host.due or (yield from self._together.go_on(host.survival, host.performing())):
+                    stepped |= host.step(self._clock.monotonic_ms())
+            yield from self._together.wait()
             yield Pause.ACKNOWLEDGED
             self.connections.flush_records()
             if not stepped:

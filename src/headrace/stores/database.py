@@ -20,6 +20,7 @@ import pyarrow as pa
 from rocksdict import AccessType, Cache, Checkpoint, Rdict, WriteBatch, WriteOptions
 from typing_extensions import override
 
+from headrace.core.durable import sync_folder
 from headrace.core.errors import CorruptLogError, InfrastructureError, StateCorruptError, StorageError, UnavailableError
 from headrace.core.log import logger
 from headrace.core.private_folder import make_private_folder
@@ -336,6 +337,7 @@ class Database:
             make_private_folder(draft.parent)
             Checkpoint(self._db).create_checkpoint(str(draft))
             draft.rename(folder)
+            sync_folder(folder.parent)  # the changelog is trimmed up to it
         except Exception as error:
             shutil.rmtree(draft, ignore_errors=True)
             raise StorageError(f"can't write snapshot {folder}: {error}", hint="make room on the disk") from error

@@ -22,6 +22,7 @@ import polars as pl
 
 from headrace.core.errors import StreamNotFoundError, TrimmedOffsetError, UnsupportedPositionError, UsageError
 from headrace.core.ids import SSP, Offset
+from headrace.systems.syncing import Unsynced, sync_all
 from headrace.systems.targets import Lookup as Lookup  # noqa: PLC0414 - also found here
 from headrace.systems.targets import Target as Target  # noqa: PLC0414
 
@@ -193,13 +194,24 @@ class Consumer(Protocol):
         """
         return False
 
-    def sync(self) -> None:
-        """Wait until all that ``poll`` has returned survives a power cut, whoever wrote it.
+    def landmark(self, ssp: SSP, offset: Offset) -> str:
+        """Return what tells later whether this is still the partition that was read up to ``offset``; "" if nothing."""
+        return ""
 
-        Else a reader could remember a position that the partition, after the cut, doesn't reach. Raises
-        ``IndeterminateWriteError``.
+    def has_landmark(self, ssp: SSP, landmark: str) -> bool:
+        """Whether it still is, as far as that can be told; then the landmark is one until more is polled."""
+        return True
+
+    def unsynced(self) -> Iterable[Unsynced]:
+        """Return what a power cut could take of all that ``poll`` has returned, whoever wrote it.
+
+        A reader waits for it before it remembers its position: after the cut the partition may not reach that.
         """
-        return
+        return ()
+
+    def sync(self) -> None:
+        """Wait until nothing is unsynced. Raises ``IndeterminateWriteError``."""
+        sync_all(self.unsynced())
 
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
         """Return how far it is from the position, or from the earlier offset ``since``, to the end of the partition.
@@ -293,12 +305,16 @@ class Producer(Protocol):
         """
         ...
 
-    def sync(self) -> None:
-        """Wait until all that is acknowledged survives a power cut. Raises ``IndeterminateWriteError``.
+    def unsynced(self) -> Iterable[Unsynced]:
+        """Return what a power cut could take of all that is acknowledged.
 
-        Nothing to do for a system whose acknowledgements promise that, or that doesn't outlive its process anyway.
+        Nothing of a system whose acknowledgements promise that, or that doesn't outlive its process anyway.
         """
-        return
+        return ()
+
+    def sync(self) -> None:
+        """Wait until nothing is unsynced. Raises ``IndeterminateWriteError``."""
+        sync_all(self.unsynced())
 
     def close(self) -> None:
         """Flush and release. Called once."""

@@ -148,15 +148,28 @@ def test_a_position_without_held_frames_is_after_the_last_frame():
     reader = ReadCommitted()
     read(reader, [checkpoint(1, 9)])
     assert reader.position().encode() == (
-        b'{"format":1,"offset":10,"whole":false,"covered":[{"producer":1,"generation":1,"seq":9}]}'
+        b'{"format":2,"offset":10,"whole":false,"covered":[{"producer":1,"generation":1,"seq":9,"committed":8}]}'
     )
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_restore_behind_what_was_committed_is_an_error(whole):
+    frames = [restore(1, 0), user(1, 2), checkpoint(1, 3), restore(2, 2), user(2, 4), checkpoint(2, 5)]
+    reader = ReadCommitted(whole=whole)
+    assert read(reader, frames) == [(1, 2), (2, 4)]
+    again = ReadCommitted(ReaderPosition.decode(reader.position().encode()))
+    for each in (reader, again):
+        with pytest.raises(ProtocolError, match=r"goes back to #3 at offset \d+, but #4 was committed: commits"):
+            read(each, [restore(3, 3)])
+    assert read(ReadCommitted(ReaderPosition.decode(again.position().encode())), [restore(4, 4)]) == []
 
 
 def test_a_position_before_plain_frames_that_are_out_says_so():
     reader = ReadCommitted()
     read(reader, [user(1, 4), (Header(Kind.USER), None)])
     assert reader.position().encode() == (
-        b'{"format":1,"offset":0,"whole":false,"covered":[{"producer":1,"generation":1,"seq":3}],"plainBefore":20}'
+        b'{"format":2,"offset":0,"whole":false,"covered":[{"producer":1,"generation":1,"seq":3,"committed":0}],'
+        b'"plainBefore":20}'
     )
 
 

@@ -84,6 +84,29 @@ def test_a_restore_above_what_came_is_an_error(one):
     assert "received RESTORE (2, #6), committed through #5, at offset 10" in refusal(one, restore(1, 2, -1, 5, 0))
 
 
+def test_a_restore_behind_what_was_committed_here_is_an_error(one):
+    frames(one, restore(1, 1, -1, 0, 0), plain(1, 1, 2), plain(1, 1, 3), checkpoint(1, 1, 0, 4, 1))
+    assert frames(one, restore(1, 2, 0, 3, 1)) == [Verdict.TAKEN]  # nothing is committed here yet
+    one.commit(0)
+    again = FrameJudge({A0: (1,)}, barriers=True)
+    again.load(one.save(0), 0, 0)
+    for each in (one, again):
+        assert frames(each, restore(1, 3, 0, 3, 1)) == [Verdict.TAKEN]
+        said = refusal(each, restore(1, 4, 0, 2, 1))
+        assert "generation 4 goes back to #2" in said
+        assert "this task has committed what it was sent through #3: commits" in said
+
+
+def test_what_at_least_once_tasks_repeat_is_no_error():
+    relaxed = FrameJudge({A0: (1,)}, barriers=False)
+    frames(relaxed, restore(1, 1, -1, 0, UNVERSIONED), plain(1, 1, 2, UNVERSIONED), plain(1, 1, 3, UNVERSIONED))
+    relaxed.commit(0)
+    assert frames(relaxed, restore(1, 2, -1, 0, UNVERSIONED)) == [Verdict.TAKEN]
+    strict = FrameJudge({A0: (1,)}, barriers=True)
+    strict.load(relaxed.save(0), 0, 0)
+    assert frames(strict, restore(1, 3, -1, 0, 0)) == [Verdict.TAKEN]
+
+
 def test_a_generation_begins_with_its_restore(one):
     assert "without the restore frame that starts a generation" in refusal(one, checkpoint(1, 2, 0, 2))
 

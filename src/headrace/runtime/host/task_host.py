@@ -30,6 +30,7 @@ from headrace.runtime.host.beginning import Beginning
 from headrace.runtime.host.catching_up import CatchingUp
 from headrace.runtime.host.commits import Commits
 from headrace.runtime.host.durability import Survival
+from headrace.runtime.host.landmarks import Landmarks
 from headrace.runtime.host.ports import Ports
 from headrace.runtime.host.savepoints import Keeper, taken_over
 from headrace.runtime.host.slots import Slots
@@ -81,8 +82,9 @@ class TaskHost:
         self._systems = {stream.spec.stream: stream.spec.system for stream in scope.outputs.values()}
         self._changelog = ChangelogPartition(*scope.changelog, connections)
         self.inputs = InputConsumers(scope.specs, connections)
-        self._survival = Survival(scope.settings.durability, connections, self.inputs)
-        self._commits = Commits(scope.name, ports.machine, ports.state, self._changelog, self._survival)
+        self.survival = Survival(scope.settings.durability, connections, self.inputs)
+        self._landmarks = Landmarks(scope, self.inputs)
+        self._commits = Commits(scope.name, ports.machine, ports.state, self._changelog, self.survival, self._landmarks)
         self._startpoints = Startpoints(scope, ports.resolve, ports.report_outcomes)
         self.keeper = Keeper(scope.name, ports.machine, ports.state)
         self._restart_at: float | None = None
@@ -343,9 +345,7 @@ class TaskHost:
                 self.machine.start(grant.generation, self.beginning.begin(self.attempt.stores()), grant.orders)
                 return
             case do.AppendAbort(header=header, record=abort):
-                self._changelog.append(header, encode_record(abort))
-                yield Pause.ACKNOWLEDGED
-                self.machine.performed(self._changelog.flush())
+                yield from self._commits.append(header, encode_record(abort))
                 return
             case do.AppendCommit():
                 yield from self._append_commit()
@@ -395,7 +395,7 @@ class TaskHost:
             case do.FlushOutputs():
                 self._commit_began = self._clock.monotonic_ms()
                 yield Pause.ACKNOWLEDGED
-                self._survival.of_what_is_there()
+                yield from self.survival.of_what_is_there()
             case do.AppendChanges(version=version):
                 self._append_changes(version)
             case do.WriteLocal(local=local):
@@ -443,6 +443,7 @@ class TaskHost:
             self.attempt.move(ssp)
         try:
             begun = self.inputs.begin(positions)
+            self._landmarks.check(record, positions)
         except (FencedError, TrimmedOffsetError) as error:
             error.message = f"task {self.name}: {error.message}"
             raise

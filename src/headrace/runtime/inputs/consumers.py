@@ -28,6 +28,7 @@ from headrace.systems.base import (
     SlotOrders,
 )
 from headrace.systems.row_cuts import rows_before
+from headrace.systems.syncing import Unsynced
 from headrace.systems.whole import polled_to
 
 WAITING_BYTES_MAX = 8 << 20
@@ -196,10 +197,18 @@ class InputConsumers:
             finally:
                 consumer.close()
 
-    def sync(self) -> None:
-        """Wait until all that was read survives a power cut."""
+    def landmark(self, ssp: SSP, offset: Offset) -> str:
+        """See ``Consumer``."""
+        return self._consumers[self._specs[ssp].system.name].landmark(ssp, offset)
+
+    def has_landmark(self, ssp: SSP, landmark: str) -> bool:
+        """See ``Consumer``."""
+        return self._consumers[self._specs[ssp].system.name].has_landmark(ssp, landmark)
+
+    def unsynced(self) -> Iterator[Unsynced]:
+        """What a power cut could take of all that was read."""
         for consumer in self._consumers.values():
-            consumer.sync()
+            yield from consumer.unsynced()
 
     def close(self) -> None:
         """Release all consumers."""
@@ -242,8 +251,13 @@ def _register(consumer: Consumer, ssp: SSP, position: Position) -> None:
     try:
         consumer.register(ssp, position)
     except UsageError as error:
-        raise StreamNotFoundError(
-            f"this is not the stream that the app has read before; its checkpoint doesn't fit it: {error.message}",
-            hint="the stream was replaced by another of its name, or lost its end in a crash of the machine: put the "
-            "old one back and start again; to read the one that is there, use another app name",
-        ) from error
+        raise not_what_was_read(error.message) from error
+
+
+def not_what_was_read(why: str) -> StreamNotFoundError:
+    """Return the error that says that a stream isn't the one of the checkpoint."""
+    return StreamNotFoundError(
+        f"this is not the stream that the app has read before; its checkpoint doesn't fit it: {why}",
+        hint="the stream was replaced by another of its name, or lost its end in a crash of the machine: put the "
+        "old one back and start again; to read the one that is there, use another app name",
+    )

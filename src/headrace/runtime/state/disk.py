@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from headrace.core.durable import replace_file
+from headrace.core.durable import replace_file, sync_folder
 from headrace.core.errors import StorageError
 from headrace.core.private_folder import make_private_folder
 from headrace.stores.database import Database
@@ -113,6 +113,7 @@ class Disk:
         """All files of a snapshot have come: now it is one."""
         try:
             draft_of(snapshot).rename(snapshot)
+            sync_folder(snapshot.parent)
         except OSError as error:
             raise _unwritable(snapshot, error) from error
 

@@ -8,8 +8,11 @@ files: writers on another machine cause no wake-up, and a stream may have been r
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from typing_extensions import override
@@ -19,11 +22,14 @@ from headrace.core.ids import SSP, Offset
 from headrace.systems.base import Edge, Ended, Polled, Position, Records
 from headrace.systems.log.file_watcher import FileWatcher
 from headrace.systems.log.layout import StreamFolder
-from headrace.systems.log.partition import PartitionFile, sync_partition
+from headrace.systems.log.partition import PartitionFile, unsynced_partition
 from headrace.systems.log.segment import Scan, ScanEnd
 from headrace.systems.registered import Reading, RegisteringConsumer
+from headrace.systems.syncing import Unsynced
 
 _LOOK_AT_ALL_S = 0.5
+_POLLS_KEPT = 4096
+"""Among so many polls a landmark is found."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,6 +45,8 @@ class _Reading(Reading):
     trim_seen: tuple[int, int] | None = None
     synced: Offset = 0
     """What lies before it is on the disk."""
+    recent: deque[list[Offset]] = field(default_factory=lambda: deque(maxlen=_POLLS_KEPT))
+    """The records of the last polls, from the one before the last landmark on."""
 
 
 class LogConsumer(RegisteringConsumer[_Reading]):
@@ -71,6 +79,7 @@ class LogConsumer(RegisteringConsumer[_Reading]):
         else:
             reading.position = self._resolve(reading, position)
         reading.look, reading.ended, reading.waiting_size = True, False, -1
+        reading.recent.clear()
 
     def _open(self, ssp: SSP) -> _Reading:
         folder = StreamFolder(self._root, ssp.stream.name)
@@ -169,6 +178,7 @@ class LogConsumer(RegisteringConsumer[_Reading]):
         reading.position = scan.next
         if scan.payloads:
             out.append(Records(reading.ssp, scan.offsets, scan.payloads, scan.next))
+            reading.recent.append(scan.offsets)
             reading.look = scan.next < size
         else:
             reading.look = False
@@ -182,11 +192,38 @@ class LogConsumer(RegisteringConsumer[_Reading]):
         return self._wakeup.fd if self._wakeup else None
 
     @override
-    def sync(self) -> None:
-        for reading in self._readings.values():
-            if reading.position > reading.synced:
-                sync_partition(reading.file.fd, reading.file.what)
-                reading.synced = reading.position
+    def landmark(self, ssp: SSP, offset: Offset) -> str:
+        """The place of the last record before the offset, and the check of its header, which knows file and body."""
+        reading = self._reading(ssp)
+        recent = reading.recent
+        while len(recent) > 1 and recent[1][0] < offset:
+            recent.popleft()
+        number = bisect_left(recent[0], offset) if recent else 0
+        if number == 0:
+            return ""
+        at = recent[0][number - 1]
+        check = reading.file.check_at(at)
+        return "" if check is None else f"{at}:{check:08x}"
+
+    @override
+    def has_landmark(self, ssp: SSP, landmark: str) -> bool:
+        reading = self._reading(ssp)
+        place, _, check = landmark.partition(":")
+        at = int(place)
+        if at < self._oldest(reading):
+            return True
+        reading.recent.append([at])
+        return reading.file.check_at(at) == int(check, 16)
+
+    @override
+    def unsynced(self) -> Iterable[Unsynced]:
+        return [
+            unsynced_partition(
+                reading.file.fd, reading.file.what, partial(setattr, reading, "synced", reading.position)
+            )
+            for reading in self._readings.values()
+            if reading.position > reading.synced
+        ]
 
     @override
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:

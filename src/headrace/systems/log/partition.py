@@ -7,8 +7,9 @@ for ``segment`` to judge a record, this module reads the bytes that it asks for.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from headrace.core.errors import CorruptLogError, IndeterminateWriteError, StreamNotFoundError
@@ -17,6 +18,7 @@ from headrace.core.log import logger
 from headrace.systems.log import segment
 from headrace.systems.log.layout import require_there
 from headrace.systems.log.segment import ScanEnd, TailState
+from headrace.systems.syncing import Unsynced
 
 _SEARCH_BYTES = 1 << 16
 _READ_BYTES = 1 << 20
@@ -42,6 +44,12 @@ def sync_partition(descriptor: int, what: str) -> None:
             f"{what}: fsync failed, so records may be lost if the power is cut: {error}",
             hint="check the disk that holds the log",
         ) from error
+
+
+def unsynced_partition(descriptor: int, what: str, done: Callable[[], None]) -> Unsynced:
+    """Return what has been written to this open file, by anybody. Whoever has it open otherwise waits for the same."""
+    stat = os.fstat(descriptor)
+    return Unsynced((stat.st_dev, stat.st_ino), partial(sync_partition, descriptor, what), done)
 
 
 class PartitionFile:

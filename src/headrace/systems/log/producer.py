@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from typing_extensions import override
@@ -22,9 +24,10 @@ from headrace.core.ids import Offset
 from headrace.core.log import logger
 from headrace.systems.base import Producer
 from headrace.systems.log.layout import StreamFolder, require_there
-from headrace.systems.log.partition import PartitionFile, sync_partition
+from headrace.systems.log.partition import PartitionFile, unsynced_partition
 from headrace.systems.log.segment import HEADER_SIZE, check_fits, encode_records
 from headrace.systems.log.time_index import TimeNotes
+from headrace.systems.syncing import Unsynced
 
 BUFFER_BYTES = 4 << 20
 _IOV_MAX = 1024
@@ -140,11 +143,9 @@ class _Appender:
         """Drop what is buffered."""
         self.bodies, self.bytes, self.touched = [], 0, False
 
-    def sync(self) -> None:
-        """Wait until the written bytes are on the disk."""
-        if self.unsynced:
-            sync_partition(self._fd, self.what)
-            self.unsynced = False
+    def not_on_disk(self) -> Unsynced:
+        """What was written."""
+        return unsynced_partition(self._fd, self.what, partial(setattr, self, "unsynced", False))
 
     def close(self) -> None:
         """Release the file."""
@@ -204,9 +205,8 @@ class LogProducer(Producer):
         return ends
 
     @override
-    def sync(self) -> None:
-        for appender in self._appenders.values():
-            appender.sync()
+    def unsynced(self) -> Iterable[Unsynced]:
+        return [appender.not_on_disk() for appender in self._appenders.values() if appender.unsynced]
 
     @override
     def close(self) -> None:
