@@ -27,7 +27,7 @@ TORN = 0.2
 class Reader(Protocol):
     """Somebody who sleeps until there is something to read."""
 
-    def ring(self) -> None:
+    def stir(self) -> None:
         """Wake up."""
         ...
 
@@ -62,7 +62,7 @@ class SimLog:
         for watch in self.watchers:
             watch(offset, payload)
         for reader in self.readers:
-            reader.ring()
+            reader.stir()
 
     def read(self, offset: Offset) -> bytes:
         """The record at an offset."""

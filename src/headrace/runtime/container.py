@@ -47,14 +47,21 @@ class Wakeup:
     """Wakes a container's run loop from another thread."""
 
     def __init__(self) -> None:
+        self._rung = False
         self.reader, self._writer = os.pipe()
         os.set_blocking(self.reader, False)
         os.set_blocking(self._writer, False)
 
     def ring(self) -> None:
         """Wake the loop up. Safe from any thread; a full pipe means that it has been rung already."""
+        self._rung = True
         with suppress(BlockingIOError):
             os.write(self._writer, b"!")
+
+    def rung(self) -> bool:
+        """Whether it has rung since the last call, slept or not."""
+        rung, self._rung = self._rung, False
+        return rung
 
     def clear(self) -> None:
         """Forget rings so far."""
@@ -177,8 +184,8 @@ class Container:
             selector.register(self.wakeup.reader, selectors.EVENT_READ)
             for host in self.hosts:
                 host.start()
-                for number in host.inputs.filenos():
-                    selector.register(number, selectors.EVENT_READ)
+            for number in {number for host in self.hosts for number in host.inputs.filenos()}:
+                selector.register(number, selectors.EVENT_READ)
             self._turn_until_told(selector)
         except BaseException as error:
             try:
@@ -210,6 +217,10 @@ class Container:
 
     def turn(self) -> float:
         """One turn of the loop; returns for how long (ms) it may sleep after it."""
+        if self.wakeup.rung():
+            self._loop.everyone()
+            for host in self.hosts:
+                host.keeper.order(self._cut)
         restarts = self._restarts
         for host in self.hosts if restarts else ():
             if host.name in restarts:
@@ -222,8 +233,6 @@ class Container:
 
     def _turn_until_told(self, selector: selectors.BaseSelector) -> None:
         while not self._stopping:
-            for host in self.hosts:
-                host.keeper.order(self._cut)
             sleep = self.turn()
             self._pulse()
             if all(host.finished for host in self.hosts):

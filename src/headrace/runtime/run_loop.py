@@ -3,6 +3,11 @@
 A turn is: poll what has arrived, let each task process a bounded amount, flush what they sent, do what is
 due. Order within a partition is kept by the tasks; between tasks there is none.
 
+A turn visits the tasks that have something to do, so thousands of idle ones cost nothing (``roll_call``). These are:
+those for which something has arrived, those that had more to do at the end of their last visit, and those for which
+something is due by the clock, as each said itself. Whoever orders anything of tasks from elsewhere has all of them
+visited (``everyone``).
+
 ``turning`` and ``draining`` are generators that pause wherever they would block. A container runs them to the end, the
 simulator step by step.
 """
@@ -18,13 +23,12 @@ from headrace.runtime.host.stopwatch import wants_to_work
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.outputs.backpressure import Backpressure
 from headrace.runtime.pauses import Pause, Steps
+from headrace.runtime.roll_call import RollCall
 from headrace.runtime.task_scope import TaskScope
 
 _log = logger(__name__)
 
 STEPS_PER_TURN = 8
-POLL_WITHOUT_FD_MS = 5.0
-IDLE_MS_MAX = 1000.0
 DRAIN_MS_MAX = 1000.0
 
 
@@ -38,44 +42,47 @@ class RunLoop:
         self.hosts = hosts
         self.connections = connections
         self._clock = clock
+        self._calling = RollCall(hosts, connections)
+
+    def everyone(self) -> None:
+        """Have the next turn visit all tasks: something was ordered, or an answer has come."""
+        self._calling.everyone()
 
     def turning(self) -> Steps[float]:
         """One turn; returns for how long (ms) the container may sleep after it."""
-        worked = False
-        for host in self.hosts:
+        calling = self._calling
+        hosts = calling.present(self._clock.monotonic_ms())
+        worked: set[TaskHost] = set()
+        for host in hosts:
             host.poll()
         now = self._clock.monotonic_ms()
-        for host in self.hosts:
+        for host in hosts:
             for _ in range(self.steps_per_turn):
                 host.collect()
                 if host.due:
                     yield from host.performing()
                 if not host.step(now):
                     break
-                worked = True
+                worked.add(host)
             began, now = now, self._clock.monotonic_ms()
             host.metrics.shares.work(now - began)
         yield Pause.ACKNOWLEDGED
         self.connections.flush_records()
         now = self._clock.monotonic_ms()
-        due_ms = now + IDLE_MS_MAX
-        for host in self.hosts:
+        for host in hosts:
             host.metrics.latency.flushed(now)
             due = yield from host.on_time(now)
             began, now = now, self._clock.monotonic_ms()
             host.metrics.shares.work(now - began)
-            due_ms = min(due_ms, now + due)
+            calling.ask_again(host, now + due)
         yield Pause.ACKNOWLEDGED
         self.connections.flush_records()
         now = self._clock.monotonic_ms()
-        for host in self.hosts:
+        for host in hosts:
             host.metrics.shares.turned(now, wants=wants_to_work(host))
-        if worked or any(host.busy for host in self.hosts):
-            return 0.0
-        due = max(0.0, due_ms - self._clock.monotonic_ms())  # what others did after a host said when has taken its time
-        if any(not host.inputs.filenos() and not host.finished for host in self.hosts):
-            return min(due, POLL_WITHOUT_FD_MS)
-        return due
+            if host in worked or host.busy:
+                calling.at_once(host)
+        return calling.pause(self._clock.monotonic_ms())
 
     def draining(self) -> Steps[None]:
         """Commit again, and give tasks that follow others a moment to commit that version and publish it too.
