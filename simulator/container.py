@@ -379,6 +379,7 @@ class SimContainer:
         loop = parts.loop(self.hosts, self._connections, self.clock)
         loop.steps_per_turn = chance.choice((1, 2, 8))
         loop.drain_ms_max = _DRAIN_MS_MAX
+        loop.whole = len(tasks) == len(cluster.scopes)
         return loop
 
     def _drive(self, steps: pauses.Steps[T]) -> Generator[float, None, T]:

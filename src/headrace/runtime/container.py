@@ -35,6 +35,8 @@ from headrace.systems.base import SlotOrders
 from headrace.systems.startpoint import Grant, Outcome
 
 OBSERVE_MS = 250.0
+OBSERVE_SHARE = 0.03
+"""How much of the time at most goes into publishing what tasks are doing: of thousands that takes a while."""
 DRAIN_PAUSE_MS = 2.0
 
 
@@ -106,7 +108,7 @@ class Container:
         self._restarts: Mapping[TaskName, int] = {}
         self._slot_orders: Mapping[TaskName, Directions] = {}
         self._observe: Observe | None = None
-        self._observed = 0.0
+        self._observe_at = 0.0
         mine = [(stage, task) for stage in plan.stages for task in stage.tasks if task.name in tasks]
         self._depot = self._open_depot(plan.graph.settings)
         scopes = {task.name: TaskScope.of(plan, stage, task) for stage, task in mine}
@@ -128,6 +130,7 @@ class Container:
         metrics = {str(host.name): host.metrics for host in self.hosts}
         self.connections.at_work.spent = lambda task, step, seconds: metrics[task].spent(step, seconds)
         self._loop = RunLoop(self.hosts, self.connections, clock)
+        self._loop.whole = len(mine) == sum(len(stage.tasks) for stage in plan.stages)
 
     def _open_depot(self, settings: Settings) -> LiveDepot | None:
         place = settings.snapshots
@@ -249,9 +252,10 @@ class Container:
     def _pulse(self) -> None:
         """Publish what the tasks are doing, if it is time."""
         now = self._clock.monotonic_ms()
-        if self._observe is not None and now - self._observed >= OBSERVE_MS:
-            self._observed = now
+        if self._observe is not None and now >= self._observe_at:
             self._observe(self.hosts)
+            ended = self._clock.monotonic_ms()
+            self._observe_at = max(now + OBSERVE_MS, ended + (ended - now) / OBSERVE_SHARE)
 
     def _drain(self) -> None:
         for pause in self._loop.draining():

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from headrace.core.clock import Clock
 from headrace.core.log import logger
 from headrace.runtime.connections import Connections
+from headrace.runtime.host.rest import Rest, can_rest, settled
 from headrace.runtime.host.stopwatch import wants_to_work
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.outputs.backpressure import Backpressure
@@ -43,6 +44,13 @@ class RunLoop:
         self.connections = connections
         self._clock = clock
         self._calling = RollCall(hosts, connections)
+        self.whole = False
+        """All tasks of the app are here, so they may rest together."""
+        self._rest = Rest()
+        self._at_work: set[TaskHost] = set(hosts)
+        """The tasks that weren't settled after their last turn."""
+        for host in hosts:
+            host.rest = self._rest
 
     def everyone(self) -> None:
         """Have the next turn visit all tasks: something was ordered, or an answer has come."""
@@ -82,7 +90,21 @@ class RunLoop:
             host.metrics.shares.turned(now, wants=wants_to_work(host))
             if host in worked or host.busy:
                 calling.at_once(host)
+        if self.whole:
+            self._rest_or_rise(hosts)
         return calling.pause(self._clock.monotonic_ms())
+
+    def _rest_or_rise(self, visited: Sequence[TaskHost]) -> None:
+        """Have all tasks stop to commit when none has anything to say, and go on when one has."""
+        for host in visited:
+            if settled(host):
+                self._at_work.discard(host)
+            else:
+                self._at_work.add(host)
+        if self._rest.on == (not self._at_work) or (not self._rest.on and not can_rest(self.hosts)):
+            return
+        self._rest.on = not self._rest.on
+        self._calling.everyone()  # they give other times now
 
     def draining(self) -> Steps[None]:
         """Commit again, and give tasks that follow others a moment to commit that version and publish it too.
