@@ -71,7 +71,7 @@ class Observer:
             if len(tasks) == self._tasks and all(_runs(task) for task in tasks):
                 self._running = now, cpu
                 self.found |= {"start_s": now - self.began, "start_cpu_s": cpu - self.began_cpu}
-                self.found["descriptors"] = len(os.listdir("/proc/self/fd"))
+                self.found["descriptors"] = sum(1 for _ in Path("/proc/self/fd").iterdir())
                 self.found["threads"] = threading.active_count()
                 self.found["rss_mb"] = int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
         elif self._settled is None:
@@ -109,9 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--idle", type=float, default=IDLE_S)
     options = parser.parse_args(arguments)
     print(
-        json.dumps(
-            measured(options.partitions, shuffle=options.shuffle, window=options.window, idle_s=options.idle)
-        ),
+        json.dumps(measured(options.partitions, shuffle=options.shuffle, window=options.window, idle_s=options.idle)),
         flush=True,
     )
 

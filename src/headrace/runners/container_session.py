@@ -251,7 +251,7 @@ class ContainerSession:
             self._wants_shutdown = any(host.wants_shutdown for host in hosts)
 
     def _status_of(self, host: TaskHost, now: float, epoch_ms: int) -> messages.TaskStatus:
-        """The status of a task, which is the last one while the run loop leaves the task alone, and for a while only."""
+        """The status of a task: for a while the last one, if the run loop has left the task alone since."""
         taken_ms, turns, status = self._taken.get(host, (0.0, -1, None))
         if status is None or turns != host.turns or now - taken_ms > STATUS_MS_MAX:
             status = task_status(host, now, self._still, epoch_ms)

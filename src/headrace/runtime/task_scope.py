@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from headrace.api.settings import Settings
 from headrace.api.operators.streams import SendTo
+from headrace.api.settings import Settings
 from headrace.api.specs import Role, StreamSpec, TableSpec
 from headrace.checkpoint.founding import Founding
 from headrace.checkpoint.table_methods import MachineConfig

@@ -46,7 +46,9 @@ class TaskBook:
         if self._reports[task] is status:
             return  # of a task in this process that has done nothing since
         before = self._before.get(task)
-        self._reports[task] = msgspec.structs.replace(status, series=summed(before, status.series)) if before else status
+        self._reports[task] = (
+            msgspec.structs.replace(status, series=summed(before, status.series)) if before else status
+        )
         if status.state in _UNDER_WAY:
             self._under_way.add(task)
 
