@@ -22,6 +22,7 @@ import msgspec
 
 from headrace.checkpoint.founding import Cut
 from headrace.core.clock import WallClock
+from headrace.core.descriptors import make_room
 from headrace.core.ids import TaskName
 from headrace.core.log import logger
 from headrace.plan.model import Plan
@@ -38,6 +39,8 @@ from headrace.systems.startpoint import Grant, Outcome
 
 _log = logger(__name__)
 
+FILES_A_TASK = 4
+"""At least: a lock, the changelog to append to and to read, and an input in a log. A database takes ten more."""
 STATUS_MS_MAX = 5000.0
 """How old the status of a task that does nothing gets: ages and lags in it are as old."""
 
@@ -126,6 +129,7 @@ class ContainerSession:
 
     def open(self, plan: Plan, keep: Callable[[Work | None], None] = lambda work: None) -> None:
         """Create the container and its tasks. ``keep`` is given each call of the app's own code."""
+        make_room(FILES_A_TASK * len(self._granted), f"{len(self._granted)} tasks in a container")
         self._container = Container(
             plan, list(self._granted), self._next_generation, self._clock, keep, self._report_outcomes
         )

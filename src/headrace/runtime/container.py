@@ -187,6 +187,8 @@ class Container:
             selector.register(self.wakeup.reader, selectors.EVENT_READ)
             for host in self.hosts:
                 host.start()
+            self._observe_at = 0.0
+            self._pulse()  # the first turn takes long: all tasks commit for the first time
             for number in {number for host in self.hosts for number in host.inputs.filenos()}:
                 selector.register(number, selectors.EVENT_READ)
             self._turn_until_told(selector)
