@@ -57,6 +57,11 @@ class SimBatch(Batch):
     def __init__(self) -> None:
         self.writes = _Journal()
 
+    @property
+    @override
+    def empty(self) -> bool:
+        return not self.writes.entries
+
 
 class SimDatabase(Database):
     """A folder's contents, as RocksDB would keep them."""
@@ -65,6 +70,11 @@ class SimDatabase(Database):
         self.contents = contents
         self.folder = folder
         self._disk = disk
+
+    @property
+    @override
+    def made(self) -> bool:
+        return bool(self.contents.state) or self.contents.local is not None
 
     @override
     def get(self, key: bytes) -> bytes | None:

@@ -33,7 +33,7 @@ LEAVES_HOLES = 0.3
 class Reader(Protocol):
     """Somebody who sleeps until there is something to read."""
 
-    def ring(self) -> None:
+    def stir(self) -> None:
         """Wake up."""
         ...
 
@@ -70,7 +70,7 @@ class SimLog:
         for watch in self.watchers:
             watch(offset, payload)
         for reader in self.readers:
-            reader.ring()
+            reader.stir()
 
     def read(self, offset: Offset) -> bytes:
         """The record at an offset."""
@@ -169,7 +169,7 @@ class Channel:
 
     def vanish(self) -> None:
         """The machine has lost its power: nothing lands any more."""
-        self._flying.clear()
+        self.flying.clear()
         self._landed, self._most = 0, 0
 
     def _plan(self) -> None:

@@ -22,6 +22,7 @@ import msgspec
 
 from headrace.checkpoint.founding import Cut
 from headrace.core.clock import WallClock
+from headrace.core.descriptors import make_room
 from headrace.core.ids import TaskName
 from headrace.core.log import logger
 from headrace.plan.model import Plan
@@ -38,6 +39,11 @@ from headrace.runtime.operators.user_code.source_line import in_debugger, line_n
 from headrace.systems.startpoint import Grant, Outcome
 
 _log = logger(__name__)
+
+FILES_A_TASK = 4
+"""At least: a lock, the changelog to append to and to read, and an input in a log. A database takes ten more."""
+STATUS_MS_MAX = 5000.0
+"""How old the status of a task that does nothing gets: ages and lags in it are as old."""
 
 
 class CoordinatorLink(Protocol):
@@ -109,6 +115,8 @@ class ContainerSession:
         self._statuses: list[messages.TaskStatus] = []
         self._observed_ms = self._clock.monotonic_ms()
         self._still = Standstill()
+        self._taken: dict[TaskHost, tuple[float, int, messages.TaskStatus]] = {}
+        """When, and after how many turns, the last status of each task was taken."""
         self._at_work = AtWork()
         self._movement = Movement()
         self._runs_in = 0
@@ -124,6 +132,7 @@ class ContainerSession:
 
     def open(self, plan: Plan, keep: Callable[[Work | None], None] = lambda work: None) -> None:
         """Create the container and its tasks. ``keep`` is given each call of the app's own code."""
+        make_room(FILES_A_TASK * len(self._granted), f"{len(self._granted)} tasks in a container")
         self._container = Container(
             plan, list(self._granted), self._next_generation, self._clock, keep, self._report_outcomes
         )
@@ -261,13 +270,21 @@ class ContainerSession:
 
     def _take_snapshot(self, hosts: Sequence[TaskHost]) -> None:
         now, epoch_ms = self._clock.monotonic_ms(), self._clock.now_ms()
-        statuses = [task_status(host, now, self._still, epoch_ms) for host in hosts]
+        statuses = [self._status_of(host, now, epoch_ms) for host in hosts]
         shards = [[slot.shards for slot in status.slots.values()] for status in statuses]
         with self._lock:
             self.has_news = shards != self._shards or any(host.slots.unsettled(host.task) for host in hosts)
             self._shards = shards
             self._statuses, self._observed_ms = statuses, now
             self._wants_shutdown = any(host.wants_shutdown for host in hosts)
+
+    def _status_of(self, host: TaskHost, now: float, epoch_ms: int) -> messages.TaskStatus:
+        """The status of a task: for a while the last one, if the run loop has left the task alone since."""
+        taken_ms, turns, status = self._taken.get(host, (0.0, -1, None))
+        if status is None or turns != host.turns or now - taken_ms > STATUS_MS_MAX:
+            status = task_status(host, now, self._still, epoch_ms)
+            self._taken[host] = now, host.turns, status
+        return status
 
     def _next_generation(self, task: TaskName) -> Grant:
         """The generation that came with the assignment, and its startpoints; after a rollback new ones."""

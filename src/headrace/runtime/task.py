@@ -103,11 +103,12 @@ class Task:
         """A source partition, or a shard of a slot, has sent nothing for its timeout: nobody waits for it now."""
         self.times[ssp].fall_idle(shard)
 
-    def advance(self) -> None:
-        """Let event time and ends pass through the operators, as far as the inputs allow."""
+    def advance(self) -> bool:
+        """Let event time and ends pass through the operators, as far as the inputs allow; return whether any did."""
         news = None if self.finished else self.times.news()
         if news is not None:
             self.chain.advance(news)
+        return news is not None
 
     @property
     def ended(self) -> bool:
