@@ -171,8 +171,11 @@ class ContainerSession:
 
     # -- from any thread
 
-    def heartbeat(self) -> messages.Heartbeat:
-        """The last snapshot of the tasks, and what the run loop has been doing since if that takes long."""
+    def heartbeat(self, *, last: bool = False) -> messages.Heartbeat:
+        """The last snapshot of the tasks, and what the run loop has been doing since if that takes long.
+
+        ``last``: with the log lines of the heartbeat before, which may not arrive.
+        """
         usage = resource.getrusage(resource.RUSAGE_SELF)
         now = self._clock.monotonic_ms()
         with self._lock:
@@ -181,7 +184,7 @@ class ContainerSession:
             mark = messages.CutStatus(id=cut, state="apart")
             statuses = [msgspec.structs.replace(status, cut=mark) for status in statuses]
         statuses = self._with_holdup(statuses, now, observed_ms)
-        lines, dropped = self._outbox.take()
+        lines, dropped = self._outbox.take(again=last)
         return messages.Heartbeat(
             container=self.number,
             incarnation=self.incarnation,
