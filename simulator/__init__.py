@@ -36,5 +36,7 @@ a run and judges whether they fit together (shapes ``...+cuts``). ``timelines`` 
 tasks at times (``...+restores``). In shapes ``...+objects``, hosts have no disk in common. A sleep that is
 interrupted for nothing must change nothing, or the container would sometimes sleep too long.
 
+In shapes ``...+power`` all is on one machine, whose power is cut at times (``power``), and what wasn't synced is lost.
+
 ``python -m simulator --seeds 300`` runs it.
 """

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 
 from simulator.declared import CASES
-from simulator.run import CUT_SHAPES, OBJECT_SHAPES, RESTORED_SHAPES, Outcome, simulate
+from simulator.run import CUT_SHAPES, OBJECT_SHAPES, POWER_SHAPES, PROCESS_SHAPES, RESTORED_SHAPES, Outcome, simulate
 from simulator.shapes import MOVED, SHAPES
 
 MOVED_APPS = tuple(name for name, case in CASES.items() if case.moved)
@@ -22,15 +22,18 @@ _GROUPS = {
     "cuts": CUT_SHAPES,
     "restores": RESTORED_SHAPES,
     "objects": OBJECT_SHAPES,
+    "power": POWER_SHAPES,
+    "process": PROCESS_SHAPES,
 }
 """Names for many shapes: without operators, apps with real ones, those that read Kinesis, those whose positions users
-move, both with savepoints, apps that are restored, and both with snapshots in an object store."""
+move, both with savepoints, apps that are restored, both with snapshots in an object store, both on a machine whose
+power fails, and apps there that don't wait for the disk."""
 
 _YOUNG_MAX = 50_000
 _FREEZES = 1, 100, 1000
 """At which seeds what there is (modules, plans) is taken for lasting: the collector needn't look through it."""
 
-_NAMES = (*_GROUPS, *SHAPES, *CASES, *MOVED, *CUT_SHAPES, *RESTORED_SHAPES, *OBJECT_SHAPES)
+_NAMES = tuple(dict.fromkeys((*_GROUPS, *(shape for shapes in _GROUPS.values() for shape in shapes))))
 
 
 def main(arguments: list[str] | None = None) -> int:

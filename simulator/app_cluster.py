@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 from typing_extensions import override
 
+from headrace.api.specs import Role
 from headrace.core.frame import Header, Kind, encode
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.plan.chain_plan import chain_plan
@@ -56,7 +58,13 @@ class AppCluster(Cluster):
         self._version = self._wanted = 0
         for _ in self.shape.versions[1:]:
             self.world.after(self.world.chance.random() * self.settings.faults_until * 0.8, self._change)
-        return dict(self.shape.versions[0].scopes)
+        scopes = self.shape.versions[0].scopes
+        if self.settings.durability == "commit":
+            return dict(scopes)
+        return {
+            task: replace(scope, settings=replace(scope.settings, durability=self.settings.durability))
+            for task, scope in scopes.items()
+        }
 
     @override
     def changelog_of(self, task: TaskName) -> SSP:
@@ -188,6 +196,15 @@ class AppCluster(Cluster):
         if self.shape.case.late_frame:
             arrivals[-1] = ends_at
         return SourceLog(self.world, frames, arrivals, start * STEP, ends_at)
+
+    @override
+    def lose_sources(self, chance: random.Random) -> None:
+        for stream in self.shape.sources:
+            for ssp in stream.ssps() if stream.spec.role is Role.SOURCE else ():
+                log = self.sources[ssp]
+                log.kept = self.shape.case.repeats or self.shape.case.asks
+                if lost := log.lose(chance):
+                    self.oracle.source_lost(stream, ssp, [number * STEP for number in lost])
 
     @override
     def message_at(self, ssp: SSP, log: SourceLog, offset: Offset) -> int:

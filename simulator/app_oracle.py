@@ -43,7 +43,7 @@ from simulator.oracle import Account, Mark, Oracle, TaskHistory
 from simulator.planned import AppShape
 from simulator.shapes import TaskShape
 from simulator.shard_judge import ShardJudge
-from simulator.storage import Folder
+from simulator.storage import STEP, Folder
 from simulator.world import World
 
 _LAYOUTS_KEY = b"\xff"
@@ -108,6 +108,7 @@ class AppOracle(Oracle):
             self._read_as[known] = stream.spec.id, messages
             self._messages[known] = (ssp.stream.name, 0)
             self.committed.add(known)
+            self.given.add(known)
 
     def source_row(self, stream: StreamPlan, message: Message) -> int:
         """A row of a source exists, and is to be read."""
@@ -118,7 +119,25 @@ class AppOracle(Oracle):
         self._read_as[known] = stream.spec.id, [message]
         self._messages[known] = (stream.spec.stream.name, 0)
         self.committed.add(known)
+        self.given.add(known)
         return known
+
+    def source_lost(self, stream: StreamPlan, ssp: SSP, offsets: Collection[Offset]) -> None:
+        """These frames of a source are gone, and those behind them come in their place."""
+        lost = [self._of_source.pop((ssp, offset)) for offset in offsets if (ssp, offset) in self._of_source]
+        for frame in lost:
+            gone = {message.id for message in self._read_as[frame][1]}
+            messages = self.inputs[stream.spec.id]
+            self.inputs[stream.spec.id] = [message for message in messages if message.id not in gone]
+        behind = sorted(at for of, at in self._of_source if of == ssp and at > max(offsets))
+        for at in behind:
+            self._of_source[ssp, at - STEP * len(offsets)] = self._of_source.pop((ssp, at))
+        self.unmade(lost)
+
+    @override
+    def _forget(self) -> None:
+        super()._forget()
+        self._lives = {name: [] for name in self.ledgers}
 
     @override
     def rows_of(self, ssp: SSP, rows: Sequence[int]) -> list[int]:
@@ -173,7 +192,7 @@ class AppOracle(Oracle):
                 self._rows[frame] = decode_rows(body_of(self._bodies[frame])).to_dicts()
             arrivals.append(Arrival(self._streams[self._messages[frame][0]], self._rows[frame], *told))
         time = decode_times(record.bookkeeping).watermark
-        self._lives[ledger.shape.name].append(Version(int(self.world.now), tuple(arrivals), time, account.latest))
+        self._lives[ledger.shape.name].append(Version(int(self._at), tuple(arrivals), time, account.latest))
 
     def _judge_shards(self, task: TaskShape, record: CommitRecord, account: Account) -> None:
         if not self.shards:

@@ -6,13 +6,14 @@ dead, and replacements are placed: what Spark does, and its executors' heartbeat
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.api.settings import Settings
+from headrace.api.settings import Durability, Settings
 from headrace.checkpoint import instructions as do
 from headrace.checkpoint.record import LocalCheckpoint
 from headrace.core.errors import FencedError, FrameError
@@ -27,6 +28,7 @@ from simulator.journal import Journal, WatchedMachine
 from simulator.message import decode_message, encode_message
 from simulator.objects import Objects
 from simulator.oracle import Oracle
+from simulator.power import Power
 from simulator.shapes import Shape, TaskShape
 from simulator.sources import ForeignApp, SourceLog
 from simulator.startpoints import moved
@@ -75,6 +77,9 @@ class RunSettings:
     """How many of the containers that there could be are left out: their tasks share those that are left."""
     objects: bool = False
     """Snapshots are in an object store, and hosts have no disk in common."""
+    power_fails: bool = False
+    """All of it is on one machine, whose power is cut at times."""
+    durability: Durability = "commit"
     ends_late: bool = False
     """No source ends before the faults are over."""
 
@@ -85,6 +90,8 @@ class Cluster:
     supervisor: Actor
     objects: Objects | None = None
     """The store of snapshots, if there is one."""
+    power: Power | None = None
+    """The power, if it may fail."""
 
     def __init__(self, world: World, shape: Shape, settings: RunSettings, oracle: Oracle, parts: Parts) -> None:
         self.world = world
@@ -128,6 +135,8 @@ class Cluster:
             oracle.watch_changelog(task, log)
         if settings.objects:
             self.objects = Objects(self)
+        if settings.power_fails:
+            self.power = Power(self)
 
     @property
     def slotted(self) -> Collection[SimStream]:
@@ -143,6 +152,7 @@ class Cluster:
             home="sim",
             checkpoint_interval_ms=self.settings.interval_ms,
             guarantee=guarantee,  # type: ignore[arg-type]
+            durability=self.settings.durability,
             internal=SystemSpec("sim", "log"),
         )
         return bare_scopes(self.shape, self.tasks, settings)
@@ -196,7 +206,8 @@ class Cluster:
                         self.oracle.source(task.stage.name, message, key)
                 times = sorted(chance.random() * self.settings.faults_until for _ in frames)
                 ends_at = self.end_of(times[-1]) if task.stage.name in self.settings.sealed else None
-                self.sources[ssp] = SourceLog(self.world, frames, times, 0, ends_at)
+                self.sources[ssp] = log = SourceLog(self.world, frames, times, 0, ends_at)
+                log.kept = len(frames) != len(messages)
 
     def end_of(self, last: float) -> float:
         """When a source ends whose last frame comes then. Mostly later if positions move: then they can't any more."""
@@ -316,7 +327,18 @@ class Cluster:
             (3, self._doom),
             *([(2, self._disturb_admin)] if self.shape.moved else []),
         ]
+        if self.power is not None:
+            found += self.power.faults()
         return found if self.objects is None else [*found, *self.objects.faults()]
+
+    def lose_sources(self, chance: random.Random) -> None:
+        """The power was cut: sources lose messages that weren't on the disk. They never existed, then."""
+        for log in self.sources.values():
+            if log.kept:
+                continue
+            messages = [decode_message(body_of(log.read(at)))[0] for at in log.all_offsets]
+            lost = log.lose(chance)
+            self.oracle.unmade(messages[number] for number in lost)
 
     def _disturb_admin(self) -> None:
         """Who asks how far sources go gets no answer for a while."""
@@ -329,6 +351,8 @@ class Cluster:
     def heal(self) -> None:
         """Nothing goes wrong any more."""
         self._soothe_admin()
+        if self.power is not None:
+            self.power.calm()
         if self.objects is not None:
             self.objects.heal()
         self.doomed.clear()

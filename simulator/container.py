@@ -111,6 +111,7 @@ class SimContainer:
         self._directions: Mapping[str, SlotDirections] = {}
         self._reported = False
         self._rung = False
+        self._summoned = False
         self._probed: float | None = None
         """It has woken before its time; when it would have."""
         self._was_settling: set[TaskName] = set()
@@ -133,7 +134,12 @@ class SimContainer:
         return "; ".join(machine.status() for machine in machines if isinstance(machine, WatchedMachine))
 
     def ring(self) -> None:
-        """Something has come."""
+        """Something has come that doesn't say for which task."""
+        self._summoned = True
+        self.stir()
+
+    def stir(self) -> None:
+        """Something has come to a log."""
         self._rung = True
         self.actor.wake()
 
@@ -167,6 +173,11 @@ class SimContainer:
         for channel in self._channels.values():
             channel.die()
         self.release()
+
+    def lose_what_is_sent(self) -> None:
+        """The machine has lost its power: nothing of what is in flight lands any more."""
+        for channel in self._channels.values():
+            channel.vanish()
 
     def release(self) -> None:
         """Give back what the operating system takes from the dead: locks, and calls under way."""
@@ -263,10 +274,11 @@ class SimContainer:
         if not self._granted:
             return
         loop = self._begin(list(self._granted))
-        for host in self.hosts:
-            yield from self._drive(host.starting())
+        yield from self._drive(loop.starting())
         while True:
-            self._rung = False
+            if self._summoned or self._probed is not None or self.gives_up or self.restarts or self._directions:
+                loop.everyone()  # a task that is probed must have nothing to do, asked or not
+            self._rung = self._summoned = False
             if self.gives_up:
                 self.gives_up, self._probed = False, None
                 self.world.chance.choice(self.hosts).machine.abandon()
@@ -350,6 +362,7 @@ class SimContainer:
             shared = cluster.shared_with(self.host)
             disk = SimDisk(cluster.disks[self.host], shared, cluster.stored, cluster.files)
             disk.fetched = partial(_tell_of, journal)
+            disk.forgets = cluster.power is not None
             if cluster.objects is not None:
                 disk.compacts = cluster.objects.compacts
             assert scope.folders is not None
@@ -371,6 +384,7 @@ class SimContainer:
         loop = parts.loop(self.hosts, self._connections, self.clock)
         loop.steps_per_turn = chance.choice((1, 2, 8))
         loop.drain_ms_max = _DRAIN_MS_MAX
+        loop.whole = len(tasks) == len(cluster.scopes)
         return loop
 
     def _drive(self, steps: pauses.Steps[T]) -> Generator[float, None, T]:
@@ -393,6 +407,8 @@ class SimContainer:
                             self.cluster.commits(self, journal.shape.name)
                         while any(channel.flying for channel in self._channels.values()):
                             yield 0.5 + chance.random()
+                    case Pause.DISK:
+                        yield chance.random() * 1.5
                     case Pause.GENERATION:
                         yield from self._ask_coordinator()
                     case Pause.REST:
@@ -408,6 +424,9 @@ class SimContainer:
         if self.world.story is not None:
             journal.tell(brief(instruction))
         doomed, task = self.cluster.doomed, journal.shape.name
+        if self.cluster.power is not None and self.cluster.power.fails_before(task, instruction):
+            self.world.after(0.0, self.cluster.power.cut)
+            yield 1.0
         if doomed.get(task) is type(instruction):
             del doomed[task]
             journal.tell("is killed before that")

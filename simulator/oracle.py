@@ -7,8 +7,9 @@ into a commit, and out of the task by then, it has from the task's journal (``jo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NoReturn
 
 import msgspec
@@ -70,6 +71,11 @@ class TaskHistory:
     covered: dict[tuple[str, int], int] = field(default_factory=dict)
     """Of each partition that it has ever written the last seq that is committed."""
 
+    @cached_property
+    def inputs(self) -> dict[tuple[str, int], SSP]:
+        """Its intermediate inputs, as commits name them."""
+        return {(str(ssp.stream), ssp.partition): ssp for ssp in self.shape.inputs}
+
     @property
     def last(self) -> CommitRecord | None:
         """The last commit that counts."""
@@ -88,12 +94,20 @@ class Oracle:
         self.accounts: dict[bytes, Account] = {}
         """By the frame of each commit that any incarnation has sent."""
         self.committed: set[int] = set()
+        self.given: set[int] = set()
+        """The messages of sources."""
         self.loose: set[int] = set()
         """Messages that at-least-once tasks have made: readers outside get them though they may not be committed."""
         self.rollbacks = 0
         self.moves: Moves | None = None
         """Judges sources if users move positions in them: their messages may be read again, or never."""
         self._by_producer = {task.producer: self.ledgers[task.name] for task in tasks}
+        self._landings: list[tuple[float, SimLog, Offset, bytes, Callable[[Offset, bytes], None]]] = []
+        self._at = 0.0
+        self.blind = False
+        """What is in the logs doesn't fit together, so nothing is judged by it."""
+        self._again = False
+        """What landed long ago is judged again."""
         self._messages: dict[int, tuple[str, int]] = {}
         self._landed: dict[int, tuple[SSP, Offset]] = {}
         self._consumed: dict[str, set[int]] = defaultdict(set)
@@ -122,6 +136,13 @@ class Oracle:
         """A source message exists."""
         self._messages[message] = (f"source.{stage}", key)
         self.committed.add(message)
+        self.given.add(message)
+
+    def unmade(self, messages: Iterable[int]) -> None:
+        """These messages of a source are lost, as if they had never been."""
+        lost = set(messages)
+        self.given -= lost
+        self.committed -= lost
 
     def emitted(self, message: int, stream: str, payload: bytes) -> None:
         """A task has made a message, and the frame for it."""
@@ -160,7 +181,7 @@ class Oracle:
 
         Or the commit didn't wait for this producer: it is new, or was at-least-once then.
         """
-        if producer not in self._lowered and self._waited(task, producer, version):
+        if not self.blind and producer not in self._lowered and self._waited(task, producer, version):
             self.fail(task.name, f"late effect: label {label} of producer {producer} after commit {version}")
 
     def judge_misfit(self, misfit: Misfit) -> None:
@@ -177,6 +198,8 @@ class Oracle:
     def rolled_back(self, task: TaskShape, incarnation: int, ssp: SSP, key: tuple[int, int], scanned: Offset) -> None:
         """A task rolls back: at most once a restore, and never for one that its scan could see."""
         self.rollbacks += 1
+        if self.blind:
+            return
         name = (str(task.name), incarnation, ssp, *key)
         if name in self._rolled_back:
             self.fail(task.name, f"rolled back twice for the restore {key} in {ssp}")
@@ -186,6 +209,8 @@ class Oracle:
 
     def stored(self, task: TaskShape, local: LocalCheckpoint) -> None:
         """Local state was written: it has to point at a commit that counts."""
+        if self.blind:
+            return
         record = self.ledgers[task.name].commits.get(local.offset)
         if record is None or (record.generation, record.version) != (local.generation, local.version):
             self.fail(task.name, f"local state points at {local}, which is no commit that counts")
@@ -224,12 +249,40 @@ class Oracle:
     def watch_stream(self, ssp: SSP, log: SimLog) -> None:
         """Look at every append to a stream."""
         self.logs[ssp] = log
-        log.watchers.append(lambda offset, payload: self._landing(ssp, offset, payload))
+        self._watch(log, lambda offset, payload: self._landing(ssp, offset, payload))
 
     def watch_changelog(self, task: TaskName, log: SimLog) -> None:
         """Look at every append to a changelog."""
-        ledger = self.ledgers[task]
-        log.watchers.append(lambda offset, payload: self._recorded(ledger, offset, payload))
+        self._watch(log, lambda offset, payload: self._recorded(self.ledgers[task], offset, payload))
+
+    def _watch(self, log: SimLog, judge: Callable[[Offset, bytes], None]) -> None:
+        def landed(offset: Offset, payload: bytes) -> None:
+            self._landings.append((self.world.now, log, offset, payload, judge))
+            self._at = self.world.now
+            if not self.blind:
+                judge(offset, payload)
+
+        log.watchers.append(landed)
+
+    def recover(self, lost: Mapping[SimLog, Collection[Offset]]) -> None:
+        """Logs have lost these records: what is left is judged again, as if they had never landed."""
+        if self.blind:
+            return
+        self._landings = [landing for landing in self._landings if landing[2] not in lost.get(landing[1], ())]
+        self._forget()
+        self._again = True
+        for at, _, offset, payload, judge in self._landings:
+            self._at = at
+            judge(offset, payload)
+        self._again = False
+
+    def _forget(self) -> None:
+        self.ledgers = {name: TaskHistory(ledger.shape) for name, ledger in self.ledgers.items()}
+        self._by_producer = {ledger.shape.producer: ledger for ledger in self.ledgers.values()}
+        self.committed = set(self.given)
+        self._landed.clear()
+        self._consumed.clear()
+        self._restores.clear()
 
     def _landing(self, ssp: SSP, offset: Offset, payload: bytes) -> None:
         kind = payload[0]
@@ -267,6 +320,8 @@ class Oracle:
         header = decode_header(payload)
         if (header.generation, header.seq) <= (ledger.generation, ledger.seq):
             return
+        if header.generation == ledger.generation and header.seq != ledger.seq + 1:
+            return  # what was before it is lost
         ledger.generation, ledger.seq = header.generation, header.seq
         if header.kind is Kind.ABORT:
             ledger.pending.clear()
@@ -328,9 +383,10 @@ class Oracle:
     def _judge_positions(self, ledger: TaskHistory, record: CommitRecord, account: Account) -> None:
         task = ledger.shape
         for entry in record.inputs:
-            ssp = next(s for s in task.inputs if (str(s.stream), s.partition) == (entry.stream, entry.partition))
+            ssp = ledger.inputs[entry.stream, entry.partition]
             log = self.logs[ssp]
-            if entry.offset is not None and not log.oldest <= entry.offset <= log.end:
+            oldest = 0 if self._again else log.oldest
+            if entry.offset is not None and not oldest <= entry.offset <= log.end:
                 self.fail(task.name, f"commit {record.version} resumes {ssp} at {entry.offset}, kept {log.oldest}")
             if not account.exactly_once:
                 continue

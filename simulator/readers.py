@@ -45,6 +45,16 @@ class Publisher:
         name = f"reader {self.ssp.stream.name}[{self.ssp.partition}]@{self.start}~{self._lives}"
         self.actors.append(self.world.spawn(name, self._read(name)))
 
+    def power_is_back(self) -> None:
+        """Begin again after a power cut."""
+        self.start = min(self.start, self.log.end)
+        self._stored_through = min(self._stored_through, self.log.end)
+        self.begin()
+
+    def _sync(self) -> None:
+        """Or the target could remember a place that the log doesn't reach after a power cut."""
+        self.log.sync()
+
     @property
     def drained(self) -> bool:
         """Everything there is has been read and stored."""
@@ -82,6 +92,7 @@ class Publisher:
                 yield 2 + chance.random() * 20
                 if chance.random() < 0.5:
                     continue
+                self._sync()
                 if not self.target.store(expected, reader.position(), rows):
                     self.world.tell(name, "lost a transaction to another reader, begins again")
                     break

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from headrace.api.settings import Durability
 from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.core.errors import HeadraceError
 from headrace.core.ids import SSP
@@ -36,9 +37,6 @@ from simulator.systems import RowTarget
 from simulator.timelines import Restorer, Timeline
 from simulator.world import SimFailure, World
 
-MIX = (*SHAPES, *SHAPES, *SHAPES, *SHAPES, *MOVED, *CASES)
-"""What a seed may have: apps, and about as often shapes without operators, which take a third of the time."""
-
 CUTS = "cuts"
 """``shuffle+cuts`` is the shape ``shuffle`` of which savepoints are taken."""
 
@@ -46,6 +44,7 @@ RESTORES = "restores"
 """``app-counts+restores`` is the app of which savepoints are restored, too."""
 
 _ALIKE = tuple(name for name, case in CASES.items() if not case.before and not case.repeats_work)
+_POWERED = tuple(name for name in _ALIKE if not (CASES[name].moved or CASES[name].slotted))
 CUT_SHAPES = tuple(f"{name}+{CUTS}" for name in (*SHAPES, *_ALIKE))
 RESTORED_SHAPES = tuple(
     f"{name}+{RESTORES}" for name in _ALIKE if not (CASES[name].asks or CASES[name].moved or CASES[name].slotted)
@@ -55,6 +54,31 @@ OBJECTS = "objects"
 """``shuffle+objects`` is the shape ``shuffle`` with its snapshots in an object store."""
 
 OBJECT_SHAPES = tuple(f"{name}+{OBJECTS}" for name in (*SHAPES, *_ALIKE))
+
+POWER = "power"
+"""``shuffle+power`` is the shape ``shuffle`` on a machine whose power is cut at times."""
+
+POWER_SHAPES = tuple(f"{name}+{POWER}" for name in (*SHAPES, *SHAPES, *_POWERED))
+
+PROCESS = "process"
+"""``app-counts+process`` is the app with ``durability="process"`` on such a machine."""
+
+PROCESS_SHAPES = tuple(f"{name}+{PROCESS}" for name in _POWERED if not CASES[name].asks)
+
+MIX = (
+    *SHAPES,
+    *SHAPES,
+    *SHAPES,
+    *SHAPES,
+    *MOVED,
+    *CASES,
+    *POWER_SHAPES[: len(SHAPES)],
+    *POWER_SHAPES[2 * len(SHAPES) :: 6],
+)
+"""What a seed may have: apps, and about as often shapes without operators, which take a third of the time.
+
+In one of eight the power fails.
+"""
 
 _DEALING_MS = 12_000
 """How much longer that may take if shards have to be dealt."""
@@ -124,6 +148,10 @@ def simulate(
     )
 
 
+class SilentError(SimFailure):
+    """Results are wrong, and nobody said so."""
+
+
 class Run:
     """The world of one seed."""
 
@@ -132,11 +160,12 @@ class Run:
         self.shape_name = world.chance.choice(list(shapes))
         name, _, extra = self.shape_name.partition("+")
         stored = extra == OBJECTS
+        failing = extra if extra in (POWER, PROCESS) else ""
         self.oracle: Oracle
         self.cluster: Cluster
         if name in CASES:
             self.shape: Shape = (app := app_shape(name, parts.heritage))
-            self.settings = _with_objects(_draw_app_settings(world, app), stored)
+            self.settings = _with_power(_with_objects(_draw_app_settings(world, app), stored), failing)
             if extra == RESTORES:
                 self.settings = replace(
                     self.settings, faults_until=3 * self.settings.faults_until, ends_late=world.chance.random() < 0.8
@@ -145,10 +174,12 @@ class Run:
             self.cluster = parts.app_cluster(world, app, self.settings, judge, parts)
         else:
             self.shape = {**SHAPES, **MOVED}[name]
-            self.settings = _with_objects(_draw_settings(world, self.shape), stored)
+            self.settings = _with_power(_with_objects(_draw_settings(world, self.shape), stored), failing)
             self.oracle = Oracle(world, self.shape, self.shape.tasks(), self.settings.exactly_once)
             self.cluster = parts.cluster(world, self.shape, self.settings, self.oracle, parts)
         self.publishers: list[Publisher] = []
+        if self.cluster.power is not None:
+            self.cluster.power.publishers = self.publishers
         self._parts = parts
         self.faults = Faults(world, self.cluster, self.publishers)
         self.taker = Taker(world, self.cluster) if extra in (CUTS, RESTORES) and self.settings.exactly_once else None
@@ -158,7 +189,16 @@ class Run:
         world.tell("run", f"seed {seed}, {self.shape_name}, {self.settings}")
 
     def run(self) -> None:
-        """From the first start to the verdict."""
+        """From the first start to the verdict. Who isn't promised more may end with an error after a power cut."""
+        try:
+            self._run()
+        except (SimFailure, HeadraceError) as error:
+            power = self.cluster.power
+            if power is None or isinstance(error, SilentError) or not power.excuses(error):
+                raise
+            self.world.tell("power", f"the damage was noticed: {error}")
+
+    def _run(self) -> None:
         world, settings = self.world, self.settings
         self.cluster.start()
         for ssp in self._output_partitions():
@@ -176,7 +216,19 @@ class Run:
         deadline = settings.faults_until + quiet + GRACE_INTERVALS * settings.interval_ms
         if not world.run(deadline, self._done):
             self.oracle.fail("run", f"no end by {deadline:.0f} ms: {self._hanging()}")
-        self._judge()
+        if self.oracle.blind and isinstance(self.cluster, AppCluster):
+            self._judge_in_spite_of(self.cluster)
+        else:
+            self._judge()
+
+    def _judge_in_spite_of(self, cluster: AppCluster) -> None:
+        """Commits were lost, and nobody has noticed it: the results have to be right nevertheless."""
+        power = self.cluster.power
+        assert power is not None
+        try:
+            self._judge_results(cluster)
+        except SimFailure as failure:
+            raise SilentError(f"nobody noticed that {power.damaged}, and {failure}") from failure
 
     def _renew(self, timeline: Timeline) -> None:
         """A savepoint was restored."""
@@ -253,6 +305,15 @@ def _with_objects(settings: RunSettings, stored: bool) -> RunSettings:
         return settings
     longer = max(250.0, settings.faults_until)
     return replace(settings, objects=True, faults=2 * settings.faults + 3, faults_until=longer, trims=True)
+
+
+def _with_power(settings: RunSettings, failing: str) -> RunSettings:
+    """Each cut stops everything for a while."""
+    if not failing:
+        return settings
+    longer = max(250.0, settings.faults_until)
+    durability: Durability = "process" if failing == PROCESS else "commit"
+    return replace(settings, power_fails=True, durability=durability, exactly_once=True, faults_until=longer)
 
 
 def _draw_settings(world: World, shape: Shape) -> RunSettings:

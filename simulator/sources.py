@@ -29,17 +29,36 @@ class SourceLog:
         self, world: World, frames: Sequence[bytes], arrivals: Sequence[float], start: Offset, ends_at: float | None
     ) -> None:
         self.oldest = start
+        self.synced = start
+        self.kept = True
+        """It isn't on the machine whose power fails."""
         self.readers: dict[Reader, None] = {}
         self._world = world
-        self._frames = frames
-        self._arrivals = arrivals
+        self._frames = list(frames)
+        self._arrivals = list(arrivals)
         self._ends_at = float("inf") if ends_at is None else ends_at
         for at in (*arrivals, *(() if ends_at is None else (ends_at,))):
             world.after(max(0.0, at - world.now), self._ring)
 
+    def sync(self) -> None:
+        """All that has come is on the disk."""
+        self.synced = self.end
+
+    def lose(self, chance: random.Random) -> range:
+        """The power was cut: lose the end that wasn't on the disk, or some of it. Answers which frames are gone.
+
+        What has yet to come comes in their place.
+        """
+        if self.kept or self.ended:
+            return range(0)
+        stop = bisect_right(self._arrivals, self._world.now)
+        start = chance.randint(min(self.synced // STEP, stop), stop)
+        del self._frames[start:stop], self._arrivals[start:stop]
+        return range(start, stop)
+
     def _ring(self) -> None:
         for reader in self.readers:
-            reader.ring()
+            reader.stir()
 
     @property
     def end(self) -> Offset:

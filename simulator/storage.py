@@ -7,7 +7,9 @@ prefix of what is in flight may still land, at once or long after.
 
 from __future__ import annotations
 
+import random
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -24,10 +26,14 @@ TORN = 0.2
 """How often a writer that dies with records in flight leaves half a record."""
 
 
+LEAVES_HOLES = 0.3
+"""How often a power cut loses records in the middle."""
+
+
 class Reader(Protocol):
     """Somebody who sleeps until there is something to read."""
 
-    def ring(self) -> None:
+    def stir(self) -> None:
         """Wake up."""
         ...
 
@@ -49,6 +55,8 @@ class SimLog:
         """Behind the last record, or behind what a torn append left."""
         self.readers: dict[Reader, None] = {}
         """Who is woken by an append; a dict, as a set has no order to rely on."""
+        self.synced: Offset = 0
+        """What lies before it survives a power cut."""
         self._offsets: list[Offset] = []
         self._tears: set[Offset] = set()
         self._records: dict[Offset, bytes] = {}
@@ -62,7 +70,7 @@ class SimLog:
         for watch in self.watchers:
             watch(offset, payload)
         for reader in self.readers:
-            reader.ring()
+            reader.stir()
 
     def read(self, offset: Offset) -> bytes:
         """The record at an offset."""
@@ -88,6 +96,35 @@ class SimLog:
         number = bisect_left(self._offsets, start)
         return self._offsets[number] if number < len(self._offsets) else None
 
+    def sync(self) -> None:
+        """All that is there is on the disk."""
+        self.synced = self.end
+
+    def lose(self, chance: random.Random) -> frozenset[Offset]:
+        """The power was cut: lose what wasn't on the disk, or some of it. Answers which records are gone.
+
+        What is cut off ends the log, maybe within a record. Where something is lost in the middle, nothing is read.
+        """
+        doubtful = self.offsets(max(self.synced, self.oldest), self.end)
+        draw = chance.random()
+        if draw < LEAVES_HOLES:
+            lost = {offset for offset in doubtful if chance.random() < 0.4}
+            self._tears |= lost
+        else:
+            kept = chance.choice((0, len(doubtful), chance.randint(0, len(doubtful))))
+            lost = set(doubtful[kept:])
+            if lost:
+                self.end = min(lost)
+                self._tears = {offset for offset in self._tears if offset < self.end}
+        for offset in lost:
+            del self._records[offset]
+        if lost:
+            self._offsets = [offset for offset in self._offsets if offset not in lost]
+            if self.end in lost and chance.random() < TORN:
+                self.tear(chance.randint(1, STEP - 1))
+        self.sync()
+        return frozenset(lost)
+
     def trim(self, before: Offset) -> None:
         """Give up what lies below."""
         self.oldest = max(self.oldest, before)
@@ -102,31 +139,27 @@ class Channel:
         self.acknowledged: Offset = 0
         self._world = world
         self._retry = retry
-        self._flying: list[bytes] = []
+        self.flying: list[bytes] = []
+        """The records that aren't acknowledged."""
         self._landed = 0
         self._planned = False
         self._most: int | None = None
 
-    @property
-    def flying(self) -> int:
-        """How many records aren't acknowledged."""
-        return len(self._flying)
-
     def send(self, payload: bytes) -> None:
         """Hand a record over."""
-        self._flying.append(payload)
+        self.flying.append(payload)
         self._plan()
 
     def die(self) -> None:
         """The writer is gone: nothing of what is in flight lands, or a prefix, soon or late."""
         chance = self._world.chance
-        waiting = len(self._flying) - self._landed
+        waiting = len(self.flying) - self._landed
         self._most = 0 if chance.random() < 0.4 else chance.randint(0, waiting)
         if waiting and self._world.mishaps.random() < TORN:
             # It dies in the middle of a write: what lands of it, lands now, and its last record in part.
             self._most = self._world.mishaps.randrange(waiting)
             self._land()
-            self._flying.clear()
+            self.flying.clear()
             self.log.tear(self._world.mishaps.randint(1, STEP - 1))
             self._world.tell(self.log.name, "ends in half a record")
             return
@@ -134,31 +167,36 @@ class Channel:
             self._planned = True
             self._world.after(chance.random() * 300, self._land)
 
+    def vanish(self) -> None:
+        """The machine has lost its power: nothing lands any more."""
+        self.flying.clear()
+        self._landed, self._most = 0, 0
+
     def _plan(self) -> None:
-        if not self._planned and self._flying:
+        if not self._planned and self.flying:
             self._planned = True
             delay = self._world.chance.random() ** 3 * 4
             self._world.after(max(delay, self.log.held_until - self._world.now), self._land)
 
     def _land(self) -> None:
         self._planned = False
-        waiting = len(self._flying) - self._landed
+        waiting = len(self.flying) - self._landed
         if self._most is not None:
             waiting = min(waiting, self._most)
         chance = self._world.chance
         count = waiting if waiting < 2 or chance.random() < 0.5 else chance.randint(1, waiting)
-        for payload in self._flying[self._landed : self._landed + count]:
+        for payload in self.flying[self._landed : self._landed + count]:
             self.log.append(payload)
         self._landed += count
         if self._most is not None:
             self._most -= count
             if self._most <= 0:
-                self._flying.clear()
+                self.flying.clear()
                 return
         if chance.random() < self._retry:
             self._landed = 0
         else:
-            del self._flying[: self._landed]
+            del self.flying[: self._landed]
             self._landed = 0
             self.acknowledged = self.log.end
         self._plan()
@@ -173,6 +211,8 @@ class Folder:
     owner: object | None = None
     cut: int = 0
     """How it is divided into files: compaction changes that."""
+    before: deque[tuple[dict[Any, Any], bytes | None]] = field(default_factory=lambda: deque(maxlen=3))
+    """What it was before the last writes, if a power cut may bring that back."""
 
     def wipe(self) -> None:
         """Everything is gone."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import builtins
 import random
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,8 +33,10 @@ from headrace.systems.base import (
     Records,
     StreamInfo,
     Target,
+    Wakeups,
 )
 from headrace.systems.registry import SystemSpec
+from headrace.systems.syncing import Unsynced, sync_all
 from simulator.sources import SourceLog
 from simulator.storage import Channel, Reader, SimLog
 from simulator.world import World
@@ -47,6 +51,8 @@ class Log(Protocol):
     readers: dict[Reader, None]
     wakes: bool
     """Who reads it is woken by what comes."""
+    synced: Offset
+    """What lies before it survives a power cut."""
 
     @property
     def oldest(self) -> Offset:
@@ -74,6 +80,14 @@ class Log(Protocol):
     def read(self, offset: Offset) -> bytes:
         """The record at an offset."""
         ...
+
+    def sync(self) -> None:
+        """All that is there is on the disk."""
+        ...
+
+
+def _nothing() -> None:
+    return
 
 
 class RowTarget(Target):
@@ -128,6 +142,7 @@ class SimProducer(Producer):
         self._container = container
         self._system = system
         self._touched: dict[SSP, Channel] = {}
+        self._unsynced: dict[SSP, Channel] = {}
 
     @override
     def send(self, stream: str, partition: int, payload: bytes) -> None:
@@ -139,11 +154,21 @@ class SimProducer(Producer):
     @override
     def flush(self) -> dict[tuple[str, int], Offset]:
         """Everything is acknowledged by now: where the last records ended. Or the disk was full."""
+        if not self._touched:
+            return {}
         touched, self._touched = self._touched, {}
-        if touched and (error := self._container.disk_error()) is not None:
+        self._unsynced |= touched
+        if (error := self._container.disk_error()) is not None:
             raise error
         assert not any(channel.flying for channel in touched.values()), "nobody waited before the flush"
         return {(ssp.stream.name, ssp.partition): channel.acknowledged for ssp, channel in touched.items()}
+
+    def _synced(self, ssp: SSP) -> None:
+        self._unsynced.pop(ssp, None)
+
+    @override
+    def unsynced(self) -> Iterable[Unsynced]:
+        return [Unsynced(ssp, channel.log.sync, partial(self._synced, ssp)) for ssp, channel in self._unsynced.items()]
 
     @override
     def close(self) -> None:
@@ -178,13 +203,19 @@ class SimConsumer(Consumer):
     def unregister(self, ssp: SSP) -> None:
         self._positions.pop(ssp, None)
 
+    def _is_ready(self, ssp: SSP) -> bool:
+        log = self._logs[ssp]
+        return self._positions[ssp] < log.end or (log.ended and ssp not in self._ended)
+
+    @property
+    def ready(self) -> bool:
+        """There is something for a poll."""
+        return any(map(self._is_ready, self._positions))
+
     @override
     def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
-        chance, ready = self._world.chance, []
-        for ssp in self._positions if ssps is None else ssps:
-            log, position = self._logs[ssp], self._positions[ssp]
-            if position < log.end or (log.ended and ssp not in self._ended):
-                ready.append(ssp)
+        chance = self._world.chance
+        ready = [ssp for ssp in (self._positions if ssps is None else ssps) if self._is_ready(ssp)]
         found: list[Polled] = []
         if not ready:
             return found
@@ -220,12 +251,60 @@ class SimConsumer(Consumer):
         return self._positions[ssp]
 
     @override
+    def landmark(self, ssp: SSP, offset: Offset) -> str:
+        log = self._logs[ssp]
+        before = log.offsets(log.oldest, offset)
+        return f"{before[-1]}:{zlib.crc32(log.read(before[-1]))}" if before else ""
+
+    @override
+    def has_landmark(self, ssp: SSP, landmark: str) -> bool:
+        log, (at, check) = self._logs[ssp], map(int, landmark.split(":"))
+        if at < log.oldest:
+            return True
+        return log.offsets(at, at + 1) == [at] and at < log.end and zlib.crc32(log.read(at)) == check
+
+    @override
+    def unsynced(self) -> Iterable[Unsynced]:
+        return [
+            Unsynced(ssp, self._logs[ssp].sync, _nothing)
+            for ssp, position in self._positions.items()
+            if position > self._logs[ssp].synced
+        ]
+
+    @override
     def fileno(self) -> int | None:
         return 0
 
     @override
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
         return self._logs[ssp].end - (self._positions[ssp] if since is None else since)
+
+    @override
+    def close(self) -> None:
+        return
+
+
+class SimWakeups(Wakeups):
+    """The consumers of a container: those for which something is there are woken."""
+
+    def __init__(self, container: SimContainer) -> None:
+        self._container = container
+        self._consumers: list[SimConsumer] = []
+
+    @override
+    def consumer(self) -> SimConsumer:
+        container = self._container
+        consumer = SimConsumer(container.world, container.cluster.partitions, container)
+        self._consumers.append(consumer)
+        return consumer
+
+    @override
+    def fileno(self) -> int:
+        return 0
+
+    @override
+    def stirred(self) -> Collection[SimConsumer]:
+        return [consumer for consumer in self._consumers if consumer.ready]
 
     @override
     def close(self) -> None:
@@ -351,10 +430,26 @@ class SimConnections(Connections):
         return SimConsumer(self._container.world, self._container.cluster.partitions, self._container)
 
     @override
+    def reader(self, spec: SystemSpec) -> Consumer:
+        return self.consumer(spec)
+
+    @override
+    def _group(self, spec: SystemSpec) -> Wakeups | None:
+        if any(stream.plan.spec.system == spec for stream in self._container.cluster.slotted):
+            return None
+        if spec.name not in self._wakeups:
+            self._wakeups[spec.name] = SimWakeups(self._container)
+        return self._wakeups[spec.name]
+
+    @override
     def record_producer(self, spec: SystemSpec) -> Producer:
         if spec.name not in self._producers:
             self._producers[spec.name] = SimProducer(self._container, spec.name)
         return self._producers[spec.name]
+
+    @override
+    def sync_records(self, read: Iterable[Unsynced] = ()) -> None:
+        sync_all([*read, *(each for producer in self._producers.values() for each in producer.unsynced())])
 
     @override
     def target(self, spec: SystemSpec, stream: StreamId) -> Target:

@@ -60,13 +60,16 @@ class App(Declarations):
     restarts_max
         How many times in a row a container that fails is started again. A commit resets the count.
     drain_timeout
-        How long a drain waits for one call of a function. Then the app ends at once, with an error.
+        How long a drain may take. Then the app ends at once, with an error that says what it waited for.
     hung_after
-        How long one call of a function may take before its container is killed and restarted.
+        How long one call of a function may take before its container is killed and restarted. None: forever.
     durability
         ``"commit"``: what a checkpoint covers survives a power cut, because its streams, its changelog and what it has
         read of the embedded log are on the disk before it counts. ``"process"``: it survives the death of any process.
         A power cut may then lose the last seconds of some files and not of others, which an app can't always notice.
+    lost_results
+        What to do about an output outside, such as a table, that has less than the app has written there, because it
+        was emptied or comes from an older backup: ``"refuse"`` to go on, or ``"accept"`` that the rows are gone.
     grouping
         Whether there is a task for each partition (``"partition"``) or for each container (``"container"``).
     startpoints

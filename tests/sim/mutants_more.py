@@ -221,7 +221,7 @@ def skips_held(self):
     return msgspec.structs.replace(ReadCommitted.position(self), offset=self._after)
 
 
-mutant("position behind what is held", "held frames are not read again", reader(position=skips_held))
+mutant("position behind what is held", "held frames are not read again", reader(position=skips_held), first_seed=6)
 
 
 class TrustsCopies(ReadCommitted):
@@ -234,10 +234,11 @@ class Anchored(ReadCommitted):
         self.__dict__.setdefault("seen", []).append(writer)
         return super()._restore(offset, writer, header, restore)
 
-    def _check_turn(self, offset, writer, header):
+    def _in_turn(self, offset, writer, header):
         whole, self._whole = self._whole, writer in getattr(self, "seen", [])
-        super()._check_turn(offset, writer, header)
+        in_turn = super()._in_turn(offset, writer, header)
         self._whole = whole
+        return in_turn
 
 
 mutant(
@@ -250,11 +251,12 @@ mutant(
 
 
 class KeepsOlder(ReadCommitted):
-    def _check_turn(self, offset, writer, header):
+    def _in_turn(self, offset, writer, header):
         held = list(writer.held)
-        super()._check_turn(offset, writer, header)
+        in_turn = super()._in_turn(offset, writer, header)
         if not writer.held:
             writer.held.extend(held)
+        return in_turn
 
 
 mutant(

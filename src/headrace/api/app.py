@@ -23,7 +23,7 @@ from headrace.api.other_names import APP, missing
 from headrace.api.policies import dead_letter_id
 from headrace.api.remote import Remote
 from headrace.api.rows import SchemaLike
-from headrace.api.settings import Durability, Grouping, Guarantee, Settings
+from headrace.api.settings import Durability, Grouping, Guarantee, LostResults, Settings
 from headrace.api.specs import Graph, Role, StreamSpec, TableKind, TableSpec, TableStorage
 from headrace.api.stream import Stream
 from headrace.api.system_descriptor import (
@@ -70,9 +70,10 @@ class Declarations:
         checkpoint_interval: Duration = "1s",
         ahead_bytes_max: int = _DEFAULTS.ahead_bytes_max,
         restarts_max: int = _DEFAULTS.restarts_max,
-        drain_timeout: Duration = "30s",
-        hung_after: Duration = "10m",
+        drain_timeout: Duration = "1m",
+        hung_after: Duration | None = "10m",
         durability: Durability = _DEFAULTS.durability,
+        lost_results: LostResults = _DEFAULTS.lost_results,
         grouping: Grouping = _DEFAULTS.grouping,
         startpoints: Sequence[type[CustomStartpoint]] = (),
         system: SystemDescriptor | SystemSpec | None = None,
@@ -95,8 +96,9 @@ class Declarations:
                 ahead_bytes_max=ahead_bytes_max,
                 restarts_max=restarts_max,
                 drain_timeout_ms=to_ms(drain_timeout, "drain_timeout", minimum=1),
-                hung_after_ms=to_ms(hung_after, "hung_after", minimum=1),
+                hung_after_ms=None if hung_after is None else to_ms(hung_after, "hung_after", minimum=1),
                 durability=one_of("durability", durability, Durability),
+                lost_results=one_of("lost_results", lost_results, LostResults),
                 grouping=one_of("grouping", grouping, Grouping),
                 startpoints=check_customs(startpoints),
                 internal=internal,

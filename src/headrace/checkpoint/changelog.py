@@ -8,6 +8,10 @@ arrive late and more than once. One rule turns the log into a single history:
 A generation starts with its abort record (seq 1). After it no record of an older generation counts, so what the older
 one had not committed by then never will be. A commit happened iff it counts.
 
+A power cut may take records that weren't on the disk, and leave later ones. A generation is on the disk through its
+last commit before it appends anything else. So where records are missing, what follows of their generation, up to one
+commit, wasn't on the disk either: it counts as little as what is missing. Anything after that commit proves damage.
+
 ``Changelog`` is given every record in order. While a task starts, ``Changelog`` says what to do with each record
 (``ReplayStep``). Later a committing task gives it the records that were appended since, to learn whether its own
 commit counts and whether a newer generation has taken over.
@@ -61,6 +65,8 @@ class Changelog:
         self._writer = writer
         self._base = base
         self._own_generation = 0
+        self._stray: Header | None = None
+        """The last record of this generation behind a gap."""
 
     def owned_by(self, generation: int) -> None:
         """Set the reader's own generation. An abort of this generation by another writer is then detected."""
@@ -128,7 +134,10 @@ class Changelog:
         begins = header.generation > self.generation
         expected = ABORT_SEQ if begins else self.seq + 1
         if header.seq == expected and (not begins or header.kind is Kind.ABORT):
+            self._stray = None
             return True
+        if not begins and self._strays(header):
+            return False
         if self.generation == 0:
             raise ProtocolError(
                 f"the changelog starts at offset {offset} in the middle of generation {header.generation}",
@@ -139,6 +148,16 @@ class Changelog:
             f"after ({self.generation}, #{self.seq}): records are missing",
             hint="the changelog was damaged, or another program writes to it",
         )
+
+    def _strays(self, header: Header) -> bool:
+        """Whether a record behind a gap may have been appended when nothing since the gap was on the disk yet."""
+        last = self._stray
+        if last is not None and header.seq <= last.seq:
+            return True
+        if last is not None and last.kind is Kind.COMMIT:
+            return False
+        self._stray = header
+        return True
 
     def _adopt(self, offset: Offset, record: CommitRecord) -> None:
         if self.record is not None and record.version <= self.record.version:

@@ -10,6 +10,8 @@ The state of one such pair is
   ``closed``, also downward;
 - ``done`` and ``label``, the highest seq and the highest label processed since this task's last commit. ``done`` says
   what a rollback would have to undo; the next commit's version must not be below ``label``;
+- ``covered``, the highest seq that this task's last commit covers. The upstream task had committed that, but for its
+  last frame, which may be a checkpoint or restore frame;
 - ``fences``, one (generation, S) for each restore seen: *what older generations sent above S is void*. Fences are facts
   about the stream, so they survive a rollback of this task. After a crash, scanning ahead learns them again;
 - ``buffered``, the early frames: those with a label above T.
@@ -17,6 +19,10 @@ The state of one such pair is
 For the task as a whole, C is its last committed version; M = min(closed), or END when no upstream task is alive;
 T = C + 1, or END when M is. Frames labelled up to T are processed at once. Later ones are buffered (SEP-10's
 solution 3), so that commit V contains no effect of a version above V.
+
+Frames that no commit covers may be missing: a power cut loses any part of what wasn't on the disk yet, and later parts
+may survive it. So what comes after a gap is dropped, and only a checkpoint or restore frame that says that the missing
+frames were committed is an error. Until then ``closed`` doesn't rise, so this task commits nothing that lacks them.
 
 ``RULES`` is the judgement: the first row whose kinds and guard match decides. Most frames are the next of a known
 generation, in turn, not void and not early: the last row but one. ``receive`` tests for that case first.
@@ -57,8 +63,10 @@ RULES = (
     Rule(ANY, "duplicate", "drop", "(generation, seq) <= last: drop"),
     Rule(ANY, "void", "drop", "void by a fence: drop, last unchanged"),
     Rule(RESTORE, "overtakes", "refuse_gap", "S > last seq: error, frames are missing"),
+    Rule(RESTORE, "forgets", "refuse_loss", "S < what this task's commit covers: error, commits are missing"),
     Rule(RESTORE, "undoes", "roll_back", "done > S: add the fence, roll back"),
     Rule(RESTORE, "always", "take_restore", "add the fence; forget buffered above S; last := this; closed := next - 1"),
+    Rule(DATA, "unproven", "drop", "generation > last, or seq != last + 1, and has a label: drop, last unchanged"),
     Rule(ORDINARY, "unannounced", "refuse_unannounced", "generation > last: error, no restore came before it"),
     Rule(ORDINARY, "gap", "refuse_gap", "seq != last + 1: error, frames are missing"),
     Rule(CHECKPOINT, "always", "take_checkpoint", "closed := max(closed, next - 1)"),
@@ -85,6 +93,7 @@ class Parent:
     __slots__ = (
         "buffered",
         "closed",
+        "covered",
         "done",
         "fences",
         "generation",
@@ -102,6 +111,7 @@ class Parent:
         self.buffered: deque[EarlyFrame] = deque()
         self.set_last(0, 0)
         self.closed = closed
+        self.covered = 0
         self.done = 0
         self.label = -1
 
@@ -218,8 +228,10 @@ class FrameJudge:
         self.version = version
         for parent in self._parents:
             parent.done, parent.label = 0, -1
-            covered = parent.buffered[0].generation if parent.buffered else parent.generation
+            first = parent.buffered[0] if parent.buffered else None
+            covered = first.generation if first else parent.generation
             parent.fences = {fence: seq for fence, seq in parent.fences.items() if fence > covered}
+            self._set_covered(parent, first.seq - 1 if first else parent.seq)
         self._recount()
 
     # -- derived from the state ------------------------------------------------------------------------
@@ -288,7 +300,12 @@ class FrameJudge:
                 # Without barriers nobody says when a version is complete, though a commit with barriers waited for it.
                 parent.closed = known.version if known and self._barriers else self._initially_closed
                 parent.set_last(known.generation if known else 0, known.seq if known else 0)
+                self._set_covered(parent, parent.seq)
         self._recount()
+
+    def _set_covered(self, parent: Parent, seq: int) -> None:
+        # A parent that was at-least-once counts as closed for good. It may go back behind what this task has taken.
+        parent.covered = 0 if parent.closed == END_VERSION else seq
 
     # -- guards ----------------------------------------------------------------------------------------
 
@@ -309,10 +326,19 @@ class FrameJudge:
         restore = _restore(control)
         return restore.seq > parent.seq or header.seq != restore.seq + 1
 
+    def forgets(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
+        """The restore goes back behind what the upstream task had committed when this task committed that."""
+        restore = _restore(control)
+        return self._voids(restore) and restore.seq + 1 < parent.covered
+
     def undoes(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
         """A frame that the restore voids was processed since the last commit."""
         restore = _restore(control)
         return self._voids(restore) and parent.done > restore.seq
+
+    def unproven(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
+        """Frames are missing before this one, and it isn't known whether they were committed: this one wasn't yet."""
+        return header.version != UNVERSIONED and (header.generation > parent.generation or header.seq != parent.seq + 1)
 
     def unannounced(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
         """A new generation doesn't start with its restore frame."""
@@ -340,6 +366,16 @@ class FrameJudge:
         raise ProtocolError(
             f"{parent}: received {what} at offset {offset} after {parent.last}: frames are missing",
             hint="the stream lost frames, or its retention is shorter than its readers' lag",
+        )
+
+    def refuse_loss(self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset) -> Verdict:
+        """Fail: the upstream task repeats what this task has committed the effects of."""
+        raise ProtocolError(
+            f"{parent}: generation {header.generation} goes back to #{_restore(control).seq} at offset {offset}, but "
+            f"this task has committed what it was sent through #{parent.covered - 1}: commits of the task that sends "
+            "are missing",
+            hint="its changelog lost its end in a crash of the machine, or comes from an older backup: put a backup of "
+            'the whole home back, or start the app under another name. durability="commit" survives a crash',
         )
 
     def refuse_unannounced(

@@ -11,17 +11,23 @@ plain: from a writer that is no task        released at once: it has no identity
 plain, and released before the position     dropped
   was saved
 (generation, seq) <= its producer's last    dropped: a duplicate, or a late copy of a void frame
-restore of (g, S)                           held frames up to S are released, the others are dropped
+restore of (g, S)                           held frames up to S are released, the others are dropped; an error if more
+                                            than S was known to be committed
 checkpoint of the held frames' generation   held frames are released
-UNVERSIONED, from an at-least-once app      released at once
+out of turn: frames are missing before it   dropped, unless it is a checkpoint: then an error, as it is for a restore
+                                            that says that what is missing was committed
+UNVERSIONED, from an at-least-once app      released at once; if it is out of turn, an error
 any other                                   held
 ==========================================  =================================================================
 
-The frames of one producer keep their order. The durable position consists of the offset of the first held frame and,
-for each producer, the last (generation, seq) before its held frames. Held frames are not durable; they are read again
-from that offset. So are the plain frames after the first held one. They have no identity but their offset, so the
-position also says before which offset plain frames were released. A reader that stores results and position in one
-transaction gets every message exactly once.
+Frames that no commit covers may be missing: a power cut loses any part of what wasn't on the disk yet, and later parts
+may survive it. The restore that follows makes void what came after the gap.
+
+The frames of one producer keep their order. The durable position consists of the offset of the first frame that is held
+or out of turn and, for each producer, the last (generation, seq) before its held frames. Held frames are not durable;
+they are read again from that offset. So are the plain frames after the first held one. They have no identity but their
+offset, so the position also says before which offset plain frames were released. A reader that stores results and
+position in one transaction gets every message exactly once.
 
 A reader that is not *whole* starts in mid-stream, and must then handle two cases:
 
@@ -68,6 +74,15 @@ class Producer(Generic[T]):
     generation: int = 0
     seq: int = 0
     held: deque[HeldFrame[T]] = field(default_factory=deque)
+    committed: int = 0
+    """Through which seq it is known to have committed."""
+    gap: Offset | None = None
+    """Where the first frame out of turn is, since the last restore."""
+
+    @property
+    def first(self) -> Offset | None:
+        """Where to read again to find out what was committed; None if nothing waits for that."""
+        return self.held[0].offset if self.held else self.gap
 
 
 class ReadCommitted(Generic[T]):
@@ -83,7 +98,8 @@ class ReadCommitted(Generic[T]):
         known = position.plain_before if position else UNSET
         self._plain_before = -1 if known is UNSET else known
         self._producers: dict[int, Producer[T]] = {
-            known.producer: Producer(known.generation, known.seq) for known in (position.covered if position else ())
+            known.producer: Producer(known.generation, known.seq, committed=known.committed)
+            for known in (position.covered if position else ())
         }
 
     @property
@@ -91,10 +107,15 @@ class ReadCommitted(Generic[T]):
         """The number of frames that wait for their commit."""
         return sum(len(producer.held) for producer in self._producers.values())
 
+    @property
+    def undecided(self) -> bool:
+        """Frames wait for their commit, or came out of turn."""
+        return any(producer.first is not None for producer in self._producers.values())
+
     def position(self) -> ReaderPosition:
         """Return the position to save together with everything released so far."""
-        first = [producer.held[0].offset for producer in self._producers.values() if producer.held]
-        offset = min(first) if first else self._after
+        first = (producer.first for producer in self._producers.values())
+        offset = min((each for each in first if each is not None), default=self._after)
         covered = [_covered(number, producer) for number, producer in self._producers.items()]
         return ReaderPosition(
             offset=offset,
@@ -123,9 +144,13 @@ class ReadCommitted(Generic[T]):
             return ()
         if isinstance(control, Restore):
             return self._restore(offset, producer, header, control)
-        self._check_turn(offset, producer, header)
+        if not self._in_turn(offset, producer, header):
+            if producer.gap is None:
+                producer.gap = offset
+            return ()
         producer.generation, producer.seq = header.generation, header.seq
         if header.kind is Kind.CHECKPOINT:
+            producer.committed = header.seq - 1
             return _take_held(producer)
         released = HeldFrame(offset, header, frame)
         if header.version == UNVERSIONED:
@@ -136,21 +161,38 @@ class ReadCommitted(Generic[T]):
     def _restore(
         self, offset: Offset, producer: Producer[T], header: Header, restore: Restore
     ) -> Sequence[HeldFrame[T]]:
-        if self._whole and restore.seq > producer.seq:
-            self._refuse(offset, producer, header, f", committed through #{restore.seq}")
-        held = _take_held(producer)
         late_copies = producer.generation < restore.committed_by
-        producer.generation, producer.seq = header.generation, header.seq
+        if restore.seq > producer.seq and (self._whole or (producer.gap is not None and not late_copies)):
+            self._refuse(offset, producer, header, f", committed through #{restore.seq}")
+        if restore.seq < producer.committed:
+            self._refuse_loss(offset, producer, header, restore)
+        producer.committed = restore.seq
+        held = _take_held(producer)
+        producer.generation, producer.seq, producer.gap = header.generation, header.seq, None
         return [] if late_copies else [each for each in held if each.header.seq <= restore.seq]
 
-    def _check_turn(self, offset: Offset, producer: Producer[T], header: Header) -> None:
+    def _in_turn(self, offset: Offset, producer: Producer[T], header: Header) -> bool:
+        detail = ""
         if header.generation == producer.generation:
-            if header.seq != producer.seq + 1:
-                self._refuse(offset, producer, header, "")
+            if header.seq == producer.seq + 1:
+                return True
         elif self._whole:
-            self._refuse(offset, producer, header, " without the restore frame that starts a generation")
+            detail = " without the restore frame that starts a generation"
         else:
             producer.held.clear()
+            producer.gap = None
+            return True
+        if header.kind is Kind.CHECKPOINT or header.version == UNVERSIONED:
+            self._refuse(offset, producer, header, detail)
+        return False
+
+    def _refuse_loss(self, offset: Offset, producer: Producer[T], header: Header, restore: Restore) -> None:
+        raise ProtocolError(
+            f"producer {header.producer}: generation {header.generation} goes back to #{restore.seq} at offset "
+            f"{offset}, but #{producer.committed} was committed: commits of this producer are missing",
+            hint="its changelog lost its end in a crash of the machine, or comes from an older backup: put a backup of "
+            "the whole home back",
+        )
 
     def _refuse(self, offset: Offset, producer: Producer[T], header: Header, detail: str) -> None:
         raise ProtocolError(
@@ -168,6 +210,8 @@ def _take_held(producer: Producer[T]) -> list[HeldFrame[T]]:
 
 def _covered(number: int, producer: Producer[T]) -> Covered:
     if not producer.held:
-        return Covered(producer=number, generation=producer.generation, seq=producer.seq)
-    first = producer.held[0].header
-    return Covered(producer=number, generation=first.generation, seq=first.seq - 1)
+        generation, seq = producer.generation, producer.seq
+    else:
+        first = producer.held[0].header
+        generation, seq = first.generation, first.seq - 1
+    return Covered(producer=number, generation=generation, seq=seq, committed=producer.committed)

@@ -43,11 +43,11 @@ from headrace.core.frame import END_VERSION, Bytes
 from headrace.core.ids import Offset
 from headrace.core.records import UNREADABLE
 
-COMMIT_FORMAT = 3
+COMMIT_FORMAT = 4
 ABORT_FORMAT = 1
 CHANGE_FORMAT = 1
 LOCAL_FORMAT = 1
-READER_FORMAT = 1
+READER_FORMAT = 2
 
 LOCAL_KEY = b"\x00headrace.checkpoint"
 """The key of the local checkpoint in a task's RocksDB. The stores' own keys never begin with a 0 byte."""
@@ -87,20 +87,28 @@ class ParentEntry(_Body, frozen=True, kw_only=True):
 
 
 class InputEntry(_Body, frozen=True, kw_only=True):
-    """One intermediate input partition. A restart reads from ``offset``; None means from the oldest frame."""
+    """One intermediate input partition. A restart reads from ``offset``; None means from the oldest frame.
+
+    ``landmark`` says in the words of the system what is before the offset.
+    """
 
     stream: str
     partition: int
     offset: Offset | None
     parents: tuple[ParentEntry, ...]
+    landmark: str | UnsetType = UNSET
 
 
 class Covered(_Body, frozen=True, kw_only=True):
-    """The last frame of one producer that a read_committed reader has released or dropped."""
+    """The last frame of one producer that a read_committed reader has released or dropped.
+
+    ``committed`` is the highest seq that the producer was known to have committed.
+    """
 
     producer: int
     generation: int
     seq: int
+    committed: int = 0
 
 
 class ReaderPosition(_Body, frozen=True, kw_only=True):
@@ -131,7 +139,7 @@ class SourceEntry(_Body, frozen=True, kw_only=True):
 
     ``startpoint`` is the id of the startpoint that was applied to it last. ``shards``: the partition is a slot, and
     this is how far each of its shards has come. ``since_ms``: messages with an older event time are left out, because
-    a backfill has had them from somewhere else.
+    a backfill has had them from somewhere else. ``landmark``: see ``InputEntry``.
     """
 
     stream: str
@@ -143,6 +151,7 @@ class SourceEntry(_Body, frozen=True, kw_only=True):
     startpoint: str | UnsetType = UNSET
     shards: dict[str, str] | UnsetType = UNSET
     since_ms: int | UnsetType = UNSET
+    landmark: str | UnsetType = UNSET
 
 
 class CommitRecord(_Body, frozen=True, kw_only=True):

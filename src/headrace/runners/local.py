@@ -22,9 +22,10 @@ from headrace.runners.coordination.client import HeartbeatThread
 from headrace.runners.coordination.endpoint import AS_USUAL, ON_THIS_MACHINE, Wanted
 from headrace.runners.coordination.messages import AppStatus, Orders
 from headrace.runners.coordination.server import Coordinator
+from headrace.runners.dashboard.pages import page_url
 from headrace.runners.memos import record_memos
 from headrace.runners.prepare import held_by_driver, prepare_streams, stops_by_itself
-from headrace.runners.progress import Progress
+from headrace.runners.progress import Progress, announce
 from headrace.runners.tables.answering import AnswerThread
 from headrace.runtime.operators.user_code.source_line import users_line
 
@@ -63,6 +64,8 @@ def run_local(
     ) as coordinator:
         control.attach(coordinator)
         checked.deployment.record(checked.planned, stages)
+        if progress is not None:
+            announce(page_url(coordinator.url, coordinator.token))
         try:
             return _run(planned, coordinator, progress, control)
         except StorageError as error:
@@ -99,11 +102,12 @@ def _run(planned: Plan, coordinator: Coordinator, progress: Progress | None, con
         control.drain_by(drain)
         try:
             session.run(report)
-        except KeyboardInterrupt:
+        except BaseException as error:
+            # An interrupt may arrive as another error: a library that called the function may have replaced it.
             if (failed := coordinator.status().error) is not None:
                 raise failed.as_error() from None
-            raise
-        except SystemExit as error:
+            if not isinstance(error, SystemExit):
+                raise
             raise UserFunctionError(
                 f"the app's code called sys.exit({error.code!r}){users_line(error)}",
                 hint="raise an error instead: the app's code can't end the app in this way",

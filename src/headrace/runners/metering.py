@@ -13,6 +13,8 @@ from headrace.runtime.metrics import Histogram, TaskMetrics
 def series_of(host: TaskHost) -> list[Series]:
     """The counters, histograms and some gauges of a task, since its process began."""
     found = list(counted(host.metrics))
+    for step, rows in host.task.rows_into().items():
+        found.append(Series(name="headrace_step_messages_total", labels={"step": step}, value=rows))
     if (size := host.state.size()) is not None:
         found.append(Series(name="headrace_state_bytes", kind="gauge", value=size))
     for step, keys in host.task.chain.sizes().items():

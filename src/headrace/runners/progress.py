@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any, TextIO
@@ -116,6 +117,12 @@ def progress_line(*, beside: bool = False) -> ProgressLine | None:
     if in_notebook():
         return NotebookLine()
     return None if beside and hasattr(sys, "ps1") else ProgressLine()
+
+
+def announce(url: str, stream: TextIO | None = None) -> None:
+    """Say once where the live page of a run is."""
+    with suppress(OSError, ValueError):  # the terminal is gone: the app continues without one
+        print(f"live page: {url}", file=stream or sys.stderr, flush=True)
 
 
 def describe(status: AppStatus) -> str:

@@ -5,15 +5,17 @@ Row systems have no producer. Their outputs are targets, one per stream, which a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import polars as pl
 
 from headrace.core.ids import StreamId
 from headrace.runtime.at_work import AtWork
 from headrace.runtime.calls.lanes import Calls
-from headrace.systems.base import Admin, Consumer, Producer, RowSystem, System, Target
+from headrace.systems.base import Admin, Consumer, Producer, RowSystem, System, Target, Wakeups
 from headrace.systems.registry import SystemSpec, keeps_rows, open_row_system, open_system
+from headrace.systems.syncing import SYNCS_AT_ONCE, Unsynced, sync_all
 
 
 class Connections:
@@ -28,6 +30,8 @@ class Connections:
         self._admins: dict[str, Admin] = {}
         self._producers: dict[str, Producer] = {}
         self._targets: dict[StreamId, Target] = {}
+        self._syncing: ThreadPoolExecutor | None = None
+        self._wakeups: dict[str, Wakeups | None] = {}
 
     def admin(self, spec: SystemSpec) -> Admin:
         """The system's admin."""
@@ -43,6 +47,32 @@ class Connections:
         if keeps_rows(spec):
             return self._row_system(spec).consumer(columns, whole=whole)
         return self._system(spec).consumer()
+
+    def reader(self, spec: SystemSpec) -> Consumer:
+        """A new consumer of a record system, which the caller closes and never waits for."""
+        return self._system(spec).reader()
+
+    def woken_consumer(
+        self, spec: SystemSpec, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False
+    ) -> Consumer:
+        """``consumer``, for the run loop: it is woken together with others where its system can do that."""
+        group = None if keeps_rows(spec) else self._group(spec)
+        return self.consumer(spec, columns, whole=whole) if group is None else group.consumer()
+
+    def _group(self, spec: SystemSpec) -> Wakeups | None:
+        if spec.name not in self._wakeups:
+            self._wakeups[spec.name] = self._system(spec).wakeups()
+        return self._wakeups[spec.name]
+
+    def stirred(self) -> Iterator[Consumer]:
+        """The consumers of groups that may have something new; the others have to be asked."""
+        for group in self._wakeups.values():
+            if group is not None:
+                yield from group.stirred()
+
+    def is_woken(self, spec: SystemSpec) -> bool:
+        """The consumers of this system are woken as a group: ``stirred`` names them."""
+        return not keeps_rows(spec) and self._group(spec) is not None
 
     def record_producer(self, spec: SystemSpec) -> Producer:
         """The container's producer for a record system; raises ``UsageError`` for a row system."""
@@ -61,20 +91,30 @@ class Connections:
         for producer in self._producers.values():
             producer.flush()
 
-    def sync_records(self) -> None:
-        """Wait until everything acknowledged by record systems survives a power cut."""
+    def sync_records(self, read: Iterable[Unsynced] = ()) -> None:
+        """Wait until everything acknowledged by record systems survives a power cut, and what was ``read``."""
+        unsynced = [*read]
         for producer in self._producers.values():
-            producer.sync()
+            unsynced += producer.unsynced()
+        if len(unsynced) > 1 and self._syncing is None:
+            self._syncing = ThreadPoolExecutor(SYNCS_AT_ONCE, "headrace-sync")
+        sync_all(unsynced, self._syncing)
 
     def close(self) -> None:
         """Close all producers, targets and admins, and drop the calls under way."""
         self.calls.close()
+        if self._syncing is not None:
+            self._syncing.shutdown()
         for producer in self._producers.values():
             producer.close()
         for target in self._targets.values():
             target.close()
         for admin in self._admins.values():
             admin.close()
+        for group in self._wakeups.values():
+            if group is not None:
+                group.close()
+        self._wakeups.clear()
         self._producers.clear()
         self._targets.clear()
 

@@ -143,6 +143,8 @@ class TaskMetrics:
         self.bytes_of: defaultdict[SSP, int] = defaultdict(int)
         self.rows_to: defaultdict[str, int] = defaultdict(int)
         self.bytes_to: defaultdict[str, int] = defaultdict(int)
+        self.rows_into: dict[str, int] = {}
+        """What each step had taken when the task was last closed."""
         self.latency = Latency()
         self.shares = Shares()
         self.commits = 0

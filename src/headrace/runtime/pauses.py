@@ -26,6 +26,9 @@ class Pause(Enum):
     ACKNOWLEDGED = "acknowledged"
     """Everything sent so far is acknowledged; ``flush`` comes next."""
 
+    DISK = "disk"
+    """Nothing: the task is about to wait for the disk, unless somebody has done that for several tasks."""
+
     GENERATION = "generation"
     """The coordinator has answered; ``next_generation`` comes next."""
 

@@ -10,7 +10,7 @@ kinesis) has foreign data: it returns rows, and takes the rows of whole versions
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
@@ -22,6 +22,7 @@ import polars as pl
 
 from headrace.core.errors import StreamNotFoundError, TrimmedOffsetError, UnsupportedPositionError, UsageError
 from headrace.core.ids import SSP, Offset
+from headrace.systems.syncing import Unsynced, sync_all
 from headrace.systems.targets import Lookup as Lookup  # noqa: PLC0414 - also found here
 from headrace.systems.targets import Target as Target  # noqa: PLC0414
 
@@ -193,13 +194,24 @@ class Consumer(Protocol):
         """
         return False
 
-    def sync(self) -> None:
-        """Wait until all that ``poll`` has returned survives a power cut, whoever wrote it.
+    def landmark(self, ssp: SSP, offset: Offset) -> str:
+        """Return what tells later whether this is still the partition that was read up to ``offset``; "" if nothing."""
+        return ""
 
-        Else a reader could remember a position that the partition, after the cut, doesn't reach. Raises
-        ``IndeterminateWriteError``.
+    def has_landmark(self, ssp: SSP, landmark: str) -> bool:
+        """Whether it still is, as far as that can be told; then the landmark is one until more is polled."""
+        return True
+
+    def unsynced(self) -> Iterable[Unsynced]:
+        """Return what a power cut could take of all that ``poll`` has returned, whoever wrote it.
+
+        A reader waits for it before it remembers its position: after the cut the partition may not reach that.
         """
-        return
+        return ()
+
+    def sync(self) -> None:
+        """Wait until nothing is unsynced. Raises ``IndeterminateWriteError``."""
+        sync_all(self.unsynced())
 
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
         """Return how far it is from the position, or from the earlier offset ``since``, to the end of the partition.
@@ -293,12 +305,16 @@ class Producer(Protocol):
         """
         ...
 
-    def sync(self) -> None:
-        """Wait until all that is acknowledged survives a power cut. Raises ``IndeterminateWriteError``.
+    def unsynced(self) -> Iterable[Unsynced]:
+        """Return what a power cut could take of all that is acknowledged.
 
-        Nothing to do for a system whose acknowledgements promise that, or that doesn't outlive its process anyway.
+        Nothing of a system whose acknowledgements promise that, or that doesn't outlive its process anyway.
         """
-        return
+        return ()
+
+    def sync(self) -> None:
+        """Wait until nothing is unsynced. Raises ``IndeterminateWriteError``."""
+        sync_all(self.unsynced())
 
     def close(self) -> None:
         """Flush and release. Called once."""
@@ -349,6 +365,13 @@ class Admin(Protocol):
         """Return the offsets of each partition, in partition order. Raises ``StreamNotFoundError``."""
         ...
 
+    def extent(self, ssp: SSP) -> Extent:
+        """Return the offsets of one partition. Raises ``StreamNotFoundError``."""
+        extents = self.extents(ssp.stream.name)
+        if not 0 <= ssp.partition < len(extents):
+            raise StreamNotFoundError(f"{ssp}: the stream has partitions 0 to {len(extents) - 1}")
+        return extents[ssp.partition]
+
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
         """Return the offset of the first record that was appended at ``time_ms`` (since the epoch) or later.
 
@@ -374,10 +397,7 @@ class Admin(Protocol):
         ``TrimmedOffsetError`` below the oldest offset, ``UsageError`` past the end or inside a record,
         ``StreamNotFoundError`` if there is no such partition.
         """
-        extents = self.extents(ssp.stream.name)
-        if not 0 <= ssp.partition < len(extents):
-            raise StreamNotFoundError(f"{ssp}: the stream has partitions 0 to {len(extents) - 1}")
-        check_within(ssp, offset, extents[ssp.partition])
+        check_within(ssp, offset, self.extent(ssp))
 
     def custom_offset(self, ssp: SSP, kind: str, value: Mapping[str, Any]) -> Offset:
         """Return the offset of a position that only this system knows; ``value`` describes it in the terms of ``kind``.
@@ -431,6 +451,29 @@ class Admin(Protocol):
         return 1.0
 
 
+class Wakeups(Protocol):
+    """Consumers that one thread uses, which are woken together."""
+
+    def consumer(self) -> Consumer:
+        """Return a new consumer. Its ``fileno`` is that of the group, and ``poll`` doesn't clear it."""
+        ...
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when a ``poll`` of one of them may return something new."""
+        ...
+
+    def stirred(self) -> Collection[Consumer]:
+        """Return the consumers that may have something new since the last call, and clear the descriptor.
+
+        A consumer that is named has to be polled until it returns nothing. Some may be named without cause.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the descriptor. The consumers are closed by then."""
+        ...
+
+
 class System(Protocol):
     """A record system: the factory of its admin, consumers and producers. A ``SystemSpec`` describes one durably."""
 
@@ -441,6 +484,14 @@ class System(Protocol):
     def consumer(self) -> Consumer:
         """Return a new consumer for one thread."""
         ...
+
+    def reader(self) -> Consumer:
+        """Return a new consumer that is asked and never waited for, so it needs no descriptor."""
+        return self.consumer()
+
+    def wakeups(self) -> Wakeups | None:
+        """Return a new group of consumers; None if each of them has to be woken by itself."""
+        return None
 
     def producer(self) -> Producer:
         """Return a new producer for one thread."""

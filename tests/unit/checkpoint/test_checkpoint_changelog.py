@@ -52,6 +52,24 @@ def test_a_retried_suffix_counts_once():
     assert changelog.local.offset == 20
 
 
+def test_what_follows_a_hole_that_a_power_cut_has_left_does_not_count():
+    changelog = Changelog(1, "w", None)
+    before = abort(1), change(1, 2), commit(1, 3, 0)
+    got = read(changelog, *before, change(1, 5), commit(1, 6, 1), change(1, 5), abort(2), change(2, 2), commit(2, 3, 1))
+    assert got[3:6] == [ReplayStep.SKIP] * 3
+    assert got[6:] == [ReplayStep.FORGET, ReplayStep.HOLD, ReplayStep.APPLY]
+    assert (changelog.record.generation, changelog.record.version) == (2, 1)
+
+
+def test_what_was_missing_may_come_again():
+    changelog = Changelog(1, "w", None)
+    assert read(changelog, abort(1), commit(1, 3, 0), change(1, 2), commit(1, 3, 0), commit(1, 4, 1))[2:] == [
+        ReplayStep.HOLD,
+        ReplayStep.APPLY,
+        ReplayStep.APPLY,
+    ]
+
+
 def test_a_base_is_read_first_and_must_fit():
     base = LocalCheckpoint(70, 1, 0)
     changelog = Changelog(1, "w", base)
@@ -87,7 +105,8 @@ def test_the_owner_learns_of_a_second_writer():
     ("records", "says"),
     [
         ([change(1, 2)], "starts at offset 0 in the middle of generation 1"),
-        ([abort(1), change(1, 3)], r"is CHANGE \(1, #3\) after \(1, #1\)"),
+        ([abort(1), commit(1, 3, 0), change(1, 4)], r"is CHANGE \(1, #4\) after \(1, #1\): records are missing"),
+        ([abort(1), change(1, 3), commit(1, 4, 0), commit(1, 5, 1)], r"is COMMIT \(1, #5\) after \(1, #1\)"),
         ([abort(1), commit(2, 1, 0)], r"is COMMIT \(2, #1\) after \(1, #1\)"),
         ([abort(1), commit(1, 2, 4), commit(1, 3, 4)], "has version 4, but the commit before it has 4"),
         ([(Header(Kind.USER, 1, 1, 0, 1), b"")], "in the middle of generation 1"),

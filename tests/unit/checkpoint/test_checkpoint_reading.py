@@ -50,6 +50,47 @@ def test_duplicates_and_late_copies_are_dropped():
     assert read(reader, [*frames, checkpoint(1, 5)]) == [(1, 2), (1, 4)]
 
 
+GAPPED = [restore(1, 0), user(1, 2), user(1, 4), user(1, 5)]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_frames_that_no_commit_covers_may_be_missing(whole):
+    reader = ReadCommitted(whole=whole)
+    rest = [restore(2, 2, committed_by=1), user(2, 4), checkpoint(2, 5)]
+    assert read(reader, [*GAPPED, *rest]) == [(1, 2), (2, 4)]
+
+
+def test_so_may_the_restore_of_a_generation_that_has_committed_nothing():
+    frames = [restore(1, 0), user(1, 2), checkpoint(1, 3), user(2, 5), restore(3, 3, committed_by=1), user(3, 5)]
+    assert read(ReadCommitted(whole=True), [*frames, checkpoint(3, 6)]) == [(1, 2), (3, 5)]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("proof", [checkpoint(1, 6), restore(2, 3, committed_by=1), restore(2, 5, committed_by=1)])
+@pytest.mark.parametrize("restart", [True, False])
+def test_committed_frames_that_are_missing_are_an_error(whole, proof, restart):
+    reader = ReadCommitted(whole=whole)
+    read(reader, GAPPED)
+    start = len(GAPPED)
+    if restart:
+        position = reader.position()
+        start = position.offset // 10
+        reader = ReadCommitted(ReaderPosition.decode(position.encode()))
+    with pytest.raises(ProtocolError, match=r"after \(1, #2\): frames are missing"):
+        read(reader, [*GAPPED[start:], proof], start)
+
+
+def test_a_reader_that_restarts_reads_what_is_out_of_turn_again():
+    reader = ReadCommitted(whole=True)
+    assert read(reader, [restore(1, 0), user(1, 2), checkpoint(1, 3), user(1, 5), user(1, 6)]) == [(1, 2)]
+    assert reader.position().offset == 30
+
+
+def test_missing_frames_that_are_never_committed_are_an_error():
+    with pytest.raises(ProtocolError, match="frames are missing"):
+        read(ReadCommitted(), [user(1, 1, UNVERSIONED), user(1, 3, UNVERSIONED)])
+
+
 def test_unversioned_frames_go_out_at_once():
     reader = ReadCommitted()
     plain = Header(Kind.USER)
@@ -107,15 +148,28 @@ def test_a_position_without_held_frames_is_after_the_last_frame():
     reader = ReadCommitted()
     read(reader, [checkpoint(1, 9)])
     assert reader.position().encode() == (
-        b'{"format":1,"offset":10,"whole":false,"covered":[{"producer":1,"generation":1,"seq":9}]}'
+        b'{"format":2,"offset":10,"whole":false,"covered":[{"producer":1,"generation":1,"seq":9,"committed":8}]}'
     )
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_restore_behind_what_was_committed_is_an_error(whole):
+    frames = [restore(1, 0), user(1, 2), checkpoint(1, 3), restore(2, 2), user(2, 4), checkpoint(2, 5)]
+    reader = ReadCommitted(whole=whole)
+    assert read(reader, frames) == [(1, 2), (2, 4)]
+    again = ReadCommitted(ReaderPosition.decode(reader.position().encode()))
+    for each in (reader, again):
+        with pytest.raises(ProtocolError, match=r"goes back to #3 at offset \d+, but #4 was committed: commits"):
+            read(each, [restore(3, 3)])
+    assert read(ReadCommitted(ReaderPosition.decode(again.position().encode())), [restore(4, 4)]) == []
 
 
 def test_a_position_before_plain_frames_that_are_out_says_so():
     reader = ReadCommitted()
     read(reader, [user(1, 4), (Header(Kind.USER), None)])
     assert reader.position().encode() == (
-        b'{"format":1,"offset":0,"whole":false,"covered":[{"producer":1,"generation":1,"seq":3}],"plainBefore":20}'
+        b'{"format":2,"offset":0,"whole":false,"covered":[{"producer":1,"generation":1,"seq":3,"committed":0}],'
+        b'"plainBefore":20}'
     )
 
 
@@ -141,10 +195,10 @@ def test_in_mid_stream_a_restore_may_be_a_late_one():
 @pytest.mark.parametrize(
     ("frames", "says"),
     [
-        ([restore(1, 0), user(1, 3)], r"received USER \(1, #3\) at offset 10 after \(1, #1\)"),
-        ([restore(1, 0), user(2, 2)], "without the restore frame"),
+        ([restore(1, 0), checkpoint(1, 3)], r"received CHECKPOINT \(1, #3\) at offset 10 after \(1, #1\)"),
+        ([restore(1, 0), user(2, 2), checkpoint(2, 3)], "without the restore frame"),
         ([restore(1, 0), restore(2, 5)], "committed through #5"),
-        ([user(1, 1)], "without the restore frame"),
+        ([user(1, 1), checkpoint(1, 2)], "without the restore frame"),
     ],
 )
 def test_missing_frames_are_an_error(frames, says):

@@ -31,19 +31,24 @@ RECORD = CommitRecord(
             partition=1,
             offset=12,
             parents=(ParentEntry(producer=3, generation=1, version=7, seq=9, resume_offset=12),),
+            landmark="4:0000beef",
         ),
     ),
-    sources=(SourceEntry(stream="log.s", partition=0, offset=4, covered=(Covered(producer=0, generation=1, seq=2),)),),
+    sources=(
+        SourceEntry(
+            stream="log.s", partition=0, offset=4, covered=(Covered(producer=0, generation=1, seq=2, committed=1),)
+        ),
+    ),
     parents_version=7,
     end_of_stream_sent=True,
     bookkeeping=msgspec.Raw(b'{"watermark":3}'),
 )
 GOLDEN = (
-    b'{"format":3,"generation":2,"version":7,"nextVersion":8,"outputs":[{"stream":"log.b","partition":0,"seq":5,'
+    b'{"format":4,"generation":2,"version":7,"nextVersion":8,"outputs":[{"stream":"log.b","partition":0,"seq":5,'
     b'"generation":2}],'
     b'"inputs":[{"stream":"log.a","partition":1,"offset":12,"parents":[{"producer":3,"generation":1,"version":7,'
-    b'"seq":9,"resumeOffset":12}]}],"sources":[{"stream":"log.s","partition":0,"offset":4,"whole":false,"covered":[{"producer":0,'
-    b'"generation":1,"seq":2}]}],"parentsVersion":7,"endOfStreamSent":true,'
+    b'"seq":9,"resumeOffset":12}],"landmark":"4:0000beef"}],"sources":[{"stream":"log.s","partition":0,"offset":4,"whole":false,"covered":[{"producer":0,'
+    b'"generation":1,"seq":2,"committed":1}]}],"parentsVersion":7,"endOfStreamSent":true,'
     b'"bookkeeping":{"watermark":3},"timers":null}'
 )
 
@@ -58,7 +63,7 @@ def test_a_commit_record_has_the_shards_of_a_slot():
     shards = {"shardId-000000000000": "SHARD_END", "shardId-000000000002": "TRIM_HORIZON"}
     record = msgspec.structs.replace(RECORD, sources=(msgspec.structs.replace(source, shards=shards),))
     states = b'"shards":{"shardId-000000000000":"SHARD_END","shardId-000000000002":"TRIM_HORIZON"}'
-    data = GOLDEN.replace(b'"seq":2}]}]', b'"seq":2}],' + states + b"}]")
+    data = GOLDEN.replace(b'"committed":1}]}]', b'"committed":1}],' + states + b"}]")
     assert encode_record(record) == data
     assert decode_commit(data) == record
 
@@ -66,7 +71,15 @@ def test_a_commit_record_has_the_shards_of_a_slot():
 def test_a_commit_record_has_the_position_of_plain_frames():
     (source,) = RECORD.sources
     record = msgspec.structs.replace(RECORD, sources=(msgspec.structs.replace(source, plain_before=9),))
-    data = GOLDEN.replace(b'"seq":2}]}]', b'"seq":2}],"plainBefore":9}]')
+    data = GOLDEN.replace(b'"committed":1}]}]', b'"committed":1}],"plainBefore":9}]')
+    assert encode_record(record) == data
+    assert decode_commit(data).sources == record.sources
+
+
+def test_a_commit_record_has_a_landmark_of_what_was_read():
+    (source,) = RECORD.sources
+    record = msgspec.structs.replace(RECORD, sources=(msgspec.structs.replace(source, landmark="32:00c0ffee"),))
+    data = GOLDEN.replace(b'"committed":1}]}]', b'"committed":1}],"landmark":"32:00c0ffee"}]')
     assert encode_record(record) == data
     assert decode_commit(data).sources == record.sources
 

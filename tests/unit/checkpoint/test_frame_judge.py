@@ -10,7 +10,7 @@ from machine_host import A0, A1, END, checkpoint, restore, user
 from headrace.checkpoint.frame_judge import RULES, FrameJudge
 from headrace.checkpoint.instructions import Forget, Verdict
 from headrace.core.errors import DeploymentError, ProtocolError
-from headrace.core.frame import Header, Kind
+from headrace.core.frame import UNVERSIONED, Header, Kind
 
 
 def frames(receiving, *sequence, ssp=A0):
@@ -51,16 +51,64 @@ def refusal(*arguments):
     return str(caught.value)
 
 
-def test_a_gap_is_an_error(one):
-    assert "received USER (1, #3) at offset 10 after (1, #1): frames are missing" in refusal(one, plain(1, 1, 3))
+def test_what_comes_after_a_gap_is_dropped_until_a_restore_makes_it_void(one):
+    sequence = [plain(1, 1, 2), plain(1, 1, 4), plain(1, 1, 5), restore(1, 2, 0, 2, 1), plain(1, 2, 4, 0)]
+    assert [verdict.value for verdict in frames(one, *sequence)] == ["process", "drop", "drop", "taken", "process"]
+
+
+def test_a_gap_that_a_checkpoint_covers_is_an_error(one):
+    said = refusal(one, plain(1, 1, 3), checkpoint(1, 1, 0, 4))
+    assert "received CHECKPOINT (1, #4) at offset 20 after (1, #1): frames are missing" in said
+
+
+def test_a_gap_that_a_restore_covers_is_an_error(one):
+    said = refusal(one, plain(1, 1, 3), restore(1, 2, 0, 3, 1))
+    assert "received RESTORE (2, #4), committed through #3, at offset 20 after (1, #1): frames are missing" in said
+
+
+def test_a_gap_in_what_is_never_committed_is_an_error(one):
+    assert "received USER (1, #3) at offset 10 after (1, #1)" in refusal(one, plain(1, 1, 3, UNVERSIONED))
+
+
+def test_a_version_of_which_frames_are_missing_is_not_closed(one):
+    frames(one, plain(1, 1, 2), plain(1, 1, 4, 5))
+    assert one.closed_through == -1
+
+
+def test_a_generation_whose_restore_is_missing_is_dropped_until_it_is_void(one):
+    sequence = [plain(1, 1, 2), plain(1, 2, 4), restore(1, 3, 0, 2, 1)]
+    assert [verdict.value for verdict in frames(one, *sequence)] == ["process", "drop", "taken"]
 
 
 def test_a_restore_above_what_came_is_an_error(one):
     assert "received RESTORE (2, #6), committed through #5, at offset 10" in refusal(one, restore(1, 2, -1, 5, 0))
 
 
+def test_a_restore_behind_what_was_committed_here_is_an_error(one):
+    frames(one, restore(1, 1, -1, 0, 0), plain(1, 1, 2), plain(1, 1, 3), checkpoint(1, 1, 0, 4, 1))
+    assert frames(one, restore(1, 2, 0, 3, 1)) == [Verdict.TAKEN]  # nothing is committed here yet
+    one.commit(0)
+    again = FrameJudge({A0: (1,)}, barriers=True)
+    again.load(one.save(0), 0, 0)
+    for each in (one, again):
+        assert frames(each, restore(1, 3, 0, 3, 1)) == [Verdict.TAKEN]
+        said = refusal(each, restore(1, 4, 0, 2, 1))
+        assert "generation 4 goes back to #2" in said
+        assert "this task has committed what it was sent through #3: commits" in said
+
+
+def test_what_at_least_once_tasks_repeat_is_no_error():
+    relaxed = FrameJudge({A0: (1,)}, barriers=False)
+    frames(relaxed, restore(1, 1, -1, 0, UNVERSIONED), plain(1, 1, 2, UNVERSIONED), plain(1, 1, 3, UNVERSIONED))
+    relaxed.commit(0)
+    assert frames(relaxed, restore(1, 2, -1, 0, UNVERSIONED)) == [Verdict.TAKEN]
+    strict = FrameJudge({A0: (1,)}, barriers=True)
+    strict.load(relaxed.save(0), 0, 0)
+    assert frames(strict, restore(1, 3, -1, 0, 0)) == [Verdict.TAKEN]
+
+
 def test_a_generation_begins_with_its_restore(one):
-    assert "without the restore frame that starts a generation" in refusal(one, plain(1, 2, 2))
+    assert "without the restore frame that starts a generation" in refusal(one, checkpoint(1, 2, 0, 2))
 
 
 def test_an_unknown_producer_is_an_error(one):

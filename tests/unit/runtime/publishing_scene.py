@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 import headrace as hr
+from headrace.api.settings import LostResults
 from headrace.api.specs import Graph, Role
 from headrace.core.clock import ManualClock
 from headrace.core.errors import FencedError, UnavailableError
@@ -113,12 +114,13 @@ class Scene:
         ahead_bytes_max: int = 64 << 20,
         shelf: Shelf | None = None,
         may_repeat: str = "",
+        lost_results: LostResults = "refuse",
     ) -> None:
         self.shelf = Shelf.shelves[f"{name}-shelf"] = shelf or Shelf()
         self.memory = SystemSpec(name, "memory", {"name": name})
         self.clock = ManualClock()
         self.clock.advance(5_000_000)
-        app = hr.App("app", home=home or "unused", ahead_bytes_max=ahead_bytes_max)
+        app = hr.App("app", home=home or "unused", ahead_bytes_max=ahead_bytes_max, lost_results=lost_results)
         numbers = app.input("numbers", {"n": pl.Int64}, system=self.memory)
         flow = numbers if stages == 1 else numbers.partition_by("n", id="by-n", partitions=2)
         flow.send_to(app.output("out", system=SystemSpec(f"{name}-shelf", KIND, may_repeat=may_repeat)))

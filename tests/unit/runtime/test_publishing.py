@@ -203,6 +203,35 @@ def test_a_position_from_another_life_is_refused(scene: Scene) -> None:
     assert writer in others
 
 
+def lose_what_is_published(scene: Scene) -> None:
+    """The target is emptied, or comes from an older backup, while the app is away."""
+    scene.feed(5)
+    scene.commit()
+    scene.feed(5)
+    scene.commit()  # a commit that knows what the target has
+    assert sorted(scene.shelf.rows) == scene.fed
+    scene.shelf.rows.clear()
+    scene.shelf.positions = {writer: version - 1 for writer, version in scene.shelf.positions.items() if version % 2}
+    scene.restart()
+    scene.feed(5)
+
+
+def test_a_target_that_has_lost_rows_is_refused(scene: Scene) -> None:
+    lose_what_is_published(scene)
+    with pytest.raises(InfrastructureError, match=r"output 'out' of app/.*: the target .* it has lost rows") as caught:
+        scene.commit()
+    assert "start the app with lost_results" in caught.value.hint
+
+
+def test_what_a_target_has_lost_may_be_given_up() -> None:
+    scene = Scene("losing", lost_results="accept")
+    lose_what_is_published(scene)
+    scene.commit()
+    assert set(scene.fed[10:]) <= set(scene.shelf.rows) < set(scene.fed)
+    assert any("it has lost rows, which lost_results accepts" in text for text in scene.host.metrics.warnings)
+    scene.close()
+
+
 def test_draining_publishes_what_it_commits(scene: Scene) -> None:
     scene.feed(5)
     scene.turns(20)

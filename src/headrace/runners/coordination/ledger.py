@@ -22,7 +22,7 @@ from headrace.runners.coordination.assignment import Seats, assign
 from headrace.runners.coordination.caught_up import watch
 from headrace.runners.coordination.cuts import CutBook, CutOrder, CutReport
 from headrace.runners.coordination.lives import death, pause_ms
-from headrace.runners.coordination.long_calls import CallLimits, LongCall, long_call
+from headrace.runners.coordination.long_calls import CallLimits, LongCall, doing_still, long_call
 from headrace.runners.coordination.note import Note
 from headrace.runners.coordination.restarts import Restarts
 from headrace.runners.coordination.slot_book import SlotBook, SlottedInput
@@ -296,10 +296,10 @@ class Ledger:
             self.error = error
 
     def tick(self, now_ms: float) -> None:
-        """Mark containers whose heartbeats are overdue as lost. Give up a drain that a function of the app holds up."""
-        if self.state == "draining":
+        """Mark containers whose heartbeats are overdue as lost. Give up a drain that takes too long."""
+        if self.state == "draining" and not self.saving:
             self._draining_since = now_ms if self._draining_since is None else self._draining_since
-            self._watch_drain(now_ms, self._draining_since)
+            self._watch_drain(now_ms - self._draining_since)
         for container in self._containers:
             overdue = container.seen_ms is not None and now_ms - container.seen_ms >= self._lost_after_ms
             if container.state == "running" and overdue:
@@ -439,16 +439,16 @@ class Ledger:
         container.pause_ms = pause_ms(container.failures, self._chance())
         self._note("warning", f"the container died: {error.message}", container, pause_ms=container.pause_ms)
 
-    def _watch_drain(self, now_ms: float, since_ms: float) -> None:
-        for container in self._containers:
-            call = container.call
-            if container.state != "running" or call is None:
-                continue
-            if self._calls.holds_up_drain(call, now_ms, since_ms):
-                self.fail(self._calls.gave_up_drain(container.number, call))
-            elif container.waited_for != call.holdup.since_ms:
-                container.waited_for = call.holdup.since_ms
-                self._note("warning", f"the drain waits for the end of {call.where}", container)
+    def _watch_drain(self, for_ms: float) -> None:
+        waiting = [container for container in self._containers if self._left(container)]
+        for one in waiting:
+            if one.call is not None and one.waited_for != one.call.holdup.since_ms:
+                one.waited_for = one.call.holdup.since_ms
+                self._note("warning", f"the drain waits for the end of {one.call.where}", one)
+        if for_ms >= self._calls.drain_timeout_ms:
+            of = self._tasks.statuses
+            doing = [doing_still(one.number, one.state, one.call, [of[task] for task in one.tasks]) for one in waiting]
+            self.fail(self._calls.gave_up_drain(doing))
 
     def _watch_call(self, container: _Container) -> None:
         call, who = container.call, container.registered

@@ -143,7 +143,7 @@ class Holdup(Nested, frozen=True, kw_only=True):
     """Something that a task waits for: what and where, since when (milliseconds since the epoch), and what helps.
 
     ``by`` names the tasks that it waits for, if it waits for tasks: what holds them up is the cause. ``still_ms`` says
-    of a function for how long it has been called for one message.
+    of a function for how long it has been called for one message, and of a run loop how long its turn has taken.
     """
 
     what: What
@@ -417,6 +417,13 @@ class QueriesStatus(Nested, frozen=True, kw_only=True):
     refused: int = 0
 
 
+class PagesStatus(Nested, frozen=True, kw_only=True):
+    """Live pages that watch the app now, and how many were refused since the start because there were too many."""
+
+    watching: int = 0
+    refused: int = 0
+
+
 class HeldUp(Nested, frozen=True, kw_only=True):
     """A task that keeps ``tasks`` from completing their next version; for how long, and why if that is known."""
 
@@ -444,6 +451,7 @@ class AppStatus(Message, frozen=True, kw_only=True):
     containers: list[ContainerStatus]
     held_up: list[HeldUp] = []
     queries: QueriesStatus = QueriesStatus()
+    pages: PagesStatus = PagesStatus()
     error: ErrorReport | None = None
 
 

@@ -21,10 +21,11 @@ from headrace.runners.coordinated import coordinated
 from headrace.runners.coordination.endpoint import AS_USUAL, Endpoint, Wanted
 from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.server import Coordinator
+from headrace.runners.dashboard.pages import page_url
 from headrace.runners.memos import record_memos
 from headrace.runners.no_shared_disk import check_no_shared_disk
 from headrace.runners.prepare import held_by_driver, prepare_streams, stops_by_itself
-from headrace.runners.progress import Progress
+from headrace.runners.progress import Progress, announce
 from headrace.runners.spark.container_main import ContainerPayload, container_main
 from headrace.runners.spark.dataframes import copy_dataframes
 from headrace.runners.spark.hosting import ContainerJob
@@ -88,6 +89,8 @@ def run_on_spark(checked: Checked, options: SparkOptions, control: RunControl) -
             ) as coordinator:
                 control.attach(coordinator)
                 checked.deployment.record(changed, stages)
+                if options.progress is not None:
+                    announce(page_url(coordinator.url, coordinator.token))
                 return _run(context, coordinator, planned, options, containers, control)
         finally:
             let_go(context)

@@ -17,13 +17,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from headrace.core.errors import InfrastructureError, UsageError
 from headrace.runners.run_arguments import check_not_connect
 from headrace.runners.spark import settings
+from headrace.runners.spark.jvm_loss import forget_jvm, is_loss, silence_py4j
 from headrace.runners.spark.launch import ensure_jvm
 from headrace.runners.spark.reachable import check_reachable
 from headrace.runners.spark.signals import leave_signals_to_driver
@@ -80,6 +81,7 @@ def open_context(
     if master is not None:
         settings.check_master(master)
         master = settings.with_retries(master) if hosts else master
+    silence_py4j()
     running = SparkContext._active_spark_context
     if running is not None and running._jsc is not None:
         _check_running(running, master)
@@ -115,8 +117,15 @@ def conf_of(context: SparkContext) -> SparkConf:
 
 def close_context(context: SparkContext) -> None:
     """Stop Spark, and delete what ``local-cluster`` leaves in Spark's own folder."""
-    master, app_id, home = str(context.master), context.applicationId, _spark_home(context)
-    context.stop()
+    master = str(context.master)
+    try:
+        app_id, home = context.applicationId, _spark_home(context)
+        context.stop()
+    except (OSError, Py4JError) as error:
+        if not is_loss(error):
+            raise
+        forget_jvm()
+        return
     if home is not None and settings.is_local_cluster(master):
         shutil.rmtree(home / "work" / app_id, ignore_errors=True)
 

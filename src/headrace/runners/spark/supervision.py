@@ -101,6 +101,7 @@ class Supervisor:
         self._job = job
         self._give_up = give_up
         self._stuck: dict[Seat, float] = {}
+        self._killed: set[Seat] = set()
         self._failures_seen = 0
 
     def look(self, status: AppStatus, now_ms: float) -> None:
@@ -117,10 +118,13 @@ class Supervisor:
     def _kill_stuck(self, status: AppStatus, now_ms: float) -> None:
         stuck = {(c.id, c.attempt): c.state for c in status.containers if c.state in _WHY and c.attempt is not None}
         self._stuck = {seat: self._stuck.get(seat, now_ms) for seat in stuck}
+        self._killed &= stuck.keys()
         for (container, attempt), since_ms in self._stuck.items():
             if now_ms - since_ms >= GRACE_MS:
                 why = _WHY[stuck[container, attempt]]
-                _log.warning(f"killing a container that {why}", container=container, attempt=attempt)
+                if (container, attempt) not in self._killed:
+                    _log.warning(f"killing a container that {why}", container=container, attempt=attempt)
+                self._killed.add((container, attempt))
                 self._job.kill(container, attempt, f"container {container} {why}")
                 self._stuck[container, attempt] = now_ms  # if that doesn't help, it is killed again later
 

@@ -60,6 +60,14 @@ class Tally:
     """Calls that failed in the last attempt."""
 
 
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """An ``async`` function doesn't let the event loop go on: since when at least (monotonic), in which thread."""
+
+    since_ms: float
+    thread: int
+
+
 class Calls:
     """All lanes of a container. Made and closed on the run loop's thread."""
 
@@ -74,6 +82,7 @@ class Calls:
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._asked_ms: float | None = None
 
     def ring(self) -> None:
         """Wake the run loop, unless it has ended. Called by lanes, on the event loop's thread."""
@@ -88,6 +97,25 @@ class Calls:
             self._thread = threading.Thread(target=self._loop.run_forever, name="headrace-calls", daemon=True)
             self._thread.start()
         return self._loop
+
+    def blocked(self, now_ms: float) -> Blocked | None:
+        """What keeps the event loop from its next round; None: nothing.
+
+        Each call asks the loop for an answer, so make it now and then, always on the same thread, which is another one.
+        """
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return None
+        asked_ms = self._asked_ms
+        if asked_ms is None:
+            self._asked_ms = now_ms
+            with suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(self._answer)
+            return None
+        return Blocked(asked_ms, thread.ident or 0)
+
+    def _answer(self) -> None:
+        self._asked_ms = None
 
     def threads(self, most: int) -> Threads:
         """Threads for the calls of a plain function, ``most`` at once."""

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable
 from headrace.checkpoint.machine import ProtocolMachine
 from headrace.checkpoint.record import Change, LocalCheckpoint, SourceEntry, encode_record
 from headrace.core.errors import FencedError, TrimmedOffsetError
+from headrace.core.frame import Header
 from headrace.core.ids import Offset, TaskName
 from headrace.runtime.host.durability import Survival
+from headrace.runtime.host.landmarks import Landmarks
 from headrace.runtime.pauses import Pause, Steps
 from headrace.runtime.state.changelog_partition import ChangelogPartition
 from headrace.runtime.state.task_state import TaskState
@@ -27,12 +29,14 @@ class Commits:
         state: TaskState,
         changelog: ChangelogPartition,
         survival: Survival,
+        landmarks: Landmarks,
     ) -> None:
         self._task = task
         self._machine = machine
         self._state = state
         self._changelog = changelog
         self._survival = survival
+        self._landmarks = landmarks
 
     def take_over(self, changes: Iterable[Change], pulse: Callable[[], None]) -> Steps[None]:
         """Apply changes that come from a savepoint, and append them; ``pulse`` is called at each."""
@@ -50,12 +54,16 @@ class Commits:
     def append_record(self, sources: tuple[SourceEntry, ...], times: bytes) -> Steps[None]:
         """Append the record that makes the changes count, and wait until it is written."""
         header, record = self._machine.seal(sources=sources, bookkeeping=times)
-        data = encode_record(record)
+        data = encode_record(self._landmarks.put_into(record))
         self._state.grown(len(data))
+        yield from self.append(header, data)
+
+    def append(self, header: Header, data: bytes) -> Steps[None]:
+        """Append a commit or an abort, wait until it survives, and tell the machine where it ends."""
         self._changelog.append(header, data)
         yield Pause.ACKNOWLEDGED
         end = self._changelog.flush()
-        self._survival.of_the_record()
+        yield from self._survival.of_the_record()
         self._machine.performed(end)
 
     def check(self, start: Offset | None, end: Offset) -> Steps[None]:

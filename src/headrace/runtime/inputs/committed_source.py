@@ -62,9 +62,9 @@ class CommittedSource:
         return released
 
     @property
-    def held(self) -> int:
-        """How many frames wait for their commit."""
-        return self._reader.held
+    def undecided(self) -> bool:
+        """Frames wait for their commit, or came out of turn."""
+        return self._reader.undecided
 
     def entry(self) -> SourceEntry:
         """The position as a checkpoint keeps it."""

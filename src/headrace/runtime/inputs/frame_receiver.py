@@ -207,7 +207,7 @@ class FrameReceiver:
         entry = source.entry()
         if ssp in self._since:
             entry = msgspec.structs.replace(entry, since_ms=self._since[ssp])
-        if source.held:
+        if source.undecided:
             return entry
         if ssp in self.shards:
             entry = msgspec.structs.replace(entry, shards=dict(self.shards[ssp]))

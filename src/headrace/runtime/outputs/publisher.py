@@ -74,7 +74,10 @@ class Publisher:
             elif keeps_rows(spec.system):
                 writer = f"{scope.app}/{scope.name}/{id_}"
                 listener = None if table is None else on_written
-                self._outputs[id_] = _Output(spec, writer, connections, warnings, jitter, listener)
+                accepts = scope.settings.lost_results == "accept"
+                self._outputs[id_] = _Output(
+                    spec, writer, connections, warnings, jitter, listener, accepts_losses=accepts
+                )
 
     def close(self) -> None:
         """Forget calls under way: what isn't known to be written will be written again."""
@@ -163,8 +166,11 @@ class _Output:
         warnings: RecentWarnings,
         jitter: random.Random,
         on_written: Written | None,
+        *,
+        accepts_losses: bool,
     ) -> None:
         self.spec = spec
+        self._accepts_losses = accepts_losses
         self.keeps_no_position = bool(spec.system.may_repeat)
         self.outbox = Outbox(spec.id, self._accept)
         self.next_ms = float("-inf")
@@ -247,7 +253,7 @@ class _Output:
             again_ms = target.prepare(writer, logged_to)
             if again_ms is not None:
                 return again_ms
-            self.outbox.published(self._known(target.position(writer)))
+            self.outbox.published(self._known(target.position(writer), logged_to))
             self._asked = writer
         return None
 
@@ -265,8 +271,13 @@ class _Output:
             self._on_written(self.spec.id, concat_rows(rows), None)
         return None
 
-    def _known(self, position: int) -> int:
-        """A position that this task can't have reached means that its own next versions would be ignored as old."""
+    def _known(self, position: int, logged_to: int) -> int:
+        """A position that this task can't have reached means that its own next versions would be ignored as old.
+
+        One below that which a commit knows of means that the target has lost rows.
+        """
+        if position < logged_to and not self.keeps_no_position:
+            self._note_loss(position, logged_to)
         if position > self._resumed_at:
             raise InfrastructureError(
                 f"the target has version {position} of this writer, and the task has committed only up to "
@@ -275,3 +286,14 @@ class _Output:
                 "computes again may be added to what is there. (A stale copy of a task also ends like this.)",
             )
         return position
+
+    def _note_loss(self, position: int, logged_to: int) -> None:
+        has = f"has version {position}" if position >= 0 else "knows nothing"
+        what = f"the target {has} of this writer, and had its version {logged_to}: it has lost rows"
+        if not self._accepts_losses:
+            raise InfrastructureError(
+                what,
+                hint="it was emptied, or comes from an older backup: put back what it had. If it is to go on without "
+                'these rows, start the app with lost_results="accept" once (rows that it still has may come twice)',
+            )
+        self._warnings.add(_log, f"output {self.spec.id!r}: {what}, which lost_results accepts", writer=self._writer)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from headrace.core.durable import replace_file
+from headrace.core.durable import replace_file, sync_folder
 from headrace.core.errors import StorageError
 from headrace.core.private_folder import make_private_folder
 from headrace.stores.database import Database
@@ -34,8 +34,8 @@ class Disk:
         return FolderLock(folder)
 
     def open(self, folder: Path) -> Database:
-        """The database in a folder, empty if there is none; raises ``StateCorruptError``."""
-        return Database(folder)
+        """The database in a folder, empty if there is none yet; raises ``StateCorruptError``."""
+        return Database(folder, lazily=True)
 
     def stand_in(self, folder: Path) -> Path:
         """A folder for a life that can't have this one."""
@@ -113,6 +113,7 @@ class Disk:
         """All files of a snapshot have come: now it is one."""
         try:
             draft_of(snapshot).rename(snapshot)
+            sync_folder(snapshot.parent)
         except OSError as error:
             raise _unwritable(snapshot, error) from error
 

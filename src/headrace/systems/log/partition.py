@@ -7,16 +7,19 @@ for ``segment`` to judge a record, this module reads the bytes that it asks for.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from headrace.core.errors import CorruptLogError, IndeterminateWriteError, StreamNotFoundError
+from headrace.core import descriptors
+from headrace.core.errors import CorruptLogError, IndeterminateWriteError, StorageError, StreamNotFoundError
 from headrace.core.ids import Offset
 from headrace.core.log import logger
 from headrace.systems.log import segment
 from headrace.systems.log.layout import require_there
 from headrace.systems.log.segment import ScanEnd, TailState
+from headrace.systems.syncing import Unsynced
 
 _SEARCH_BYTES = 1 << 16
 _READ_BYTES = 1 << 20
@@ -44,6 +47,12 @@ def sync_partition(descriptor: int, what: str) -> None:
         ) from error
 
 
+def unsynced_partition(descriptor: int, what: str, done: Callable[[], None]) -> Unsynced:
+    """Return what has been written to this open file, by anybody. Whoever has it open otherwise waits for the same."""
+    stat = os.fstat(descriptor)
+    return Unsynced((stat.st_dev, stat.st_ino), partial(sync_partition, descriptor, what), done)
+
+
 class PartitionFile:
     """A partition, open for reading. ``what`` is its name in error messages."""
 
@@ -57,6 +66,11 @@ class PartitionFile:
         except FileNotFoundError as error:
             raise StreamNotFoundError(
                 f"{what}: its file {path} is missing", hint="put the folder of the stream back as it was"
+            ) from error
+        except OSError as error:
+            full = descriptors.FULL in str(error)
+            raise StorageError(
+                f"{what}: can't open {path}: {error}", hint=descriptors.hint() if full else None
             ) from error
         try:
             self.seed = segment.decode_file_header(os.pread(self.fd, segment.FILE_HEADER_SIZE, 0))

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from typing_extensions import override
@@ -22,9 +24,10 @@ from headrace.core.ids import Offset
 from headrace.core.log import logger
 from headrace.systems.base import Producer
 from headrace.systems.log.layout import StreamFolder, require_there
-from headrace.systems.log.partition import PartitionFile, sync_partition
+from headrace.systems.log.partition import PartitionFile, unsynced_partition
 from headrace.systems.log.segment import HEADER_SIZE, check_fits, encode_records
 from headrace.systems.log.time_index import TimeNotes
+from headrace.systems.syncing import Unsynced
 
 BUFFER_BYTES = 4 << 20
 _IOV_MAX = 1024
@@ -45,6 +48,7 @@ class _Appender:
         self._folder = folder
         self._partition = partition
         self._path = path = folder.log(partition)
+        self._seal = folder.seal
         file = PartitionFile(path, self.what)
         try:
             self.seed = file.seed
@@ -88,7 +92,7 @@ class _Appender:
         self.end = os.lseek(self._fd, 0, os.SEEK_CUR)
         self.touched = self.unsynced = True
         self._notes.appended(self.end - written, self.end, now, parts[0])
-        if self._folder.seal.exists():
+        if self._seal.exists():
             self._check_seal()
         else:
             self._unsealed_to = self.end
@@ -118,7 +122,7 @@ class _Appender:
         )
 
     def _refuse_if_sealed(self) -> None:
-        if self._folder.seal.exists():
+        if self._seal.exists():
             raise self._sealed()
 
     def _check_seal(self) -> None:
@@ -140,11 +144,9 @@ class _Appender:
         """Drop what is buffered."""
         self.bodies, self.bytes, self.touched = [], 0, False
 
-    def sync(self) -> None:
-        """Wait until the written bytes are on the disk."""
-        if self.unsynced:
-            sync_partition(self._fd, self.what)
-            self.unsynced = False
+    def not_on_disk(self) -> Unsynced:
+        """What was written."""
+        return unsynced_partition(self._fd, self.what, partial(setattr, self, "unsynced", False))
 
     def close(self) -> None:
         """Release the file."""
@@ -162,6 +164,9 @@ class LogProducer(Producer):
         self._clock = clock or WallClock()
         self._buffer_bytes = buffer_bytes
         self._appenders: dict[tuple[str, int], _Appender] = {}
+        # Of thousands of partitions, most have nothing to write: a flush visits only those that have.
+        self._unflushed: dict[tuple[str, int], _Appender] = {}
+        self._unsynced: dict[tuple[str, int], _Appender] = {}
 
     @override
     def send(self, stream: str, partition: int, payload: bytes) -> None:
@@ -170,6 +175,7 @@ class LogProducer(Producer):
         appender = self._appenders.get(key)
         if appender is None:
             appender = self._appenders[key] = _Appender(StreamFolder(self._root, stream), partition, self._clock)
+        self._unflushed[key] = self._unsynced[key] = appender
         body = bytes(payload)  # no copy if it already is bytes
         check_fits(body)
         size = HEADER_SIZE + len(body)
@@ -191,22 +197,24 @@ class LogProducer(Producer):
     def flush(self) -> dict[tuple[str, int], Offset]:
         """Write all partitions, then raise the first error if there is one."""
         failure: HeadraceError | None = None
-        for appender in self._appenders.values():
+        for appender in self._unflushed.values():
             try:
                 self._write(appender)
             except HeadraceError as error:
                 failure = failure or error
         if failure is not None:
             raise failure
-        ends = {key: appender.end for key, appender in self._appenders.items() if appender.touched}
-        for appender in self._appenders.values():
+        unflushed, self._unflushed = self._unflushed, {}
+        ends = {key: appender.end for key, appender in unflushed.items() if appender.touched}
+        for appender in unflushed.values():
             appender.touched = False
         return ends
 
     @override
-    def sync(self) -> None:
-        for appender in self._appenders.values():
-            appender.sync()
+    def unsynced(self) -> Iterable[Unsynced]:
+        written = {key: each for key, each in self._unsynced.items() if each.unsynced}
+        self._unsynced = written | self._unflushed
+        return [appender.not_on_disk() for appender in written.values()]
 
     @override
     def close(self) -> None:
@@ -215,4 +223,4 @@ class LogProducer(Producer):
         finally:
             for appender in self._appenders.values():
                 appender.close()
-            self._appenders = {}
+            self._appenders, self._unflushed, self._unsynced = {}, {}, {}
