@@ -31,4 +31,6 @@ def make_room(least: int, why: str) -> None:
             _log.info("the limit of open files stays as it is", limit=soft, error=str(error))
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if soft != resource.RLIM_INFINITY and soft < least:
-        raise InfrastructureError(f"{why} need at least {least} open files, and the process may have {soft}", hint=hint())
+        raise InfrastructureError(
+            f"{why} need at least {least} open files, and the process may have {soft}", hint=hint()
+        )

@@ -150,9 +150,7 @@ def classified(folder: Path, error: Exception) -> InfrastructureError:
     # An I/O error means trouble with the disk (full, a quota, too many open files), and the state is intact. Only a
     # missing file means that the state is damaged.
     if isinstance(error, OSError) or (text.startswith("IO error") and "No such file" not in text):
-        return StorageError(
-            f"state folder {folder}: {text}", hint="check the disk's free space and the folder's owner"
-        )
+        return StorageError(f"state folder {folder}: {text}", hint="check the disk's free space and the folder's owner")
     return StateCorruptError(
         f"state folder {folder} can't be read: {text}", hint="nothing is lost: the next start rebuilds it"
     )
