@@ -9,7 +9,7 @@ import time
 from collections import Counter
 
 from simulator.declared import CASES
-from simulator.run import CUT_SHAPES, OBJECT_SHAPES, RESTORED_SHAPES, Outcome, simulate
+from simulator.run import ALONE_SHAPES, CUT_SHAPES, OBJECT_SHAPES, RESTORED_SHAPES, Outcome, simulate
 from simulator.shapes import MOVED, SHAPES
 
 MOVED_APPS = tuple(name for name, case in CASES.items() if case.moved)
@@ -22,15 +22,16 @@ _GROUPS = {
     "cuts": CUT_SHAPES,
     "restores": RESTORED_SHAPES,
     "objects": OBJECT_SHAPES,
+    "alone": ALONE_SHAPES,
 }
 """Names for many shapes: without operators, apps with real ones, those that read Kinesis, those whose positions users
-move, both with savepoints, apps that are restored, and both with snapshots in an object store."""
+move, both with savepoints, apps that are restored, both with snapshots in an object store, both in one container."""
 
 _YOUNG_MAX = 50_000
 _FREEZES = 1, 100, 1000
 """At which seeds what there is (modules, plans) is taken for lasting: the collector needn't look through it."""
 
-_NAMES = (*_GROUPS, *SHAPES, *CASES, *MOVED, *CUT_SHAPES, *RESTORED_SHAPES, *OBJECT_SHAPES)
+_NAMES = (*_GROUPS, *SHAPES, *CASES, *MOVED, *CUT_SHAPES, *RESTORED_SHAPES, *OBJECT_SHAPES, *ALONE_SHAPES)
 
 
 def main(arguments: list[str] | None = None) -> int:
