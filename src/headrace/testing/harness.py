@@ -359,7 +359,7 @@ class TestApp:
     @property
     def wants_shutdown(self) -> bool:
         """Whether a low-level task has asked to drain the app. In a test that ends nothing."""
-        return any(host.wants_shutdown for host in self._container.hosts)
+        return any(host.task.chain.wants_shutdown for host in self._container.hosts)
 
     def counter(self, name: str) -> int:
         """Return a counter, summed over all tasks.

@@ -53,7 +53,7 @@ def test_a_clean_stop_leaves_nothing_to_read(tmp_path: Path, orders: Orders) -> 
         ran(app, orders)
         app.start()
         # The commit that the local state corresponds to, and the own abort.
-        assert {host.replay.records for host in app.hosts} == {2}
+        assert {host.replay.records for host in stateful(app.hosts)} == {2}
         assert any(host.state.entries() for host in stateful(app.hosts))
         assert not [warning for host in app.hosts for warning in host.state.warnings]
         finished(app, orders)
@@ -68,7 +68,7 @@ def test_a_kill_leaves_only_the_uncommitted_end(tmp_path: Path, orders: Orders) 
         app.kill(container)
         app.start()
         # Killed between turns, when every commit has reached the local state; changes are appended at commits only.
-        assert {host.replay.records for host in app.hosts} == {2}
+        assert {host.replay.records for host in stateful(app.hosts)} == {2}
         finished(app, orders)
 
 
@@ -126,7 +126,7 @@ def test_a_damaged_folder_is_rebuilt(
         ran(app, orders, 3)
         ran(app, orders, 3)
         files = [path for path in (tmp_path / STATE).glob(f"*/{pattern}") if path.name != "LOCK"]
-        assert len(files) >= 6
+        assert len(files) >= 4  # the tasks that keep state
         for path in files:
             damage(path)
         app.start()

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from headrace.runtime.chain import Chain
     from headrace.runtime.host.task_host import TaskHost
 
-REST_MS = 60_000.0
-"""A task that rests is visited so often."""
+REST_MS = 10_000.0
+"""A task that rests is visited so often: the clock on the wall may have jumped."""
 
 
 class Rest:
