@@ -24,6 +24,7 @@ from headrace.core.errors import StreamNotFoundError, TrimmedOffsetError, Unsupp
 from headrace.core.ids import SSP, Offset
 from headrace.systems.targets import Lookup as Lookup  # noqa: PLC0414 - also found here
 from headrace.systems.targets import Target as Target  # noqa: PLC0414
+from headrace.systems.wakeups import Wakeups as Wakeups  # noqa: PLC0414 - also found here
 
 
 class Edge(Enum):
