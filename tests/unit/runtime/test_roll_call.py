@@ -9,6 +9,7 @@ import pytest
 from driven_app import INTERVAL_MS, DrivenApp, Orders, orders_app
 
 from headrace.runtime.container import Container
+from headrace.runtime.pauses import Pause
 
 
 @pytest.fixture
@@ -90,3 +91,15 @@ def test_who_rings_has_everyone_visited(tmp_path: Path, orders: Orders) -> None:
         container.wakeup.ring()
         container.turn()
         assert all(number > before[name] for name, number in turns(container).items())
+
+
+def test_a_drain_commits_in_every_stage_well_before_its_time_is_up(tmp_path: Path, orders: Orders) -> None:
+    with DrivenApp(orders_app(tmp_path)) as app:
+        container = app.start()
+        orders.write(10)
+        app.run(INTERVAL_MS)
+        labels = {host: host.machine.label for host in container.hosts}
+        for pause in container.__dict__["_loop"].draining():
+            if pause is Pause.REST:
+                app.clock.advance(2)
+        assert all(host.has_committed(label) for host, label in labels.items())
