@@ -12,6 +12,7 @@ Parts, for ``--only``:
   restart      time and memory of a task's start by size of its state
   rescale      time to begin at a savepoint, as it is and with twice the partitions
   memory       peak memory of a task that reads one message for each of many keys, and ends
+  wide         start, idling and descriptors of a container with 10 to 1,000 tasks, with a shuffle and without
   kafka        throughput and latency over Kafka, against a bare loop, Kafka Streams and Quix Streams
   kinesis      throughput of a Kinesis input against a bare loop over boto3, and what a split, a merge and a kill cost
   history      throughput of a batch job over files against Spark SQL, a live run and Polars; and of Nexmark's queries
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -48,6 +50,7 @@ from bench import (
     rescaled,
     restarts,
     throughput,
+    wide,
 )
 from bench.data import page_views, windowed_counts
 from bench.measure import WrongResultError
@@ -71,6 +74,7 @@ PARTS = (
     "restart",
     "rescale",
     "memory",
+    "wide",
     "kafka",
     "kinesis",
     "history",
@@ -266,6 +270,15 @@ class Bench:
             ["state", "keys", "RSS MB with all keys", "peak MB until then", "peak MB until the end", "seconds"],
             [[c.shape, c.keys, c.full_mb, c.taking_mb, c.peak_mb, c.seconds] for c in costs],
         )
+
+    def wide(self) -> None:
+        """Measure containers with many tasks."""
+        costs = []
+        for shuffle, numbers in ((False, (10, 100, 1000)), (True, (10, 100))):
+            for partitions in numbers[:2] if self.quick else numbers:
+                costs.append(cost := wide.measured_apart(partitions, shuffle=shuffle))
+                self.report.say(json.dumps(cost))
+        self.report.keep("wide", costs)
 
     def kafka(self) -> None:
         """Measure Kafka. See ``bench.kafka``."""

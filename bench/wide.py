@@ -10,6 +10,8 @@ import argparse
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -26,6 +28,7 @@ from headrace.runners.local import run_local
 
 COLUMNS = {"member": pl.String, "ts": pl.Int64}
 IDLE_S = 10.0
+TIMEOUT_S = 600.0
 
 
 def wide_app(home: Path, partitions: int, *, shuffle: bool, window: bool) -> hr.App:
@@ -87,7 +90,7 @@ class Observer:
         self.found["drain_s"] = time.monotonic() - self._draining
 
 
-def measured(partitions: int, *, shuffle: bool, window: bool, idle_s: float, durability: str = "") -> dict[str, float]:
+def measured(partitions: int, *, shuffle: bool, window: bool, idle_s: float) -> dict[str, float]:
     """Start, idle and drain an app in this process."""
     with TemporaryDirectory(prefix="headrace-wide-") as folder:
         home = Path(folder)
@@ -98,6 +101,14 @@ def measured(partitions: int, *, shuffle: bool, window: bool, idle_s: float, dur
             run_local(app.graph(), metadata, progress=observer)
         observer.ended()
         return {"partitions": partitions, **{name: round(value, 3) for name, value in observer.found.items()}}
+
+
+def measured_apart(partitions: int, *, shuffle: bool) -> dict[str, float]:
+    """``measured``, in a process of its own. Raises ``TimeoutExpired`` if that takes too long."""
+    command = [sys.executable, "-m", "bench.wide", str(partitions), *(["--shuffle"] if shuffle else [])]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=TIMEOUT_S)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -9,7 +9,16 @@ import time
 from collections import Counter
 
 from simulator.declared import CASES
-from simulator.run import CUT_SHAPES, OBJECT_SHAPES, POWER_SHAPES, PROCESS_SHAPES, RESTORED_SHAPES, Outcome, simulate
+from simulator.run import (
+    ALONE_SHAPES,
+    CUT_SHAPES,
+    OBJECT_SHAPES,
+    POWER_SHAPES,
+    PROCESS_SHAPES,
+    RESTORED_SHAPES,
+    Outcome,
+    simulate,
+)
 from simulator.shapes import MOVED, SHAPES
 
 MOVED_APPS = tuple(name for name, case in CASES.items() if case.moved)
@@ -24,10 +33,11 @@ _GROUPS = {
     "objects": OBJECT_SHAPES,
     "power": POWER_SHAPES,
     "process": PROCESS_SHAPES,
+    "alone": ALONE_SHAPES,
 }
 """Names for many shapes: without operators, apps with real ones, those that read Kinesis, those whose positions users
 move, both with savepoints, apps that are restored, both with snapshots in an object store, both on a machine whose
-power fails, and apps there that don't wait for the disk."""
+power fails, apps there that don't wait for the disk, and both in one container."""
 
 _YOUNG_MAX = 50_000
 _FREEZES = 1, 100, 1000

@@ -84,7 +84,7 @@ class BareTask(Task):
         self._processor.message(ssp.stream.name, key, time)
 
     @override
-    def advance(self) -> None:
+    def advance(self) -> bool:
         news = None if self.finished else self.times.news()
         if news is not None:
             before, self._reached = self._reached, combined(news.values(), self._reached.watermark)
@@ -92,6 +92,7 @@ class BareTask(Task):
                 self._processor.watermark(self._reached.watermark)
             if self._reached.ended and not before.ended:
                 self._processor.end()
+        return news is not None
 
     @override
     def finish(self) -> bool:

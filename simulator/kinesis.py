@@ -163,7 +163,7 @@ class SimStream:
     def ring(self) -> None:
         """Wake the readers."""
         for reader in self.readers:
-            reader.ring()
+            reader.stir()
 
     def hanging(self) -> str:
         """What is left to do, for a run that hangs."""

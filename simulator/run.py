@@ -53,6 +53,13 @@ RESTORED_SHAPES = tuple(
 OBJECTS = "objects"
 """``shuffle+objects`` is the shape ``shuffle`` with its snapshots in an object store."""
 
+ALONE = "alone"
+"""``shuffle+alone`` is the shape ``shuffle`` with all its tasks in one container, where they rest together."""
+
+# What is due while other sources go on is due in time only if tasks have threads of their own.
+_PATIENT = tuple(name for name in _ALIKE if not CASES[name].ends_early)
+ALONE_SHAPES = tuple(f"{name}+{ALONE}" for name in (*SHAPES, *_PATIENT))
+
 OBJECT_SHAPES = tuple(f"{name}+{OBJECTS}" for name in (*SHAPES, *_ALIKE))
 
 POWER = "power"
@@ -166,6 +173,7 @@ class Run:
         if name in CASES:
             self.shape: Shape = (app := app_shape(name, parts.heritage))
             self.settings = _with_power(_with_objects(_draw_app_settings(world, app), stored), failing)
+            self._crowd(extra)
             if extra == RESTORES:
                 self.settings = replace(
                     self.settings, faults_until=3 * self.settings.faults_until, ends_late=world.chance.random() < 0.8
@@ -175,6 +183,7 @@ class Run:
         else:
             self.shape = {**SHAPES, **MOVED}[name]
             self.settings = _with_power(_with_objects(_draw_settings(world, self.shape), stored), failing)
+            self._crowd(extra)
             self.oracle = Oracle(world, self.shape, self.shape.tasks(), self.settings.exactly_once)
             self.cluster = parts.cluster(world, self.shape, self.settings, self.oracle, parts)
         self.publishers: list[Publisher] = []
@@ -187,6 +196,11 @@ class Run:
         if extra == RESTORES and self.taker is not None and isinstance(self.cluster, AppCluster):
             self.restorer = Restorer(world, self.cluster, self.taker, self._renew)
         world.tell("run", f"seed {seed}, {self.shape_name}, {self.settings}")
+
+    def _crowd(self, extra: str) -> None:
+        """Have one container run everything, so that tasks rest while nothing arrives."""
+        if extra == ALONE:
+            self.settings = replace(self.settings, crowding=1.0)
 
     def run(self) -> None:
         """From the first start to the verdict. Who isn't promised more may end with an error after a power cut."""

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import msgspec
-from mutant_kit import host, loop, mutant, no
+from mutant_kit import host, loop, mutant, no, nothing, yes
 from mutants_more import without
 
 from headrace.checkpoint import instructions as do
 from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.checkpoint.record import ReaderPosition
+from headrace.runtime import run_loop
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.inputs.committed_source import CommittedSource
 from headrace.runtime.inputs.consumers import InputConsumers
 from headrace.runtime.inputs.frame_receiver import FrameReceiver
+from headrace.runtime.roll_call import RollCall
 from headrace.runtime.run_loop import RunLoop
 from simulator.container import SimContainer
 from simulator.disks import SimState
-from simulator.run import Parts
+from simulator.run import ALONE_SHAPES, Parts
 
 SOURCES = "mixed", "direct", "join"
 
@@ -210,6 +212,30 @@ mutant("no wake-up for calls", "answers wait for the next turn", Parts(container
 
 
 mutant("ticks are lost", "a task isn't shown the clock", host(_tick=lambda self, now_ms: None), first_seed=5)
+
+# -- visits and rest -----------------------------------------------------------------------------------------
+
+mutant(
+    "tasks that have more to do aren't visited",
+    "a task waits for the clock although envelopes wait",
+    Parts(),
+    patches=((RollCall, "at_once", nothing),),
+)
+
+mutant(
+    "a task is visited when something arrives alone",
+    "what is due by the clock is forgotten",
+    Parts(),
+    patches=((RollCall, "ask_again", nothing),),
+)
+
+mutant(
+    "tasks rest whatever they have done",
+    "what was processed isn't committed until something else happens",
+    Parts(),
+    *ALONE_SHAPES,
+    patches=((run_loop, "settled", yes), (run_loop, "can_rest", yes)),
+)
 
 # -- leaving -----------------------------------------------------------------------------------------------
 

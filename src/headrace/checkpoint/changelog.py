@@ -112,7 +112,8 @@ class Changelog:
         if self.second_writer is not None:
             return ProtocolError(
                 f"task {task}: generation {own} was issued twice, also to writer {self.second_writer}",
-                hint="the metadata store must issue generations by compare-and-set",
+                hint="the app's metadata (metadata.db in its home) was lost, or is older than its streams: restore it "
+                "from a backup. A metadata store of your own must issue generations by compare-and-set",
             )
         return FencedError(
             f"task {task}: generation {own} was replaced by generation {self.generation}",

@@ -279,7 +279,7 @@ class ContainerSession:
             self.has_news = shards != self._shards or any(host.slots.unsettled(host.task) for host in hosts)
             self._shards = shards
             self._statuses, self._observed_ms = statuses, now
-            self._wants_shutdown = any(host.wants_shutdown for host in hosts)
+            self._wants_shutdown = any(host.task.chain.wants_shutdown for host in hosts)
 
     def _status_of(self, host: TaskHost, now: float, epoch_ms: int) -> messages.TaskStatus:
         """The status of a task: for a while the last one, if the run loop has left the task alone since."""

@@ -35,7 +35,7 @@ def task_status(host: TaskHost, now_ms: float, still: Standstill | None = None, 
     lags = [status.lag for status in inputs.values()]
     committed = host.committed_ms
     overdue_ms = overdue(host, now_ms)
-    in_memory, on_disk = host.early_bytes
+    in_memory, on_disk = host.receiver.buffer.memory_bytes, host.receiver.buffer.disk_bytes
     waits_for = _waits_for(host) if overdue_ms else {}
     facts = _facts(host, now_ms, still or Standstill(), epoch_ms, waits_for, overdue_ms)
     return TaskStatus(

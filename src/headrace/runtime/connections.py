@@ -70,6 +70,11 @@ class Connections:
             if group is not None:
                 yield from group.stirred()
 
+    def learn(self) -> None:
+        """Let consumers of groups know what has arrived, for whoever asks all of them."""
+        for _ in self.stirred():
+            pass
+
     def is_woken(self, spec: SystemSpec) -> bool:
         """The consumers of this system are woken as a group: ``stirred`` names them."""
         return not keeps_rows(spec) and self._group(spec) is not None

@@ -144,6 +144,7 @@ class RunLoop:
             if all(host.finished or host.has_committed(label) for host, label in targets):
                 return
             stepped = False
+            self.connections.learn()
             for host in self.hosts:
                 host.poll()
                 host.collect()

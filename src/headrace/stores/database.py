@@ -172,7 +172,7 @@ class Database:
         self._rebuilding: WriteOptions | None = None
         self._making = threading.Lock()
         self._made: Rdict | None = None
-        if not lazily or (folder / "CURRENT").exists() or (folder / _UNREADABLE).exists():
+        if not lazily or folder.exists():
             self._made = self._make(folder, read_only=read_only)
 
     @property

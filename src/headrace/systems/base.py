@@ -10,7 +10,7 @@ kinesis) has foreign data: it returns rows, and takes the rows of whole versions
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
@@ -25,6 +25,7 @@ from headrace.core.ids import SSP, Offset
 from headrace.systems.syncing import Unsynced, sync_all
 from headrace.systems.targets import Lookup as Lookup  # noqa: PLC0414 - also found here
 from headrace.systems.targets import Target as Target  # noqa: PLC0414
+from headrace.systems.wakeups import Wakeups as Wakeups  # noqa: PLC0414 - also found here
 
 
 class Edge(Enum):
@@ -449,29 +450,6 @@ class Admin(Protocol):
     def bytes_per_offset(self, stream: str) -> float:
         """Return about how many bytes there are from one offset to the next: 1 where offsets count bytes."""
         return 1.0
-
-
-class Wakeups(Protocol):
-    """Consumers that one thread uses, which are woken together."""
-
-    def consumer(self) -> Consumer:
-        """Return a new consumer. Its ``fileno`` is that of the group, and ``poll`` doesn't clear it."""
-        ...
-
-    def fileno(self) -> int:
-        """Return a descriptor that becomes readable when a ``poll`` of one of them may return something new."""
-        ...
-
-    def stirred(self) -> Collection[Consumer]:
-        """Return the consumers that may have something new since the last call, and clear the descriptor.
-
-        A consumer that is named has to be polled until it returns nothing. Some may be named without cause.
-        """
-        ...
-
-    def close(self) -> None:
-        """Release the descriptor. The consumers are closed by then."""
-        ...
 
 
 class System(Protocol):

@@ -43,6 +43,7 @@ from headrace.runtime.connections import Connections
 from headrace.runtime.container import Container
 from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.metrics import COUNTERS
+from headrace.runtime.pauses import run
 from headrace.serdes.given_rows import Rows, given_rows
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
 from headrace.serdes.schema import Schema
@@ -358,7 +359,7 @@ class TestApp:
     @property
     def wants_shutdown(self) -> bool:
         """Whether a low-level task has asked to drain the app. In a test that ends nothing."""
-        return any(host.wants_shutdown for host in self._container.hosts)
+        return any(host.task.chain.wants_shutdown for host in self._container.hosts)
 
     def counter(self, name: str) -> int:
         """Return a counter, summed over all tasks.
@@ -422,7 +423,8 @@ class TestApp:
         for _ in range(2):  # a stage that is new, or commits more often now, has first to catch up with the others
             labels = {host.machine.label for host in self._container.hosts} - {END_VERSION}
             for host in self._container.hosts:
-                host.commit_now(max(labels, default=0))
+                host.ask_for_commit(max(labels, default=0))
+                run(host.performing())
             self.settle()
             if len(labels) < 2:
                 break
@@ -447,7 +449,14 @@ class TestApp:
 
     def _waiting_for(self) -> str | None:
         """The calls that the app waits for, if any."""
-        return next((waiting for host in self._container.hosts if (waiting := host.waits_for_calls)), None)
+        return next(
+            (
+                waiting
+                for host in self._container.hosts
+                if (waiting := host.task.chain.held_by or host.publishing.calling)
+            ),
+            None,
+        )
 
     def _release(self) -> None:
         self._connections.close()

@@ -85,3 +85,13 @@ def test_the_restore_of_an_output_that_returns_names_the_generation_that_wrote_i
 def test_an_output_that_lost_partitions_is_refused():
     with pytest.raises(ProtocolError, match=r"log\.b\[1\], which now has 1 partitions"):
         sending().load([OutputSeq(stream="log.b", partition=1, seq=1, generation=1)])
+
+
+def test_of_an_output_that_no_key_deals_out_only_the_own_partition_hears_of_the_task():
+    out = FrameStamper(TaskName("s", 1), 2, 4, {A: 2, B: 1}, barriers=True, own={A: 1})
+    out.generation, out.label = 3, 7
+    out.load([OutputSeq(stream="log.a", partition=0, seq=9, generation=2)])
+    assert [(f.stream, f.partition) for f in out.restores(6, 7)] == [(A, 1), (B, 0)]
+    assert [(f.stream, f.partition) for f in out.checkpoints(7, 9)] == [(A, 1), (B, 0)]
+    # What was written when a key dealt it out is remembered, for the day when one does again.
+    assert OutputSeq(stream="log.a", partition=0, seq=9, generation=2) in out.save()

@@ -26,6 +26,7 @@ from headrace.runners.facts import gather_facts
 from headrace.runners.prepare import prepare_streams
 from headrace.runtime.container import Container
 from headrace.runtime.host.task_host import TaskHost
+from headrace.runtime.pauses import run
 from headrace.systems.startpoint import Grant, Order, Outcome
 
 STEP_MS = 20
@@ -181,7 +182,8 @@ class DrivenApp:
         """End it as Ctrl-C does; the clock goes on meanwhile."""
         for host in container.hosts:
             if not host.finished:
-                host.commit_now()
+                host.ask_for_commit()
+                run(host.performing())
         self.run(4 * INTERVAL_MS)
         self.kill(container)
 

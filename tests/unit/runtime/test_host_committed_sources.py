@@ -12,6 +12,7 @@ from driven_app import INTERVAL_MS, DrivenApp, Orders, check, expected, orders_a
 from polars.testing import assert_frame_equal
 
 import headrace as hr
+from headrace.runtime.pauses import run
 
 
 @pytest.fixture
@@ -139,7 +140,8 @@ def test_what_plain_writers_add_to_a_committed_stream_counts_once(tmp_path: Path
                 plain.write([{"order": -added, "member": added, "amount": 1}])
             both(writer, reader, 20)
             for host in copier.hosts:
-                host.commit_now()
+                host.ask_for_commit()
+                run(host.performing())
             both(writer, reader, 60)
             reader.kill(copier)
         reader.start()

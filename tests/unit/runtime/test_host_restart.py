@@ -56,7 +56,7 @@ def test_a_clean_stop_leaves_nothing_to_read(tmp_path: Path, orders: Orders) -> 
         ran(app, orders)
         app.start()
         # The commit that the local state corresponds to, and the own abort.
-        assert {host.replay.records for host in app.hosts} == {2}
+        assert {host.replay.records for host in stateful(app.hosts)} == {2}
         assert any(host.state.entries() for host in stateful(app.hosts))
         assert not [warning for host in app.hosts for warning in host.state.warnings]
         finished(app, orders)
@@ -71,7 +71,7 @@ def test_a_kill_leaves_only_the_uncommitted_end(tmp_path: Path, orders: Orders) 
         app.kill(container)
         app.start()
         # Killed between turns, when every commit has reached the local state; changes are appended at commits only.
-        assert {host.replay.records for host in app.hosts} == {2}
+        assert {host.replay.records for host in stateful(app.hosts)} == {2}
         finished(app, orders)
 
 
@@ -129,7 +129,7 @@ def test_a_damaged_folder_is_rebuilt(
         ran(app, orders, 3)
         ran(app, orders, 3)
         files = [path for path in (tmp_path / STATE).glob(f"*/{pattern}") if path.name != "LOCK"]
-        assert len(files) >= 6
+        assert len(files) >= 4  # the tasks that keep state
         for path in files:
             damage(path)
         app.start()
@@ -242,10 +242,9 @@ def test_a_folder_that_a_zombie_has_open_is_left_alone(tmp_path: Path, orders: O
             app.run(300)
         app.living.append(zombie)
         app.kill(zombie)
+        kept = sorted(f"{host.name.stage}-{host.name.number}" for host in stateful(container.hosts))
         app.drain(container)
-        assert sorted(path.name for path in (tmp_path / STATE).glob("[!.]*")) == sorted(
-            f"{task.name.stage}-{task.name.number}" for stage in app.plan.stages for task in stage.tasks
-        )
+        assert sorted(path.name for path in (tmp_path / STATE).glob("[!.]*")) == kept
         app.start()
         assert all(host.replay.records > 2 for host in stateful(app.hosts))
         finished(app, orders)
@@ -278,7 +277,7 @@ def test_metadata_that_was_lost_is_noticed_at_the_start(tmp_path: Path, orders: 
         path.unlink()
     with (
         DrivenApp(orders_app(tmp_path)) as app,
-        pytest.raises(ProtocolError, match="it was given generation 1, which was used before") as caught,
+        pytest.raises(ProtocolError, match=r"generation 1(, which was used before| was issued twice)") as caught,
     ):
         app.start()
     assert "restore it from a backup" in (caught.value.hint or "")

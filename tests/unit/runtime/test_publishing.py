@@ -10,6 +10,7 @@ from publishing_scene import Scene, Shelf, away, entry_points
 
 from headrace.core.errors import DataError, InfrastructureError, UnavailableError
 from headrace.runtime.outputs.publisher import LONGEST_PAUSE_MS
+from headrace.runtime.pauses import run
 from headrace.stores.outbox import timeline_begun
 from headrace.systems import registry
 
@@ -238,7 +239,8 @@ def test_draining_publishes_what_it_commits(scene: Scene) -> None:
     assert scene.shelf.rows == []
     scene.container.drain()
     for host in scene.container.hosts:
-        host.commit_now()
+        host.ask_for_commit()
+        run(host.performing())
     scene.turns(30)
     assert sorted(scene.shelf.rows) == scene.fed
 

@@ -37,6 +37,7 @@ def test_results_that_come_when_a_task_has_to_roll_back_are_forgotten(tmp_path: 
         above = driven.start(first)
         above.connections.flush_records()
         while host.machine.phase is Phase.RUNNING:
+            below.connections.learn()
             host.poll()
             if not host.due:
                 host.step(driven.clock.monotonic_ms())

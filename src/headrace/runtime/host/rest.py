@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 from headrace.checkpoint.protocol import Phase
 
 if TYPE_CHECKING:
+    from headrace.runtime.chain import Chain
     from headrace.runtime.host.task_host import TaskHost
 
-REST_MS = 60_000.0
-"""A task that rests is visited so often."""
+REST_MS = 10_000.0
+"""A task that rests is visited so often: the clock on the wall may have jumped."""
 
 
 class Rest:
@@ -46,6 +47,12 @@ class Doings:
         """Something has happened that a commit has to say, or may have to."""
         self._stirred = True
 
+    def by_clock(self, chain: Chain, clock_ms: int) -> None:
+        """Operators are about to do what is due by the clock."""
+        due_ms = chain.due_ms()
+        if due_ms is not None and due_ms <= clock_ms:
+            self.stir()
+
     def sealed(self, host: TaskHost) -> None:
         """What has happened is in the commit record that is being written."""
         self._news = self.has_news(host)
@@ -66,6 +73,11 @@ def _rows(host: TaskHost) -> tuple[int, int]:
     return host.metrics.rows_in, host.metrics.rows_out
 
 
+def _ordered(host: TaskHost) -> bool:
+    """It was told to do something that a commit is part of."""
+    return host.keeper.state is not None or host.restart_at is not None or host.catching_up.silent
+
+
 def settled(host: TaskHost) -> bool:
     """Nothing has happened since the task's last commit, nothing is under way, and nothing was ordered."""
     if host.finished:
@@ -73,7 +85,7 @@ def settled(host: TaskHost) -> bool:
     return (
         host.machine.phase is Phase.RUNNING
         and not host.doings.has_news(host)
-        and not host.ordered
+        and not _ordered(host)
         and not host.owes
         and not host.attempt.settling
         and not host.task.chain.holding

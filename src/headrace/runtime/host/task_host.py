@@ -93,7 +93,7 @@ class TaskHost:
         self._commits = Commits(scope.name, ports.machine, ports.state, self._changelog, self.survival, self._landmarks)
         self._startpoints = Startpoints(scope, ports.resolve, ports.report_outcomes)
         self.keeper = Keeper(scope.name, ports.machine, ports.state)
-        self._restart_at: float | None = None
+        self.restart_at: float | None = None
         self.beginning = Beginning(ports.state)
         self.replay = Replay(str(scope.name), self._changelog, self.state, ports.pulse)
         self.slots = Slots(self.inputs)
@@ -171,16 +171,6 @@ class TaskHost:
         """When everything was committed last. Of a task that rests, everything is committed."""
         return self._clock.monotonic_ms() if self.rest.on and self._committed_ms is not None else self._committed_ms
 
-    @property
-    def ordered(self) -> bool:
-        """It was told to do something that a commit is part of."""
-        return self.keeper.state is not None or self._restart_at is not None or self.catching_up.silent
-
-    @property
-    def early_bytes(self) -> tuple[int, int]:
-        """How many bytes of frames that came early wait for their version: in memory and on disk."""
-        return self.receiver.buffer.memory_bytes, self.receiver.buffer.disk_bytes
-
     def lag(self, ssp: SSP) -> int | None:
         """How far the processed position of an input is from its end; None when unknown."""
         return self.inputs.lag(ssp, self.positions.get(ssp))
@@ -205,11 +195,6 @@ class TaskHost:
         if blocked_by is None and since is not None and self._clock.monotonic_ms() - since > SETTLING_MS:
             return self.task.chain.held_by
         return blocked_by
-
-    @property
-    def waits_for_calls(self) -> str | None:
-        """What waits for calls, and why their answers don't come; None if nothing does."""
-        return (None if self._over else self.task.chain.held_by) or self.publishing.calling
 
     @property
     def busy(self) -> bool:
@@ -261,7 +246,7 @@ class TaskHost:
         if not self._over:
             if not self.rest.on:
                 self._tick(now_ms)
-            if self._restart_at is not None and now_ms >= self._restart_at:  # it can't commit
+            if self.restart_at is not None and now_ms >= self.restart_at:  # it can't commit
                 self.machine.abandon()
             yield from self.performing()
         due = REST_MS if self.rest.on else 1000.0
@@ -293,14 +278,9 @@ class TaskHost:
         self.task.chain.collect()
         self.attempt.idleness.notice(self.attempt.chooser, now_ms)
         if not self.attempt.settling:  # or what is due by the clock could hold the commit up forever
-            self._on_clock(self._clock.now_ms())
+            self.doings.by_clock(self.task.chain, self._clock.now_ms())
+            self.task.chain.on_time(self._clock.now_ms())
         self._advance()
-
-    def _on_clock(self, clock_ms: int) -> None:
-        due_ms = self.task.chain.due_ms()
-        if due_ms is not None and due_ms <= clock_ms:
-            self.doings.stir()
-        self.task.chain.on_time(clock_ms)
 
     def _report(self, now_ms: float) -> float:
         """Announce how far the task has come; returns for how long (ms) nothing will be due."""
@@ -309,16 +289,11 @@ class TaskHost:
         self._progress.report(self.positions, now_ms)
         return self._until_due(now_ms)
 
-    def commit_now(self, beyond: int = 0) -> None:
+    def ask_for_commit(self, beyond: int = 0) -> None:
         """Have a timer-driven task commit without waiting for the clock; others follow their upstream tasks.
 
         A task that follows several waits for the same version of all: ``beyond`` is a label that they have to exceed.
         """
-        self.ask_for_commit(beyond)
-        run(self.performing())
-
-    def ask_for_commit(self, beyond: int = 0) -> None:
-        """``commit_now``, but leave it to ``performing``."""
         if not self._over:
             self.machine.tick(max(self.machine.label, beyond) + self._interval_ms)
 
@@ -328,14 +303,9 @@ class TaskHost:
 
     def restart_beyond(self, generation: int) -> None:
         """Start over with new orders, unless a newer generation than this has: after the next commit, or in a while."""
-        if self.generation <= generation and self._restart_at is None and not self._over:
-            self._restart_at = self._clock.monotonic_ms() + RESTART_PATIENCE_MS
+        if self.generation <= generation and self.restart_at is None and not self._over:
+            self.restart_at = self._clock.monotonic_ms() + RESTART_PATIENCE_MS
             self.machine.restart_soon()
-
-    @property
-    def wants_shutdown(self) -> bool:
-        """A step of the task asks that the app be drained."""
-        return self.task.chain.wants_shutdown
 
     def _advance(self) -> None:
         """Let event time rise, and pass on to the protocol what follows from what was processed."""
@@ -365,7 +335,7 @@ class TaskHost:
             case do.TakeGeneration():
                 self._start_over()
                 yield Pause.GENERATION
-                self._restart_at = None
+                self.restart_at = None
                 grant = self._ports.next_generation()
                 self.catching_up.granted(silent=grant.silent)
                 self.slots.taken_over(grant.generation)

@@ -189,13 +189,6 @@ class KafkaLogAdmin(Admin):
             raise self._gone(stream)
         return entry, partitions
 
-    def extent(self, ssp: SSP) -> Extent:
-        """Where a partition begins and ends. Raises ``StreamNotFoundError`` if there is none."""
-        extents = self.extents(ssp.stream.name)
-        if not 0 <= ssp.partition < len(extents):
-            raise StreamNotFoundError(f"{ssp}: the stream has partitions 0 to {len(extents) - 1}")
-        return extents[ssp.partition]
-
     def _gone(self, stream: str) -> HeadraceError:
         return StreamNotFoundError(
             f"stream {stream!r} has lost its topic {self._options.topic(stream)!r}: it isn't there, or not complete",
