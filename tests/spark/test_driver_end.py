@@ -97,8 +97,8 @@ def terminate_all(driver: int) -> None:
     [
         (python, "local[2]", interrupt),
         pytest.param(python, "local[2]", terminate_group, marks=pytest.mark.soak),
-        (python, "local-cluster[2,1,1024]", terminate_all),
-        pytest.param(spark_submit, "local[2]", terminate_all, marks=pytest.mark.soak),
+        pytest.param(python, "local-cluster[2,1,1024]", terminate_all, marks=pytest.mark.soak),
+        (spark_submit, "local[2]", terminate_all),
         (spark_submit, "local-cluster[2,1,1024]", interrupt),
     ],
 )
