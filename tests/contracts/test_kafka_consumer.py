@@ -31,7 +31,7 @@ from headrace.systems.kafka.system import KafkaSystem
 from headrace.systems.whole import polled_to
 from servers.kafka_topics import Topic
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 TEXT = {"value": pl.String}
 
 
@@ -445,9 +445,9 @@ def test_a_broker_that_goes_away_and_comes_back() -> None:
             admin = system_of(topic).admin()
             began = time.monotonic()
             admin.report_commit(ssp(), "shop/orders", 1)
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 5
             admin.close()
-            assert time.monotonic() - began < 10  # it waits a little for the answer
+            assert time.monotonic() - began < 30  # it waits a little for the answer
             with pytest.raises(UnavailableError, match=server.address):
                 admin.extents("t")
             assert reader.consumer.poll() == []

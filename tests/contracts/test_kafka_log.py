@@ -18,7 +18,7 @@ def _check(broker: Broker, check: str, wait_s: float) -> None:
 
 @pytest.mark.parametrize("check", system_checks())
 def test_a_log_in_kfake_keeps_the_contract(check: str, kfake: KfakeServer) -> None:
-    _check(kfake, check, 5)
+    _check(kfake, check, 30)
 
 
 @pytest.mark.slow

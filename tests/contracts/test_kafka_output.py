@@ -427,7 +427,7 @@ def test_closing_doesnt_wait_for_a_broker_that_is_away() -> None:
         target.publish(f"{topic}/stage/0/out", 1, [target.accept(rows(2))])
         before_s = time.monotonic()
         target.close()
-        assert time.monotonic() - before_s < 5
+        assert time.monotonic() - before_s < 30
 
 
 # -- without transactions

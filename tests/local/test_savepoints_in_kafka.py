@@ -118,7 +118,7 @@ def test_back_and_on_in_kfake(scene: Scene, capsys: pytest.CaptureFixture[str]) 
     check_back_and_on(scene)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_back_and_on_in_kafka(tmp_path: Path, kafka_broker: KafkaServer, capsys: pytest.CaptureFixture[str]) -> None:
     check_back_and_on(Scene(tmp_path / "home", kafka_broker))
 

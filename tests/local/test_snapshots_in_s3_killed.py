@@ -21,7 +21,7 @@ from servers.s3_buckets import bucket_on, s3_on
 ROWS = 40_000
 
 
-@pytest.fixture(params=["log", "kafka"])
+@pytest.fixture(params=["log", pytest.param("kafka", marks=pytest.mark.soak)])
 def brokers(request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of Kafka for the app's own streams, or none."""
     if request.param == "log":

@@ -15,7 +15,7 @@ from headrace.systems.kafka.client import NewTopic, Producer, TopicPartition, op
 from headrace.systems.kafka.settings import KafkaSettings
 from headrace.systems.kafka.topics import Topics
 
-WAIT_S = 20
+WAIT_S = 60
 _numbers = count(1)
 
 Headers = Sequence[tuple[str, bytes | None]]

@@ -17,7 +17,7 @@ from headrace.systems.kinesis.api import KinesisApi
 from headrace.systems.kinesis.boto import BotoKinesis
 from headrace.systems.kinesis.memory import MemoryKinesis
 
-_WAIT_S = 20
+_WAIT_S = 60
 _numbers = count(1)
 
 

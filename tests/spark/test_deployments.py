@@ -23,7 +23,14 @@ def read_all(status: AppStatus) -> bool:
     return is_running(status) and all(stage.lag == 0 for stage in status.stages)
 
 
-@pytest.mark.parametrize("way", [TwoStages.python, TwoStages.headrace_run, TwoStages.spark_submit])
+@pytest.mark.parametrize(
+    "way",
+    [  # others here run an app in the first two ways
+        pytest.param(TwoStages.python, marks=pytest.mark.soak),
+        pytest.param(TwoStages.headrace_run, marks=pytest.mark.soak),
+        TwoStages.spark_submit,
+    ],
+)
 def test_three_ways_to_run_a_bounded_app_give_the_same(tmp_path: Path, way: Callable[[TwoStages], list[str]]) -> None:
     app = TwoStages(tmp_path)
     app.feed(20_000)

@@ -96,8 +96,8 @@ def terminate_all(driver: int) -> None:
     ("command", "master", "end"),
     [
         (python, "local[2]", interrupt),
-        (python, "local[2]", terminate_group),
-        (python, "local-cluster[2,1,1024]", terminate_all),
+        pytest.param(python, "local[2]", terminate_group, marks=pytest.mark.soak),
+        pytest.param(python, "local-cluster[2,1,1024]", terminate_all, marks=pytest.mark.soak),
         (spark_submit, "local[2]", terminate_all),
         (spark_submit, "local-cluster[2,1,1024]", interrupt),
     ],
@@ -135,7 +135,7 @@ def test_a_session_that_never_starts_a_task_again_has_its_containers_started_aga
 
 
 # One executor has both containers: while a JVM ends the first of two, its master starts new ones in the place of that.
-@pytest.mark.parametrize("master", ["local[2]", "local-cluster[1,2,1024]"])
+@pytest.mark.parametrize("master", [pytest.param("local[2]", marks=pytest.mark.soak), "local-cluster[1,2,1024]"])
 def test_nothing_outlives_a_killed_driver(folder: Path, scratch: Path, master: str) -> None:
     with running(python(folder, master), scratch) as (process, _):
         process.kill()

@@ -76,7 +76,13 @@ def terminate_all(driver: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "end"), [(RUN, interrupt), ([], interrupt), (RUN, terminate_group), (RUN, terminate_all)]
+    ("command", "end"),
+    [
+        pytest.param(RUN, interrupt, marks=pytest.mark.soak),
+        ([], interrupt),
+        pytest.param(RUN, terminate_group, marks=pytest.mark.soak),
+        (RUN, terminate_all),
+    ],
 )
 def test_a_signal_while_spark_starts_ends_the_run_well(
     tmp_path: Path, command: list[str], end: Callable[[int], None]

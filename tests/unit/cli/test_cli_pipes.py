@@ -86,8 +86,8 @@ def test_rows_pass_from_a_writer_to_a_follower_promptly(spawn: Spawn, log: LogSy
         put(writer, json.dumps({"n": number}) + "\n")
         assert next_line(follower) == {"n": number}
         waits.append(time.monotonic() - began)
-    # A quarter is enough, as the machine may be busy. With polls every 500 ms, one in ten would be as fast.
-    assert sorted(waits)[len(waits) // 4] < 0.05
+    # A few are enough, as the machine may be busy. With polls every 500 ms, one in 25 would be as fast.
+    assert sorted(waits)[5] < 0.02
     log.admin().seal("views")
     assert ended(follower) == (0, "")
 

@@ -65,7 +65,7 @@ def run_until_it_has_committed(cli: Cli, spawn: Spawn, pipeline: Path, rows: int
 
 
 def how_it_ended(run: Process) -> tuple[int, str]:
-    _, err = run.communicate(timeout=30)
+    _, err = run.communicate(timeout=120)
     return run.returncode, err.decode()
 
 

@@ -44,10 +44,10 @@ def scene() -> Iterator[Scene]:
 
 def test_jobs_are_done_in_turn_and_the_run_loop_is_woken(scene: Scene):
     scene.job("a", scene.put("a", iter([b"1"])))
-    assert scene.rung.wait(10)
+    assert scene.rung.wait(60)
     scene.rung.clear()
     scene.job("b", scene.put("b", iter([b"2"])))
-    assert scene.rung.wait(10)
+    assert scene.rung.wait(60)
     assert scene.store.objects == {"a": b"1", "b": b"2"}
     assert not scene.warnings
 
@@ -61,7 +61,7 @@ def test_closing_ends_a_sending_that_never_would(scene: Scene):
             yield b"x"
 
     scene.job("a", scene.put("a", endless()))
-    assert begun.wait(10)
+    assert begun.wait(60)
     scene.depot.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "send-snapshots"]
     assert scene.store.objects == {}
@@ -76,7 +76,7 @@ def test_a_bandwidth_is_kept_over_all_that_is_sent():
     for name in "abc":
         scene.rung.clear()
         scene.job(name, scene.put(name, iter([bytes(50_000)] * 2)))
-        assert scene.rung.wait(10)
+        assert scene.rung.wait(60)
     assert clock.monotonic_ms() - began >= 150  # 300 kB, of which 100 are a burst
     scene.depot.close()
 
@@ -87,10 +87,10 @@ def test_what_fails_is_said_and_tried_again_later(scene: Scene):
         raise error
 
     scene.job("a", fails(InfrastructureError("no right to write")))
-    assert scene.rung.wait(10)
+    assert scene.rung.wait(60)
     scene.rung.clear()
     scene.job("b", fails(StorageError("the folder is gone")))
-    assert scene.rung.wait(10)
+    assert scene.rung.wait(60)
     assert [warning.partition(": ")[2] for warning in scene.warnings] == ["no right to write", "the folder is gone"]
     assert scene.dropped == ["b"]
     scene.job("a", scene.put("a", iter([b"1"])))
@@ -103,12 +103,12 @@ def bug() -> Work[None]:
 
 def test_a_mistake_in_one_job_does_not_stop_the_others(scene: Scene):
     scene.job("a", bug())
-    assert scene.rung.wait(10)
+    assert scene.rung.wait(60)
     said = "a snapshot can't be sent: ZeroDivisionError('division by zero')"
     assert (scene.dropped, scene.warnings) == (["a"], [said])
     scene.rung.clear()
     scene.job("b", scene.put("b", iter([b"2"])))
-    assert scene.rung.wait(10)
+    assert scene.rung.wait(60)
     assert scene.store.objects == {"b": b"2"}
 
 
@@ -120,11 +120,11 @@ def test_a_fetch_says_that_it_failed_and_wakes_the_run_loop(scene: Scene):
         raise InfrastructureError("no right to read")
 
     scene.depot.fetch(fails(), failed.append)
-    assert scene.rung.wait(10)
+    assert scene.rung.wait(60)
     assert [str(error) for error in failed] == ["no right to read"]
     scene.rung.clear()
     scene.depot.fetch(bug(), failed.append)
-    assert scene.rung.wait(10)
+    assert scene.rung.wait(60)
     assert isinstance(failed[1], ZeroDivisionError)
 
 
@@ -175,16 +175,16 @@ def test_closing_does_not_wait_for_a_fetch_that_hangs(monkeypatch: pytest.Monkey
 
     before = set(threading.enumerate())
     depot.fetch(steps(), came.append)
-    assert store.asked.wait(10)
+    assert store.asked.wait(60)
     threads = set(threading.enumerate()) - before
     assert len(threads) > 1
     assert all(thread.daemon for thread in threads)
     began = time.monotonic()
     depot.close()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     store.answer.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
     assert (came, rung.is_set()) == ([], False)
     depot.fetch(steps(), came.append)
@@ -192,7 +192,7 @@ def test_closing_does_not_wait_for_a_fetch_that_hangs(monkeypatch: pytest.Monkey
 
 
 def test_a_fetch_that_hangs_does_not_keep_the_process():
-    done = subprocess.run([sys.executable, "-c", HANGS], timeout=30, check=False, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", HANGS], timeout=120, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "asked\n", "")
 
 
@@ -202,12 +202,12 @@ def test_what_is_done_together_is_over_when_all_of_it_is(scene: Scene):
     answers: list[object] = []
 
     def fails() -> Work[int]:
-        both.wait(10)
+        both.wait(60)
         yield 0.0
         raise InfrastructureError("no right to read")
 
     def takes_long() -> Work[int]:
-        both.wait(10)
+        both.wait(60)
         yield 200.0
         ended.set()
         return 1
@@ -218,11 +218,11 @@ def test_what_is_done_together_is_over_when_all_of_it_is(scene: Scene):
         yield from scene.depot.together([fails(), takes_long()])
 
     def count(number: int) -> Work[int]:
-        both.wait(10)
+        both.wait(60)
         yield 0.0
         return number
 
     scene.depot.fetch(all_of_it(), lambda error: answers.append((str(error), ended.is_set())))
-    assert scene.rung.wait(10)
+    assert scene.rung.wait(60)
     assert answers == [1, 2, ("no right to read", True)]
     assert depots.FILES_AT_ONCE > 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -28,10 +27,8 @@ def deaf() -> Iterator[int]:
 
 
 def test_a_master_that_refuses_is_reported_with_its_address(deaf: int) -> None:
-    began = time.monotonic()
     with pytest.raises(UnavailableError, match=rf"no Spark master answers .*127\.0\.0\.1:{deaf}: connection refused"):
         check_reachable(f"spark://127.0.0.1:{deaf}")
-    assert time.monotonic() - began < 2
 
 
 def test_a_master_that_does_not_answer_is_waited_for_until_the_limit() -> None:

@@ -90,7 +90,7 @@ def test_nobody_at_the_address_is_named_within_seconds() -> None:
         began = time.monotonic()
         with pytest.raises(UnavailableError) as error, admin.translating("looking for topics"):
             admin.raw.list_topics(timeout=1)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert address in error.value.message
     assert "refused" in error.value.message
 

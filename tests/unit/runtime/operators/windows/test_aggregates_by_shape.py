@@ -127,7 +127,7 @@ batches = st.lists(
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("built_in", [True, False])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(batches, st.booleans())
 def test_every_aggregate(shape: str, built_in: bool, fed: list[list[Any]], restarted: bool) -> None:
     window, options, oracle = SHAPES[shape]

@@ -108,7 +108,7 @@ def results(output: pl.DataFrame) -> dict[tuple[str | None, int], list[dict[str,
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.one_of(feeds, feeds, feeds, st.just(Restart(checkpoint=True))), max_size=25))
 def test_every_aggregate_exactly_over_disorder_and_clean_restarts(history: list[Feed | Restart]) -> None:
     oracle, late = Oracle(), 0
@@ -127,7 +127,7 @@ def test_every_aggregate_exactly_over_disorder_and_clean_restarts(history: list[
     assert late == oracle.late
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.one_of(feeds, feeds, st.builds(Restart, st.booleans())), max_size=25), guarantees)
 def test_any_restarts(history: list[Feed | Restart], guarantee: Any) -> None:
     """Crashes at any moment; the work since the last checkpoint is repeated. Nothing is late here."""
@@ -153,7 +153,7 @@ def test_any_restarts(history: list[Feed | Restart], guarantee: Any) -> None:
             assert set(row["all"]) == set(values)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(feeds, max_size=15))
 def test_windows_on_a_source_count_per_partition(history: list[Feed]) -> None:
     app = hr.App("counting")

@@ -106,7 +106,7 @@ def declared(case: Case, names: list[str]) -> hr.App:
     return app
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(cases())
 def test_new_aggregates_count_from_the_change_on(case: Case) -> None:
     numbers = iter(range(1000))

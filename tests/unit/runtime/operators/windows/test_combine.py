@@ -87,7 +87,7 @@ MESSAGES = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.sampled_from([TUMBLING, HOPPING, SESSION]), st.lists(st.lists(MESSAGES, min_size=1, max_size=8), max_size=8))
 def test_results_and_late_counts_are_those_of_whole_messages(
     shape: hr.windows.Tumbling | hr.windows.Hopping | hr.windows.Session,

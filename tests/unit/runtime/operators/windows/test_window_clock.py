@@ -135,7 +135,7 @@ def as_result(row: dict[str, Any]) -> Result:
     return row["key"], *bounds, *pane, row["n"], tuple(sorted(row["values"]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(shapes, steps)
 def test_windows_of_the_clock_are_those_of_plain_python(shape: Any, fed: list[Any]) -> None:
     oracle = Oracle(shape)
@@ -159,7 +159,7 @@ triggers = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(shapes, triggers, steps, st.booleans())
 def test_triggers_of_the_clock_are_those_of_plain_python(
     shape: Any, early: hr.triggers.Trigger, fed: list[Any], accumulating: bool
