@@ -10,7 +10,7 @@ ENTRY := $(BIN)/python -m
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo kafka test check style unit spark sim fuzz chaos bench-peers bench clean
+.PHONY: help setup demo kafka docs test check style unit spark sim fuzz chaos soak bench-peers bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -77,6 +77,10 @@ chaos: $(STAMP) $(SERVERS)  ## kill and freeze processes of a real app, then mac
 	$(ENTRY) chaos --seconds 60 $(if $(SEED),--seed $(SEED))
 	$(ENTRY) chaos --cluster --seconds 60 $(if $(SEED),--seed $(SEED)) || test $$? -eq 3
 
+soak: $(STAMP) $(SERVERS)  ## repeat what `make test` does once: more power cuts, kills and seeds, half an hour
+	$(ENTRY) pytest -n 2 --dist loadgroup -m soak
+	$(ENTRY) simulator --seeds 3000 --stages bare,moved,apps,cuts,restores,objects
+
 # Others that the part kafka of the benchmark is measured against. A part says so if one isn't there.
 .venv/peers/quix/.set-up: requirements/peers/quix.txt | $(STAMP)
 	@rm -rf $(@D) && $(PYTHON) -m venv $(@D)
@@ -92,6 +96,14 @@ bench-peers: $(SERVERS) .venv/peers/quix/.set-up .venv/peers/kafka-streams/.set-
 
 bench: $(STAMP)  ## measure against Structured Streaming; writes bench/results
 	$(ENTRY) bench
+
+.venv/docs/.set-up: requirements/docs.txt | $(STAMP)
+	@rm -rf $(@D) && $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+docs: .venv/docs/.set-up  ## build the documentation as a site, in build/manual/site
+	$(ENTRY) manual --builder $(CURDIR)/.venv/docs/bin/zensical
 
 clean:  ## remove the environment and everything built
 	rm -rf .venv build dist bench/results .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -19,6 +19,7 @@ import headrace as hr
 from bench.measure import median
 from bench.throughput import folder
 from headrace.metadata.sqlite import SqliteMetadata
+from headrace.runners.checked import check_run
 from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.local import run_local
 
@@ -77,7 +78,7 @@ def checkpoint_cost(base: Path, tasks: int, keys: int) -> CheckpointCost:
             metadata = SqliteMetadata(home / "metadata.db")
             try:
                 with redirect_stderr(io.StringIO()):
-                    run_local(_app(home, tasks).graph(), metadata, (), trickle)
+                    run_local(check_run(_app(home, tasks).graph(), metadata), trickle)
             finally:
                 metadata.close()
     each = {task: list(seen.values()) for task, seen in trickle.durations.items()}

@@ -111,6 +111,7 @@ class SimContainer:
         self._directions: Mapping[str, SlotDirections] = {}
         self._reported = False
         self._rung = False
+        self._summoned = False
         self._probed: float | None = None
         """It has woken before its time; when it would have."""
         self._was_settling: set[TaskName] = set()
@@ -133,7 +134,12 @@ class SimContainer:
         return "; ".join(machine.status() for machine in machines if isinstance(machine, WatchedMachine))
 
     def ring(self) -> None:
-        """Something has come."""
+        """Something has come that doesn't say for which task."""
+        self._summoned = True
+        self.stir()
+
+    def stir(self) -> None:
+        """Something has come to a log."""
         self._rung = True
         self.actor.wake()
 
@@ -270,7 +276,9 @@ class SimContainer:
         loop = self._begin(list(self._granted))
         yield from self._drive(loop.starting())
         while True:
-            self._rung = False
+            if self._summoned or self._probed is not None or self.gives_up or self.restarts or self._directions:
+                loop.everyone()  # a task that is probed must have nothing to do, asked or not
+            self._rung = self._summoned = False
             if self.gives_up:
                 self.gives_up, self._probed = False, None
                 self.world.chance.choice(self.hosts).machine.abandon()
@@ -376,6 +384,7 @@ class SimContainer:
         loop = parts.loop(self.hosts, self._connections, self.clock)
         loop.steps_per_turn = chance.choice((1, 2, 8))
         loop.drain_ms_max = _DRAIN_MS_MAX
+        loop.whole = len(tasks) == len(cluster.scopes)
         return loop
 
     def _drive(self, steps: pauses.Steps[T]) -> Generator[float, None, T]:

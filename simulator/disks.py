@@ -57,6 +57,11 @@ class SimBatch(Batch):
     def __init__(self) -> None:
         self.writes = _Journal()
 
+    @property
+    @override
+    def empty(self) -> bool:
+        return not self.writes.entries
+
 
 class SimDatabase(Database):
     """A folder's contents, as RocksDB would keep them."""
@@ -65,6 +70,11 @@ class SimDatabase(Database):
         self.contents = contents
         self.folder = folder
         self._disk = disk
+
+    @property
+    @override
+    def made(self) -> bool:
+        return bool(self.contents.state) or self.contents.local is not None
 
     @override
     def get(self, key: bytes) -> bytes | None:
@@ -116,6 +126,7 @@ class SimDatabase(Database):
         assert self._disk is not None
         if self._disk.compacts():
             self.contents.cut += 1
+        self._disk.taken += 1
         self._disk.shared[folder] = Folder(dict(self.contents.state), self.contents.local, cut=self.contents.cut)
 
     @override
@@ -158,6 +169,8 @@ class SimDisk(Disk):
         self.shared = shared
         self.stored = stored
         self.files = files
+        self.taken = 0
+        """How many snapshots have been taken here."""
         self._drafts: dict[Path, dict[str, bytes]] = {}
         self.fetched: Callable[[Path], None] = lambda snapshot: None
         self.compacts: Callable[[], bool] = lambda: False
@@ -251,7 +264,7 @@ class SimState(TaskState):
     """The real state; what it warns of goes into the story."""
 
     def __init__(
-        self, scope: TaskScope, disk: Disk, limit: int, tell: Callable[[str], None], depot: Depot | None = None
+        self, scope: TaskScope, disk: SimDisk, limit: int, tell: Callable[[str], None], depot: Depot | None = None
     ) -> None:
         warnings = RecentWarnings(WallClock())
         folders = scope.folders
@@ -259,16 +272,13 @@ class SimState(TaskState):
             folders = replace(folders, remote=remote_folder(scope.app, scope.name, scope.settings.timeline))
         super().__init__(scope.changelog[0], folders, warnings, disk, limit, scope.dropped, depot)
         self._tell = tell
-
-    @property
-    def _taken(self) -> list[Path]:
-        return [] if self._folders is None or self._disk is None else self._disk.snapshots(self._folders.snapshots)
+        self._mine = disk
 
     @override
     def snapshot_if_due(self, local: LocalCheckpoint) -> Offset | None:
-        known = self._taken
+        taken = self._mine.taken
         trim = super().snapshot_if_due(local)
-        if self._taken != known:
+        if self._mine.taken != taken:
             self._tell(f"takes a snapshot of {local}")
         return trim
 

@@ -13,7 +13,7 @@ import pickle
 import random
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -41,6 +41,15 @@ _PARTS = 4
 _LOCAL = "LOCAL"
 _HURRY = 200
 """Real pauses between tries are so many times as long."""
+
+
+# All that is in the store is looked at again whenever something changes in it.
+_decoded = lru_cache(4096)(Manifest.decode)
+
+
+@lru_cache(4096)
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def files_of(folder: Folder) -> list[SnapshotFile]:
@@ -253,17 +262,21 @@ class Objects:
 
     def complete(self, task: TaskName) -> Iterator[tuple[Manifest, Folder]]:
         """The complete snapshots of a task: all of their objects are there, and are what they should be."""
-        folder = self.folder(task)
+        for manifest, files in self._complete(task):
+            yield manifest, folder_of(files)
+
+    def _complete(self, task: TaskName) -> Iterator[tuple[Manifest, dict[str, bytes]]]:
+        folder, objects = self.folder(task), self.store.objects
         for name in manifest_names(name.removeprefix(folder) for name in self.store.list(folder)):
-            manifest = Manifest.decode(self.store.objects[folder + name])
-            files = {file.name: self.store.objects.get(folder + file.object, b"") for file in manifest.files}
-            if all(hashlib.sha256(files[file.name]).hexdigest() == file.sha256 for file in manifest.files):
-                yield manifest, folder_of(files)
+            manifest = _decoded(objects[folder + name])
+            files = {file.name: objects.get(folder + file.object, b"") for file in manifest.files}
+            if all(_sha256(files[file.name]) == file.sha256 for file in manifest.files):
+                yield manifest, files
 
     def check(self) -> None:
         """Each changelog that is trimmed can be read from two snapshots, and the newest snapshot stays complete."""
         for task, log in self._cluster.changelogs.items():
-            offsets = sorted(manifest.offset for manifest, _ in self.complete(task))
+            offsets = sorted(manifest.offset for manifest, _ in self._complete(task))
             newest, before = max(offsets, default=-1), self._newest.get(task, -1)
             self._newest[task] = max(newest, before)
             if newest < before:

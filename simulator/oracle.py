@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NoReturn
 
 import msgspec
@@ -69,6 +70,11 @@ class TaskHistory:
     ended: set[SSP] = field(default_factory=set)
     covered: dict[tuple[str, int], int] = field(default_factory=dict)
     """Of each partition that it has ever written the last seq that is committed."""
+
+    @cached_property
+    def inputs(self) -> dict[tuple[str, int], SSP]:
+        """Its intermediate inputs, as commits name them."""
+        return {(str(ssp.stream), ssp.partition): ssp for ssp in self.shape.inputs}
 
     @property
     def last(self) -> CommitRecord | None:
@@ -377,7 +383,7 @@ class Oracle:
     def _judge_positions(self, ledger: TaskHistory, record: CommitRecord, account: Account) -> None:
         task = ledger.shape
         for entry in record.inputs:
-            ssp = next(s for s in task.inputs if (str(s.stream), s.partition) == (entry.stream, entry.partition))
+            ssp = ledger.inputs[entry.stream, entry.partition]
             log = self.logs[ssp]
             oldest = 0 if self._again else log.oldest
             if entry.offset is not None and not oldest <= entry.offset <= log.end:

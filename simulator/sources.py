@@ -58,7 +58,7 @@ class SourceLog:
 
     def _ring(self) -> None:
         for reader in self.readers:
-            reader.ring()
+            reader.stir()
 
     @property
     def end(self) -> Offset:

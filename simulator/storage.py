@@ -33,7 +33,7 @@ LEAVES_HOLES = 0.3
 class Reader(Protocol):
     """Somebody who sleeps until there is something to read."""
 
-    def ring(self) -> None:
+    def stir(self) -> None:
         """Wake up."""
         ...
 
@@ -70,7 +70,7 @@ class SimLog:
         for watch in self.watchers:
             watch(offset, payload)
         for reader in self.readers:
-            reader.ring()
+            reader.stir()
 
     def read(self, offset: Offset) -> bytes:
         """The record at an offset."""
@@ -139,31 +139,27 @@ class Channel:
         self.acknowledged: Offset = 0
         self._world = world
         self._retry = retry
-        self._flying: list[bytes] = []
+        self.flying: list[bytes] = []
+        """The records that aren't acknowledged."""
         self._landed = 0
         self._planned = False
         self._most: int | None = None
 
-    @property
-    def flying(self) -> int:
-        """How many records aren't acknowledged."""
-        return len(self._flying)
-
     def send(self, payload: bytes) -> None:
         """Hand a record over."""
-        self._flying.append(payload)
+        self.flying.append(payload)
         self._plan()
 
     def die(self) -> None:
         """The writer is gone: nothing of what is in flight lands, or a prefix, soon or late."""
         chance = self._world.chance
-        waiting = len(self._flying) - self._landed
+        waiting = len(self.flying) - self._landed
         self._most = 0 if chance.random() < 0.4 else chance.randint(0, waiting)
         if waiting and self._world.mishaps.random() < TORN:
             # It dies in the middle of a write: what lands of it, lands now, and its last record in part.
             self._most = self._world.mishaps.randrange(waiting)
             self._land()
-            self._flying.clear()
+            self.flying.clear()
             self.log.tear(self._world.mishaps.randint(1, STEP - 1))
             self._world.tell(self.log.name, "ends in half a record")
             return
@@ -173,34 +169,34 @@ class Channel:
 
     def vanish(self) -> None:
         """The machine has lost its power: nothing lands any more."""
-        self._flying.clear()
+        self.flying.clear()
         self._landed, self._most = 0, 0
 
     def _plan(self) -> None:
-        if not self._planned and self._flying:
+        if not self._planned and self.flying:
             self._planned = True
             delay = self._world.chance.random() ** 3 * 4
             self._world.after(max(delay, self.log.held_until - self._world.now), self._land)
 
     def _land(self) -> None:
         self._planned = False
-        waiting = len(self._flying) - self._landed
+        waiting = len(self.flying) - self._landed
         if self._most is not None:
             waiting = min(waiting, self._most)
         chance = self._world.chance
         count = waiting if waiting < 2 or chance.random() < 0.5 else chance.randint(1, waiting)
-        for payload in self._flying[self._landed : self._landed + count]:
+        for payload in self.flying[self._landed : self._landed + count]:
             self.log.append(payload)
         self._landed += count
         if self._most is not None:
             self._most -= count
             if self._most <= 0:
-                self._flying.clear()
+                self.flying.clear()
                 return
         if chance.random() < self._retry:
             self._landed = 0
         else:
-            del self._flying[: self._landed]
+            del self.flying[: self._landed]
             self._landed = 0
             self.acknowledged = self.log.end
         self._plan()

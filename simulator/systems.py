@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import random
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
@@ -33,6 +33,7 @@ from headrace.systems.base import (
     Records,
     StreamInfo,
     Target,
+    Wakeups,
 )
 from headrace.systems.registry import SystemSpec
 from headrace.systems.syncing import Unsynced, sync_all
@@ -153,9 +154,11 @@ class SimProducer(Producer):
     @override
     def flush(self) -> dict[tuple[str, int], Offset]:
         """Everything is acknowledged by now: where the last records ended. Or the disk was full."""
+        if not self._touched:
+            return {}
         touched, self._touched = self._touched, {}
         self._unsynced |= touched
-        if touched and (error := self._container.disk_error()) is not None:
+        if (error := self._container.disk_error()) is not None:
             raise error
         assert not any(channel.flying for channel in touched.values()), "nobody waited before the flush"
         return {(ssp.stream.name, ssp.partition): channel.acknowledged for ssp, channel in touched.items()}
@@ -200,13 +203,19 @@ class SimConsumer(Consumer):
     def unregister(self, ssp: SSP) -> None:
         self._positions.pop(ssp, None)
 
+    def _is_ready(self, ssp: SSP) -> bool:
+        log = self._logs[ssp]
+        return self._positions[ssp] < log.end or (log.ended and ssp not in self._ended)
+
+    @property
+    def ready(self) -> bool:
+        """There is something for a poll."""
+        return any(map(self._is_ready, self._positions))
+
     @override
     def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
-        chance, ready = self._world.chance, []
-        for ssp in self._positions if ssps is None else ssps:
-            log, position = self._logs[ssp], self._positions[ssp]
-            if position < log.end or (log.ended and ssp not in self._ended):
-                ready.append(ssp)
+        chance = self._world.chance
+        ready = [ssp for ssp in (self._positions if ssps is None else ssps) if self._is_ready(ssp)]
         found: list[Polled] = []
         if not ready:
             return found
@@ -269,6 +278,33 @@ class SimConsumer(Consumer):
     @override
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
         return self._logs[ssp].end - (self._positions[ssp] if since is None else since)
+
+    @override
+    def close(self) -> None:
+        return
+
+
+class SimWakeups(Wakeups):
+    """The consumers of a container: those for which something is there are woken."""
+
+    def __init__(self, container: SimContainer) -> None:
+        self._container = container
+        self._consumers: list[SimConsumer] = []
+
+    @override
+    def consumer(self) -> SimConsumer:
+        container = self._container
+        consumer = SimConsumer(container.world, container.cluster.partitions, container)
+        self._consumers.append(consumer)
+        return consumer
+
+    @override
+    def fileno(self) -> int:
+        return 0
+
+    @override
+    def stirred(self) -> Collection[SimConsumer]:
+        return [consumer for consumer in self._consumers if consumer.ready]
 
     @override
     def close(self) -> None:
@@ -392,6 +428,18 @@ class SimConnections(Connections):
             if stream.plan.spec.system == spec:
                 return stream.consumer(self._container, columns)
         return SimConsumer(self._container.world, self._container.cluster.partitions, self._container)
+
+    @override
+    def reader(self, spec: SystemSpec) -> Consumer:
+        return self.consumer(spec)
+
+    @override
+    def _group(self, spec: SystemSpec) -> Wakeups | None:
+        if any(stream.plan.spec.system == spec for stream in self._container.cluster.slotted):
+            return None
+        if spec.name not in self._wakeups:
+            self._wakeups[spec.name] = SimWakeups(self._container)
+        return self._wakeups[spec.name]
 
     @override
     def record_producer(self, spec: SystemSpec) -> Producer:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections.abc import Callable, Generator
 from functools import partial
+from heapq import heappop, heappush
 from typing import Any
 
 Steps = Generator[float, None, None]
@@ -29,8 +29,8 @@ class World:
         self.story = story
         self.services: dict[str, dict[Any, Any]] = {}
         """What services outside hold, by name and key."""
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = 0
+        self.heap: list[tuple[float, int, Callable[[], None]]] = []
+        self.count = 0
 
     def tell(self, who: str, what: str) -> None:
         """Add a line to the story. Callers that build costly lines look at ``story`` first."""
@@ -39,8 +39,8 @@ class World:
 
     def after(self, delay: float, call: Callable[[], None]) -> None:
         """Call later."""
-        self._count += 1
-        heapq.heappush(self._heap, (self.now + delay, self._count, call))
+        self.count += 1
+        heappush(self.heap, (self.now + delay, self.count, call))
 
     def spawn(self, name: str, steps: Steps) -> Actor:
         """Begin an actor."""
@@ -50,9 +50,9 @@ class World:
 
     def run(self, until: float, done: Callable[[], bool]) -> bool:
         """Let time pass until ``done`` (asked now and then) or the deadline; answers whether it was done."""
-        heap = self._heap
+        heap = self.heap
         while heap and heap[0][0] <= until:
-            self.now, _, call = heapq.heappop(heap)
+            self.now, _, call = heappop(heap)
             call()
             self.steps += 1
             if not self.steps & 63 and done():
@@ -91,8 +91,10 @@ class Actor:
         self._plan(delay if self.asleep else delay * self.slowness)
 
     def _plan(self, delay: float) -> None:
-        self._ticket += 1
-        self._world.after(delay, partial(self._step, self._ticket))
+        world = self._world
+        self._ticket = ticket = self._ticket + 1
+        world.count += 1
+        heappush(world.heap, (world.now + delay, world.count, partial(self._step, ticket)))
 
     def _step(self, ticket: int) -> None:
         if ticket == self._ticket:  # else it was woken in between

@@ -2,15 +2,29 @@
 
 What every first program uses is here, the rest is in the namespaces: ``hr.windows``, ``hr.triggers``,
 ``hr.aggregates``, ``hr.io``, ``hr.streams``, ``hr.tables``, ``hr.calls``, ``hr.tasks``, ``hr.startpoints``,
-``hr.spark`` and ``hr.errors``. Each public name has one home. ``headrace.testing`` has the test kit's contracts. Every
-other module may change.
+``hr.runs``, ``hr.metrics``, ``hr.spark`` and ``hr.errors``. Each public name has one home. ``headrace.testing`` has
+the test kit's contracts. Every other module may change.
 
 A name is imported when it is first used, so that a command line imports no more than it needs.
 """
 
 TYPE_CHECKING = False  # type checkers take it for true; at run time, typing needn't be imported for it
 if TYPE_CHECKING:
-    from headrace import aggregates, calls, errors, io, spark, startpoints, streams, tables, tasks, triggers, windows
+    from headrace import (
+        aggregates,
+        calls,
+        errors,
+        io,
+        metrics,
+        runs,
+        spark,
+        startpoints,
+        streams,
+        tables,
+        tasks,
+        triggers,
+        windows,
+    )
     from headrace.api.aggregates import count, sum
     from headrace.api.handles import Output, Table
     from headrace.api.secrets import secret_env, secret_file
@@ -36,7 +50,9 @@ __all__ = [
     "errors",
     "hopping",
     "io",
+    "metrics",
     "read_savepoint",
+    "runs",
     "secret_env",
     "secret_file",
     "session",
@@ -53,7 +69,8 @@ __all__ = [
 ]
 
 _NAMESPACES = (
-    "windows", "triggers", "aggregates", "io", "streams", "tables", "calls", "tasks", "startpoints", "spark", "errors",
+    "windows", "triggers", "aggregates", "io", "streams", "tables", "calls", "tasks", "startpoints", "runs", "metrics",
+    "spark", "errors",
 )  # fmt: skip
 _MODULES = {
     "App": "app",

@@ -5,25 +5,30 @@ It is above the runners because it starts them; nothing below imports it.
 
 from __future__ import annotations
 
-import os
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from headrace.api.app import Declarations
 from headrace.core.errors import HeadraceError, UsageError
 
 if TYPE_CHECKING:
+    import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
+    from headrace.api.draft import Draft, Preview
+    from headrace.metadata.store import MetadataStore
     from headrace.plan.readable import ReadablePlan
-    from headrace.runners.coordination.endpoint import Wanted
+    from headrace.runners.launch import Launch
+    from headrace.runners.run import Run
     from headrace.runners.spark.batch.backfill import Backfill
     from headrace.runners.spark.batch.runner import BatchOptions
+    from headrace.serdes.given_rows import Rows
     from headrace.testing.harness import TestApp
 
 _LOADED = "__headrace_app__"
@@ -55,9 +60,9 @@ class App(Declarations):
     restarts_max
         How many times in a row a container that fails is started again. A commit resets the count.
     drain_timeout
-        How long a drain waits for one call of a function. Then the app ends at once, with an error.
+        How long a drain may take. Then the app ends at once, with an error that says what it waited for.
     hung_after
-        How long one call of a function may take before its container is killed and restarted.
+        How long one call of a function may take before its container is killed and restarted. None: forever.
     durability
         ``"commit"``: what a checkpoint covers survives a power cut, because its streams, its changelog and what it has
         read of the embedded log are on the disk before it counts. ``"process"``: it survives the death of any process.
@@ -213,65 +218,151 @@ class App(Declarations):
         HeadraceError
             What made the app fail.
         """
-        from headrace.metadata.opening import open_metadata
-        from headrace.plan.heritage import consent_of
-        from headrace.runners.prepare import at_home
-        from headrace.runners.progress import ProgressLine, how_it_ended
+        from headrace.runners.control import RunControl
+        from headrace.runners.launch import SAID_AT_START
+        from headrace.runners.progress import progress_line
+        from headrace.runners.run_arguments import check_kind_of_run, check_options, refuse
 
-        if getattr(sys.modules.get(_LOADED), "__headrace_loading__", False):
-            raise UsageError(
-                f"the file of app {self.name!r} runs it while it is only being read",
-                hint='put app.run() under `if __name__ == "__main__":`',
-            )
-        _check_options(master, containers, stages, conf)
-        _check_kind_of_run(batch=batch, backfill=backfill, until=until, again=again, tables=tables)
+        check_kind_of_run(batch=batch, backfill=backfill, until=until, again=again, tables=tables)
+        if batch:
+            refuse("a batch job, which has no containers", containers, stages, local, savepoint, listen, advertise)
+            check_options(master, containers, stages, conf)
+            self._check_loaded()
+            self._run_batch(master, conf, until, again=again, progress=progress)
+            return
+
+        def first(metadata: MetadataStore) -> None:
+            from headrace.runners.prepare import at_home
+            from headrace.runners.spark.batch.backfill import begin_with_backfill
+
+            options = _batch_options(master, conf, until, again=False, progress=progress)
+            begin_with_backfill(at_home(self.graph()), metadata, options, _backfill_of(until, tables or {}))
+
+        if backfill:
+            refuse("a run that begins with a backfill", None, stages, False, "")
+        before = first if backfill else None
+        launch = self._launch(
+            master, containers, stages, local, conf, drop_state, rename, savepoint, listen, advertise, before
+        )
+        launch.run(RunControl(SAID_AT_START if progress and not local else ""), progress_line() if progress else None)
+
+    def start(
+        self,
+        *,
+        master: str | None = None,
+        containers: int | None = None,
+        stages: Sequence[str] | None = None,
+        local: bool = False,
+        conf: Mapping[str, str] | None = None,
+        progress: bool = True,
+        drop_state: Sequence[str] = (),
+        rename: Mapping[str, str] | None = None,
+        listen: str | None = None,
+        advertise: str | None = None,
+        replace: bool = False,
+    ) -> Run:
+        """Run the app beside this code, in a thread of its own: in a cell of a notebook, or in a script.
+
+        What keeps it from running is raised at once. What makes it fail later is raised by ``wait``.
+
+        Parameters
+        ----------
+        master
+            As for ``run``.
+        containers
+            As for ``run``.
+        stages
+            As for ``run``.
+        local
+            As for ``run``.
+        conf
+            As for ``run``.
+        progress
+            Whether to show progress: in a notebook as a line below the cell, elsewhere on standard error. At a Python
+            prompt none is shown.
+        drop_state
+            As for ``run``.
+        rename
+            As for ``run``.
+        listen
+            As for ``run``.
+        advertise
+            As for ``run``.
+        replace
+            Whether to drain a run of this app in this process first, such as that of an earlier version of a cell.
+            Otherwise it is an error if there is one.
+
+        Returns
+        -------
+        Run
+            A context manager with ``wait``, ``drain``, ``stop``, ``status`` and more; see ``hr.runs``.
+
+        Raises
+        ------
+        PlanError
+            If the app can't be planned, or doesn't fit what it has kept.
+        UsageError
+            If the app runs in this process.
+        """
+        from headrace.runners.progress import progress_line
+        from headrace.runners.run import begin, make_room
+
+        home = str(Path(self.settings.home).absolute())
+        make_room(self.name, home, set(stages or ()), replace=replace)
+        launch = self._launch(master, containers, stages, local, conf, drop_state, rename, "", listen, advertise)
+        return begin(launch, progress_line(beside=True) if progress else None)
+
+    def _launch(
+        self,
+        master: str | None,
+        containers: int | None,
+        stages: Sequence[str] | None,
+        local: bool,
+        conf: Mapping[str, str] | None,
+        drop_state: Sequence[str],
+        rename: Mapping[str, str] | None,
+        savepoint: str,
+        listen: str | None,
+        advertise: str | None,
+        before: Callable[[MetadataStore], None] | None = None,
+    ) -> Launch:
+        from headrace.plan.heritage import consent_of
+        from headrace.runners.launch import Launch, RunOptions
+        from headrace.runners.prepare import at_home
+        from headrace.runners.run import make_room
+        from headrace.runners.run_arguments import check_options, wanted_endpoint
+
+        self._check_loaded()
+        check_options(master, containers, stages, conf)
         if savepoint and stages:
             raise UsageError(
                 "a savepoint is of the whole app, and this run has only some of its stages",
                 hint="run all stages, or take it while they run: headrace savepoint create",
             )
-        if batch:
-            _refuse("a batch job, which has no containers", containers, stages, local, savepoint, listen, advertise)
-            self._run_batch(master, conf, until, again=again, progress=progress)
-            return
-        if backfill:
-            _refuse("a run that begins with a backfill", None, stages, False, "")
         graph = at_home(self.graph())
-        metadata = open_metadata(Path(graph.settings.home), self.settings.metadata)
-        consent = consent_of(drop_state, rename or {})
-        line = ProgressLine() if progress else None
-        began = time.monotonic()
-        wanted = _wanted_endpoint(listen, advertise)
-        try:
-            if backfill:
-                from headrace.runners.spark.batch.backfill import begin_with_backfill
+        make_room(graph.app, graph.settings.home, set(stages or ()), replace=False)
+        options = RunOptions(
+            local=local,
+            master=master,
+            containers=containers,
+            conf=conf or {},
+            stages=stages or (),
+            consent=consent_of(drop_state, rename or {}),
+            savepoint=savepoint,
+            wanted=wanted_endpoint(listen, advertise),
+        )
+        return Launch(graph, self.settings.metadata, options, before)
 
-                options = _batch_options(master, conf, until, again=False, progress=progress)
-                begin_with_backfill(graph, metadata, options, _backfill_of(until, tables or {}))
-            if local:
-                from headrace.runners.local import run_local
+    @override
+    def _previewer(self) -> Preview:
+        return _preview
 
-                status = run_local(graph, metadata, stages or (), line, consent, savepoint, wanted)
-            else:
-                from headrace.runners.spark.runner import SparkOptions, run_on_spark
-
-                spark_options = SparkOptions(
-                    master=master,
-                    containers=containers,
-                    stages=stages or (),
-                    conf=conf or {},
-                    progress=line,
-                    consent=consent,
-                    savepoint=savepoint,
-                    wanted=wanted,
-                )
-                status = run_on_spark(graph, metadata, spark_options)
-        finally:
-            if line is not None:
-                line.close()
-            metadata.close()
-        if progress:
-            print(how_it_ended(graph.app, status, time.monotonic() - began), file=sys.stderr)  # noqa: T201
+    def _check_loaded(self) -> None:
+        if getattr(sys.modules.get(_LOADED), "__headrace_loading__", False):
+            raise UsageError(
+                f"the file of app {self.name!r} runs it while it is only being read",
+                hint='put app.run() under `if __name__ == "__main__":`',
+            )
 
     def backfill(
         self,
@@ -368,6 +459,12 @@ class App(Declarations):
             return f"<div><p><b>{escape(repr(self))}</b></p><pre>{escape(str(error))}</pre></div>"
 
 
+def _preview(draft: Draft, node: str, rows: int, sample: int | Mapping[str, Rows]) -> pl.DataFrame:
+    from headrace.testing.preview import head
+
+    return head(draft, node, rows, sample)
+
+
 def _batch_options(
     master: str | None, conf: Mapping[str, str] | None, until: str | None, *, again: bool, progress: bool
 ) -> BatchOptions:
@@ -401,51 +498,3 @@ def _backfill_of(
             hint='write until="now", or a time: until="2026-01-31T12:00Z"',
         )
     return Backfill(savepoint=savepoint, until=Until.of(until), tables=tables, publish=publish)
-
-
-def _check_kind_of_run(*, batch: bool, backfill: bool, until: str | None, again: bool, tables: object) -> None:
-    if batch and backfill:
-        raise UsageError(
-            "a batch job ends where a run that begins with a backfill goes on", hint="choose one: batch= or backfill="
-        )
-    if again and not batch:
-        raise UsageError("again= is for batch jobs", hint="write batch=True, too")
-    if until is not None and not (batch or backfill):
-        raise UsageError("until= is for batch jobs", hint="write batch=True, or backfill=True to go on live")
-    if tables and not backfill:
-        raise UsageError("tables= are the history for a backfill", hint="write backfill=True, too")
-
-
-def _wanted_endpoint(listen: str | None, advertise: str | None) -> Wanted:
-    from headrace.runners.coordination.endpoint import ADVERTISE_VARIABLE, LISTEN_VARIABLE, Wanted
-
-    environment = os.environ.get
-    return Wanted.of(listen or environment(LISTEN_VARIABLE), advertise or environment(ADVERTISE_VARIABLE))
-
-
-def _refuse(
-    what: str,
-    containers: object,
-    stages: object,
-    local: bool,
-    savepoint: str,
-    listen: object = None,
-    advertise: object = None,
-) -> None:
-    given = {"containers": containers, "stages": stages, "local": local or None, "savepoint": savepoint or None}
-    given |= {"listen": listen, "advertise": advertise}
-    for name, value in given.items():
-        if value is not None:
-            raise UsageError(f"{name}= has no meaning for {what}")
-
-
-def _check_options(master: object, containers: object, stages: object, conf: object) -> None:
-    """Raise for options that would otherwise fail deep inside Spark."""
-    if master is not None and not isinstance(master, str):
-        raise UsageError(f"master={master!r} is not a Spark master", hint='write master="local[2]"')
-    if containers is not None and type(containers) is not int:
-        raise UsageError(f"containers={containers!r} is not a number of containers", hint="write containers=2")
-    if stages is not None and (isinstance(stages, str) or not isinstance(stages, Sequence)):
-        raise UsageError(f"stages={stages!r} is not a list of stages", hint=f"write stages=[{stages!r}]")
-    if conf is not None and not isinstance(conf, Mapping):
-        raise UsageError(f"conf={conf!r} has no keys", hint='write conf={"spark.executor.memory": "4g"}')

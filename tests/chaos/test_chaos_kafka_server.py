@@ -13,7 +13,7 @@ admins = pytest.importorskip("confluent_kafka.admin", reason="confluent-kafka is
 _WAIT_S = 60
 
 
-@pytest.fixture(params=[KfakeServer, pytest.param(KafkaServer, marks=pytest.mark.slow)])
+@pytest.fixture(params=[KfakeServer, pytest.param(KafkaServer, marks=pytest.mark.soak)])
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     try:
         server: Broker = request.param()

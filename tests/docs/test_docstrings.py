@@ -26,6 +26,7 @@ MODULES = [
     "handles",
     "kinesis",
     "mapped",
+    "metrics",
     "remote",
     "stream",
     "tasks",
@@ -38,6 +39,7 @@ SPACES = (
     hr.aggregates,
     hr.calls,
     hr.io,
+    hr.metrics,
     hr.streams,
     hr.tables,
     hr.triggers,
@@ -85,6 +87,31 @@ def test_examples_of_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for example in found.values():
         example.globs = given()
         doctest.DocTestRunner().run(example, out=report.append)
+    assert not report, "".join(report)
+
+
+def test_examples_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run that has ended."""
+    monkeypatch.chdir(tmp_path)
+    columns = {"article": pl.String, "euros": pl.Float64}
+    hr.streams.create_stream("sales", 1, columns)
+    with hr.streams.StreamWriter("sales") as writer:
+        writer.write(pl.DataFrame({"article": ["lamp", "desk"], "euros": [20.0, 90.0]}))
+        writer.seal()
+    app = hr.App("shop")
+    app.input("sales", columns).send_to(app.output("sold"))
+    run = app.start(local=True, progress=False)
+    run.wait(timeout="60s")
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    found = [test for name in hr.runs.__all__ for test in finder.find(getattr(hr.runs, name), name) if test.examples]
+    members = ("app", "drain", "metrics", "savepoint", "status", "stop", "wait")
+    assert [test.name for test in found] == [
+        *("Run", *(f"Run.{member}" for member in members), "RunStatus", "RunStatus.to_dict", "running"),
+    ]
+    report: list[str] = []
+    for example in found:
+        example.globs = given() | {"app": app, "run": run}
+        doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=report.append)
     assert not report, "".join(report)
 
 

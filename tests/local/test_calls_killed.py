@@ -15,7 +15,7 @@ import headrace as hr
 
 COLUMNS = {"n": pl.Int64, "ts": pl.Int64}
 ROUND = 1_000
-KILLS = 4
+KILLS = 3
 
 
 def write(home: Path, numbers: range, *, seal: bool = False) -> None:

@@ -71,7 +71,7 @@ def test_an_app_that_is_killed_publishes_each_result_once(tmp_path: Path, kfake:
     kill_and_check(tmp_path, kfake)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_an_app_that_is_killed_publishes_each_result_once_to_apache_kafka(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

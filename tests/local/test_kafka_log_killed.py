@@ -17,7 +17,7 @@ from headrace.core.errors import HeadraceError, InfrastructureError
 ROWS = 40_000
 
 
-@pytest.fixture(params=[KfakeServer, pytest.param(KafkaServer, marks=pytest.mark.slow)])
+@pytest.fixture(params=[KfakeServer, pytest.param(KafkaServer, marks=pytest.mark.soak)])
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
     try:

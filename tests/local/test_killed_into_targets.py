@@ -15,7 +15,7 @@ from killed import Killed
 import headrace as hr
 
 NUMBERS = 5_000
-KILLS = 8
+KILLS = 4
 
 
 def counts(database: Path) -> pl.DataFrame:

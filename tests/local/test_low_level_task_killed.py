@@ -15,7 +15,7 @@ import headrace as hr
 COLUMNS = {"member": pl.String, "n": pl.Int64, "ts": pl.Int64}
 MEMBERS = 40
 ROUND = 2_000
-KILLS = 5
+KILLS = 3
 
 
 def messages(numbers: range) -> pl.DataFrame:

@@ -117,7 +117,7 @@ class Scene:
         return ""
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak), pytest.param(3, marks=pytest.mark.soak)])
 def test_nothing_is_lost_or_doubled_when_the_power_is_cut(tmp_path: Path, seed: int) -> None:
     scene = Scene(tmp_path, seed, "commit")
     for _ in range(4):
@@ -128,7 +128,7 @@ def test_nothing_is_lost_or_doubled_when_the_power_is_cut(tmp_path: Path, seed: 
     assert scene.wrong() == ""
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak), pytest.param(3, marks=pytest.mark.soak)])
 def test_holes_that_a_power_cut_leaves_can_be_repaired(tmp_path: Path, seed: int) -> None:
     scene = Scene(tmp_path, seed, "commit")
     for _ in range(4):

@@ -20,8 +20,8 @@ from simulator.run import Parts
 SHAPES = tuple(name for name, case in CASES.items() if case.slotted)
 
 
-def patched(name: str, says: str, owner, method: str, value) -> None:
-    mutant(name, says, Parts(), *SHAPES, patches=((owner, method, value),))
+def patched(name: str, says: str, owner, method: str, value, first_seed: int = 1) -> None:
+    mutant(name, says, Parts(), *SHAPES, first_seed=first_seed, patches=((owner, method, value),))
 
 
 # -- dealing ------------------------------------------------------------------------------------------------
@@ -86,6 +86,7 @@ patched(
     Feed,
     "_add",
     add_without_moving,
+    first_seed=7,
 )
 
 # -- the host -----------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ class KeepsASnapshot(SimState):
         self._disk.write(about, data)
 
 
-mutant("a snapshot is kept", "the state of a commit before the cut", Parts(state=KeepsASnapshot), *BARE)
+mutant("a snapshot is kept", "the state of a commit before the cut", Parts(state=KeepsASnapshot), *BARE, first_seed=4)
 
 
 mutant(
@@ -225,6 +225,7 @@ mutant(
     "what it had was dealt to others, too",
     Parts(),
     *DEALT,
+    first_seed=27,
     patches=((Share, "mask", all_of_one_partition),),
 )
 

@@ -137,7 +137,7 @@ mutant(
     "replay doesn't forget",
     "changes before a fence are applied with the next commit",
     Parts(state=Remembers),
-    first_seed=207,
+    first_seed=272,
 )
 
 
@@ -146,7 +146,7 @@ class Unlocked(SimState):
         return self._disk.open(folders.local)
 
 
-mutant("the folder isn't locked", "two incarnations write one folder", Parts(state=Unlocked), first_seed=63)
+mutant("the folder isn't locked", "two incarnations write one folder", Parts(state=Unlocked), first_seed=68)
 
 
 # -- waking up ---------------------------------------------------------------------------------------------
@@ -247,6 +247,7 @@ mutant(
     "a checkpoint ignores what a source still holds",
     Parts(),
     *SOURCES,
+    first_seed=6,
     patches=((FrameReceiver, "_source_entry", as_processed),),
 )
 
@@ -261,6 +262,7 @@ mutant(
     "a restart hands out again what stood behind a held frame",
     Parts(),
     *SOURCES,
+    first_seed=13,
     patches=((CommittedSource, "entry", plain_again),),
 )
 
@@ -276,5 +278,6 @@ mutant(
     "a restart reads a source without knowing what was covered",
     Parts(),
     *SOURCES,
+    first_seed=13,
     patches=((CommittedSource, "__init__", held_anew),),
 )

@@ -12,6 +12,7 @@ import watched_container
 from pyspark.sql import SparkSession
 from watched_container import SECONDS_MAX, pid_of
 
+from headrace.core.errors import InfrastructureError
 from headrace.runners.spark.hosting import ContainerJob
 from headrace.runners.spark.session import close_context, open_context
 from headrace.runners.spark.slots import check_slots
@@ -32,7 +33,13 @@ def run(folder: Path, master: str | None, *, in_session: bool) -> None:
     jvm = context._jvm.java.lang.ProcessHandle.current().pid()
     print("running", context.applicationId, os.getpid(), jvm, *pids, flush=True)
     assert interrupted.wait(SECONDS_MAX)
-    assert not job.wait(1), "the signal ended more than the driver's wait"
+    if job.wait(1):  # the signal has ended more than the driver's wait
+        try:
+            job.failure_count()
+        except InfrastructureError as error:
+            print("lost", error.message, "|", job.error(), flush=True)
+        close_context(context)
+        return
     (folder / "stop").touch()
     assert job.wait(SECONDS_MAX)
     print("drained", [report["attempt"] for report in job.reports()], flush=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from headrace.app import App
 from headrace.cli.loader import load_app
 from headrace.core.errors import UnavailableError, UsageError
 from headrace.runners.coordination.messages import AppStatus
+from headrace.runners.run import Run
 from running_apps import find
 
 IDLE_PERCENT_MAX = 5.0  # it is 1 to 2 on a quiet machine, in steps of 0.25, and an app that spins takes 100
@@ -36,28 +37,18 @@ def two_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_context: S
 
 
 @contextmanager
-def running(two_stages: TwoStages) -> Iterator[threading.Thread]:
-    """Run the app in a thread. At the end of the block its input is sealed, and it must end without error."""
+def running(two_stages: TwoStages) -> Iterator[Run]:
+    """Start the app. At the end of the block its input is sealed, and it must end without error."""
     app = load_app(two_stages.file)
     assert isinstance(app, App)
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            app.run(progress=False)
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="app")
-    thread.start()
+    run = app.start(progress=False)
     try:
-        until(lambda: bool(errors) or is_there(two_stages), "every task runs", PATIENCE_S)
-        yield thread
+        until(lambda: run.status().state == "failed" or is_there(two_stages), "every task runs", PATIENCE_S)
+        yield run
     finally:
         two_stages.seal()
-        thread.join(PATIENCE_S)
-    assert errors == []
-    assert not thread.is_alive()
+        ended = run.wait(timeout=timedelta(seconds=PATIENCE_S))
+    assert ended.state == "finished"
 
 
 def is_there(two_stages: TwoStages) -> bool:

@@ -127,6 +127,16 @@ def test_every_type_comes_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
     assert plain(empty) == dict.fromkeys(TYPES)
 
 
+def test_a_stream_is_a_dataframe_of_the_session_that_there_is(spark: SparkSession, tmp_path: Path) -> None:
+    hr.streams.create_stream("numbers", 2, {"n": pl.Int64}, home=tmp_path)
+    with hr.streams.StreamWriter("numbers", home=tmp_path) as writer:
+        writer.write([{"n": 1}])
+        writer.write([{"n": 2}])
+    table = hr.streams.read_stream("numbers", home=tmp_path, as_="spark")
+    assert table.sparkSession.sparkContext is spark.sparkContext
+    assert sorted(table.collect()) == [(1,), (2,)]
+
+
 def test_times_without_a_zone_become_instants_as_the_page_says(spark: SparkSession, tmp_path: Path) -> None:
     hr.streams.create_stream("views", 1, {"ts": pl.Datetime("ms")}, home=tmp_path)
     with hr.streams.StreamWriter("views", home=tmp_path) as writer:

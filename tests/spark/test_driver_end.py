@@ -142,7 +142,13 @@ def test_nothing_outlives_a_killed_driver(folder: Path, scratch: Path, master: s
         until_session_is_over(process.pid)
 
 
-def test_containers_die_with_a_killed_jvm(folder: Path, scratch: Path) -> None:
-    with running(python(folder, "local[2]"), scratch) as (_, (_, jvm, *containers)):
+def test_containers_die_with_a_killed_jvm_and_the_driver_says_so(folder: Path, scratch: Path) -> None:
+    with running(python(folder, "local[2]"), scratch) as (process, (_, jvm, *containers)):
         os.kill(jvm, signal.SIGKILL)
         until(lambda: not any(is_alive(pid) for pid in containers))
+        process.terminate()
+        assert process.stdout is not None
+        said = process.stdout.read()
+        assert said.count("Spark's JVM was killed by SIGKILL while the app ran") == 2, said
+        assert process.wait(300) == 0
+        assert "Traceback" not in (scratch / "stderr").read_text()

@@ -8,26 +8,31 @@ import subprocess
 import sys
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 import headrace as hr
 
 PIPELINE = """
+import logging
 import polars as pl
 import headrace as hr
 
+def counted(row):
+    logging.getLogger("shop").warning("a number", extra={"url": "db://me:secret@host/numbers"})
+    return row
+
 app = hr.App("doubles")
 numbers = app.input("numbers", schema={"n": pl.Int64}, on_error="skip")
-numbers.select(pl.col("n") * 2).send_to(app.output("doubles"))
+numbers.map(counted, schema={"n": pl.Int64}).select(pl.col("n") * 2).send_to(app.output("doubles"))
 """
 
 
 @pytest.mark.spark
 def test_containers_log_what_the_command_asks_for(tmp_path: Path) -> None:
-    hr.streams.create_stream("numbers", 2, {"n": pl.String}, home=tmp_path)
+    hr.streams.create_stream("numbers", 2, home=tmp_path)
     with hr.streams.StreamWriter("numbers", home=tmp_path) as writer:
         writer.write([{"n": "not a number"}])
+        writer.write([{"n": 12}])
         writer.seal()
     (tmp_path / "pipeline.py").write_text(PIPELINE)
     words = ["run", "pipeline.py", "--master", "local[2]", "--quiet", "--log-level", "info", "--log-format", "json"]
@@ -47,4 +52,8 @@ def test_containers_log_what_the_command_asks_for(tmp_path: Path) -> None:
     (skipped,) = (line for line in lines if line["message"] == "messages skipped")
     assert (skipped["level"], skipped["logger"]) == ("warning", "headrace.runtime.inputs.intake")
     assert {"container", "attempt", "input", "offset", "reason"} <= skipped.keys()
+    (own,) = (line for line in lines if line["logger"] == "shop")  # of the app's own code
+    assert (own["level"], own["message"], own["app"], own["stage"]) == ("warning", "a number", "doubles", "numbers")
+    assert own["task"] == f"numbers/{own['container']}"
+    assert own["url"] == "db://me:***@host/numbers"
     assert "the container has ended: all its tasks are over" in {line["message"] for line in lines}

@@ -11,7 +11,7 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.api.descriptors import check_partitions
-from headrace.api.draft import Draft
+from headrace.api.draft import Draft, Preview
 from headrace.api.event_time import check_time_column
 from headrace.api.freeze import freeze
 from headrace.api.handles import Output, Table
@@ -70,8 +70,8 @@ class Declarations:
         checkpoint_interval: Duration = "1s",
         ahead_bytes_max: int = _DEFAULTS.ahead_bytes_max,
         restarts_max: int = _DEFAULTS.restarts_max,
-        drain_timeout: Duration = "30s",
-        hung_after: Duration = "10m",
+        drain_timeout: Duration = "1m",
+        hung_after: Duration | None = "10m",
         durability: Durability = _DEFAULTS.durability,
         lost_results: LostResults = _DEFAULTS.lost_results,
         grouping: Grouping = _DEFAULTS.grouping,
@@ -96,7 +96,7 @@ class Declarations:
                 ahead_bytes_max=ahead_bytes_max,
                 restarts_max=restarts_max,
                 drain_timeout_ms=to_ms(drain_timeout, "drain_timeout", minimum=1),
-                hung_after_ms=to_ms(hung_after, "hung_after", minimum=1),
+                hung_after_ms=None if hung_after is None else to_ms(hung_after, "hung_after", minimum=1),
                 durability=one_of("durability", durability, Durability),
                 lost_results=one_of("lost_results", lost_results, LostResults),
                 grouping=one_of("grouping", grouping, Grouping),
@@ -105,6 +105,7 @@ class Declarations:
                 snapshots=snapshots_of(snapshots),
             )
             self._draft = Draft(name, settings, here)
+            self._draft.preview = self._previewer()
 
     @property
     def name(self) -> str:
@@ -420,6 +421,10 @@ class Declarations:
 
         def __getattr__(self, name: str) -> NoReturn:
             raise missing("an app", name, APP, dir(type(self)))
+
+    def _previewer(self) -> Preview | None:
+        """What runs parts of the app for ``Stream.head``; nothing here can."""
+        return None
 
     def _stream(
         self,

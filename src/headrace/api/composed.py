@@ -13,6 +13,7 @@ import polars as pl
 from headrace.api.choosing import first_matches, sampler
 from headrace.api.location import Declaring
 from headrace.api.rows import SchemaLike
+from headrace.serdes.given_rows import Rows
 from headrace.serdes.schema import Schema
 
 P = ParamSpec("P")
@@ -41,6 +42,39 @@ class Composed:
         self, key: str | pl.Expr | Sequence[str | pl.Expr], *, id: str, partitions: int | None = None
     ) -> Self:
         """As in ``Stream``."""
+        raise NotImplementedError
+
+    def head(self, n: int = 5, *, sample: int | Mapping[str, Rows] = 1000) -> pl.DataFrame:
+        """Return the first messages at this point: of a test run over the first rows of the inputs, which then end.
+
+        The steps up to here run in memory, functions of yours too; nothing is written, and nothing is remembered. Of
+        inputs in the log, in files and in DataFrames of Spark the rows are read; for others, give some.
+
+        Parameters
+        ----------
+        n
+            How many messages at most.
+        sample
+            How many rows of each input to read, or rows of yours by input: DataFrames or dicts.
+
+        Returns
+        -------
+        polars.DataFrame
+
+        Raises
+        ------
+        UsageError
+            If the rows of an input can't be read for a sample.
+
+        Examples
+        --------
+        >>> rows = [{"member": "ann", "url": "/", "ms": 120, "ts": "2026-01-01T12:00:00"}]
+        >>> views.filter(pl.col("ms") > 100).select("member", "ms").head(sample={"page-views": rows}).rows()
+        [('ann', 120)]
+        """
+        return self._head(n, sample)
+
+    def _head(self, n: int, sample: int | Mapping[str, Rows]) -> pl.DataFrame:
         raise NotImplementedError
 
     def pipe(self, operator: Callable[Concatenate[Self, P], Result], *args: P.args, **kwargs: P.kwargs) -> Result:

@@ -7,7 +7,11 @@ It keeps ids unique and nodes in the order of declaration, and knows no operator
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
+
+import polars as pl
 
 from headrace.api.location import Location
 from headrace.api.operators.spec import EventTime, OperatorSpec
@@ -17,6 +21,7 @@ from headrace.api.specs import Node, Role, StreamSpec, TableSpec
 from headrace.api.system_descriptor import SystemDescriptor
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import StreamId, check_id
+from headrace.serdes.given_rows import Rows
 from headrace.serdes.schema import Schema
 from headrace.systems.registry import SystemSpec
 
@@ -25,6 +30,14 @@ from headrace.systems.registry import SystemSpec
 class _Claim:
     what: str
     location: Location
+
+
+class Preview(Protocol):
+    """Runs a part of an app over a sample: see ``Stream.head``."""
+
+    def __call__(self, draft: Draft, node: str, rows: int, sample: int | Mapping[str, Rows]) -> pl.DataFrame:
+        """The first results of a step."""
+        ...
 
 
 class Draft:
@@ -38,6 +51,8 @@ class Draft:
         self.streams: dict[str, StreamSpec] = {}
         self.tables: dict[str, TableSpec] = {}
         self.windows_without_aggregates: dict[str, Location] = {}
+        self.preview: Preview | None = None
+        """Set by the layer that can run apps."""
         self.default_system = settings.internal_system()
         self._systems: dict[str, SystemSpec] = {self.default_system.name: self.default_system}
         self._claims: dict[str, _Claim] = {}

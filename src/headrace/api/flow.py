@@ -36,8 +36,9 @@ from headrace.api.rows import SchemaLike, check_function, output_schema
 from headrace.api.schemas import describe
 from headrace.api.specs import Role, StreamSpec
 from headrace.api.table_checks import nulls_to_delete
-from headrace.core.errors import DeclarationError
+from headrace.core.errors import DeclarationError, UsageError
 from headrace.core.ids import StreamId
+from headrace.serdes.given_rows import Rows
 from headrace.serdes.schema import Schema
 
 
@@ -76,6 +77,12 @@ class Flow(Composed):
     def __repr__(self) -> str:
         time = f"; event time {self.event_time.column}" if self.event_time else ""
         return f"Stream({self.node!r}: {describe(self._schema)}{time})"
+
+    @override
+    def _head(self, n: int, sample: int | Mapping[str, Rows]) -> pl.DataFrame:
+        if self.draft.preview is None:
+            raise UsageError("these declarations can't be run", hint="declare the stream of an hr.App")
+        return self.draft.preview(self.draft, self.node, n, sample)
 
     # -- how methods are made ------------------------------------------------------------------------
 

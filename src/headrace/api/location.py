@@ -5,7 +5,10 @@ from __future__ import annotations
 import linecache
 import sys
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
+from textwrap import dedent
+from types import FrameType
 
 from typing_extensions import override
 
@@ -13,15 +16,17 @@ from headrace.core.errors import DeclarationError
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _TEXT_MAX = 120
+_LINES_MAX = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A file and line of the user's code, and the text of that line."""
+    """A file and line of the user's code, and the text of that line. ``code`` is the call if it takes several lines."""
 
     file: str
     line: int
     text: str = ""
+    code: str = ""
 
     @override
     def __str__(self) -> str:
@@ -34,7 +39,19 @@ def here() -> Location:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
     file, line = frame.f_code.co_filename, frame.f_lineno
-    return Location(file, line, linecache.getline(file, line).strip())
+    return Location(file, line, linecache.getline(file, line).strip(), _whole(frame))
+
+
+def _whole(frame: FrameType) -> str:
+    """The lines of the call at which a frame is, from the name of the method on; empty if it is one line."""
+    code = frame.f_code
+    positions = next(islice(code.co_positions(), frame.f_lasti // 2, None), (None, None, None, None))
+    first, (_, last, _, end) = frame.f_lineno, positions
+    if last is None or last <= first:
+        return ""
+    lines = [linecache.getline(code.co_filename, number) for number in range(first, last + 1)]
+    lines[-1] = lines[-1].encode()[:end].decode()  # positions count bytes; what follows the call isn't part of it
+    return dedent("".join(lines[:_LINES_MAX])).rstrip()
 
 
 class Declaring:
@@ -46,7 +63,7 @@ class Declaring:
 
     def __init__(self, what: str, *, quoting: bool = True) -> None:
         self._what = what
-        self.location = here() if quoting else replace(here(), text="")
+        self.location = here() if quoting else replace(here(), text="", code="")
 
     def __enter__(self) -> Location:
         return self.location

@@ -61,7 +61,7 @@ STREAM: Mapping[str, str] = {
     **_same("sink(function)", "foreach", "forEach", "for_each", "foreach_batch", "foreachBatch", "peek", "inspect"),
     **_same(_TASK, "stateful_map", "process_function", "transform_with_state", "transformWithState"),
     **_same(_TASK, "flatMapGroupsWithState", "mapGroupsWithState", "applyInPandasWithState"),
-    **_same(_ROWS, "collect", "show", "print", "head", "limit", "take", "to_pandas", "toPandas", "to_dicts", "rows"),
+    **_same(_ROWS, "collect", "show", "print", "limit", "take", "to_pandas", "toPandas", "to_dicts", "rows"),
     **_same("app.run()", "start", "execute", "awaitTermination", "run"),
     **_same("schema.columns", "columns", "dtypes", "collect_schema"),
 }
@@ -80,7 +80,7 @@ APP: Mapping[str, str] = {
     **_same('app.input("name", ...) or app.output("name")', "topic", "Topic", "channel"),
     **_same('app.output("name")', "sink", "add_sink", "writeStream", "add_output", "to"),
     **_same('app.table("name", key="key")', "Table", "GlobalTable", "global_table", "globalTable", "ktable", "state"),
-    **_same("app.run()", "start", "execute", "main", "serve", "launch"),
+    **_same("app.run()", "execute", "main", "serve", "launch"),
     **_same("app.explain()", "describe", "topology"),
 }
 

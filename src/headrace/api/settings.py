@@ -23,11 +23,11 @@ RESTARTS_MAX = 5
 INTERVAL_MS = 1000
 """The time between two checkpoints."""
 
-DRAIN_TIMEOUT_MS = 30_000
-"""How long a drain waits for one call of the app's own code."""
+DRAIN_TIMEOUT_MS = 60_000
+"""How long a drain may take."""
 
 HUNG_AFTER_MS = 600_000
-"""How long one call of the app's own code may take."""
+"""How long one call of the app's own code may take, or one turn of a run loop outside of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,8 @@ class Settings:
     durability: Durability = "commit"
     lost_results: LostResults = "refuse"
     drain_timeout_ms: int = DRAIN_TIMEOUT_MS
-    hung_after_ms: int = HUNG_AFTER_MS
+    hung_after_ms: int | None = HUNG_AFTER_MS
+    """None: for as long as it takes."""
     grouping: Grouping = "partition"
     internal: SystemSpec | None = None
     state_on_disk: bool = True

@@ -260,12 +260,13 @@ class Store:
     def __get__(self, instance: object | None, owner: type | None = None) -> Store | RecordStore:
         if instance is None:
             return self
-        stores: Mapping[str, RecordStore] | None = instance.__dict__.get(STORES)
-        if stores is None:
+        try:
+            store: RecordStore = instance.__dict__[STORES][self.name]
+        except KeyError:
             raise UsageError(
                 f"the store {self.name!r} exists only while its task runs", hint="use it in init or in process"
-            )
-        return stores[self.name]
+            ) from None
+        return store
 
     def __set__(self, instance: object, value: object) -> None:
         raise UsageError(

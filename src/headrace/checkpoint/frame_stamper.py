@@ -9,6 +9,7 @@ follows the clock in between: every frame that a commit covers is labelled at or
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from headrace.checkpoint.instructions import ControlFrame
 from headrace.checkpoint.record import OutputSeq
@@ -20,11 +21,20 @@ from headrace.core.ids import StreamId, TaskName
 class FrameStamper:
     """Stamps a task's outgoing frames. ``outputs`` maps each framed stream to its number of partitions.
 
+    ``own`` names the only partition that the task writes of some of them. The others hear nothing of the task: nobody
+    waits there for its commits, as somebody does in an intermediate stream.
+
     With ``barriers`` off (at-least-once) frames are not labelled and no checkpoint frames are sent.
     """
 
     def __init__(
-        self, task: TaskName, task_count: int, producer: int, outputs: Mapping[StreamId, int], barriers: bool
+        self,
+        task: TaskName,
+        task_count: int,
+        producer: int,
+        outputs: Mapping[StreamId, int],
+        barriers: bool,
+        own: Mapping[StreamId, int] = MappingProxyType({}),
     ) -> None:
         self.producer = producer
         self.generation = 0
@@ -32,11 +42,15 @@ class FrameStamper:
         self._task = str(task)
         self._task_count = task_count
         self._barriers = barriers
-        self._seqs: dict[StreamId, list[int]] = {stream: [0] * count for stream, count in outputs.items()}
+        self._counts = outputs
+        self._seqs: dict[StreamId, dict[int, int]] = {
+            stream: dict.fromkeys([own[stream]] if stream in own else range(count), 0)
+            for stream, count in outputs.items()
+        }
         self._committed_by: dict[tuple[StreamId, int], int] = {}
         """The generation that has made the last commit of each partition: a reader has seen its restore there."""
         self._former: list[OutputSeq] = []
-        """The seqs in outputs that the app doesn't have any more: it goes on from there if it has them again."""
+        """The seqs in what the task doesn't write any more: it goes on from there if it writes it again."""
 
     def stamp(self, stream: StreamId, partition: int, kind: Kind) -> Header:
         """Return the header of the next frame to a partition."""
@@ -82,25 +96,27 @@ class FrameStamper:
     def load(self, saved: Iterable[OutputSeq]) -> None:
         """Continue from the seqs in a commit record. A partition that it doesn't name starts at 0."""
         for seqs in self._seqs.values():
-            seqs[:] = [0] * len(seqs)
-        by_name = {str(stream): (stream, seqs) for stream, seqs in self._seqs.items()}
+            seqs.update(dict.fromkeys(seqs, 0))
+        by_name = {str(stream): stream for stream in self._seqs}
         self._former, self._committed_by = [], {}
         for entry in saved:
-            stream, seqs_of = by_name.get(entry.stream, (None, []))
+            stream = by_name.get(entry.stream)
             if stream is None:
                 self._former.append(entry)
-            elif entry.partition >= len(seqs_of):
+            elif entry.partition >= self._counts[stream]:
                 raise ProtocolError(
                     f"task {self._task} has committed frames to {entry.stream}[{entry.partition}], "
-                    f"which now has {len(seqs_of)} partitions",
+                    f"which now has {self._counts[stream]} partitions",
                     hint="the stream was deleted and created with fewer partitions: start the app under another name",
                 )
+            elif entry.partition not in self._seqs[stream]:
+                self._former.append(entry)
             else:
-                seqs_of[entry.partition] = entry.seq
+                self._seqs[stream][entry.partition] = entry.seq
                 self._committed_by[stream, entry.partition] = entry.generation
 
     def _partitions(self) -> list[tuple[StreamId, int, int]]:
-        return [(s, p, seq) for s, seqs in self._seqs.items() for p, seq in enumerate(seqs)]
+        return [(s, p, seq) for s, seqs in self._seqs.items() for p, seq in seqs.items()]
 
     def _control(self, kind: Kind, stream: StreamId, partition: int, version: int) -> Header:
         seqs = self._seqs[stream]

@@ -43,7 +43,8 @@ class MachineConfig:
     """What the machine needs to know of the plan.
 
     ``inputs`` maps each intermediate input partition to all producers that write it, of every upstream stage.
-    ``outputs`` maps each framed stream that the task writes, intermediate or output, to its number of partitions.
+    ``outputs`` maps each framed stream that the task writes, intermediate or output, to its number of partitions, and
+    ``own`` those outputs of which it writes one partition alone to that partition.
     ``founded`` is the first commit of a task of a new timeline: what it takes over from a savepoint.
     """
 
@@ -52,6 +53,7 @@ class MachineConfig:
     producer: int
     inputs: Mapping[SSP, Collection[int]] = field(default_factory=dict)
     outputs: Mapping[StreamId, int] = field(default_factory=dict)
+    own: Mapping[StreamId, int] = field(default_factory=dict)
     interval_ms: int = 1000
     exactly_once: bool = True
     founded: CommitRecord | None = None
@@ -82,7 +84,7 @@ class TableMethods:
         self._writer = writer
         self._judge = self.judge_class(config.inputs, config.exactly_once)
         self._stamper = self.stamper_class(
-            config.task, config.task_count, config.producer, config.outputs, config.exactly_once
+            config.task, config.task_count, config.producer, config.outputs, config.exactly_once, config.own
         )
         self._changelog = self.changelog_class(config.producer, writer, None)
         self._orders = self.orders_class()

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from copy import copy
+from functools import lru_cache
+from typing import Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
@@ -17,6 +19,7 @@ from headrace.cli.backfill import backfill
 from headrace.cli.check import check
 from headrace.cli.checkpoint import list_checkpoints, show
 from headrace.cli.console import Exit, exit_of, print_error, print_json, print_line, print_note, print_traceback
+from headrace.cli.dashboard import dashboard
 from headrace.cli.logs import LOG_FORMAT, LOG_LEVEL, log_settings
 from headrace.cli.offsets import offsets
 from headrace.cli.options import AsJson
@@ -108,6 +111,7 @@ app.command("offsets")(offsets)
 app.command("run")(run)
 app.command("backfill")(backfill)
 app.command("status")(status)
+app.command("dashboard")(dashboard)
 app.command("check")(check)
 app.command("version")(version)
 for verb, name in (
@@ -156,7 +160,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings, command = log_settings(command)
         with logging_to(settings):
-            code = app(args=command, prog_name="headrace", standalone_mode=False)
+            named = next((word for word in command if not word.startswith("-")), "")
+            code = _commands(named)(args=command, prog_name="headrace", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
         return _output_closed()
@@ -175,6 +180,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     return int(code or Exit.OK)
+
+
+@lru_cache(16)
+def _commands(named: str) -> Callable[..., Any]:
+    """What typer makes of the commands: of those of this name, or of all if it has none. Each takes it milliseconds."""
+    part = copy(app)
+    part.registered_commands = [command for command in app.registered_commands if command.name == named]
+    part.registered_groups = [group for group in app.registered_groups if group.name == named]
+    found = part.registered_commands or part.registered_groups
+    return typer.main.get_command(part if found else app)
 
 
 def _output_closed() -> int:

@@ -40,17 +40,10 @@ def create(
     the app's state, so a savepoint takes little space at first.
     """
     from headrace.metadata.opening import existing_metadata
-    from headrace.runners.coordination.runs import find_all
-    from headrace.runners.savepoints.taking import Taking, take
+    from headrace.runners.savepoints.taking import take_running
 
     with existing_metadata(home, metadata) as store:
-        clients = [address.client() for address in find_all(store, app)]
-        try:
-            taking = Taking(home, app, store, clients, patience_s=timeout, progress=_progress(quiet))
-            manifest = take(taking, name)
-        finally:
-            for client in clients:
-                client.close()
+        manifest = take_running(home, app, store, name, timeout, _progress(quiet))
     if as_json:
         print_json(_facts(name, manifest))
     else:

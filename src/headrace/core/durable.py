@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.core.errors import StorageError
+
+SYNCS_AT_A_TIME = 32
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -35,6 +38,17 @@ def write_file(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def write_files(contents: Mapping[Path, bytes]) -> None:
+    """``write_file`` for many: a file system that is asked to sync several files at a time syncs them together."""
+    if len(contents) == 1:
+        for path, data in contents.items():
+            write_file(path, data)
+        return
+    with ThreadPoolExecutor(SYNCS_AT_A_TIME, thread_name_prefix="sync") as pool:
+        for _ in pool.map(write_file, contents.keys(), contents.values()):
+            pass
 
 
 def copy_into(path: Path, chunks: Iterable[bytes]) -> None:

@@ -127,6 +127,8 @@ class StateLockedError(InfrastructureError):
 class StateCorruptError(InfrastructureError):
     """A state folder can't be read. Its contents can be rebuilt from snapshot and changelog."""
 
+    retry = True
+
 
 class IndeterminateWriteError(InfrastructureError):
     """A write may or may not have happened. (After a ``StorageError`` it has not.)"""

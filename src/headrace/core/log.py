@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TextIO
 
 from typing_extensions import override
@@ -34,14 +34,14 @@ FORMATS: tuple[Format, ...] = ("text", "json")
 CLEAR_LINE = "\r\x1b[K"
 """Moves a terminal to the beginning of its line and clears it: removes a progress line before a log line is written."""
 
-_ROOT = "headrace"
+ROOT = "headrace"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:+,[]@%#~")
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 # Without any handler, Python would print warnings to stderr. A library leaves that choice to the application.
-logging.getLogger(_ROOT).addHandler(logging.NullHandler())
+logging.getLogger(ROOT).addHandler(logging.NullHandler())
 
 
 class Logger:
@@ -129,10 +129,16 @@ def is_milestone(before: int, now: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """What is logged, and how it is written. Travels from the driver to its containers."""
+    """What is logged, and how it is written. Travels from the driver to its containers.
+
+    ``others`` is the level of loggers that aren't Headrace's, which containers send to the driver. ``sent``: containers
+    send Headrace's own lines, too, because nobody sees them where they are.
+    """
 
     level: Level = "off"
     format: Format = "text"
+    others: Level = "off"
+    sent: bool = False
 
 
 OFF = LogSettings()
@@ -149,7 +155,7 @@ def logging_to(
     if settings.level == "off":
         yield
         return
-    root = logging.getLogger(_ROOT)
+    root = logging.getLogger(ROOT)
     handler = LineHandler(stream, settings, fields)
     level, propagate = root.level, root.propagate
     root.addHandler(handler)
@@ -165,16 +171,27 @@ def logging_to(
 
 def current_settings() -> LogSettings:
     """What this process logs: as ``logging_to`` says, else as an application has configured ``logging``; else off."""
-    root = logging.getLogger(_ROOT)
+    root = logging.getLogger(ROOT)
     ours = [handler for handler in root.handlers if isinstance(handler, LineHandler)]
+    configured = bool(logging.getLogger().handlers)
+    theirs = _level(logging.getLogger()) if configured else "warning"  # what Python shows if nothing is configured
     if ours:
-        return ours[-1].settings
+        settings = ours[-1].settings
+        return replace(settings, others=theirs if configured else settings.level)
     others = [handler for handler in root.handlers if not isinstance(handler, logging.NullHandler)]
-    if not others and not (root.propagate and logging.getLogger().handlers):
-        return OFF
-    effective = root.getEffectiveLevel()
-    numbers = logging.getLevelNamesMapping()
-    return LogSettings(next((level for level in LEVELS[:-1] if effective <= numbers[level.upper()]), "off"))
+    if not others and not (root.propagate and configured):
+        return replace(OFF, others=theirs)
+    return LogSettings(_level(root), others=theirs)
+
+
+def _level(of: logging.Logger) -> Level:
+    effective, numbers = of.getEffectiveLevel(), logging.getLevelNamesMapping()
+    return next((level for level in LEVELS[:-1] if effective <= numbers[level.upper()]), "off")
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, object]:
+    """What a record was given besides its message."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
 class LineHandler(logging.Handler):
@@ -210,7 +227,7 @@ class LineFormatter(logging.Formatter):
 
     @override
     def format(self, record: logging.LogRecord) -> str:
-        found = self._fields | {k: v for k, v in vars(record).items() if k not in _STANDARD}
+        found = self._fields | fields_of(record)
         trace = self.formatException(record.exc_info) if record.exc_info else ""
         line = self._json(record, found, trace) if self._kind == "json" else self._text(record, found, trace)
         return hide_passwords(line)

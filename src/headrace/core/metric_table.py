@@ -70,6 +70,15 @@ METRICS: tuple[Metric, ...] = (
         "Questions about tables by how they ended: answered, timed_out or refused.",
         "timed_out or refused grows.",
     ),
+    Metric("headrace_pages_watching", "gauge", "", APP, "Live pages that watch the app."),
+    Metric(
+        "headrace_pages_refused_total",
+        "counter",
+        "",
+        APP,
+        "Live pages that were refused because too many were open.",
+        "It grows: pages are left open somewhere.",
+    ),
     # -- containers
     Metric(
         "headrace_container_up",
@@ -162,6 +171,14 @@ METRICS: tuple[Metric, ...] = (
         "bytes",
         OUTPUT,
         "Bytes written to a stream; targets that take rows aren't counted.",
+    ),
+    Metric(
+        "headrace_step_messages_total",
+        "counter",
+        "",
+        STEP,
+        "Messages that a step has taken.",
+        "A step behind a filter takes far more, or fewer, than expected.",
     ),
     Metric(
         "headrace_input_lag_offsets",

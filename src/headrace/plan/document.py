@@ -12,9 +12,9 @@ Added by Headrace, and safe to ignore:
 - at the top ``guarantee`` and ``grouping``;
 - in a job ``sideInputs``, ``tables`` and ``tasks``: ``name``, ``producer`` (its producer id) and
   ``inputs`` (``system.stream[partition]``);
-- in an operator ``kind``, ``detail``, ``expressions``, ``previousIds`` (operators, or the streams it reads)
-  and ``sourceText``;
-- in a stream's spec ``role``, ``isBroadcast``, ``columns``, ``eventTime`` (or null), ``latenessMs``,
+- in an operator ``kind``, ``detail``, ``expressions``, ``previousIds`` (operators, or the streams it reads),
+  ``columns``, ``state`` and ``sourceText`` (all lines of the call);
+- in a stream's spec ``role``, ``place``, ``isBroadcast``, ``columns``, ``eventTime`` (or null), ``latenessMs``,
   ``idleTimeoutMs``, ``onError``, ``deadLetter``, ``delivery`` (of an output, else null), ``isTarget``,
   ``sourceLocation``, ``sourceText``;
 - in a table ``kind``, ``key``, ``sideInputs``, ``jobs``, ``delivery`` (of what is written to a remote one, else null),
@@ -88,7 +88,9 @@ def _operator(operator: RenderedOperator) -> dict[str, Any]:
         "detail": operator.detail,
         "expressions": list(operator.expressions),
         "previousIds": list(operator.before),
-        "sourceText": operator.source.text,
+        "columns": dict(operator.columns),
+        "state": list(operator.state),
+        "sourceText": operator.source.whole,
     }
 
 
@@ -101,6 +103,7 @@ def _stream(stream: RenderedStream) -> dict[str, Any]:
             "partitionCount": stream.partitions,
             "isBroadcast": stream.broadcast,
             "role": stream.role,
+            "place": stream.place,
             "columns": dict(stream.columns),
             "eventTime": stream.event_time,
             "latenessMs": stream.lateness_ms,

@@ -5,7 +5,7 @@ The three printers read nothing else, so they show the same plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -15,21 +15,31 @@ from headrace.api.location import Location
 from headrace.api.operators.spec import EventTime
 from headrace.api.operators.wording import call_of, signed
 from headrace.api.remote import Remote
-from headrace.api.specs import Graph, Node, Role
+from headrace.api.specs import Graph, Node, Role, StreamSpec
 from headrace.core.duration import format_ms
 from headrace.core.moment import utc_text
 from headrace.plan.delivery import Delivery, delivery_of
 from headrace.plan.model import Plan, StagePlan, StreamPlan, TaskPlan
+from headrace.serdes.schema import Schema
 from headrace.systems.registry import keeps_rows
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedSource:
-    """A line of the user's code; ``file`` is relative to the common folder of the app's files."""
+    """A line of the user's code; ``file`` is relative to the common folder of the app's files.
+
+    ``code`` is the call at that line if it takes several ones.
+    """
 
     file: str
     line: int
     text: str
+    code: str = ""
+
+    @property
+    def whole(self) -> str:
+        """All lines of the call."""
+        return self.code or self.text
 
     @override
     def __str__(self) -> str:
@@ -38,7 +48,10 @@ class RenderedSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedOperator:
-    """An operator other than an input. ``before`` and ``after`` name operators of its stage."""
+    """An operator other than an input. ``before`` and ``after`` name operators of its stage.
+
+    ``columns`` are those of its results, with their types, and ``state`` says what it keeps.
+    """
 
     id: str
     code: str
@@ -51,6 +64,8 @@ class RenderedOperator:
     table: str | None
     table_preposition: str
     join_bound_ms: int | None
+    columns: tuple[tuple[str, str], ...]
+    state: tuple[str, ...]
     source: RenderedSource
 
 
@@ -72,7 +87,7 @@ class RenderedStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedStream:
-    """A stream; ``notes`` say how it is read.
+    """A stream; ``place`` says where it is, and ``notes`` how it is read.
 
     ``delivery`` is how often a result arrives at an output; ``may_repeat``: why the system of a target can't do better.
     A ``target`` is an output in a foreign system.
@@ -82,6 +97,7 @@ class RenderedStream:
     role: str
     system: str
     physical: str
+    place: str
     partitions: int
     broadcast: bool
     writers: tuple[str, ...]
@@ -163,7 +179,7 @@ class _Sources:
     def of(self, location: Location) -> RenderedSource:
         file = PurePath(location.file)
         short = file if self._folder is None else file.relative_to(self._folder)
-        return RenderedSource(str(short), location.line, location.text)
+        return RenderedSource(str(short), location.line, location.text, location.code)
 
 
 def _stage(plan: Plan, stage: StagePlan, sources: _Sources) -> RenderedStage:
@@ -202,8 +218,26 @@ def _operator(nodes: Mapping[str, Node], node: Node, after: tuple[str, ...], sou
         table=operator.table_used,
         table_preposition=operator.table_preposition,
         join_bound_ms=operator.join_bound_ms,
+        columns=_columns(node.schema),
+        state=tuple(_state(nodes, node)),
         source=sources.of(node.location),
     )
+
+
+def _columns(schema: Schema | None) -> tuple[tuple[str, str], ...]:
+    return () if schema is None else tuple((name, str(dtype)) for name, dtype in schema.columns.items())
+
+
+def _state(nodes: Mapping[str, Node], node: Node) -> Iterator[str]:
+    """What the stores of an operator mean, one by one."""
+    inputs = [schema for before in node.inputs if (schema := nodes[before].schema) is not None]
+    for store, meaning in node.operator.kept_state(node.id, inputs).items():
+        words = [
+            f"{name} {value}" for name, value in meaning.fixed.items() if name not in ("kind", "version") and value
+        ]
+        if meaning.columns:
+            words.append(f"columns {', '.join(meaning.columns)}")
+        yield f"{store}: {'; '.join(words)}" if words else store
 
 
 def _name_before(node: Node) -> str:
@@ -231,11 +265,12 @@ def _stream(graph: Graph, stream: StreamPlan, sources: _Sources) -> RenderedStre
         role=spec.role.value,
         system=spec.stream.system,
         physical=spec.stream.name,
+        place=_place(spec),
         partitions=stream.partitions,
         broadcast=spec.broadcast,
         writers=stream.writers,
         readers=stream.readers,
-        columns=() if spec.schema is None else tuple((c, str(t)) for c, t in spec.schema.columns.items()),
+        columns=_columns(spec.schema),
         event_time=None if spec.event_time is None else spec.event_time.column,
         lateness_ms=spec.lateness_ms,
         idle_timeout_ms=spec.idle_timeout_ms,
@@ -247,6 +282,18 @@ def _stream(graph: Graph, stream: StreamPlan, sources: _Sources) -> RenderedStre
         notes=tuple(note for note in notes if note),
         source=sources.of(spec.location),
     )
+
+
+def _place(spec: StreamSpec) -> str:
+    """Where a stream is, in words. A URL hides its password, and paths have none."""
+    options = spec.system.options
+    match spec.system.kind:
+        case "sql":
+            return f"table {options['table']} of {options['url']}"
+        case "delta":
+            return f"Delta table {options['path']}"
+        case _:
+            return str(spec.stream)
 
 
 def _table(plan: Plan, id_: str, sources: _Sources) -> RenderedTable:

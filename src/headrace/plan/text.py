@@ -101,7 +101,7 @@ def _stream_row(stream: RenderedStream) -> Row:
     return (
         stream.id,
         stream.role,
-        f"{stream.system}.{stream.physical}",
+        stream.place,
         _extent(stream),
         f"{', '.join(stream.writers) or 'outside'} -> {', '.join(stream.readers) or 'outside'}",
         str(stream.source),

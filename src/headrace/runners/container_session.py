@@ -22,12 +22,14 @@ import msgspec
 
 from headrace.checkpoint.founding import Cut
 from headrace.core.clock import WallClock
+from headrace.core.descriptors import make_room
 from headrace.core.ids import TaskName
 from headrace.core.log import logger
 from headrace.plan.model import Plan
 from headrace.runners.coordination import messages
 from headrace.runners.coordination.startpoint_messages import OutcomeReport
-from headrace.runners.holdups import Standstill, held_by_run_loop
+from headrace.runners.holdups import STILL_MS, Doing, Standstill, held_by_run_loop, holding_all, older
+from headrace.runners.log_outbox import LogOutbox
 from headrace.runners.reporting import task_status
 from headrace.runners.tables.answering import TableAnswers
 from headrace.runtime.at_work import AtWork, Movement, Work
@@ -37,6 +39,11 @@ from headrace.runtime.operators.user_code.source_line import in_debugger, line_n
 from headrace.systems.startpoint import Grant, Outcome
 
 _log = logger(__name__)
+
+FILES_A_TASK = 4
+"""At least: a lock, the changelog to append to and to read, and an input in a log. A database takes ten more."""
+STATUS_MS_MAX = 5000.0
+"""How old the status of a task that does nothing gets: ages and lags in it are as old."""
 
 
 class CoordinatorLink(Protocol):
@@ -80,12 +87,14 @@ class ContainerSession:
         container: int = 0,
         attempt: int = 0,
         left: Mapping[str, messages.LastWords] = MappingProxyType({}),
+        outbox: LogOutbox | None = None,
     ) -> None:
         """Register with the coordinator. ``assignment`` says which tasks to run; there may be none.
 
-        ``left`` is what incarnations have left behind here.
+        ``left`` is what incarnations have left behind here. ``outbox`` has log lines for the driver.
         """
         self._link = link
+        self._outbox = outbox or LogOutbox()
         self.number = container
         self._clock = WallClock()
         self.incarnation = uuid.uuid4().hex
@@ -106,6 +115,8 @@ class ContainerSession:
         self._statuses: list[messages.TaskStatus] = []
         self._observed_ms = self._clock.monotonic_ms()
         self._still = Standstill()
+        self._taken: dict[TaskHost, tuple[float, int, messages.TaskStatus]] = {}
+        """When, and after how many turns, the last status of each task was taken."""
         self._at_work = AtWork()
         self._movement = Movement()
         self._runs_in = 0
@@ -121,6 +132,7 @@ class ContainerSession:
 
     def open(self, plan: Plan, keep: Callable[[Work | None], None] = lambda work: None) -> None:
         """Create the container and its tasks. ``keep`` is given each call of the app's own code."""
+        make_room(FILES_A_TASK * len(self._granted), f"{len(self._granted)} tasks in a container")
         self._container = Container(
             plan, list(self._granted), self._next_generation, self._clock, keep, self._report_outcomes
         )
@@ -154,6 +166,7 @@ class ContainerSession:
                 observed()
 
         self._runs_in = threading.get_ident()
+        self._observed_ms = self._clock.monotonic_ms()
         self._container.run(observe)
         if self._lost is not None:
             raise self._lost
@@ -177,7 +190,10 @@ class ContainerSession:
         if self._apart and (cut := self._cut) is not None:
             mark = messages.CutStatus(id=cut, state="apart")
             statuses = [msgspec.structs.replace(status, cut=mark) for status in statuses]
-        statuses = self._with_holdup(statuses, now, observed_ms)
+        statuses = [older(one, round(now - observed_ms)) for one in statuses]
+        if (holdup := held_by_run_loop(self._doing(now, observed_ms), self._clock.now_ms())) is not None:
+            statuses = holding_all(statuses or self._starting, holdup)
+        lines, dropped = self._outbox.take()
         return messages.Heartbeat(
             container=self.number,
             incarnation=self.incarnation,
@@ -186,6 +202,8 @@ class ContainerSession:
             cpu_ms=int((usage.ru_utime + usage.ru_stime) * 1000),
             rss_bytes=usage.ru_maxrss * 1024,
             wants_shutdown=wants_shutdown,
+            logs=lines,
+            logs_dropped=dropped,
         )
 
     def obey(self, orders: messages.Orders) -> None:
@@ -212,8 +230,8 @@ class ContainerSession:
 
     @property
     def calling(self) -> bool:
-        """A function of the app is being called."""
-        return self._at_work.now is not None
+        """A function of the app is being called, or the run loop has been in one turn for long."""
+        return self._at_work.now is not None or self._clock.monotonic_ms() - self._observed_ms >= STILL_MS
 
     def drain(self) -> None:
         """Finish what is under way, commit, and let ``run`` return."""
@@ -227,23 +245,46 @@ class ContainerSession:
 
     # -- inside
 
-    def _with_holdup(
-        self, statuses: Sequence[messages.TaskStatus], now: float, observed_ms: float
-    ) -> list[messages.TaskStatus]:
-        work = self._at_work.now
-        moved_ms = None if work is None else now if in_debugger(self._runs_in) else self._movement.moved_ms(work, now)
-        line = partial(line_now, self._runs_in)
-        return held_by_run_loop(statuses, work, now, observed_ms, self._clock.now_ms(), line, moved_ms)
+    def _doing(self, now: float, observed_ms: float) -> Doing:
+        work, runs_in = self._at_work.now, self._runs_in
+        blocked = self._container.connections.calls.blocked(now)
+        blocked_in = runs_in if blocked is None else blocked.thread
+        return Doing(
+            now_ms=now,
+            turned_ms=observed_ms,
+            work=work,
+            moved_ms=None if work is None else self._movement.moved_ms(work, now),
+            line=partial(line_now, runs_in, called=work is not None),
+            debugged=in_debugger(runs_in) or in_debugger(blocked_in),
+            calls_since_ms=None if blocked is None else blocked.since_ms,
+            calls_line=partial(line_now, blocked_in),
+        )
+
+    @property
+    def _starting(self) -> list[messages.TaskStatus]:
+        """The statuses of tasks before there is a snapshot of them."""
+        return [
+            messages.TaskStatus(name=grant.name, state="starting", generation=grant.generation)
+            for grant in self.assignment.tasks
+        ]
 
     def _take_snapshot(self, hosts: Sequence[TaskHost]) -> None:
         now, epoch_ms = self._clock.monotonic_ms(), self._clock.now_ms()
-        statuses = [task_status(host, now, self._still, epoch_ms) for host in hosts]
+        statuses = [self._status_of(host, now, epoch_ms) for host in hosts]
         shards = [[slot.shards for slot in status.slots.values()] for status in statuses]
         with self._lock:
             self.has_news = shards != self._shards or any(host.slots.unsettled(host.task) for host in hosts)
             self._shards = shards
             self._statuses, self._observed_ms = statuses, now
             self._wants_shutdown = any(host.wants_shutdown for host in hosts)
+
+    def _status_of(self, host: TaskHost, now: float, epoch_ms: int) -> messages.TaskStatus:
+        """The status of a task: for a while the last one, if the run loop has left the task alone since."""
+        taken_ms, turns, status = self._taken.get(host, (0.0, -1, None))
+        if status is None or turns != host.turns or now - taken_ms > STATUS_MS_MAX:
+            status = task_status(host, now, self._still, epoch_ms)
+            self._taken[host] = now, host.turns, status
+        return status
 
     def _next_generation(self, task: TaskName) -> Grant:
         """The generation that came with the assignment, and its startpoints; after a rollback new ones."""

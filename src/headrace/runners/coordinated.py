@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -13,6 +14,7 @@ import msgspec
 
 from headrace.core.clock import WallClock
 from headrace.core.errors import HeadraceError, InfrastructureError, UsageError
+from headrace.core.ids import TaskName
 from headrace.metadata.places import Places
 from headrace.metadata.store import MetadataStore
 from headrace.metadata.timelines import Timelines
@@ -27,6 +29,8 @@ from headrace.runners.coordination.publication import LifeSign, publish
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.coordination.silence import Silence, SilenceThread
 from headrace.runners.coordination.slot_book import SlotBook
+from headrace.runners.dashboard.live import Looking, live_page
+from headrace.runners.dashboard.pages import page_token
 from headrace.runners.last_words import clear, folder_of
 from headrace.runners.place_keeping import PlaceKeeping
 from headrace.runners.savepoints.at_end import SavepointAtEnd
@@ -51,26 +55,20 @@ def coordinated(
 
     ``savepoint`` is the name of one to take at the end. ``replaced``: containers that end start again.
     """
-    settings, app = planned.graph.settings, planned.graph.app
-    mine = {s.name: [t.name for t in s.tasks] for s in planned.stages if not stages or s.name in stages}
+    app, home = planned.graph.app, Path(planned.graph.settings.home)
     started_at = time.time_ns() // 1_000_000
-    ledger = Ledger(
-        app,
-        mine,
+    ledger = _ledger(
+        planned,
+        stages,
         containers,
-        started_at=started_at,
-        guarantee=settings.guarantee,
+        started_at,
         until_caught_up=until_caught_up,
-        restarts_max=settings.restarts_max,
-        calls=CallLimits(settings.drain_timeout_ms, settings.hung_after_ms, replaced=replaced),
-        interval_ms=settings.checkpoint_interval_ms,
-        chance=random.random,
         saves=bool(savepoint),
-        slots=SlotBook(slotted_inputs(planned, stages)),
+        replaced=replaced,
     )
+    token, page = secrets.token_urlsafe(32), live_page(planned)
     timelines, places = Timelines(metadata, app), Places(metadata, app)
     silence = _silence(timelines, app, planned, stages)
-    home = Path(settings.home)
     left_behind = folder_of(home, app)
     committed = partial(committed_in, home, metadata, app)
     startpoints = StartpointService(metadata, inputs_of(planned), committed, WallClock())
@@ -82,13 +80,16 @@ def coordinated(
         startpoints=startpoints,
         silence=silence,
         held=places.read(),
+        token=token,
+        pages=page.site(page_token(token)),
+        watched=page.watched,
     ) as coordinator:
         publication = publish(
             metadata,
             app,
             coordinator.url,
             coordinator.token,
-            stages=list(mine),
+            stages=list(_of_this_run(planned, stages)),
             all_stages=not stages,
             started_at=started_at,
         )
@@ -100,6 +101,7 @@ def coordinated(
             LifeSign(publication, coordinator.fail),
             SlotDealing(planned, ledger.slots.inputs, coordinator, coordinator.fail),
             PlaceKeeping(places, coordinator.status),
+            Looking(page, coordinator.status),
             *_while_silent(silence, coordinator, timelines),
         ]
         try:
@@ -109,7 +111,41 @@ def coordinated(
             coordinator.fail(_interrupted() if isinstance(error, KeyboardInterrupt) else error)
             raise
         finally:
-            publication.close(msgspec.structs.replace(coordinator.status(), ended_at=time.time_ns() // 1_000_000))
+            ending = msgspec.structs.replace(coordinator.status(), ended_at=time.time_ns() // 1_000_000)
+            publication.close(ending)
+            page.end(ending)
+
+
+def _of_this_run(planned: Plan, stages: Sequence[str]) -> dict[str, list[TaskName]]:
+    """The tasks of the stages that this deployment runs."""
+    return {s.name: [t.name for t in s.tasks] for s in planned.stages if not stages or s.name in stages}
+
+
+def _ledger(
+    planned: Plan,
+    stages: Sequence[str],
+    containers: int,
+    started_at: int,
+    *,
+    until_caught_up: bool,
+    saves: bool,
+    replaced: bool,
+) -> Ledger:
+    settings = planned.graph.settings
+    return Ledger(
+        planned.graph.app,
+        _of_this_run(planned, stages),
+        containers,
+        started_at=started_at,
+        guarantee=settings.guarantee,
+        until_caught_up=until_caught_up,
+        restarts_max=settings.restarts_max,
+        calls=CallLimits(settings.drain_timeout_ms, settings.hung_after_ms, replaced=replaced),
+        interval_ms=settings.checkpoint_interval_ms,
+        chance=random.random,
+        saves=saves,
+        slots=SlotBook(slotted_inputs(planned, stages)),
+    )
 
 
 @contextmanager

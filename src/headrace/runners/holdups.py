@@ -136,43 +136,76 @@ def _holdup(
 # -- the run loop itself ----------------------------------------------------------------------------------
 
 
-def held_by_run_loop(
-    statuses: Sequence[TaskStatus],
-    work: Work | None,
-    monotonic_ms: float,
-    observed_ms: float,
-    now_ms: int,
-    line: Callable[[], str | None] = lambda: None,
-    moved_ms: float | None = None,
-) -> list[TaskStatus]:
-    """Return the statuses of a container's tasks; while its run loop does one thing for long, they say that.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doing:
+    """What a container's run loop is doing at ``now_ms``. These times are monotonic.
 
-    ``observed_ms`` is when (monotonic) the run loop reported the statuses. ``line`` returns the line of the app's own
-    code at which it is. ``moved_ms`` is when (monotonic) the function was last called for another message.
+    ``turned_ms`` is when it last came round, ``work`` the call of the app's own code that is under way, and
+    ``moved_ms`` when that was last called for another message. ``line`` returns the line of the app's own code at which
+    the run loop is. If somebody debugs it (``debugged``), it may stand still for as long as that takes.
+    ``calls_since_ms`` and ``calls_line`` are of the event loop of calls, while one of them blocks it.
     """
-    holdup: Holdup | None = None
-    if work is not None and monotonic_ms - work.since_ms >= CALL_MS:
-        since_ms = now_ms - round(monotonic_ms - work.since_ms)
+
+    now_ms: float
+    turned_ms: float
+    work: Work | None = None
+    moved_ms: float | None = None
+    line: Callable[[], str | None] = lambda: None
+    debugged: bool = False
+    calls_since_ms: float | None = None
+    calls_line: Callable[[], str | None] = lambda: None
+
+
+def held_by_run_loop(doing: Doing, epoch_ms: int) -> Holdup | None:
+    """Return what the run loop has been doing for long, which holds up all tasks of its container; None: nothing.
+
+    ``epoch_ms`` is the time of day.
+    """
+    work, now_ms = doing.work, doing.now_ms
+    if work is not None and now_ms - work.since_ms >= CALL_MS:
+        moved_ms = work.since_ms if doing.moved_ms is None else doing.moved_ms
         place = f", on {work.place}" if work.place else ""
-        at = "" if (now := line()) is None else f", at {now}"
-        holdup = Holdup(
-            what="user code",
-            where=f"the function of step {work.step!r} in task {work.task}{place}{at}",
-            since_ms=since_ms,
-            remedy="make the function faster; if it waits for a service, call it with map_async",
-            by=[work.task],
-            still_ms=round(monotonic_ms - (work.since_ms if moved_ms is None else moved_ms)),
-        )
-    elif statuses and monotonic_ms - observed_ms >= STILL_MS:
-        holdup = Holdup(
-            what="run loop",
-            where="one turn of the container's run loop, outside of the app's functions",
-            since_ms=now_ms - round(monotonic_ms - observed_ms),
-            remedy="look at the machine's disks and processors; a very large batch takes long, too",
-        )
-    if holdup is None:
-        return list(statuses)
+        what: What = "user code"
+        where = f"the function of step {work.step!r} in task {work.task}{place}{_at(doing.line())}"
+        since_ms, by, remedy = work.since_ms, [work.task], _FASTER
+    elif work is None and now_ms - doing.turned_ms >= STILL_MS:
+        since_ms = moved_ms = doing.turned_ms
+        line, by = doing.line(), []
+        what = "run loop" if line is None else "user code"
+        within = "outside of" if line is None else "in"
+        where = f"one turn of the container's run loop, {within} the app's own code{_at(line)}"
+        remedy = _OUTSIDE if line is None else _FASTER
+    elif doing.calls_since_ms is not None and now_ms - doing.calls_since_ms >= CALL_MS:
+        what, by, remedy = "user code", [], _AWAITED
+        where = f"an async function that lets no other call go on{_at(doing.calls_line())}"
+        since_ms = moved_ms = doing.calls_since_ms
+    else:
+        return None
+    still_ms = 0 if doing.debugged else round(now_ms - moved_ms)
+    since_ms = epoch_ms - round(now_ms - since_ms)
+    return Holdup(what=what, where=where, since_ms=since_ms, remedy=remedy, by=by, still_ms=still_ms)
+
+
+def holding_all(statuses: Sequence[TaskStatus], holdup: Holdup) -> list[TaskStatus]:
+    """Return the statuses of tasks that wait for nothing but their run loop."""
     return [one if one.state == "finished" else msgspec.structs.replace(one, holdups=[holdup]) for one in statuses]
+
+
+_FASTER = "make the function faster; if it waits for a service, call it with map_async"
+_AWAITED = "await what it waits for, or make it a plain function, which map_async calls in a thread"
+_OUTSIDE = "look at the machine's disks and processors; a very large batch takes long, too"
+
+
+def _at(line: str | None) -> str:
+    return "" if line is None else f", at {line}"
+
+
+def older(status: TaskStatus, ms: int) -> TaskStatus:
+    """Return the status of a task some time later, in which it has committed nothing."""
+    if status.state == "finished" or status.checkpoint is None or ms <= 0:
+        return status
+    checkpoint = msgspec.structs.replace(status.checkpoint, age_ms=status.checkpoint.age_ms + ms)
+    return msgspec.structs.replace(status, checkpoint=checkpoint)
 
 
 class Standstill:

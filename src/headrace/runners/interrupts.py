@@ -52,18 +52,20 @@ class Interrupts:
         if self.requested:
             drain()
 
+    def request(self) -> None:
+        """Ask for what the first signal asks for. From any thread, and any number of times."""
+        if not self.requested:
+            self.requested, self._requested_s = True, time.monotonic()
+            if self._drain is not None:
+                self._drain()
+
     def _note(self, number: int, frame: FrameType | None) -> None:
-        now_s = time.monotonic()
-        if self.requested and (number != signal.SIGTERM or now_s - self._requested_s > SAME_S):
+        if self.requested and (number != signal.SIGTERM or time.monotonic() - self._requested_s > SAME_S):
             raise KeyboardInterrupt
-        if self.requested:
-            return
-        self.requested, self._requested_s = True, now_s
-        if self._drain is not None:
-            self._drain()
-        elif self._said_at_start:
+        if self._said_at_start and self._drain is None and not self.requested:
             with suppress(OSError):  # the terminal is gone, so there is nowhere to print
                 os.write(2, f"{self._said_at_start}\n".encode())
+        self.request()
 
 
 class Interrupt(Interrupts):

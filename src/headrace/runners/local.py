@@ -10,54 +10,41 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from headrace.api.specs import Graph
 from headrace.core.errors import StorageError, UserFunctionError
-from headrace.metadata.store import MetadataStore
-from headrace.plan.heritage import NO_CONSENT, Consent
 from headrace.plan.model import Plan
-from headrace.runners.app_systems import check_snapshots
+from headrace.runners.checked import Checked
 from headrace.runners.container_session import ContainerSession
+from headrace.runners.control import RunControl
 from headrace.runners.coordinated import coordinated
 from headrace.runners.coordination.client import HeartbeatThread
 from headrace.runners.coordination.endpoint import AS_USUAL, ON_THIS_MACHINE, Wanted
 from headrace.runners.coordination.messages import AppStatus, Orders
 from headrace.runners.coordination.server import Coordinator
-from headrace.runners.interrupts import Interrupts
+from headrace.runners.dashboard.pages import page_url
 from headrace.runners.memos import record_memos
-from headrace.runners.planning import Deployment, check_not_ended
 from headrace.runners.prepare import held_by_driver, prepare_streams, stops_by_itself
+from headrace.runners.progress import Progress, announce
 from headrace.runners.tables.answering import AnswerThread
 from headrace.runtime.operators.user_code.source_line import users_line
-from headrace.stores.objects.opening import check_objects
-
-Progress = Callable[[AppStatus], None]
 
 
 def run_local(
-    graph: Graph,
-    metadata: MetadataStore,
-    stages: Sequence[str] = (),
+    checked: Checked,
     progress: Progress | None = None,
-    consent: Consent = NO_CONSENT,
     savepoint: str = "",
     wanted: Wanted = AS_USUAL,
+    control: RunControl | None = None,
 ) -> AppStatus:
     """Run until everything has finished, or until SIGINT or SIGTERM has drained it; returns the last status.
 
-    ``stages`` limits the run to these; the others run elsewhere, in their own deployments. ``consent`` is what the user
-    accepts to lose of what an earlier version keeps. Raises ``PlanError`` if that isn't enough. ``savepoint`` is the
-    name of one to take at the end. ``wanted`` says where commands reach it.
+    ``savepoint`` is the name of one to take at the end. ``wanted`` says where commands reach it. By ``control`` other
+    threads drain it, stop it and look at it.
     """
-    endpoint = wanted.instead_of(ON_THIS_MACHINE)
-    deployment = Deployment(graph, metadata, consent)
-    changed = deployment.planned(1, stages)
-    changed.changes.check()
-    check_not_ended(changed, metadata)
-    check_snapshots(metadata, changed.plan)
-    check_objects(graph.settings.snapshots)
-    planned = changed.plan
+    metadata, stages = checked.metadata, checked.stages
+    control = control or RunControl()
+    planned = checked.planned.plan
     if held := held_by_driver(planned, stages):
         from headrace.runners.spark.dataframes import copy_dataframes  # Spark isn't needed otherwise
 
@@ -70,20 +57,23 @@ def run_local(
         metadata,
         stages,
         1,
-        endpoint=endpoint,
+        endpoint=wanted.instead_of(ON_THIS_MACHINE),
         until_caught_up=stops,
         savepoint=savepoint,
         replaced=False,
     ) as coordinator:
-        deployment.record(changed, stages)
+        control.attach(coordinator)
+        checked.deployment.record(checked.planned, stages)
+        if progress is not None:
+            announce(page_url(coordinator.url, coordinator.token))
         try:
-            return _run(planned, coordinator, progress)
+            return _run(planned, coordinator, progress, control)
         except StorageError as error:
             error.then("then start the app again: it resumes from its last checkpoint")
             raise
 
 
-def _run(planned: Plan, coordinator: Coordinator, progress: Progress | None) -> AppStatus:
+def _run(planned: Plan, coordinator: Coordinator, progress: Progress | None, control: RunControl) -> AppStatus:
     session = ContainerSession(coordinator)
     session.open(planned)
 
@@ -108,15 +98,16 @@ def _run(planned: Plan, coordinator: Coordinator, progress: Progress | None) -> 
         session.lose,
         session.assignment.heartbeat_ms / 1000,
     )
-    with session.beside(answers, heartbeats), Interrupts() as interrupts:
-        interrupts.drain_by(drain)
+    with session.beside(answers, heartbeats), control:
+        control.drain_by(drain)
         try:
             session.run(report)
-        except KeyboardInterrupt:
+        except BaseException as error:
+            # An interrupt may arrive as another error: a library that called the function may have replaced it.
             if (failed := coordinator.status().error) is not None:
                 raise failed.as_error() from None
-            raise
-        except SystemExit as error:
+            if not isinstance(error, SystemExit):
+                raise
             raise UserFunctionError(
                 f"the app's code called sys.exit({error.code!r}){users_line(error)}",
                 hint="raise an error instead: the app's code can't end the app in this way",

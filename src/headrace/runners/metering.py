@@ -13,11 +13,30 @@ from headrace.runtime.metrics import Histogram, TaskMetrics
 def series_of(host: TaskHost) -> list[Series]:
     """The counters, histograms and some gauges of a task, since its process began."""
     found = list(counted(host.metrics))
+    for step, rows in host.task.rows_into().items():
+        found.append(Series(name="headrace_step_messages_total", labels={"step": step}, value=rows))
     if (size := host.state.size()) is not None:
         found.append(Series(name="headrace_state_bytes", kind="gauge", value=size))
     for step, keys in host.task.chain.sizes().items():
         found.append(Series(name="headrace_state_keys", kind="gauge", labels={"step": step}, value=keys))
+    found += of_users(host.metrics)
     return found
+
+
+def of_users(metrics: TaskMetrics) -> list[Series]:
+    """What the app's own code counts."""
+    return [
+        Series(
+            name=cell.name,
+            kind=cell.kind,
+            labels=dict(cell.labels),
+            value=cell.value,
+            buckets=list(cell.buckets),
+            bounds=list(cell.bounds),
+            help=cell.help,
+        )
+        for cell in metrics.user.cells()
+    ]
 
 
 def counted(metrics: TaskMetrics) -> Iterator[Series]:

@@ -1,4 +1,4 @@
-"""One line about a running app. On a terminal the line is rewritten, elsewhere a new one is printed now and then.
+"""One line about a running app. On a terminal and in a notebook it is rewritten, elsewhere printed now and then.
 
 Used by the thread that watches the app. Nothing here blocks, starts a thread or sets a timer.
 """
@@ -10,14 +10,21 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TextIO
+from importlib import import_module
+from typing import Any, TextIO
+
+from typing_extensions import override
 
 from headrace.runners.coordination.messages import AppStatus, StageStatus
 
 PLAIN_INTERVAL_S = 5.0
 TERMINAL_INTERVAL_S = 0.2
+NOTEBOOK_INTERVAL_S = 0.5
 _CLEAR = "\r\x1b[K"
+
+Progress = Callable[[AppStatus], None]
 
 
 class ProgressLine:
@@ -53,9 +60,16 @@ class ProgressLine:
         if self._terminal and self._last is not None:
             self._write("\n")
 
+    def end(self, text: str) -> None:
+        """Close it, with a line that says how the app has ended."""
+        self.close()
+        self._write(text + "\n")
+
     def _print(self, status: AppStatus) -> None:
         self._shown = status
-        line = describe(status)
+        self._show(describe(status))
+
+    def _show(self, line: str) -> None:
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1
             self._write(_CLEAR + (line if len(line) <= width else line[: width - 1] + "…"))
@@ -69,6 +83,46 @@ class ProgressLine:
         except (OSError, ValueError):
             # The terminal is gone, so there is nowhere to report that. The app continues without progress.
             self._terminal, self._interval_s = False, float("inf")
+
+
+class NotebookLine(ProgressLine):
+    """The line in the output of a notebook's cell: the one that is executed when this is made."""
+
+    def __init__(self) -> None:
+        super().__init__(interval_s=NOTEBOOK_INTERVAL_S)
+        self._terminal, self._interval_s = False, NOTEBOOK_INTERVAL_S
+        self._display: Any = import_module("IPython.display").display(_as_text(""), raw=True, display_id=True)
+
+    @override
+    def end(self, text: str) -> None:
+        self._show(text)
+
+    @override
+    def _show(self, line: str) -> None:
+        self._display.update(_as_text(line), raw=True)
+
+
+def _as_text(line: str) -> dict[str, str]:
+    return {"text/plain": line}
+
+
+def in_notebook() -> bool:
+    """Whether a notebook runs this: something that shows what cells display, and not IPython in a terminal."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+def progress_line(*, beside: bool = False) -> ProgressLine | None:
+    """What shows the progress of a run. None for one ``beside`` a prompt, where it would be in the way."""
+    if in_notebook():
+        return NotebookLine()
+    return None if beside and hasattr(sys, "ps1") else ProgressLine()
+
+
+def announce(url: str, stream: TextIO | None = None) -> None:
+    """Say once where the live page of a run is."""
+    with suppress(OSError, ValueError):  # the terminal is gone: the app continues without one
+        print(f"live page: {url}", file=stream or sys.stderr, flush=True)
 
 
 def describe(status: AppStatus) -> str:
@@ -119,5 +173,6 @@ def set_aside(counters: Mapping[str, int]) -> str:
 def how_it_ended(app: str, status: AppStatus, seconds: float) -> str:
     """Return the last line of a run."""
     words = set_aside(sum((Counter(task.counters) for task in status.tasks), Counter()))
-    how, aside = "drained" if status.drained else "ended", f"; messages {words}" if words else ""
+    how = "stopped" if status.state == "stopped" else "drained" if status.drained else "ended"
+    aside = f"; messages {words}" if words else ""
     return f"{app} {how} after {seconds:.1f} s{aside}"

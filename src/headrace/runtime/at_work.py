@@ -42,11 +42,14 @@ class AtWork:
         self.now: Work | None = None
         self.spent: Callable[[str, str, float], None] = lambda task, step, seconds: None
         """Is told how long each call of a step has taken."""
+        self.entered: Callable[[str], None] = lambda task: None
+        """Is told which task each call is for, before it."""
         self._monotonic_ms = monotonic_ms
         self._keep = keep
 
     def begin(self, task: str, step: str, place: str, done: Done = _nothing) -> None:
         """A call begins."""
+        self.entered(task)
         self.now = Work(task, step, place, self._monotonic_ms(), done)
         self._keep(self.now)
 

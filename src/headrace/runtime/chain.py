@@ -65,7 +65,8 @@ class Chain:
                 after = operator.after if side is None else operator.aside.setdefault(side, [])
                 after.append(self._operators[id_].side(number))
         self.provenance = Provenance()
-        for operator in self._reached():
+        self._all = self._reached()
+        for operator in self._all:
             operator.provenance = self.provenance
         operators = self._operators.values()
         self._timed = [operator for operator in operators if type(operator).due_ms is not Operator.due_ms]
@@ -263,6 +264,14 @@ class Chain:
         for operator in self._operators.values():
             sizes |= operator.sizes()
         return sizes
+
+    def rows_into(self) -> dict[str, int]:
+        """How many rows each step has taken so far, inputs aside."""
+        taken: dict[str, int] = {}
+        for operator in self._all:
+            if operator.node.operator.stream_read is None:
+                taken[operator.node.id] = taken.get(operator.node.id, 0) + operator.rows
+        return taken
 
     def stores(self) -> dict[str, StateStore]:
         """The state of all operators and tables, by durable id."""

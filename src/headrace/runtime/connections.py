@@ -5,7 +5,7 @@ Row systems have no producer. Their outputs are targets, one per stream, which a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import polars as pl
@@ -13,7 +13,7 @@ import polars as pl
 from headrace.core.ids import StreamId
 from headrace.runtime.at_work import AtWork
 from headrace.runtime.calls.lanes import Calls
-from headrace.systems.base import Admin, Consumer, Producer, RowSystem, System, Target
+from headrace.systems.base import Admin, Consumer, Producer, RowSystem, System, Target, Wakeups
 from headrace.systems.registry import SystemSpec, keeps_rows, open_row_system, open_system
 from headrace.systems.syncing import SYNCS_AT_ONCE, Unsynced, sync_all
 
@@ -31,6 +31,7 @@ class Connections:
         self._producers: dict[str, Producer] = {}
         self._targets: dict[StreamId, Target] = {}
         self._syncing: ThreadPoolExecutor | None = None
+        self._wakeups: dict[str, Wakeups | None] = {}
 
     def admin(self, spec: SystemSpec) -> Admin:
         """The system's admin."""
@@ -46,6 +47,32 @@ class Connections:
         if keeps_rows(spec):
             return self._row_system(spec).consumer(columns, whole=whole)
         return self._system(spec).consumer()
+
+    def reader(self, spec: SystemSpec) -> Consumer:
+        """A new consumer of a record system, which the caller closes and never waits for."""
+        return self._system(spec).reader()
+
+    def woken_consumer(
+        self, spec: SystemSpec, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False
+    ) -> Consumer:
+        """``consumer``, for the run loop: it is woken together with others where its system can do that."""
+        group = None if keeps_rows(spec) else self._group(spec)
+        return self.consumer(spec, columns, whole=whole) if group is None else group.consumer()
+
+    def _group(self, spec: SystemSpec) -> Wakeups | None:
+        if spec.name not in self._wakeups:
+            self._wakeups[spec.name] = self._system(spec).wakeups()
+        return self._wakeups[spec.name]
+
+    def stirred(self) -> Iterator[Consumer]:
+        """The consumers of groups that may have something new; the others have to be asked."""
+        for group in self._wakeups.values():
+            if group is not None:
+                yield from group.stirred()
+
+    def is_woken(self, spec: SystemSpec) -> bool:
+        """The consumers of this system are woken as a group: ``stirred`` names them."""
+        return not keeps_rows(spec) and self._group(spec) is not None
 
     def record_producer(self, spec: SystemSpec) -> Producer:
         """The container's producer for a record system; raises ``UsageError`` for a row system."""
@@ -84,6 +111,10 @@ class Connections:
             target.close()
         for admin in self._admins.values():
             admin.close()
+        for group in self._wakeups.values():
+            if group is not None:
+                group.close()
+        self._wakeups.clear()
         self._producers.clear()
         self._targets.clear()
 

@@ -16,9 +16,10 @@ from functools import partial
 from headrace.api.settings import Settings
 from headrace.checkpoint.founding import Cut
 from headrace.core.clock import Clock
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, StateCorruptError
 from headrace.core.ids import TaskName
 from headrace.core.readable import readable
+from headrace.core.user_metrics import enter
 from headrace.plan.model import Plan
 from headrace.runtime.at_work import AtWork, Work
 from headrace.runtime.connections import Connections
@@ -35,6 +36,8 @@ from headrace.systems.base import SlotOrders
 from headrace.systems.startpoint import Grant, Outcome
 
 OBSERVE_MS = 250.0
+OBSERVE_SHARE = 0.03
+"""How much of the time at most goes into publishing what tasks are doing: of thousands that takes a while."""
 DRAIN_PAUSE_MS = 2.0
 
 
@@ -47,14 +50,21 @@ class Wakeup:
     """Wakes a container's run loop from another thread."""
 
     def __init__(self) -> None:
+        self._rung = False
         self.reader, self._writer = os.pipe()
         os.set_blocking(self.reader, False)
         os.set_blocking(self._writer, False)
 
     def ring(self) -> None:
         """Wake the loop up. Safe from any thread; a full pipe means that it has been rung already."""
+        self._rung = True
         with suppress(BlockingIOError):
             os.write(self._writer, b"!")
+
+    def rung(self) -> bool:
+        """Whether it has rung since the last call, slept or not."""
+        rung, self._rung = self._rung, False
+        return rung
 
     def clear(self) -> None:
         """Forget rings so far."""
@@ -99,7 +109,7 @@ class Container:
         self._restarts: Mapping[TaskName, int] = {}
         self._slot_orders: Mapping[TaskName, Directions] = {}
         self._observe: Observe | None = None
-        self._observed = 0.0
+        self._observe_at = 0.0
         mine = [(stage, task) for stage in plan.stages for task in stage.tasks if task.name in tasks]
         self._depot = self._open_depot(plan.graph.settings)
         scopes = {task.name: TaskScope.of(plan, stage, task) for stage, task in mine}
@@ -120,7 +130,9 @@ class Container:
             self.hosts.append(TaskHost(scope, ports, pressures[stage.name]))
         metrics = {str(host.name): host.metrics for host in self.hosts}
         self.connections.at_work.spent = lambda task, step, seconds: metrics[task].spent(step, seconds)
+        self.connections.at_work.entered = lambda task: enter(metrics[task].user)
         self._loop = RunLoop(self.hosts, self.connections, clock)
+        self._loop.whole = len(mine) == sum(len(stage.tasks) for stage in plan.stages)
 
     def _open_depot(self, settings: Settings) -> LiveDepot | None:
         place = settings.snapshots
@@ -176,11 +188,14 @@ class Container:
         try:
             selector.register(self.wakeup.reader, selectors.EVENT_READ)
             run(self._loop.starting())
-            for host in self.hosts:
-                for number in host.inputs.filenos():
-                    selector.register(number, selectors.EVENT_READ)
+            self._observe_at = 0.0
+            self._pulse()  # the first turn takes long: all tasks commit for the first time
+            for number in {number for host in self.hosts for number in host.inputs.filenos()}:
+                selector.register(number, selectors.EVENT_READ)
             self._turn_until_told(selector)
         except BaseException as error:
+            if isinstance(error, StateCorruptError):
+                self._find_damage()
             try:
                 self._close_hosts()
             except HeadraceError as later:
@@ -194,6 +209,12 @@ class Container:
             self._close_hosts()
         finally:
             selector.close()
+
+    def _find_damage(self) -> None:
+        """What has damaged the state of a task may have damaged others': one restart is enough to rebuild all."""
+        for host in self.hosts:
+            host.state.find_damage()
+            self._pulse()
 
     def _close_hosts(self) -> None:
         """Close all of them, whichever fails at it."""
@@ -210,6 +231,10 @@ class Container:
 
     def turn(self) -> float:
         """One turn of the loop; returns for how long (ms) it may sleep after it."""
+        if self.wakeup.rung():
+            self._loop.everyone()
+            for host in self.hosts:
+                host.keeper.order(self._cut)
         restarts = self._restarts
         for host in self.hosts if restarts else ():
             if host.name in restarts:
@@ -222,8 +247,6 @@ class Container:
 
     def _turn_until_told(self, selector: selectors.BaseSelector) -> None:
         while not self._stopping:
-            for host in self.hosts:
-                host.keeper.order(self._cut)
             sleep = self.turn()
             self._pulse()
             if all(host.finished for host in self.hosts):
@@ -240,9 +263,10 @@ class Container:
     def _pulse(self) -> None:
         """Publish what the tasks are doing, if it is time."""
         now = self._clock.monotonic_ms()
-        if self._observe is not None and now - self._observed >= OBSERVE_MS:
-            self._observed = now
+        if self._observe is not None and now >= self._observe_at:
             self._observe(self.hosts)
+            ended = self._clock.monotonic_ms()
+            self._observe_at = max(now + OBSERVE_MS, ended + (ended - now) / OBSERVE_SHARE)
 
     def _drain(self) -> None:
         for pause in self._loop.draining():

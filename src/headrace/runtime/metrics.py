@@ -11,6 +11,7 @@ from headrace.core.ids import SSP
 from headrace.core.log import Throttle, logger
 from headrace.core.metric_table import SECONDS
 from headrace.core.recent_warnings import RecentWarnings
+from headrace.core.user_metrics import UserMetrics
 
 _log = logger(__name__)
 
@@ -142,6 +143,8 @@ class TaskMetrics:
         self.bytes_of: defaultdict[SSP, int] = defaultdict(int)
         self.rows_to: defaultdict[str, int] = defaultdict(int)
         self.bytes_to: defaultdict[str, int] = defaultdict(int)
+        self.rows_into: dict[str, int] = {}
+        """What each step had taken when the task was last closed."""
         self.latency = Latency()
         self.shares = Shares()
         self.commits = 0
@@ -150,6 +153,7 @@ class TaskMetrics:
         """Time in functions of the app, by step."""
         self.counters: defaultdict[str, int] = defaultdict(int)
         self.warnings = RecentWarnings(clock or WallClock(), task=task)
+        self.user = UserMetrics(task, lambda message: self.warnings.add(_log, message))
         self._task = task
         self._throttle = Throttle(_log)
 

@@ -3,6 +3,11 @@
 A turn is: poll what has arrived, let each task process a bounded amount, flush what they sent, do what is
 due. Order within a partition is kept by the tasks; between tasks there is none.
 
+A turn visits the tasks that have something to do, so thousands of idle ones cost nothing (``roll_call``). These are:
+those for which something has arrived, those that had more to do at the end of their last visit, and those for which
+something is due by the clock, as each said itself. Whoever orders anything of tasks from elsewhere has all of them
+visited (``everyone``).
+
 ``turning`` and ``draining`` are generators that pause wherever they would block. A container runs them to the end, the
 simulator step by step.
 """
@@ -10,22 +15,24 @@ simulator step by step.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from headrace.core.clock import Clock
 from headrace.core.log import logger
+from headrace.core.user_metrics import enter
 from headrace.runtime.connections import Connections
 from headrace.runtime.host.durability import Together
+from headrace.runtime.host.rest import Rest, can_rest, settled
 from headrace.runtime.host.stopwatch import wants_to_work
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.outputs.backpressure import Backpressure
 from headrace.runtime.pauses import Pause, Steps
+from headrace.runtime.roll_call import RollCall
 from headrace.runtime.task_scope import TaskScope
 
 _log = logger(__name__)
 
 STEPS_PER_TURN = 8
-POLL_WITHOUT_FD_MS = 5.0
-IDLE_MS_MAX = 1000.0
 DRAIN_MS_MAX = 1000.0
 
 
@@ -39,8 +46,15 @@ class RunLoop:
         self.hosts = hosts
         self.connections = connections
         self._clock = clock
+        self._calling = RollCall(hosts, connections)
         self._together = Together(connections)
-        self._due_ms = 0.0
+        self.whole = False
+        """All tasks of the app are here, so they may rest together."""
+        self._rest = Rest()
+        self._at_work: set[TaskHost] = set(hosts)
+        """The tasks that weren't settled after their last turn."""
+        for host in hosts:
+            host.rest = self._rest
 
     def starting(self) -> Steps[None]:
         """Restore all tasks from their last commits, and announce them."""
@@ -48,50 +62,65 @@ class RunLoop:
             yield from self._together.go_on(host.survival, host.starting())
         yield from self._together.wait()
 
+    def everyone(self) -> None:
+        """Have the next turn visit all tasks: something was ordered, or an answer has come."""
+        self._calling.everyone()
+
     def turning(self) -> Steps[float]:
         """One turn; returns for how long (ms) the container may sleep after it."""
-        worked = False
-        for host in self.hosts:
+        calling, together = self._calling, self._together
+        hosts = calling.present(self._clock.monotonic_ms())
+        worked: set[TaskHost] = set()
+        for host in hosts:
             host.poll()
         now = self._clock.monotonic_ms()
-        for host in self.hosts:
+        for host in hosts:
+            enter(host.metrics.user)  # calls that run elsewhere take it along
             for _ in range(self.steps_per_turn):
                 host.collect()
-                if host.due and not (yield from self._together.go_on(host.survival, host.performing())):
-                    worked = True
+                if host.due and not (yield from together.go_on(host.survival, host.performing())):
+                    worked.add(host)
                     break
                 if not host.step(now):
                     break
-                worked = True
+                worked.add(host)
             began, now = now, self._clock.monotonic_ms()
             host.metrics.shares.work(now - began)
-        yield from self._together.wait()
+        yield from together.wait()
         yield Pause.ACKNOWLEDGED
         self.connections.flush_records()
         now = self._clock.monotonic_ms()
-        self._due_ms = now + IDLE_MS_MAX
-        for host in self.hosts:
+        for host in hosts:
             host.metrics.latency.flushed(now)
-            yield from self._together.go_on(host.survival, host.on_time(now), self._note_due)
+            yield from together.go_on(host.survival, host.on_time(now), partial(self._ask_again, host))
             began, now = now, self._clock.monotonic_ms()
             host.metrics.shares.work(now - began)
-        yield from self._together.wait()
+        yield from together.wait()
         yield Pause.ACKNOWLEDGED
         self.connections.flush_records()
         now = self._clock.monotonic_ms()
-        for host in self.hosts:
+        for host in hosts:
             host.metrics.shares.turned(now, wants=wants_to_work(host))
-        if worked or any(host.busy for host in self.hosts):
-            return 0.0
-        due = max(
-            0.0, self._due_ms - self._clock.monotonic_ms()
-        )  # what others did after a host said when has taken its time
-        if any(not host.inputs.filenos() and not host.finished for host in self.hosts):
-            return min(due, POLL_WITHOUT_FD_MS)
-        return due
+            if host in worked or host.busy:
+                calling.at_once(host)
+        if self.whole:
+            self._rest_or_rise(hosts)
+        return calling.pause(self._clock.monotonic_ms())
 
-    def _note_due(self, due: float) -> None:
-        self._due_ms = min(self._due_ms, self._clock.monotonic_ms() + due)
+    def _ask_again(self, host: TaskHost, due_ms: float) -> None:
+        self._calling.ask_again(host, self._clock.monotonic_ms() + due_ms)
+
+    def _rest_or_rise(self, visited: Sequence[TaskHost]) -> None:
+        """Have all tasks stop to commit when none has anything to say, and go on when one has."""
+        for host in visited:
+            if settled(host):
+                self._at_work.discard(host)
+            else:
+                self._at_work.add(host)
+        if self._rest.on == (not self._at_work) or (not self._rest.on and not can_rest(self.hosts)):
+            return
+        self._rest.on = not self._rest.on
+        self._calling.everyone()  # they give other times now
 
     def draining(self) -> Steps[None]:
         """Commit again, and give tasks that follow others a moment to commit that version and publish it too.

@@ -44,6 +44,7 @@ class Task:
         self.times = InputTimes((spec.id, PartitionTime(ssp, scope.writers.get(ssp))) for ssp, spec in sources.items())
         self._clocks = {ssp: _SourceClock(spec) for ssp, spec in sources.items() if spec.event_time}
         self.finished = False
+        self._closed = False
 
     @property
     def progress(self) -> Progress:
@@ -102,11 +103,12 @@ class Task:
         """A source partition, or a shard of a slot, has sent nothing for its timeout: nobody waits for it now."""
         self.times[ssp].fall_idle(shard)
 
-    def advance(self) -> None:
-        """Let event time and ends pass through the operators, as far as the inputs allow."""
+    def advance(self) -> bool:
+        """Let event time and ends pass through the operators, as far as the inputs allow; return whether any did."""
         news = None if self.finished else self.times.news()
         if news is not None:
             self.chain.advance(news)
+        return news is not None
 
     @property
     def ended(self) -> bool:
@@ -138,8 +140,17 @@ class Task:
         return self.chain.stores()
 
     def close(self) -> None:
-        """Release what the operators hold."""
+        """Release what the operators hold. What they have taken stays counted. Idempotent."""
+        self.metrics.rows_into.update(self.rows_into())
+        self._closed = True
         self.chain.close()
+
+    def rows_into(self) -> dict[str, int]:
+        """How many messages each step has taken since the process began, before rollbacks too."""
+        before = self.metrics.rows_into
+        if self._closed:
+            return dict(before)
+        return {step: before.get(step, 0) + rows for step, rows in self.chain.rows_into().items()}
 
     def load(self, times: TimesCheckpoint) -> None:
         """Continue from what ``save`` returned; the stores have been filled already."""

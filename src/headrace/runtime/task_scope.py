@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from headrace.api.operators.streams import SendTo
 from headrace.api.settings import Settings
 from headrace.api.specs import Role, StreamSpec, TableSpec
 from headrace.checkpoint.founding import Founding
@@ -40,6 +41,8 @@ class TaskScope:
     producers: Mapping[SSP, Mapping[int, TaskName]] = field(default_factory=dict)
     outputs: Mapping[str, StreamPlan] = field(default_factory=dict)
     """The streams and targets that the stage writes."""
+    own: frozenset[str] = frozenset()
+    """Those that leave the app and that no key deals out: of their partitions the task writes its own alone."""
     output_tables: Mapping[str, TableSpec] = field(default_factory=dict)
     """The remote tables among the outputs."""
     output_writers: Mapping[str, int] = field(default_factory=dict)
@@ -91,6 +94,7 @@ class TaskScope:
                 for ssp, names in writers.items()
             },
             outputs={id_: plan.streams[id_] for id_ in stage.outputs},
+            own=frozenset(_own(plan, stage)),
             output_tables=tables,
             output_writers={id_: sum(len(s.tasks) for s in plan.stages if id_ in s.outputs) for id_ in tables},
             partial=frozenset(plan.combined),
@@ -134,13 +138,18 @@ class TaskScope:
     @cached_property
     def machine(self) -> MachineConfig:
         """The task as the protocol sees it: who writes its inputs, which framed streams it writes."""
-        framed = (stream for stream in self.outputs.values() if not keeps_rows(stream.spec.system))
+        framed = [stream for stream in self.outputs.values() if not keeps_rows(stream.spec.system)]
         return MachineConfig(
             task=self.name,
             task_count=self.task_count,
             producer=self.producer,
             inputs={ssp: tuple(producers) for ssp, producers in self.producers.items()},
             outputs={stream.spec.stream: stream.partitions for stream in framed},
+            own={
+                stream.spec.stream: self.name.number % stream.partitions
+                for stream in framed
+                if stream.spec.id in self.own
+            },
             interval_ms=self.settings.checkpoint_interval_ms,
             exactly_once=self.settings.guarantee == "exactly_once",
             founded=self.founding.record if self.founding is not None else None,
@@ -161,6 +170,14 @@ def _streams_read(plan: Plan, stage: StagePlan) -> Iterable[str]:
     """The streams that the stage's operators read."""
     read = (plan.graph.nodes[id_].operator.stream_read for id_ in stage.nodes)
     return dict.fromkeys(stream for stream in read if stream is not None)
+
+
+def _own(plan: Plan, stage: StagePlan) -> Iterable[str]:
+    """The outputs that no operator of the stage deals out to all partitions."""
+    operators = [plan.graph.nodes[id_].operator for id_ in stage.nodes]
+    dealt = {operator.stream for operator in operators if isinstance(operator, SendTo) and operator.keys}
+    leave = (id_ for id_ in stage.outputs if plan.streams[id_].spec.role is not Role.INTERMEDIATE)
+    return (id_ for id_ in leave if id_ not in dealt)
 
 
 def _partitions(plan: Plan, mine: set[SSP], streams: Iterable[str]) -> dict[SSP, StreamSpec]:

@@ -82,6 +82,28 @@ def _dict_builder(names: tuple[str, ...]) -> Callable[[list[list[Any]]], list[An
     return built
 
 
+def record_maker(names: list[str], record: type | None) -> Callable[..., Any]:
+    """Return a function from the values of one row to a dict, or to an instance of ``record``."""
+    if record is None:
+        return _dict_maker(tuple(names))
+    hints = typing.get_type_hints(record)
+    converters = [_converter(hints[name]) for name in names]
+    make = _maker(record, names)
+    if not any(converters):
+        return make
+    parts = [convert or _same for convert in converters]
+    return lambda *values: make(*(part(value) for part, value in zip(parts, values, strict=True)))
+
+
+@lru_cache(maxsize=1000)
+def _dict_maker(names: tuple[str, ...]) -> Callable[..., Any]:
+    # As in _dict_builder. For names ["a", "b"] the source is "lambda v0, v1: {'a': v0, 'b': v1}".
+    slots = [f"v{index}" for index in range(len(names))]
+    pairs = ", ".join(f"{name!r}: {slot}" for name, slot in zip(names, slots, strict=True))
+    made: Callable[..., Any] = eval(f"lambda {', '.join(slots)}: {{{pairs}}}")  # noqa: S307
+    return made
+
+
 def _columns(record: type, where: str, outer: tuple[type, ...]) -> dict[str, pl.DataType]:
     if record in outer:
         raise DeclarationError(

@@ -22,7 +22,7 @@ from typing_extensions import override
 from headrace.core.errors import DataError, DeclarationError
 from headrace.serdes.calendar import beyond, holds_times, why_beyond
 from headrace.serdes.casting import cast_column
-from headrace.serdes.declared import columns_of_class, dtype_of, is_record, record_builder
+from headrace.serdes.declared import columns_of_class, dtype_of, is_record, record_builder, record_maker
 from headrace.serdes.foreign_schemas import columns_of_schema
 
 BYTES_COLUMNS: Mapping[str, pl.DataType] = {"key": pl.Binary(), "value": pl.Binary()}
@@ -86,12 +86,13 @@ class Schema:
     __slots__ = (
         "_build",
         "_dated",
-        "_dict_values",
         "_dtypes",
         "_instance_values",
         "_names",
         "_read",
         "columns",
+        "dict_values",
+        "make",
         "record",
     )
 
@@ -103,8 +104,11 @@ class Schema:
         self._dtypes = list(self.columns.values())
         self._dated = [name for name, dtype in self.columns.items() if holds_times(dtype)]
         self._build: Callable[[list[list[Any]]], list[Any]] = record_builder(self._names, record)
+        self.make: Callable[..., Any] = record_maker(self._names, record)
+        """Makes a dict, or an instance of ``record``, of the values of a row, in the order of the columns."""
         self._read: Callable[[str], Callable[[Any], Any]] = attrgetter if record else itemgetter
-        self._dict_values = _values_getter(itemgetter, self._names)
+        self.dict_values = _values_getter(itemgetter, self._names)
+        """Returns the values of a dict that has all columns. Raises ``KeyError`` for another."""
         self._instance_values = None if record is None else _values_getter(attrgetter, self._names)
 
     @classmethod
@@ -254,7 +258,7 @@ class Schema:
         """
         try:
             if type(record) is dict or isinstance(record, Mapping):
-                return self._dict_values(record)
+                return self.dict_values(record)
             if self._instance_values is not None and self.record is not None and isinstance(record, self.record):
                 return [_without_dataclasses(value) for value in self._instance_values(record)]
         except KeyError as error:
@@ -263,12 +267,6 @@ class Schema:
             ) from error
         wanted = "a dict" if self.record is None else f"a {self.record.__name__} or a dict"
         raise DataError(f"{record!r:.200} is a {type(record).__name__}, not {wanted}")
-
-    def record_of(self, values: Sequence[Any]) -> Any:
-        """Return the row of these values as an instance of ``record``, or as a dict."""
-        if self.record is None:
-            return dict(zip(self._names, values))  # noqa: B905 - strict would take half as long again
-        return self._build([[value] for value in values])[0]
 
     def from_values(self, rows: Sequence[Sequence[Any]], where: Callable[[int], str]) -> pl.DataFrame:
         """Return a batch of rows of values.

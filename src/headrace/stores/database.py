@@ -43,6 +43,11 @@ class Batch:
     def __init__(self) -> None:
         self.writes = WriteBatch(raw_mode=True)
 
+    @property
+    def empty(self) -> bool:
+        """Nothing is to be written."""
+        return bool(self.writes.is_empty())
+
     def put(self, key: bytes, value: bytes) -> None:
         """Set a key."""
         self.writes.put(key, value)
@@ -153,13 +158,40 @@ def _sorted_positions(keys: list[bytes]) -> Iterable[int]:
 class Database:
     """An open folder."""
 
-    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
+    def __init__(self, folder: Path, *, read_only: bool = False, lazily: bool = False) -> None:
         """Open or create. Raises ``StateLockedError``, ``StateCorruptError`` or ``StorageError``.
 
-        ``read_only``: several may have it open, nobody changes it, and it has to be there.
+        ``read_only``: several may have it open, nobody changes it, and it has to be there. ``lazily``: it is created
+        when something is written. Until then it is as good as empty, and costs no files, no descriptors and no wait.
         """
         self.folder = folder
         self._read_only = read_only
+        self._open = True
+        self._pins: WeakSet[Pin] = WeakSet()
+        self._logged = write_options()
+        self._rebuilding: WriteOptions | None = None
+        self._making = threading.Lock()
+        self._made: Rdict | None = None
+        if not lazily or (folder / "CURRENT").exists() or (folder / _UNREADABLE).exists():
+            self._made = self._make(folder, read_only=read_only)
+
+    @property
+    def made(self) -> bool:
+        """It has been created: something was written, or a reader needed it."""
+        return self._made is not None
+
+    @property
+    def _db(self) -> Rdict:
+        """The database itself; created when it is first needed, on whichever thread."""
+        if self._made is None:
+            with self._making:
+                if not self._open:
+                    raise self._was_released()
+                if self._made is None:
+                    self._made = self._make(self.folder, read_only=False)
+        return self._made
+
+    def _make(self, folder: Path, *, read_only: bool) -> Rdict:
         if read_only and not (folder / "CURRENT").exists():  # RocksDict would create the folder
             raise _unreadable_copy(folder, "there is no database in it")
         if (folder / _UNREADABLE).exists():
@@ -173,17 +205,15 @@ class Database:
             access = AccessType.read_only() if read_only else AccessType.read_write()
             # Without options for the column family too, RocksDict takes those of the last time, with a tiny cache.
             families = {"default": options(cache)}
-            self._db = Rdict(str(folder), options(cache), column_families=families, access_type=access)
-            self._open = True
-            self._pins: WeakSet[Pin] = WeakSet()
-            self._logged = write_options()
-            self._rebuilding: WriteOptions | None = None
+            return Rdict(str(folder), options(cache), column_families=families, access_type=access)
         except Exception as error:
             _CACHE.release()
             raise (_unreadable_copy(folder, error) if read_only else classified(folder, error)) from error
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value, or None."""
+        if self._open and self._made is None:
+            return None
         try:
             value: bytes | None = self._db.get(key)
         except Exception as error:
@@ -192,6 +222,8 @@ class Database:
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the value of each key, or None."""
+        if self._open and self._made is None:
+            return [None] * len(keys)
         try:
             # RocksDict also accepts a list, but that is a fifth slower on tables, and no faster in the memtable.
             return list(map(cast("Callable[[bytes], bytes | None]", self._db.get), keys))
@@ -221,6 +253,8 @@ class Database:
 
     def size(self) -> int:
         """How many bytes it takes, roughly: files that are in use, and what hasn't reached them."""
+        if self._made is None:
+            return 0
         names = ("rocksdb.estimate-live-data-size", "rocksdb.cur-size-all-mem-tables")
         return sum(self._db.property_int_value(name) or 0 for name in names)
 
@@ -235,6 +269,8 @@ class Database:
         RocksDB's iterator ends early, without an error, when it can't read on. So another one then continues from the
         last key, and its status says whether there was an error.
         """
+        if self._open and self._made is None:
+            return
         last = start
         try:
             items = cast("Iterator[tuple[bytes, bytes]]", self._db.items(backwards=backwards, from_key=start))
@@ -295,6 +331,8 @@ class Database:
         After ``begin_rebuilding`` that is so only once ``end_rebuilding`` has returned: until then, a death of the
         process loses the batches written last.
         """
+        if self._made is None and batch.empty:
+            return
         try:
             self._db.write(batch.writes, self._logged if self._rebuilding is None else self._rebuilding)
         except Exception as error:
@@ -346,17 +384,20 @@ class Database:
         """Release the folder. A second call does nothing. Never raises, since everything written is already safe."""
         if not self._open:
             return
-        self._open = False
+        with self._making:
+            self._open = False
+        if self._made is None:
+            return
         for pin in list(self._pins):
             pin.close()
         # Closing writes the contents of RocksDB's log into tables. On a full disk that fails, and the log keeps them.
         try:
-            self._db.close()
+            self._made.close()
         except Exception as error:  # noqa: BLE001 - RocksDict raises this class itself
             _log.info(
                 "closing was incomplete; the next start reads RocksDB's log", folder=str(self.folder), error=str(error)
             )
-        del self._db  # this releases the folder in any case
+        self._made = None  # this releases the folder in any case
         _CACHE.release()
 
 

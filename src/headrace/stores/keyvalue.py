@@ -124,9 +124,9 @@ class KeyValueStore(KeyValueReader, StateStore):
     def get(self, key: bytes) -> bytes | None:
         if self._stamps is not None:
             return self.get_many([key])[0]
-        value = self._fresh.get(key)
+        value = self._fresh.entries.get(key, ABSENT)
         if value is ABSENT:
-            value = self._logged.get(key)
+            value = self._logged.entries.get(key, ABSENT)
         return self._base.get(key) if value is ABSENT else value
 
     @override
@@ -152,8 +152,10 @@ class KeyValueStore(KeyValueReader, StateStore):
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set a key."""
-        if self._stamps is None and key and self._before is None:
-            self._fresh.put(key, value)
+        if self._stamps is None and key:
+            if self._before is not None and key not in self._before:
+                self._before[key] = self.get(key)
+            self._fresh.entries[key] = value
         else:
             self.put_many([key], [value])
 
@@ -172,7 +174,7 @@ class KeyValueStore(KeyValueReader, StateStore):
     def delete(self, key: bytes) -> None:
         """Delete a key, if it exists."""
         if key and self._before is None:
-            self._fresh.put(key, None)
+            self._fresh.entries[key] = None
         else:
             self.delete_many([key])
 

@@ -9,7 +9,7 @@ Pure: no database, nothing blocks.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import islice
 
@@ -29,40 +29,28 @@ class Overlay:
     """A layer of changes. Keys are never removed from it, so the unsorted ones are the last keys of the dict."""
 
     def __init__(self) -> None:
-        self._entries: dict[bytes, bytes | None] = {}
+        self.entries: dict[bytes, bytes | None] = {}
+        """All entries, unsorted. Whoever looks single keys up or sets them does so here: None marks a deleted one."""
         self._ordered: list[bytes] = []
 
     def __len__(self) -> int:
-        return len(self._entries)
-
-    @property
-    def entries(self) -> Mapping[bytes, bytes | None]:
-        """All entries, unsorted."""
-        return self._entries
-
-    def put(self, key: bytes, value: bytes | None) -> None:
-        """Set a key, or mark it as deleted (None)."""
-        self._entries[key] = value
-
-    def get(self, key: bytes) -> bytes | Absent | None:
-        """Return the value of a key: ``ABSENT`` if the overlay doesn't have it, None if it was deleted."""
-        return self._entries.get(key, ABSENT)
+        return len(self.entries)
 
     def put_many(self, keys: Iterable[bytes], values: Iterable[bytes | None]) -> None:
         """Set each key to the value at the same position; the last one of equal keys counts."""
-        self._entries.update(zip(keys, values, strict=True))
+        self.entries.update(zip(keys, values, strict=True))
 
     def delete_many(self, keys: Iterable[bytes]) -> None:
         """Mark each key as deleted."""
-        self._entries.update(dict.fromkeys(keys))
+        self.entries.update(dict.fromkeys(keys))
 
     def update(self, newer: Overlay) -> None:
         """Merge the layer above into this one."""
-        self._entries.update(newer._entries)
+        self.entries.update(newer.entries)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | Absent | None]:
-        """Return the value of each key, as ``get`` does."""
-        get = self._entries.get
+        """Return the value of each key: ``ABSENT`` if the overlay doesn't have it, None if it was deleted."""
+        get = self.entries.get
         return [get(key, ABSENT) for key in keys]
 
     def range(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes | None]]:
@@ -71,12 +59,12 @@ class Overlay:
         Keys added meanwhile don't show; changed values do.
         """
         keys = self._keys(start, stop)
-        get = self._entries.get
+        get = self.entries.get
         return ((key, get(key)) for key in (reversed(keys) if reverse else keys))
 
     def _keys(self, start: bytes, stop: bytes | None) -> list[bytes]:
         ordered = self._ordered
-        new = list(islice(reversed(self._entries), len(self._entries) - len(ordered)))
+        new = list(islice(reversed(self.entries), len(self.entries) - len(ordered)))
         if len(new) > _INSERTED_ONE_BY_ONE_MAX:
             new.sort()
             ordered += new

@@ -9,7 +9,7 @@ One thread uses a store. Reads may wait for the disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -17,10 +17,13 @@ import polars as pl
 from headrace.core.errors import DataError
 from headrace.serdes.schema import Schema
 from headrace.stores.keyvalue import KeyValueStore
-from headrace.stores.scalar_rows import ScalarKeys, ScalarValues
+from headrace.stores.row_values import ValueEncoding
+from headrace.stores.scalar_rows import MISFITS, RecordCodec, ScalarKeys, ScalarValues, is_packed
 from headrace.stores.table import TableStore
 
 _ROWS_END = b"\x02"
+_NO_KEY = object()
+_IMMUTABLE = (str, int, bytes)
 
 
 class RecordStore(TableStore):
@@ -31,14 +34,19 @@ class RecordStore(TableStore):
         self._value = value
         self._scalar_keys = ScalarKeys(key)
         self._single = len(key) == 1
+        # A key is often read and written in turn. It is recognised by identity: equal ones may be of other types.
+        self._last: Any = _NO_KEY
+        self._last_encoded = b""
         self._writer: ScalarValues | None = None
         self._readers: dict[int, ScalarValues] = {}
+        self._encode: Callable[[dict[str, Any]], bytes] | None = None
+        self._record: Callable[[bytes], Any] = self._any_record
 
     # -- one record
 
     def get(self, key: Any) -> Any:
         """Return the record of a key, or None. A changed record must be ``put`` again."""
-        data = self.store.get(self._key(key))
+        data = self._store.get(self._last_encoded if key is self._last else self._key(key))
         return None if data is None else self._record(data)
 
     def get_many(self, keys: Sequence[Any]) -> list[Any]:
@@ -51,9 +59,21 @@ class RecordStore(TableStore):
 
     def put(self, key: Any, record: Any) -> None:
         """Set the record of a key: a dict with all columns (None for null), or an instance of the dataclass."""
+        encoded = self._key(key)
+        if self._encode is not None and type(record) is dict:
+            try:
+                value = self._encode(record)
+            except MISFITS:
+                pass  # it has a null, or it doesn't fit: then the error is raised below
+            else:
+                self._store.put(encoded, value)
+                return
         if self._writer is None:
-            self._writer = ScalarValues(self._writing())
-        self.store.put(self._key(key), self._writer.encode(self._value.values_of(record)))
+            layout = self._writing()
+            self._writer = ScalarValues(layout)
+            if (codec := self._codec(layout)) is not None:
+                self._encode, self._record = codec.encode, codec.decode
+        self._store.put(encoded, self._writer.encode(self._value.values_of(record)))
 
     def delete(self, key: Any) -> None:
         """Delete a key, if it exists."""
@@ -80,8 +100,13 @@ class RecordStore(TableStore):
     # -- inside
 
     def _key(self, key: Any) -> bytes:
+        if key is self._last:
+            return self._last_encoded
         if self._single:
-            return self._scalar_keys.encode_one(key)
+            encoded = self._scalar_keys.encode_one(key)
+            if type(key) in _IMMUTABLE:
+                self._last, self._last_encoded = key, encoded
+            return encoded
         if not isinstance(key, tuple) or len(key) != len(self.key):
             raise DataError(
                 f"store {self._id!r}: {key!r:.100} is not a key; the key has the columns {', '.join(self.key)}",
@@ -99,11 +124,9 @@ class RecordStore(TableStore):
             )
         return self._scalar_keys.encode(first)
 
-    def _record(self, data: bytes) -> Any:
+    def _any_record(self, data: bytes) -> Any:
         reader = self._readers.get(data[1]) if len(data) > 1 else None
-        if reader is None:
-            return self._value.record_of(self._decoded(data))
-        return self._value.record_of(reader.decode(data))
+        return self._value.make(*(self._decoded(data) if reader is None else reader.decode(data)))
 
     def _decoded(self, data: bytes) -> Sequence[Any]:
         """Return the values of a record, and keep a reader for the next record of the same layout."""
@@ -111,7 +134,12 @@ class RecordStore(TableStore):
         reader = self._reader(number)
         if reader is not None:
             self._readers[number] = reader
+            if (codec := self._codec(self._layouts[number])) is not None:
+                self._record = codec.decode
         return self._decode([data]).row(0)
+
+    def _codec(self, layout: ValueEncoding) -> RecordCodec | None:
+        return RecordCodec(layout, self._value.make, self._any_record) if is_packed(self.values) else None
 
     def _reader(self, number: int) -> ScalarValues | None:
         """Return a reader of records of this layout; None if its columns aren't those that are declared now."""

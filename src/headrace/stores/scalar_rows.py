@@ -8,6 +8,8 @@ A column of a key has a codec, a pair of functions ``(write, read)``. ``write(va
 ``read(key, start)`` returns the value and the position after it. For an Int16, ``write(1)`` is ``b"\\x01\\x80\\x01"``,
 and ``read(b"\\x01\\x80\\x01", 0)`` is ``(1, 3)``.
 
+``RecordCodec`` does the same for whole records of values, in one call of compiled code each way.
+
 Pure; nothing blocks.
 """
 
@@ -33,7 +35,8 @@ _STRUCT_CODES: dict[type[pl.DataType], str] = {
 
 _Write = Callable[[Any], bytes]
 _Read = Callable[[bytes, int], tuple[Any, int]]
-_MISFITS = (AttributeError, OverflowError, TypeError, ValueError, struct.error)
+MISFITS = (AttributeError, KeyError, OverflowError, TypeError, ValueError, struct.error)
+_FLAGS = {True: True, False: False}
 
 
 class ScalarKeys:
@@ -51,7 +54,7 @@ class ScalarKeys:
         """Encode the key of a single column."""
         try:
             return self._first(value)
-        except _MISFITS:
+        except MISFITS:
             return self.encode((value,))  # this raises an error that says what is wrong
 
     def encode(self, values: Sequence[Any]) -> bytes:
@@ -60,7 +63,7 @@ class ScalarKeys:
             return self._by_columns(values)
         try:
             return b"".join([write(value) for (write, _), value in zip(self._codecs, values, strict=False)])
-        except _MISFITS:
+        except MISFITS:
             for (write, _), (name, dtype), value in zip(self._codecs, self._columns.items(), values, strict=False):
                 _check(write, value, name, dtype)
             raise
@@ -90,14 +93,14 @@ class ScalarValues:
     def __init__(self, encoding: ValueEncoding) -> None:
         # _words and _texts are the positions of fixed-width columns and of strings and binaries. _record packs what
         # precedes the texts' bytes: format, layout, null bits, words, lengths of texts. _full are the null bits of a
-        # row without nulls: of 10 columns (0xff, 0x03).
+        # row without nulls.
         self._encoding = encoding
         self._columns = dict(encoding.columns)
-        self._null_bytes = -(-len(self._columns) // 8)
-        self._full = tuple(min(0xFF, (1 << len(self._columns) - 8 * n) - 1) for n in range(self._null_bytes))
-        self._head = (FORMAT, encoding.number, *self._full)
+        self._head = _head_of(encoding)
+        self._full = self._head[2:]
+        self._null_bytes = len(self._full)
         self._texts = [place for place, dtype in enumerate(self._columns.values()) if _is_text(dtype)]
-        self._words = [place for place, dtype in enumerate(self._columns.values()) if type(dtype) in _STRUCT_CODES]
+        self._words = [place for place, dtype in enumerate(self._columns.values()) if _is_word(dtype)]
         self._packed = len(self._texts) + len(self._words) == len(self._columns)
         dtypes = list(self._columns.values())
         codes = "".join(_STRUCT_CODES[type(dtypes[place])] for place in self._words) if self._packed else ""
@@ -111,7 +114,7 @@ class ScalarValues:
             return self._encoding.encode(one_row(self._columns, values))[0]
         try:
             return self._pack(values)
-        except _MISFITS:
+        except MISFITS:
             for value, (name, dtype) in zip(values, self._columns.items(), strict=True):
                 _check(_writer(dtype), value, name, dtype)
             raise
@@ -155,6 +158,59 @@ class ScalarValues:
         words = [0 if (value := values[place]) is None else value for place in self._words]
         texts = [b"" if (value := values[place]) is None else self._to_text[place](value) for place in self._texts]
         return self._record.pack(*head, *words, *map(len, texts)) + b"".join(texts)
+
+
+class RecordCodec:
+    """Encodes dicts, and decodes records, of a layout that ``struct`` can pack: the quick way for rows without nulls.
+
+    ``encode(record)`` returns the value of a dict with all columns. It raises one of ``MISFITS`` for any other, and for
+    a null; ``ScalarValues.encode`` then encodes the row or says what is wrong. ``decode(value)`` returns a record,
+    made by ``make`` of the columns' values; ``otherwise(value)`` if the value has another layout, or a null.
+    """
+
+    def __init__(self, encoding: ValueEncoding, make: Callable[..., Any], otherwise: Callable[[bytes], Any]) -> None:
+        # Source text is compiled, as for dataclasses; only repr() of names enters it. With {"n": Int64, "s": String}:
+        #   lambda r: pack(1, 0, 3, r['n'], len(t1 := utf8(r['s']))) + t1
+        #   lambda data: rest(data, *unpack(data, 3)) if data[:3] == head else otherwise(data)
+        #   lambda data, v0, l1: make(v0, str(data[15:(e1 := 15 + l1)], 'utf-8'))
+        head = _head_of(encoding)
+        words = [
+            (at, _STRUCT_CODES[type(dtype)]) for at, dtype in enumerate(encoding.columns.values()) if _is_word(dtype)
+        ]
+        texts = [at for at, dtype in enumerate(encoding.columns.values()) if _is_text(dtype)]
+        after = struct.Struct(f"<{''.join(code for _, code in words)}{'I' * len(texts)}")
+        whole = struct.Struct(f"<{'B' * len(head)}{after.format[1:]}")
+        names, dtypes = list(encoding.columns), list(encoding.columns.values())
+        reads = [f"flag(r[{names[at]!r}])" if code == "?" else f"r[{names[at]!r}]" for at, code in words]
+        lengths = [f"len(t{at} := {'utf8' if dtypes[at] == pl.String else 'raw'}(r[{names[at]!r}]))" for at in texts]
+        packed = ", ".join([*map(str, head), *reads, *lengths])
+        known: dict[str, Any] = {
+            "pack": whole.pack, "flag": _FLAGS.__getitem__, "utf8": str.encode, "raw": _to_bytes, "make": make,
+            "unpack": after.unpack_from, "head": bytes(head), "otherwise": otherwise,
+        }  # fmt: skip
+        self.encode: Callable[[dict[str, Any]], bytes] = _compiled(
+            f"lambda r: pack({packed})" + "".join(f" + t{at}" for at in texts), known
+        )
+        start, values = str(whole.size), [f"v{at}" for at in range(len(names))]
+        for at in texts:
+            data = f"data[{start}:(e{at} := {start} + l{at})]"
+            values[at] = f"str({data}, 'utf-8')" if dtypes[at] == pl.String else data
+            start = f"e{at}"
+        given = ", ".join(["data", *(f"v{at}" for at, _ in words), *(f"l{at}" for at in texts)])
+        known["rest"] = _compiled(f"lambda {given}: make({', '.join(values)})", known)
+        self.decode: Callable[[bytes], Any] = _compiled(
+            f"lambda data: rest(data, *unpack(data, {len(head)})) if data[:{len(head)}] == head else otherwise(data)",
+            known,
+        )
+
+
+def is_packed(columns: Mapping[str, pl.DataType]) -> bool:
+    """Whether ``RecordCodec`` is for rows of these columns."""
+    return all(_is_word(dtype) or _is_text(dtype) for dtype in columns.values())
+
+
+def _compiled(source: str, known: dict[str, Any]) -> Any:
+    return eval(source, known)  # noqa: S307 - of our own text
 
 
 def one_row(columns: Mapping[str, pl.DataType], values: Sequence[Any]) -> pl.DataFrame:
@@ -247,6 +303,8 @@ def _text_codec(dtype: pl.DataType) -> tuple[_Write, _Read]:
     def write(value: Any) -> bytes:
         if value is None:
             return b"\x00\x00"
+        if type(value) is str and is_string and "\x00" not in value:
+            return f"\x01{value}\x00".encode()
         data = to_bytes(value)
         if 0 in data:
             data = data.replace(b"\x00", b"\x00\xff")
@@ -267,6 +325,16 @@ def _text_codec(dtype: pl.DataType) -> tuple[_Write, _Read]:
 
 
 # -- values -------------------------------------------------------------------------------------------
+
+
+def _head_of(encoding: ValueEncoding) -> tuple[int, ...]:
+    """The first bytes of a row without nulls: format, layout, null bits. Those of 10 columns are (0xff, 0x03)."""
+    count = len(encoding.columns)
+    return FORMAT, encoding.number, *(min(0xFF, (1 << count - at) - 1) for at in range(0, count, 8))
+
+
+def _is_word(dtype: pl.DataType) -> bool:
+    return type(dtype) in _STRUCT_CODES
 
 
 def _is_text(dtype: pl.DataType) -> bool:
@@ -296,7 +364,7 @@ def _check(write: _Write, value: Any, name: str, dtype: pl.DataType) -> None:
         return
     try:
         write(value)
-    except _MISFITS as error:
+    except MISFITS as error:
         raise _misfit(name, value, dtype) from error
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import msgspec
 import polars as pl
@@ -28,9 +28,12 @@ from headrace.core.records import UNREADABLE
 from headrace.serdes.ipc import concat_rows, decode_rows
 from headrace.serdes.schema import filled_up
 from headrace.streams.frames import UNWATCHED_WAIT_MS, WAIT_MS, CommittedGate, Frame, FrameReader, Gate, OpenGate
-from headrace.streams.place import opened, require_stream
+from headrace.streams.place import LOG, opened, require_stream
 from headrace.systems.base import Consumer
 from headrace.systems.registry import SystemSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 POSITION_FORMAT = 1
 
@@ -44,13 +47,50 @@ class _Position(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     partitions: tuple[ReaderPosition, ...]
 
 
+Library = Literal["polars", "arrow", "pandas", "spark"]
+
+
+@overload
+def read_stream(
+    name: str,
+    *,
+    committed: bool = ...,
+    home: str | Path | None = ...,
+    system: SystemDescriptor | SystemSpec | None = ...,
+    as_: Literal["polars"] = ...,
+) -> pl.DataFrame: ...
+
+
+@overload
+def read_stream(
+    name: str,
+    *,
+    committed: bool = ...,
+    home: str | Path | None = ...,
+    system: SystemDescriptor | SystemSpec | None = ...,
+    as_: Literal["arrow"],
+) -> pa.Table: ...
+
+
+@overload
+def read_stream(
+    name: str,
+    *,
+    committed: bool = ...,
+    home: str | Path | None = ...,
+    system: SystemDescriptor | SystemSpec | None = ...,
+    as_: Literal["pandas", "spark"],
+) -> Any: ...
+
+
 def read_stream(
     name: str,
     *,
     committed: bool = True,
     home: str | Path | None = None,
     system: SystemDescriptor | SystemSpec | None = None,
-) -> pl.DataFrame:
+    as_: Library = "polars",
+) -> Any:
     """Return all rows that a stream holds now, in the order of partitions and offsets.
 
     Parameters
@@ -64,21 +104,62 @@ def read_stream(
         The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
     system
         The system that has the stream, if not that log, such as ``hr.io.kafka_log(...)``.
+    as_
+        What to return: a DataFrame of ``"polars"``, ``"pandas"`` or ``"spark"``, or a table of ``"arrow"``. Spark's is
+        of the active session, or of a new one, and Spark reads the rows itself when it is used.
 
     Returns
     -------
-    polars.DataFrame
+    polars.DataFrame, pyarrow.Table, pandas.DataFrame or pyspark.sql.DataFrame
 
     Examples
     --------
     >>> hr.streams.read_stream("orders").rows()
     [('ann', 5.0), ('ann', 2.0)]
+    >>> hr.streams.read_stream("orders", as_="arrow").column("euros").to_pylist()
+    [5.0, 2.0]
     """
+    match as_:
+        case "spark":
+            return _spark_frame(name, committed, home, system)
+        case "polars":
+            return _all_rows(name, committed, home, system)
+        case "arrow":
+            return _all_rows(name, committed, home, system).to_arrow()
+        case "pandas":
+            try:
+                return _all_rows(name, committed, home, system).to_pandas()
+            except ImportError as error:
+                raise UsageError(f'as_="pandas" needs pandas: {error}', hint="pip install pandas") from error
+    raise UsageError(
+        f"read_stream: as_={as_!r} is unknown", hint=f"there are {', '.join(map(repr, get_args(Library)))}"
+    )
+
+
+def _all_rows(
+    name: str, committed: bool, home: str | Path | None, system: SystemDescriptor | SystemSpec | None
+) -> pl.DataFrame:
     reader = StreamReader(name, committed=committed, home=home, system=system)
     tables = [batch for partition in range(reader.partitions) for batch in reader.batches_of(partition)]
     if not tables:
         return pl.DataFrame(schema=reader.columns or {})
     return _together(reader.stream, tables, reader.columns)
+
+
+def _spark_frame(
+    name: str, committed: bool, home: str | Path | None, system: SystemDescriptor | SystemSpec | None
+) -> Any:
+    if system is not None:
+        raise UsageError(
+            'as_="spark" reads streams of the embedded log only, and system= names another one',
+            hint='read it here: spark.createDataFrame(read_stream(..., as_="arrow"))',
+        )
+    home = home_of(home)
+    _, log = opened(None, home)
+    require_stream(log, StreamId(LOG, name), home)
+    from headrace.spark.frames import read_frame  # Spark isn't needed otherwise
+
+    return read_frame(name, committed=committed, home=home)
 
 
 class StreamReader:

@@ -10,7 +10,7 @@ kinesis) has foreign data: it returns rows, and takes the rows of whole versions
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
@@ -365,6 +365,13 @@ class Admin(Protocol):
         """Return the offsets of each partition, in partition order. Raises ``StreamNotFoundError``."""
         ...
 
+    def extent(self, ssp: SSP) -> Extent:
+        """Return the offsets of one partition. Raises ``StreamNotFoundError``."""
+        extents = self.extents(ssp.stream.name)
+        if not 0 <= ssp.partition < len(extents):
+            raise StreamNotFoundError(f"{ssp}: the stream has partitions 0 to {len(extents) - 1}")
+        return extents[ssp.partition]
+
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
         """Return the offset of the first record that was appended at ``time_ms`` (since the epoch) or later.
 
@@ -390,10 +397,7 @@ class Admin(Protocol):
         ``TrimmedOffsetError`` below the oldest offset, ``UsageError`` past the end or inside a record,
         ``StreamNotFoundError`` if there is no such partition.
         """
-        extents = self.extents(ssp.stream.name)
-        if not 0 <= ssp.partition < len(extents):
-            raise StreamNotFoundError(f"{ssp}: the stream has partitions 0 to {len(extents) - 1}")
-        check_within(ssp, offset, extents[ssp.partition])
+        check_within(ssp, offset, self.extent(ssp))
 
     def custom_offset(self, ssp: SSP, kind: str, value: Mapping[str, Any]) -> Offset:
         """Return the offset of a position that only this system knows; ``value`` describes it in the terms of ``kind``.
@@ -447,6 +451,29 @@ class Admin(Protocol):
         return 1.0
 
 
+class Wakeups(Protocol):
+    """Consumers that one thread uses, which are woken together."""
+
+    def consumer(self) -> Consumer:
+        """Return a new consumer. Its ``fileno`` is that of the group, and ``poll`` doesn't clear it."""
+        ...
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when a ``poll`` of one of them may return something new."""
+        ...
+
+    def stirred(self) -> Collection[Consumer]:
+        """Return the consumers that may have something new since the last call, and clear the descriptor.
+
+        A consumer that is named has to be polled until it returns nothing. Some may be named without cause.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the descriptor. The consumers are closed by then."""
+        ...
+
+
 class System(Protocol):
     """A record system: the factory of its admin, consumers and producers. A ``SystemSpec`` describes one durably."""
 
@@ -457,6 +484,14 @@ class System(Protocol):
     def consumer(self) -> Consumer:
         """Return a new consumer for one thread."""
         ...
+
+    def reader(self) -> Consumer:
+        """Return a new consumer that is asked and never waited for, so it needs no descriptor."""
+        return self.consumer()
+
+    def wakeups(self) -> Wakeups | None:
+        """Return a new group of consumers; None if each of them has to be woken by itself."""
+        return None
 
     def producer(self) -> Producer:
         """Return a new producer for one thread."""

@@ -366,7 +366,8 @@ class TestApp:
         Parameters
         ----------
         name
-            ``late``, ``skipped``, ``dead_lettered``, or a counter of a low-level task: its id, a dot and the name.
+            ``late``, ``skipped``, ``dead_lettered``, one of ``hr.metrics`` that was added to (it ends with ``_total``),
+            or a counter of a low-level task: its id, a dot and the name.
 
         Returns
         -------
@@ -377,6 +378,9 @@ class TestApp:
         UsageError
             If nothing can count under this name.
         """
+        own = [cell for host in self._container.hosts for cell in host.metrics.user.cells() if cell.name == name]
+        if own:
+            return int(sum(cell.value for cell in own))
         self._check_counter(name)
         return sum(host.metrics.counters[name] for host in self._container.hosts)
 

@@ -2,7 +2,8 @@
 
 A stage is a list: its tables, then its operators. A row follows from the row above it unless lines say otherwise; they
 run at the right side of the list. No script is needed. Every box links to its description in the page (``anchor``) and
-has a title that shows on hover.
+has a title that shows on hover. A live picture has room for what is measured: its script finds the places by ``data-``
+attributes.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from headrace.plan.text import counted
 from headrace.web.layout import Box, Link, Point, lay_out
 
 # The style sheet has these sizes, too.
-_PILL_HEIGHT, _HEAD_HEIGHT, _ROW_HEIGHT, _STAGE_PADDING = 46.0, 36.0, 48.0, 16.0
-_ROW_WIDTH = 220.0
+_PILL_HEIGHT, _HEAD_HEIGHT, _ROW_HEIGHT, _STAGE_PADDING = 46.0, 36.0, 62.0, 16.0
+_ROW_WIDTH = 240.0
 _GAP_X, _GAP_Y = 46.0, 26.0
+_LIVE_GAP_X, _LIVE_HEIGHT = 92.0, 74.0
 _ARC, _ARC_MAX = 7.0, 63.0
+_PILL_MAX = 210.0
 
 
 class _StageBox:
     """A stage as a list: which row is where, and the lines between rows that aren't neighbours."""
 
-    def __init__(self, plan: RenderedPlan, stage: RenderedStage) -> None:
+    def __init__(self, plan: RenderedPlan, stage: RenderedStage, live_height: float = 0.0) -> None:
         self._plan = plan
+        self.rows_top = _HEAD_HEIGHT + live_height
         self.stage = stage
         self.name = f"stage {stage.name}"
         self.operators = _in_chains(stage)
@@ -37,12 +41,12 @@ class _StageBox:
         self.arcs = [(kind, a, b) for kind, a, b in inner if kind != "flow" or b != a + 1]
         gutter = max((_reach(a, b) for _, a, b in self.arcs), default=0.0)
         self.box = Box(
-            _ROW_WIDTH + 2 * _STAGE_PADDING + gutter, _HEAD_HEIGHT + _ROW_HEIGHT * len(rows) + _STAGE_PADDING
+            _ROW_WIDTH + 2 * _STAGE_PADDING + gutter, self.rows_top + _ROW_HEIGHT * len(rows) + _STAGE_PADDING
         )
 
     def y(self, row: str) -> float:
         """How far the middle of a row is below the top of the stage."""
-        return _HEAD_HEIGHT + _ROW_HEIGHT * (self._row[row] + 0.5)
+        return self.rows_top + _ROW_HEIGHT * (self._row[row] + 0.5)
 
     def _inner(self) -> Iterator[tuple[str, str, str]]:
         for operator in self.stage.operators:
@@ -87,16 +91,16 @@ def anchor(kind: str, id_: str) -> str:
     return f"{kind}-{id_}"
 
 
-def plan_picture(plan: RenderedPlan) -> str:
-    """The whole picture."""
-    stages = [_StageBox(plan, stage) for stage in plan.stages]
+def plan_picture(plan: RenderedPlan, *, live: bool = False) -> str:
+    """The whole picture; a live one has places for rates, task states and numbers."""
+    stages = [_StageBox(plan, stage, _LIVE_HEIGHT if live else 0.0) for stage in plan.stages]
     streams = [stream for stream in plan.streams.values() if stream.writers or stream.readers]
     boxes = {stage.name: stage.box for stage in stages}
     boxes |= {f"stream {stream.id}": Box(_pill_width(stream), _PILL_HEIGHT) for stream in streams}
     lines = [line for stage in stages for line in stage.lines()]
-    layout = lay_out(boxes, [link for _, link in lines], gap_x=_GAP_X, gap_y=_GAP_Y)
+    layout = lay_out(boxes, [link for _, link in lines], gap_x=_LIVE_GAP_X if live else _GAP_X, gap_y=_GAP_Y)
     parts = [f'<div class="plan" style="width: {layout.width:.0f}px; height: {layout.height:.0f}px">']
-    parts += [_stage(plan, stage, layout.places[stage.name]) for stage in stages]
+    parts += [_stage(plan, stage, layout.places[stage.name], live=live) for stage in stages]
     parts += [_pill(stream, layout.places[f"stream {stream.id}"]) for stream in streams]
     parts.append(f'<svg xmlns="http://www.w3.org/2000/svg" width="{layout.width:.0f}" height="{layout.height:.0f}">')
     parts.append(_MARKERS)
@@ -109,15 +113,33 @@ def plan_picture(plan: RenderedPlan) -> str:
             left = layout.places[link.source][0]
             points.insert(0, (left + _STAGE_PADDING + _ROW_WIDTH, points[0][1]))
         parts.append(_path(kind, _curve(points)))
+    if live:
+        parts += _rates(lines, layout.routes)
     for stage in stages:
         x, y = layout.places[stage.name]
         x += _STAGE_PADDING + _ROW_WIDTH
         for kind, a, b in stage.arcs:
-            from_y, to_y = (y + _HEAD_HEIGHT + _ROW_HEIGHT * (row + 0.5) for row in (a, b))
+            from_y, to_y = (y + stage.rows_top + _ROW_HEIGHT * (row + 0.5) for row in (a, b))
             # Lines leave a row below its middle and enter above it, so that they never touch.
             out = x + _reach(a, b) * 4 / 3  # a curve reaches three quarters of the way to its control points
             parts.append(_path(kind, f"M{x:g} {from_y + 6:g} C{out:g} {from_y:g} {out:g} {to_y:g} {x:g} {to_y - 6:g}"))
     return "\n".join([*parts, "</svg>", "</div>"])
+
+
+def _rates(lines: Sequence[tuple[str, Link]], routes: Sequence[Sequence[Point]]) -> Iterator[str]:
+    """A place for the rate of each stream that a stage reads or writes: beside the stage, once for each."""
+    placed: set[tuple[str, str]] = set()
+    for (_, link), route in zip(lines, routes, strict=True):
+        if (link.source, link.target) in placed:
+            continue
+        placed.add((link.source, link.target))
+        reads = link.target.startswith("stage ")
+        (x, y), anchor_, shift = (route[-1], "end", -12) if reads else (route[0], "start", 8)
+        source, target = (name.partition(" ")[2] for name in (link.source, link.target))
+        which = f'data-reads="{escape(target)}" data-stream="{escape(source)}"'
+        if not reads:
+            which = f'data-writes="{escape(source)}" data-stream="{escape(target)}"'
+        yield f'<text class="rate" x="{x + shift:g}" y="{y - 5:g}" text-anchor="{anchor_}" {which}></text>'
 
 
 _MARKERS = (
@@ -141,38 +163,46 @@ def _reach(a: int, b: int) -> float:
 
 
 def _pill_width(stream: RenderedStream) -> float:
-    return max(len(stream.id) * 8.6, len(_pill_words(stream)) * 6.3) + 34
+    return min(max(len(stream.id) * 8.6, len(_pill_words(stream)) * 6.3), _PILL_MAX) + 34
 
 
 def _pill_words(stream: RenderedStream) -> str:
-    words = counted(stream.partitions, "partition")
+    words = stream.place if stream.target else counted(stream.partitions, "partition")
     return f"{words}, to every task" if stream.broadcast else words
 
 
 def _pill(stream: RenderedStream, place: Point) -> str:
     style = f"left: {place[0]:g}px; top: {place[1]:g}px; width: {_pill_width(stream):g}px"
-    title = f"{stream.role} {stream.id}: {stream.system}.{stream.physical}\n{stream.source}: {stream.source.text}"
+    title = f"{stream.role} {stream.id}: {stream.place}\n{stream.source}: {stream.source.text}"
     class_ = f"stream {stream.role}{' broadcast' if stream.broadcast else ''}"
     inside = f"<b>{escape(stream.id)}</b><i>{escape(_pill_words(stream))}</i>"
     return _link(anchor("stream", stream.id), class_, title, inside, style)
 
 
-def _stage(plan: RenderedPlan, stage: _StageBox, place: Point) -> str:
+def _stage(plan: RenderedPlan, stage: _StageBox, place: Point, *, live: bool) -> str:
     words = counted(len(stage.stage.tasks), "task")
     head = f"<b>{escape(stage.name)}</b><i>{words}</i>"
     rows = [_table(plan.tables[table]) for table in stage.stage.tables]
     rows += [_operator(o, followed=len(rows) + n in stage.followed) for n, o in enumerate(stage.operators)]
+    if live:
+        rows.insert(0, '<div class="measured"></div>')
+    style = f"left: {place[0]:g}px; top: {place[1]:g}px; width: {stage.box.width:g}px; height: {stage.box.height:g}px"
     return (
-        f'<div class="stage" style="left: {place[0]:g}px; top: {place[1]:g}px; width: {stage.box.width:g}px; '
-        f'height: {stage.box.height:g}px">'
+        f'<div class="stage" data-stage="{escape(stage.stage.name)}" style="{style}">'
         + _link(anchor("stage", stage.stage.name), "head", f"{stage.name}: {words}", head)
         + f"{''.join(rows)}</div>"
     )
 
 
 def _operator(operator: RenderedOperator, *, followed: bool) -> str:
-    inside = f"<b>{escape(operator.kind)}</b><i>{escape(operator.id)}</i><code>{escape(caption(operator))}</code>"
+    inside = (
+        f"<b>{escape(operator.kind)}</b><i>{escape(operator.id)}</i><code>{escape(caption(operator))}</code>"
+        f"<small>{escape(', '.join(name for name, _ in operator.columns))}</small>"
+    )
     title = f"{operator.kind} {operator.id}\n{operator.source}: {operator.source.text}"
+    if operator.state:
+        inside += "<em>state</em>"
+        title += f"\nkeeps {'; '.join(operator.state)}"
     class_ = "operator followed" if followed else "operator"
     return _link(anchor("operator", operator.id), class_, title, inside)
 
@@ -200,7 +230,7 @@ def caption(operator: RenderedOperator) -> str:
 def _arguments(operator: RenderedOperator) -> str:
     """What the brackets of the operator's call contain, if its line has exactly one such call, and ends it."""
     call = f".{operator.kind}("
-    text = operator.source.text
+    text = " ".join(operator.source.whole.split())
     if text.count(call) != 1:
         return ""
     inside = text[text.index(call) + len(call) :]
@@ -208,7 +238,7 @@ def _arguments(operator: RenderedOperator) -> str:
     for place, character in enumerate(inside):
         depth += (character in "([{") - (character in ")]}")
         if depth == 0:
-            return inside[:place]
+            return inside[:place].strip().removesuffix(",")
     return ""
 
 

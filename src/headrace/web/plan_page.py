@@ -26,14 +26,24 @@ _LEGEND = (
     ("stream intermediate", "intermediate stream"),
     ("stream sink", "output"),
     ("stream side-input", "side input"),
+    ("table local", "local table"),
+    ("table global", "global table"),
+    ("table remote", "remote table"),
 )
-_LINES = (("flow", "messages"), ("broadcast", "to every task"), ("side", "side input"), ("table", "table"))
+_LINES = (
+    ("flow", "messages"),
+    ("broadcast", "to every task"),
+    ("side", "side input"),
+    ("table", "into a table, or looked up in it"),
+    ("dead-letter", "what can't be read"),
+)
 
 Facts = Iterable[tuple[str, str]]
 
 
 def plan_html(plan: RenderedPlan) -> str:
     """Return the page as text. Saved as a file, it works offline in any browser."""
+    picture = plan_picture(plan)
     return f"""<!DOCTYPE html>
 <html lang="en" xmlns="http://www.w3.org/1999/xhtml">
 <head>
@@ -42,45 +52,54 @@ def plan_html(plan: RenderedPlan) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1"/>
 <title>{escape(plan.app)}: plan</title>
 <style>
-{_asset("plan_page.css")}</style>
+{asset("plan_page.css")}</style>
 </head>
 <body>
 <header>
 <h1>{escape(plan.app)}</h1>
-<p>{_summary(plan)}</p>
+<p>{summary(plan)}</p>
 </header>
-{_legend()}
+{legend(picture)}
 <main id="top">
-{plan_picture(plan)}
+{picture}
 </main>
-{"".join(_descriptions(plan))}
+{"".join(descriptions(plan))}
 <details><summary>As text</summary>
 <pre>{escape(to_text(plan))}</pre>
 </details>
 <script>
-{_asset("plan_page.js")}</script>
+{asset("plan_page.js")}</script>
 </body>
 </html>
 """
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file of this package."""
     return files("headrace.web").joinpath(name).read_text(encoding="utf-8")
 
 
-def _summary(plan: RenderedPlan) -> str:
+def summary(plan: RenderedPlan) -> str:
+    """The plan in one line."""
     words = [counted(len(plan.stages), "stage"), counted(plan.tasks(), "task"), plan.guarantee]
     if plan.grouping == "container":
         words.append("one task for each container")
     return escape(" · ".join(words))
 
 
-def _legend() -> str:
-    items = [f'<li><span class="key {class_}"></span>{words}</li>' for class_, words in _LEGEND]
+def legend(picture: str) -> str:
+    """What the boxes and lines of a picture mean, those that it has."""
+    items = [
+        f'<li><span class="key {class_.partition(" ")[2]}{" table" if class_.startswith("table") else ""}"></span>'
+        f"{words}</li>"
+        for class_, words in _LEGEND
+        if f'class="{class_}' in picture
+    ]
     items += [
         f'<li><svg width="34" height="10" aria-hidden="true"><path class="edge {class_}" d="M1 5 H33"/></svg>'
         f"{words}</li>"
         for class_, words in _LINES
+        if f'class="edge {class_}"' in picture
     ]
     return f'<ul class="legend">{"".join(items)}</ul>'
 
@@ -88,7 +107,8 @@ def _legend() -> str:
 # -- descriptions
 
 
-def _descriptions(plan: RenderedPlan) -> Iterable[str]:
+def descriptions(plan: RenderedPlan) -> Iterable[str]:
+    """A section for everything in the picture, which shows when it is linked to. A live page says there what is now."""
     for stage in plan.stages:
         yield _description("stage", stage.name, f"stage {stage.name}", None, _about_stage(stage))
         for operator in stage.operators:
@@ -102,11 +122,11 @@ def _descriptions(plan: RenderedPlan) -> Iterable[str]:
 
 
 def _description(kind: str, id_: str, title: str, source: RenderedSource | None, facts: Facts) -> str:
-    code = f"<p>{escape(str(source))}</p><pre>{escape(source.text)}</pre>" if source is not None else ""
+    code = f"<p>{escape(str(source))}</p><pre>{escape(source.whole)}</pre>" if source is not None else ""
     rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts if value)
     return (
         f'<section id="{escape(anchor(kind, id_))}" class="description {kind}"><a class="close" href="#top" '
-        f'aria-label="close">✕</a><h2>{escape(title)}</h2>{code}<dl>{rows}</dl></section>\n'
+        f'aria-label="close">✕</a><h2>{escape(title)}</h2><div class="now"></div>{code}<dl>{rows}</dl></section>\n'
     )
 
 
@@ -128,12 +148,15 @@ def _about_operator(plan: RenderedPlan, stage: RenderedStage, operator: Rendered
     if operator.output is not None:
         yield "writes", f"{operator.output}, {counted(plan.streams[operator.output].partitions, 'partition')}"
     yield "table", operator.table or ""
+    yield "columns", _names(f"{name}: {dtype}" for name, dtype in operator.columns)
+    yield "state", "; ".join(operator.state)
     yield "stage", f"{stage.name}, {counted(len(stage.tasks), 'task')}"
 
 
 def _about_stream(stream: RenderedStream) -> Facts:
-    yield "place", f"{stream.system}.{stream.physical}"
-    yield "partitions", f"{stream.partitions:,}"
+    yield "place", stream.place
+    yield "partitions", "" if stream.target else f"{stream.partitions:,}"
+    yield "delivery", stream.delivery or ""
     yield "written by", _names(f"stage {stage}" for stage in stream.writers)
     yield "read by", _names(f"stage {stage}" for stage in stream.readers)
     yield "notes", _names(stream.notes)

@@ -130,7 +130,7 @@ def test_a_defect_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -
     def broken(**_: object) -> int:
         raise KeyError("a defect")
 
-    monkeypatch.setattr(cli_main, "app", broken)
+    monkeypatch.setattr(cli_main, "_commands", lambda named: broken)
     with pytest.raises(KeyError):
         cli_main.main(["version"])
 

@@ -22,15 +22,19 @@ import headrace as hr
 
 app = hr.App("slow", drain_timeout="1s", hung_after="{hung_after}")
 numbers = app.input("numbers", schema={{"n": pl.Int64}})
-numbers.filter(lambda row: time.sleep(3600)).send_to(app.output("rest"))
+{step}.send_to(app.output("rest"))
 """
+FILTER = "numbers.filter(lambda row: time.sleep(3600))"
+EXPRESSION = "numbers.filter(pl.col('n').map_elements(lambda n: time.sleep(3600), return_dtype=pl.Boolean))"
 
 
 @pytest.fixture
 def stuck(cli: Cli, spawn: Spawn, tmp_path: Path, request: pytest.FixtureRequest) -> subprocess.Popen[bytes]:
     (tmp_path / "numbers.jsonl").write_text('{"n":1}\n{"n":2}\n')
     cli("stream", "write", "numbers", "numbers.jsonl", "--create", "--partitions", 1)
-    (tmp_path / "pipeline.py").write_text(PIPELINE.format(hung_after=getattr(request, "param", "10m")))
+    (tmp_path / "pipeline.py").write_text(
+        PIPELINE.format(**{"hung_after": "10m", "step": FILTER} | getattr(request, "param", {}))
+    )
     return spawn("run", "pipeline.py", "--local", "--quiet")
 
 
@@ -63,12 +67,19 @@ def test_a_function_that_sleeps_is_named_and_a_drain_interrupts_it(cli: Cli, stu
     assert cli("status").out.startswith("slow  failed  ")
 
 
-@pytest.mark.parametrize("stuck", ["3s"], indirect=True)
-def test_a_function_that_hangs_ends_a_local_run(cli: Cli, stuck: subprocess.Popen[bytes]) -> None:
+@pytest.mark.parametrize(
+    ("stuck", "where"),
+    [
+        ({"hung_after": "3s"}, "the function of step 'filter-1'"),
+        ({"hung_after": "6s", "step": EXPRESSION}, "one turn of the container's run loop, in the app's own code"),
+    ],
+    indirect=["stuck"],
+)
+def test_a_function_that_hangs_ends_a_local_run(cli: Cli, stuck: subprocess.Popen[bytes], where: str) -> None:
     _, err = stuck.communicate(timeout=100)
     assert stuck.returncode == 1
     told = err.decode().replace("\n  ", " ")
-    assert "has been in one call for more than 3s, so the app ends in the function of step 'filter-1'" in told
+    assert f"has been in one call for more than {'3s' if 'step' in where else '6s'}, so the app ends in {where}" in told
     assert "pipeline.py:8" in told
     assert "hint: add a timeout to what the function waits for" in told
     assert cli("status").out.startswith("slow  failed  ")

@@ -16,7 +16,6 @@ import headrace
 from headrace.core.log import (
     CLEAR_LINE,
     LEVELS,
-    OFF,
     LogSettings,
     Throttle,
     current_settings,
@@ -157,13 +156,13 @@ def test_fields_are_attributes_of_the_record(caplog: pytest.LogCaptureFixture) -
 def test_containers_get_the_log_settings_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     top = logging.getLogger()
     monkeypatch.setattr(top, "handlers", [])
-    assert current_settings() == OFF
+    assert current_settings() == LogSettings(others="warning")
     with logging_to(LogSettings("debug", "json"), io.StringIO()):
-        assert current_settings() == LogSettings("debug", "json")
+        assert current_settings() == LogSettings("debug", "json", others="debug")
     monkeypatch.setattr(top, "handlers", [logging.StreamHandler(io.StringIO())])
     monkeypatch.setattr(top, "level", logging.INFO)
     logging.getLogger("headrace").manager._clear_cache()  # type: ignore[attr-defined]
-    assert current_settings() == LogSettings("info")
+    assert current_settings() == LogSettings("info", others="info")
 
 
 PROGRAM = """

@@ -6,15 +6,18 @@ from typing import Any
 
 import pytest
 
-from headrace.runners.coordination.messages import TaskStatus
+from headrace.runners.coordination.messages import CheckpointStatus, TaskStatus
 from headrace.runners.holdups import (
     CALL_MS,
     STILL_MS,
+    Doing,
     InputFacts,
     Standstill,
     TaskFacts,
     held_by_run_loop,
+    holding_all,
     holdups,
+    older,
 )
 from headrace.runtime.at_work import Work
 
@@ -106,19 +109,52 @@ STATUSES = [TaskStatus(name="a/0", state="running"), TaskStatus(name="b/0", stat
 
 def test_a_function_that_runs_for_long_holds_all_tasks_up() -> None:
     work = Work("a/0", "cut", "in[0], offset 7", since_ms=100.0)
-    assert held_by_run_loop(STATUSES, work, 99.0 + CALL_MS, 0.0, NOW) == STATUSES
-    running, finished = held_by_run_loop(STATUSES, work, 100.0 + 12_000, 0.0, NOW)
-    assert finished.holdups == []
-    (one,) = running.holdups
-    assert (one.what, one.where) == ("user code", "the function of step 'cut' in task a/0, on in[0], offset 7")
-    assert (NOW - one.since_ms, one.by) == (12_000, ["a/0"])
+    assert held_by_run_loop(Doing(now_ms=99.0 + CALL_MS, turned_ms=0, work=work), NOW) is None
+    one = held_by_run_loop(Doing(now_ms=12_100, turned_ms=0, work=work, moved_ms=8100, line=lambda: "app.py:3"), NOW)
+    assert one is not None
+    assert (one.what, one.where) == (
+        "user code",
+        "the function of step 'cut' in task a/0, on in[0], offset 7, at app.py:3",
+    )
+    assert (NOW - one.since_ms, one.by, one.still_ms) == (12_000, ["a/0"], 4000)
+    running, finished = holding_all(STATUSES, one)
+    assert (running.holdups, finished.holdups) == ([one], [])
 
 
 def test_a_turn_that_takes_long_without_a_function_is_named() -> None:
-    assert held_by_run_loop(STATUSES, None, STILL_MS - 1, 0.0, NOW) == STATUSES
-    (one,) = held_by_run_loop(STATUSES, None, STILL_MS, 0.0, NOW)[0].holdups
-    assert (one.what, NOW - one.since_ms) == ("run loop", STILL_MS)
-    assert held_by_run_loop([], None, STILL_MS, 0.0, NOW) == []
+    assert held_by_run_loop(Doing(now_ms=STILL_MS - 1, turned_ms=0), NOW) is None
+    one = held_by_run_loop(Doing(now_ms=STILL_MS, turned_ms=0), NOW)
+    assert one is not None
+    assert (one.what, NOW - one.since_ms, one.still_ms) == ("run loop", STILL_MS, STILL_MS)
+
+
+def test_the_apps_own_code_in_an_expression_is_named() -> None:
+    one = held_by_run_loop(Doing(now_ms=STILL_MS, turned_ms=0, line=lambda: "app.py:3"), NOW)
+    assert one is not None
+    assert (one.what, one.where) == (
+        "user code",
+        "one turn of the container's run loop, in the app's own code, at app.py:3",
+    )
+
+
+def test_an_async_function_that_blocks_the_others_is_named() -> None:
+    doing = Doing(now_ms=9000, turned_ms=8000, calls_since_ms=9000 - CALL_MS, calls_line=lambda: "app.py:3")
+    one = held_by_run_loop(doing, NOW)
+    assert one is not None
+    assert one.where == "an async function that lets no other call go on, at app.py:3"
+    assert (one.what, one.still_ms) == ("user code", CALL_MS)
+
+
+def test_what_somebody_debugs_doesnt_hang() -> None:
+    one = held_by_run_loop(Doing(now_ms=10**9, turned_ms=0, debugged=True), NOW)
+    assert one is not None
+    assert one.still_ms == 0
+
+
+def test_the_last_commit_gets_older_while_the_run_loop_is_busy() -> None:
+    status = TaskStatus(name="a/0", state="running", checkpoint=CheckpointStatus(version=7, age_ms=300, duration_ms=1))
+    later = older(status, 40_000)
+    assert later.checkpoint == CheckpointStatus(version=7, age_ms=40_300, duration_ms=1)
 
 
 def test_a_value_stands_still_until_it_changes() -> None:

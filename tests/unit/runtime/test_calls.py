@@ -16,6 +16,7 @@ from headrace.core.errors import DeclarationError, UnavailableError
 from headrace.core.rate import TokenBucket
 from headrace.core.retry import Retry
 from headrace.runtime.calls.lanes import Calls, Done, Lane
+from headrace.runtime.operators.user_code.source_line import line_now
 
 
 class Bench:
@@ -275,3 +276,28 @@ def test_a_ring_for_what_has_been_taken_already_does_not_silence_the_next_one(be
     assert lane.take() == []
     lane._hand_over(Done(2))
     assert bench.rings == 3
+
+
+def test_a_function_that_blocks_the_event_loop_is_noticed(bench: Bench) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    async def blocks(row: Any) -> int:
+        begun.set()
+        assert go.wait(TIME_MAX_S)
+        return 1
+
+    assert bench.calls.blocked(0) is None, "there is no event loop yet"
+    lane: Lane[Any] = Lane(bench.calls, blocks, calling())
+    lane.put(rows(0))
+    assert begun.wait(TIME_MAX_S)
+    assert bench.calls.blocked(100) is None
+    blocked = bench.calls.blocked(2100)
+    assert blocked is not None
+    assert blocked.since_ms == 100
+    line = line_now(blocked.thread)
+    assert line is not None
+    assert line.startswith(f"{__file__}:")
+    go.set()
+    bench.taken(lane, 1)
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), bench.calls.loop()).result(TIME_MAX_S)
+    assert bench.calls.blocked(3000) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import polars as pl
@@ -12,7 +13,9 @@ import pytest
 from driven_app import INTERVAL_MS, DrivenApp, Orders, check, orders_app, stateful
 
 import headrace as hr
+from headrace.core.clock import WallClock
 from headrace.core.errors import ProtocolError, StateCorruptError
+from headrace.runtime.container import Container
 
 STATE = "state/orders"
 
@@ -164,6 +167,38 @@ def test_damage_that_shows_only_when_it_is_read(tmp_path: Path, orders: Orders, 
                 app.kill(app.living[0])
                 app.start()
         assert failures or [host for host in app.hosts if host.state.warnings]
+        check(app, orders)
+
+
+def test_one_restart_rebuilds_all_that_is_damaged(tmp_path: Path, orders: Orders) -> None:
+    orders.members = 20_000
+    with DrivenApp(orders_app(tmp_path)) as app:
+        for _ in range(2):
+            container = app.start()
+            orders.write(20_000)
+            app.run(600)
+            app.drain(container)
+        folders = {path.parent for path in (tmp_path / STATE).glob("by-member-*/*.blob")}  # opening doesn't read them
+        assert len(folders) > 1
+        for path in (path for folder in folders for path in folder.glob("*.blob")):
+            data = bytearray(path.read_bytes())
+            for at in range(200, len(data), 100):
+                data[at] ^= 0xFF
+            path.write_bytes(bytes(data))
+        orders.write(100)
+        orders.end()
+        tasks = [task.name for stage in app.plan.stages for task in stage.tasks]
+        lives: list[Exception | None] = []
+        while not lives or lives[-1] is not None:
+            container = Container(app.plan, tasks, app.next_generation, WallClock())
+            with closing(container):
+                try:
+                    container.run()
+                    lives.append(None)
+                except StateCorruptError as error:
+                    assert len(lives) < 2, "each life rebuilds all"
+                    lives.append(error)
+        assert len(lives) == 2
         check(app, orders)
 
 

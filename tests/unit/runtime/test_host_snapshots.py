@@ -86,11 +86,12 @@ def test_a_snapshot_that_a_killed_life_began_goes_away(tmp_path: Path, orders: O
 
 def test_commits_without_changes_bound_the_changelog_too(tmp_path: Path, orders: Orders) -> None:
     with DrivenApp(orders_app(tmp_path)) as app:
-        container = app.start()
+        containers = [app.start(stage.name) for stage in app.plan.stages]  # in one they would rest
         orders.write(10)
         for _ in range(60):
             app.run(400)
-        app.drain(container)
+        for container in containers:
+            app.drain(container)
         for task in ("by-member-0", "by-member-1"):
             assert len(snapshots(tmp_path, task)) == task_state.SNAPSHOTS_KEPT
             assert oldest(tmp_path, task) > 32

@@ -35,6 +35,11 @@ def status(app: DrivenApp, away: TaskName | None) -> AppStatus:
     return ledger.status(1.0)
 
 
+def taken_by_steps(status: AppStatus, name: str) -> dict[str, float]:
+    (task,) = (task for task in status.tasks if task.name == name)
+    return {one.labels["step"]: one.value for one in task.series if one.name == "headrace_step_messages_total"}
+
+
 def test_all_is_well(tmp_path: Path, orders: Orders) -> None:
     with DrivenApp(orders_app(tmp_path)) as app:
         app.start()
@@ -93,9 +98,13 @@ def test_rollbacks_are_counted(tmp_path: Path, orders: Orders) -> None:
         app.run(3 * INTERVAL_MS + 40)
         orders.write(100, span_ms=3000)
         app.run(60)
+        taken = taken_by_steps(status(app, None), "by-member/0")
+        assert sum(taken.values()) > 0
         app.kill(first)
         app.start("orders")
         app.run(INTERVAL_MS)
+        later = taken_by_steps(status(app, None), "by-member/0")
+        assert all(later[step] >= number for step, number in taken.items())  # though the steps are new ones
         counted = {task.name: task.counters.get("rollbacks", 0) for task in status(app, None).tasks}
         assert counted["by-member/0"] == app.host("by-member/0").machine.rollbacks > 0
         assert counted["orders/0"] == 0

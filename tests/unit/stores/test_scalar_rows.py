@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import CorruptLogError, DataError
+from headrace.serdes.schema import Schema
 from headrace.stores.ordered_keys import KeyEncoding
 from headrace.stores.row_values import ValueEncoding
-from headrace.stores.scalar_rows import ScalarKeys, ScalarValues, one_row
+from headrace.stores.scalar_rows import MISFITS, RecordCodec, ScalarKeys, ScalarValues, is_packed, one_row
 
 
 def integers(bits: int, *, signed: bool) -> st.SearchStrategy[int]:
@@ -82,6 +83,30 @@ def test_a_value_is_what_the_columnar_encoding_makes_of_it(row: Row) -> None:
     assert same(tuple(scalar.decode(value)), values)
 
 
+@settings(deadline=None)
+@given(rows(TYPES, 10))
+def test_the_quick_way_makes_the_same_bytes_of_a_record_and_leaves_nulls_to_the_other(row: Row) -> None:
+    columns, values = row
+    encoding = ValueEncoding(columns, 3)
+    codec = RecordCodec(encoding, Schema(columns).make, lambda value: "otherwise")
+    record = dict(zip(columns, values, strict=True))
+    stored = ScalarValues(encoding).encode(values)
+    if None in values:
+        with pytest.raises(MISFITS):
+            codec.encode(record)
+        assert codec.decode(stored) == "otherwise"
+        return
+    assert codec.encode({"more": object()} | record) == stored
+    assert list(codec.decode(stored)) == list(columns)
+    assert same(tuple(codec.decode(stored).values()), values)
+    assert codec.decode(ValueEncoding(columns, 4).encode(one_row(columns, values))[0]) == "otherwise"
+
+
+def test_the_quick_way_leaves_out_types_that_struct_has_not() -> None:
+    assert is_packed({str(dtype): dtype for dtype, _ in TYPES})
+    assert not is_packed({"at": pl.Datetime("ms")})
+
+
 @pytest.mark.parametrize(
     ("dtype", "value"),
     [
@@ -114,8 +139,12 @@ def test_a_key_of_another_type_is_refused_by_the_name_of_its_column(dtype: pl.Da
     ],
 )
 def test_a_value_of_another_type_is_refused_by_the_name_of_its_column(dtype: pl.DataType, value: Any) -> None:
+    encoding = ValueEncoding({"first": pl.String(), "second": dtype}, 0)
     with pytest.raises(DataError, match=r"column 'second': .* is no"):
-        ScalarValues(ValueEncoding({"first": pl.String(), "second": dtype}, 0)).encode(("a", value))
+        ScalarValues(encoding).encode(("a", value))
+    if is_packed(encoding.columns):
+        with pytest.raises(MISFITS):
+            RecordCodec(encoding, dict, bytes).encode({"first": "a", "second": value})
 
 
 @pytest.mark.parametrize("columns", [{"a": pl.Int64()}, {"a": pl.String()}, {"a": pl.Float64()}, {"a": pl.Boolean()}])

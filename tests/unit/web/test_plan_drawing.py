@@ -61,13 +61,49 @@ def test_boxes_say_their_names_counts_and_captions():
     said = labels(drawing_of("two_stages"))
     assert said["#stream-by-member"] == ["by-member", "4 partitions"]
     assert said["#stage-page-views"] == ["stage page-views", "8 tasks"]
-    assert said["#operator-filter-1"] == ["filter", "filter-1", 'pl.col("url") != "/health"']
+    assert said["#operator-filter-1"] == [
+        "filter",
+        "filter-1",
+        'pl.col("url") != "/health"',
+        "member, url, ts",
+    ]
+    assert said["#operator-per-10s"][-1] == "state"
 
 
 def test_a_broadcast_stream_and_a_global_table_say_so():
     said = labels(drawing_of("everything"))
     assert said["#stream-rules-for-all"] == ["rules-for-all", "6 partitions, to every task"]
     assert said["#table-country-names"] == ["country-names", "global table", "key country"]
+
+
+def test_a_sql_table_says_where_it_is_and_not_that_it_has_partitions(app):
+    database = hr.io.sql("postgresql://reader:s3cret@db.internal/reports", "daily.views", key="k")
+    app.input("s", COLUMNS).send_to(app.output("views-by-day", system=database))
+    drawing = plan_picture(rendered(app))
+    said = labels(ElementTree.fromstring(drawing))["#stream-views-by-day"]
+    assert said == ["views-by-day", "table daily.views of postgresql://reader:***@db.internal/reports"]
+    assert "s3cret" not in drawing
+
+
+def test_a_call_over_several_lines_is_shown_whole(app):
+    app.input("s", COLUMNS).select(
+        "k",
+        twice=pl.col("v") * 2,
+    ).send_to(app.output("out"))
+    operator = rendered(app).stages[0].operators[0]
+    assert operator.source.whole.splitlines()[1:] == ['    "k",', '    twice=pl.col("v") * 2,', ")"]
+    assert caption(operator) == '"k", twice=pl.col("v") * 2'
+
+
+def test_a_live_picture_has_places_for_what_is_measured():
+    names = runpy.run_path(str(CASES / "two_stages.py"))
+    facts = {name: StreamInfo(name, count) for name, count in names["partitions"].items()}
+    drawing = ElementTree.fromstring(plan_picture(render(plan(names["app"].graph(), facts)), live=True))
+    reads = {(t.get("data-stream"), t.get("data-reads")) for t in drawing.iter(f"{SVG}text") if t.get("data-reads")}
+    writes = {(t.get("data-writes"), t.get("data-stream")) for t in drawing.iter(f"{SVG}text") if t.get("data-writes")}
+    assert ("by-member", "by-member") in reads
+    assert ("page-views", "by-member") in writes
+    assert {d.get("data-stage") for d in drawing.iter("div") if d.get("data-stage")} == {"page-views", "by-member"}
 
 
 def test_side_inputs_broadcasts_tables_and_dead_letters_have_lines_of_their_own():

@@ -81,6 +81,23 @@ def test_each_operator_shows_the_users_line_on_hover_and_in_its_account():
                 assert operator.source.text in text
 
 
+def test_every_line_and_box_that_is_drawn_is_in_the_legend():
+    page = page_of("everything")
+    legend = next(ul for ul in page.iter(f"{XHTML}ul") if ul.get("class") == "legend")
+    explained = {path.get("class") for path in legend.iter() if path.tag.endswith("path")}
+    drawn = {path.get("class", "") for path in next(page.iter(f"{XHTML}main")).iter() if path.tag.endswith("path")}
+    assert explained == {class_ for class_ in drawn if class_.startswith("edge")} and len(explained) == 5
+    keys = {tuple(span.get("class").split()) for span in legend.iter(f"{XHTML}span")}
+    assert {("key", "source"), ("key", "side-input"), ("key", "global", "table"), ("key", "local", "table")} <= keys
+
+
+def test_an_operator_tells_its_columns_and_its_state():
+    page = page_of("two_stages")
+    told = {section.get("id"): words(section) for section in page.iter(f"{XHTML}section")}
+    assert "member: String" in told["operator-per-10s"]
+    assert "tumbling 10s" in told["operator-per-10s"].split("state")[1]
+
+
 def test_the_plan_is_there_as_text_too():
     page = page_of("two_stages")
     assert to_text(rendered("two_stages")) in "".join(page.find(f".//{XHTML}details/{XHTML}pre").itertext())

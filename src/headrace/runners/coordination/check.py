@@ -78,7 +78,7 @@ def _found(status: AppStatus, limits: Limits, now_ms: int) -> Iterator[tuple[Ver
         case "failed" | "gone":
             yield Verdict.CRITICAL, "has failed" if status.state == "failed" else "is gone: its driver has died"
             return
-        case "finished":
+        case "finished" | "stopped":
             return
         case "starting":
             yield Verdict.WARNING, "is starting"

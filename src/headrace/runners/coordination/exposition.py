@@ -34,6 +34,8 @@ def all_series(status: AppStatus, now_ms: int) -> Iterator[Series]:
     ended = {"answered": queries.answered, "timed_out": queries.timed_out, "refused": queries.refused}
     for outcome, number in ended.items():
         yield _counter("headrace_queries_total", {**app, "outcome": outcome}, number)
+    yield _gauge("headrace_pages_watching", app, status.pages.watching)
+    yield _counter("headrace_pages_refused_total", app, status.pages.refused)
     for container in status.containers:
         yield from _of_container(container, {**app, "container": str(container.id)})
     for task in status.tasks:

@@ -22,7 +22,8 @@ from headrace.runners.coordination.assignment import Seats, assign
 from headrace.runners.coordination.caught_up import watch
 from headrace.runners.coordination.cuts import CutBook, CutOrder, CutReport
 from headrace.runners.coordination.lives import death, pause_ms
-from headrace.runners.coordination.long_calls import CallLimits, LongCall, long_call
+from headrace.runners.coordination.long_calls import CallLimits, LongCall, doing_still, long_call
+from headrace.runners.coordination.note import Note
 from headrace.runners.coordination.restarts import Restarts
 from headrace.runners.coordination.slot_book import SlotBook, SlottedInput
 from headrace.runners.coordination.task_book import TaskBook
@@ -46,16 +47,6 @@ class Seat:
     grants: Mapping[TaskName, int]
     superseded: str | None
     pause_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something that happened to the app, or to one container; the server logs it when it has released its lock."""
-
-    level: Literal["info", "warning"]
-    what: str
-    container: int | None
-    fields: Mapping[str, str | int]
 
 
 @dataclass(slots=True)
@@ -126,6 +117,7 @@ class Ledger:
         self._containers = [_Container(number, tasks) for number, tasks in enumerate(assign(stages, containers))]
         self._tasks = TaskBook(stages)
         self._drain = False
+        self._stopped = False
         self.saving = saves
         self.watching = watch(list(stages.values()), guarantee) if until_caught_up else None
         self._restarts = Restarts()
@@ -277,6 +269,12 @@ class Ledger:
             self._note("info", "the app drains")
         self._drain = True
 
+    def stop(self) -> None:
+        """Order all containers to end at once, without a commit."""
+        if not self._over:
+            self._note("info", "the app stops")
+            self._stopped = True
+
     def cut(self, message: CutOrder, clock_ms: int) -> CutReport:
         """Order a cut, or none any more; return what happened to the present one. ``clock_ms`` is the time of day."""
         gone = {task for c in self._containers if not c.alive for task in self._tasks.ended(c.tasks)}
@@ -294,14 +292,14 @@ class Ledger:
 
     def fail(self, error: messages.ErrorReport) -> None:
         """End the app with this error. The first error is kept; later ones usually follow from it."""
-        if self.error is None and self.state != "finished":
+        if not self._over:
             self.error = error
 
     def tick(self, now_ms: float) -> None:
-        """Mark containers whose heartbeats are overdue as lost. Give up a drain that a function of the app holds up."""
-        if self.state == "draining":
+        """Mark containers whose heartbeats are overdue as lost. Give up a drain that takes too long."""
+        if self.state == "draining" and not self.saving:
             self._draining_since = now_ms if self._draining_since is None else self._draining_since
-            self._watch_drain(now_ms, self._draining_since)
+            self._watch_drain(now_ms - self._draining_since)
         for container in self._containers:
             overdue = container.seen_ms is not None and now_ms - container.seen_ms >= self._lost_after_ms
             if container.state == "running" and overdue:
@@ -332,6 +330,8 @@ class Ledger:
         """The state of the app."""
         if self.error is not None:
             return "failed"
+        if self._stopped:
+            return "stopped"
         if self._tasks.all_ended:
             return "finished"
         if self._drain:
@@ -380,7 +380,7 @@ class Ledger:
 
     @property
     def _over(self) -> bool:
-        return self.state in {"finished", "failed"}
+        return self.state in messages.OVER
 
     def _container(self, number: int) -> _Container:
         if not 0 <= number < len(self._containers):
@@ -439,16 +439,16 @@ class Ledger:
         container.pause_ms = pause_ms(container.failures, self._chance())
         self._note("warning", f"the container died: {error.message}", container, pause_ms=container.pause_ms)
 
-    def _watch_drain(self, now_ms: float, since_ms: float) -> None:
-        for container in self._containers:
-            call = container.call
-            if container.state != "running" or call is None:
-                continue
-            if self._calls.holds_up_drain(call, now_ms, since_ms):
-                self.fail(self._calls.gave_up_drain(container.number, call))
-            elif container.waited_for != call.holdup.since_ms:
-                container.waited_for = call.holdup.since_ms
-                self._note("warning", f"the drain waits for the end of {call.where}", container)
+    def _watch_drain(self, for_ms: float) -> None:
+        waiting = [container for container in self._containers if self._left(container)]
+        for one in waiting:
+            if one.call is not None and one.waited_for != one.call.holdup.since_ms:
+                one.waited_for = one.call.holdup.since_ms
+                self._note("warning", f"the drain waits for the end of {one.call.where}", one)
+        if for_ms >= self._calls.drain_timeout_ms:
+            of = self._tasks.statuses
+            doing = [doing_still(one.number, one.state, one.call, [of[task] for task in one.tasks]) for one in waiting]
+            self.fail(self._calls.gave_up_drain(doing))
 
     def _watch_call(self, container: _Container) -> None:
         call, who = container.call, container.registered

@@ -1,5 +1,7 @@
 """A small HTTP server: requests need a token, except those of health checks, bodies are bounded, errors are JSON.
 
+Pages for browsers have rules of their own (``Pages``).
+
 It runs inside a user's driver. So it is the standard library's server, which starts in 5 ms, installs no signal handler
 or event loop, and leaves no thread behind. One thread accepts connections, and each connection has a thread of its own;
 connections are kept alive, so a container has one. A route is called on the connection's thread and may block only
@@ -15,12 +17,13 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Callable, Container, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import Any
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlsplit
 
 from typing_extensions import override
 
@@ -45,6 +48,60 @@ class Answer:
     body: bytes
     content_type: str = "application/json"
     status: HTTPStatus = HTTPStatus.OK
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class EventStream(Protocol):
+    """Server-sent events, as bytes. Waiting for the next one may take some seconds."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The events."""
+        ...
+
+    def close(self) -> None:
+        """The client is gone, or has got all. Called once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """An answer that goes on until there are no more events, or the client is gone."""
+
+    stream: EventStream
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request of a browser for a page, or for what belongs to it."""
+
+    path: str
+    query: Mapping[str, str]
+    cookie: str
+    last_event: str
+
+
+class Pages(Protocol):
+    """What a browser may see. Browsers can't send the token as containers do, so pages say who may see them."""
+
+    def owns(self, path: str) -> bool:
+        """Whether the path is one of these pages'."""
+        ...
+
+    def knows(self, visit: Visit) -> bool:
+        """Whether the visitor may see them."""
+        ...
+
+    def answer(self, visit: Visit) -> Answer | Events:
+        """Answer a visitor who may."""
+        ...
+
+    def refusal(self, visit: Visit) -> Answer:
+        """Answer a visitor who may not."""
+        ...
+
+    def close(self) -> None:
+        """End all events. Idempotent."""
+        ...
 
 
 Route = Callable[[bytes], bytes | Answer]
@@ -53,6 +110,8 @@ Route = Callable[[bytes], bytes | Answer]
 MOST_BYTES = 8 << 20
 MOST_CONNECTIONS = 2048
 IDLE_S = 60.0
+SLOW_S = 10.0
+"""A client that takes nothing of its events for so long is dropped."""
 
 _log = logger(__name__)
 
@@ -70,11 +129,12 @@ class Listener:
         most_bytes: int = MOST_BYTES,
         admission: Admission[socket.socket] | None = None,
         public: Container[tuple[str, str]] = (),
+        pages: Pages | None = None,
     ) -> None:
         """``public`` routes need no token. Whoever doesn't show one is cut off after one answer."""
         try:
             self._server = _Server(
-                host, port, token, routes, most_bytes, admission or Admission(MOST_CONNECTIONS), public
+                host, port, token, routes, most_bytes, admission or Admission(MOST_CONNECTIONS), public, pages
             )
         except OSError as error:
             raise InfrastructureError(
@@ -127,12 +187,14 @@ class _Server(socketserver.TCPServer):
         most_bytes: int,
         admission: Admission[socket.socket],
         public: Container[tuple[str, str]],
+        pages: Pages | None,
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.credentials = f"Bearer {token}".encode()
         self.routes = routes
         self.most_bytes = most_bytes
         self.public = public
+        self.pages = pages
         self._throttle = Throttle(_log)
         self._lock = threading.Lock()
         self._admission = admission
@@ -211,12 +273,59 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1  # head and body in one packet
 
     def do_GET(self) -> None:
-        """Answer a query."""
-        self._answer()
+        """Answer a query, or show a page."""
+        pages, path = self.server.pages, self.path.partition("?")[0]
+        if pages is not None and pages.owns(path):
+            self._show(pages)
+        else:
+            self._answer()
 
     def do_POST(self) -> None:
         """Answer a message."""
         self._answer()
+
+    def _show(self, pages: Pages) -> None:
+        url = urlsplit(self.path)
+        cookie, last = self.headers.get("cookie", ""), self.headers.get("last-event-id", "")
+        visit = Visit(url.path, dict(parse_qsl(url.query)), cookie, last)
+        if not pages.knows(visit):
+            self.close_connection = True
+            _log.info("request for a page refused", client=self.client_address[0])
+            self._send(pages.refusal(visit))
+            return
+        if not self.server.showed_token(self.connection):
+            self.close_connection = True
+            text = b"too many connections to the coordinator are open\n"
+            self._send(Answer(text, "text/plain; charset=utf-8", HTTPStatus.SERVICE_UNAVAILABLE))
+            return
+        try:
+            answer = pages.answer(visit)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets it
+            if not isinstance(error, HeadraceError):
+                _log.error("a page failed unexpectedly", path=url.path, error=repr(error))
+            self._refuse(_status_of(error), error)
+            return
+        if isinstance(answer, Answer):
+            self._send(answer)
+        else:
+            with closing(answer.stream):
+                self._send_events(answer)
+
+    def _send_events(self, events: Events) -> None:
+        self.close_connection = True
+        self.connection.settimeout(SLOW_S)
+        self.send_response_only(HTTPStatus.OK)
+        for name, value in (
+            ("content-type", "text/event-stream"),
+            ("cache-control", "no-store"),
+            ("x-accel-buffering", "no"),
+            ("connection", "close"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        for data in events.stream:
+            self.wfile.write(data)
+            self.wfile.flush()
 
     def _answer(self) -> None:
         try:
@@ -232,12 +341,10 @@ class _Handler(BaseHTTPRequestHandler):
             answer = route(body)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets it
             if not isinstance(error, HeadraceError):
-                _log.error("a request failed unexpectedly", path=self.path, error=repr(error))
+                _log.error("a request failed unexpectedly", path=self.path.partition("?")[0], error=repr(error))
             self._refuse(_status_of(error), error)
         else:
-            if isinstance(answer, bytes):
-                answer = Answer(answer)
-            self._send(answer.status, answer.body, answer.content_type)
+            self._send(Answer(answer) if isinstance(answer, bytes) else answer)
 
     def _authorized_route(self) -> Route:
         if "authorization" not in self.headers and (self.command, self.path) in self.server.public:
@@ -280,16 +387,19 @@ class _Handler(BaseHTTPRequestHandler):
         return body
 
     def _refuse(self, status: int, error: BaseException) -> None:
-        self._send(status, encode(Refusal(error=ErrorReport.of(error, with_traceback=False))))
+        body = encode(Refusal(error=ErrorReport.of(error, with_traceback=False)))
+        self._send(Answer(body, status=HTTPStatus(status)))
 
-    def _send(self, status: int, answer: bytes, content_type: str = "application/json") -> None:
-        self.send_response_only(status)
-        self.send_header("content-type", content_type)
-        self.send_header("content-length", str(len(answer)))
+    def _send(self, answer: Answer) -> None:
+        self.send_response_only(answer.status)
+        self.send_header("content-type", answer.content_type)
+        self.send_header("content-length", str(len(answer.body)))
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
         if self.close_connection:
             self.send_header("connection", "close")
         self.end_headers()
-        self.wfile.write(answer)
+        self.wfile.write(answer.body)
 
     @override
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:

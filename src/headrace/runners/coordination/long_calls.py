@@ -1,11 +1,14 @@
 """Calls of the app's own code that take long: what heartbeats say of them, and when they have taken too long. Pure.
 
 A container in a call isn't lost: another thread sends its heartbeats. But nothing else happens in it, so there are two
-limits: a drain doesn't wait long for one call, and no call may take forever.
+limits: a drain doesn't wait long, and no call may take forever. A turn of a run loop that takes long outside of a call
+is treated alike.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -13,7 +16,9 @@ import msgspec
 from headrace.api.settings import DRAIN_TIMEOUT_MS, HUNG_AFTER_MS
 from headrace.core.duration import format_ms
 from headrace.core.errors import UserFunctionError
-from headrace.runners.coordination.messages import ErrorReport, Heartbeat, Holdup
+from headrace.runners.coordination.messages import ContainerState, ErrorReport, Heartbeat, Holdup, TaskStatus
+
+_NAMED_MAX = 5
 
 _SAME_MS = 100
 """Each heartbeat works out when a call began. Of one call that differs by less than this."""
@@ -38,7 +43,7 @@ class LongCall:
 
     @property
     def where(self) -> str:
-        """The function, as text."""
+        """The function, or what the run loop is in, as text."""
         return self.holdup.where
 
 
@@ -51,43 +56,53 @@ def long_call(message: Heartbeat, before: LongCall | None, now_ms: float) -> Lon
 
 
 def _reported(message: Heartbeat) -> Holdup | None:
-    calls = (holdup for status in message.tasks for holdup in status.holdups if holdup.what == "user code")
+    calls = (one for status in message.tasks for one in status.holdups if one.what in ("user code", "run loop"))
     return next(calls, None)
+
+
+def doing_still(container: int, state: ContainerState, call: LongCall | None, tasks: Iterable[TaskStatus]) -> str:
+    """Say what a container does instead of ending."""
+    if state == "running" and call is not None:
+        return f"container {container} is still in {call.where}"
+    counts = Counter(task.state for task in tasks if task.state != "finished")
+    return f"container {container} is {state} ({', '.join(f'tasks {one}: {count}' for one, count in counts.items())})"
 
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """How long one call may take. ``replaced``: a container in which one hangs can be killed, and starts again."""
+    """How long a drain and one call may take; None: forever.
 
-    drain_timeout_ms: float = DRAIN_TIMEOUT_MS
-    hung_after_ms: float = HUNG_AFTER_MS
+    ``replaced``: a container in which a call hangs can be killed, and starts again.
+    """
+
+    drain_timeout_ms: int = DRAIN_TIMEOUT_MS
+    hung_after_ms: int | None = HUNG_AFTER_MS
     replaced: bool = True
-
-    def holds_up_drain(self, call: LongCall, now_ms: float, draining_since_ms: float) -> bool:
-        """Whether a drain has waited for it long enough."""
-        return now_ms - max(draining_since_ms, call.heard_ms) >= self.drain_timeout_ms
 
     def hangs(self, call: LongCall) -> bool:
         """Whether it will probably never end: for so long it hasn't gone on to another message."""
-        return call.holdup.still_ms >= self.hung_after_ms
+        return self.hung_after_ms is not None and call.holdup.still_ms >= self.hung_after_ms
 
-    def gave_up_drain(self, container: int, call: LongCall) -> ErrorReport:
-        """The error that ends an app whose drain waits for a call."""
-        waited = format_ms(round(self.drain_timeout_ms))
+    def gave_up_drain(self, waits: Sequence[str]) -> ErrorReport:
+        """The error that ends an app whose drain takes too long; ``waits`` says what each container does."""
+        more = [f"{len(waits) - _NAMED_MAX} more containers"] if len(waits) > _NAMED_MAX else []
         error = UserFunctionError(
-            f"gave up the drain after {waited}: container {container} is still in {call.where}",
-            hint="the next run repeats what isn't committed; make the function faster, or raise drain_timeout",
+            f"gave up the drain after {format_ms(self.drain_timeout_ms)}: {'; '.join([*waits[:_NAMED_MAX], *more])}",
+            hint="the next run repeats what isn't committed; make functions faster, or raise drain_timeout",
         )
         return ErrorReport.of(error, with_traceback=False)
 
     def hung(self, container: int, host: str, call: LongCall) -> ErrorReport:
         """The error of a container in which a call hangs."""
         done = "it was killed and starts again" if self.replaced else "the app ends"
+        ours = call.holdup.what == "run loop"
         return ErrorReport(
-            type="UserFunctionError",
-            message=f"container {container} on {host} has been in one call for more than "
-            f"{format_ms(round(self.hung_after_ms))}, so {done}\n  in {call.where}",
-            hint="add a timeout to what the function waits for; if a call may take this long, raise hung_after",
-            fault="user",
+            type="InfrastructureError" if ours else "UserFunctionError",
+            message=f"container {container} on {host} has been in one {'turn' if ours else 'call'} for more than "
+            f"{format_ms(self.hung_after_ms or 0)}, so {done}\n  in {call.where}",
+            hint="look at what the machine and its disks do; if a turn may take this long, raise hung_after"
+            if ours
+            else "add a timeout to what the function waits for; if a call may take this long, raise hung_after",
+            fault="environment" if ours else "user",
             retry=self.replaced,
         )

@@ -33,7 +33,10 @@ What = Literal[
 ]
 """What may hold a task up."""
 
-AppState = Literal["starting", "running", "draining", "finished", "failed", "gone", "unreachable"]
+AppState = Literal["starting", "running", "draining", "finished", "stopped", "failed", "gone", "unreachable"]
+
+OVER = frozenset({"finished", "stopped", "failed"})
+"""The states of an app whose containers end, or have ended."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -140,7 +143,7 @@ class Holdup(Nested, frozen=True, kw_only=True):
     """Something that a task waits for: what and where, since when (milliseconds since the epoch), and what helps.
 
     ``by`` names the tasks that it waits for, if it waits for tasks: what holds them up is the cause. ``still_ms`` says
-    of a function for how long it has been called for one message.
+    of a function for how long it has been called for one message, and of a run loop how long its turn has taken.
     """
 
     what: What
@@ -213,7 +216,8 @@ class CutStatus(Nested, frozen=True, kw_only=True):
 class Series(Nested, frozen=True, kw_only=True):
     """The value of a metric for some labels. A histogram has ``buckets``: how many values are in each; it sums them.
 
-    Labels that say whose it is (app, stage and task) are left out where the place says that.
+    ``bounds`` are the upper bounds of the buckets of a user's own histogram; those of others are ``SECONDS``. Labels
+    that say whose it is (app, stage and task) are left out where the place says that.
     """
 
     name: str
@@ -221,6 +225,7 @@ class Series(Nested, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     value: float = 0.0
     buckets: list[int] = []
+    bounds: list[float] = []
     help: str = ""
 
 
@@ -265,11 +270,22 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     series: list[Series] = []
 
 
+class LogLine(Nested, frozen=True, kw_only=True):
+    """A log record of a container: when (milliseconds since the epoch), its level in ``logging``, and its text."""
+
+    at_ms: int
+    level: int
+    logger: str
+    message: str
+    fields: dict[str, str] = {}
+
+
 class Heartbeat(Message, frozen=True, kw_only=True):
     """A sign of life and the status of the container's tasks.
 
     ``sent_ms`` is the sender's monotonic clock, which orders heartbeats and gives rates. ``wants_shutdown``: a task of
-    the container asks for the app to be drained.
+    the container asks for the app to be drained. ``logs`` are lines for the driver's log; ``logs_dropped`` others
+    were left out.
     """
 
     container: int
@@ -279,6 +295,8 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     cpu_ms: int = 0
     rss_bytes: int = 0
     wants_shutdown: bool = False
+    logs: list[LogLine] = []
+    logs_dropped: int = 0
 
 
 class GenerationRequest(Message, frozen=True, kw_only=True):
@@ -395,6 +413,13 @@ class QueriesStatus(Nested, frozen=True, kw_only=True):
     refused: int = 0
 
 
+class PagesStatus(Nested, frozen=True, kw_only=True):
+    """Live pages that watch the app now, and how many were refused since the start because there were too many."""
+
+    watching: int = 0
+    refused: int = 0
+
+
 class HeldUp(Nested, frozen=True, kw_only=True):
     """A task that keeps ``tasks`` from completing their next version; for how long, and why if that is known."""
 
@@ -422,6 +447,7 @@ class AppStatus(Message, frozen=True, kw_only=True):
     containers: list[ContainerStatus]
     held_up: list[HeldUp] = []
     queries: QueriesStatus = QueriesStatus()
+    pages: PagesStatus = PagesStatus()
     error: ErrorReport | None = None
 
 

@@ -16,7 +16,6 @@ from headrace.runners.coordination.exposition import help_of
 from headrace.runners.coordination.messages import Series
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_BOUNDS = (*map(str, SECONDS), "+Inf")
 
 
 def render(series: Iterable[Series]) -> bytes:
@@ -56,7 +55,8 @@ def _family(found: list[Series]) -> Metric:
         case "histogram":
             histogram = HistogramMetricFamily(first.name, help_of(first), labels=labels)
             for one in found:
-                totals = list(zip(_BOUNDS, accumulate(one.buckets), strict=True))
+                bounds = (*map(str, one.bounds or SECONDS), "+Inf")
+                totals = list(zip(bounds, accumulate(one.buckets), strict=True))
                 histogram.add_metric(_values(one, labels), totals, one.value)
             return histogram
 

@@ -26,10 +26,11 @@ from headrace.runners.coordination.assignment import at_home, placed
 from headrace.runners.coordination.cuts import CutOrder, CutReport
 from headrace.runners.coordination.endpoint import ON_THIS_MACHINE, Endpoint
 from headrace.runners.coordination.ledger import Ledger
-from headrace.runners.coordination.listener import Listener, Route
+from headrace.runners.coordination.listener import Listener, Pages, Route
 from headrace.runners.coordination.openapi import openapi
 from headrace.runners.coordination.query_broker import QueryBroker
 from headrace.runners.coordination.query_messages import Ask, Listening, Questions, TableList
+from headrace.runners.coordination.relay import Relay
 from headrace.runners.coordination.silence import Silence
 from headrace.runners.coordination.slot_book import SlottedInput
 from headrace.runners.coordination.startpoint_desk import StartpointDesk
@@ -67,13 +68,16 @@ class Coordinator:
         startpoints: StartpointService | None = None,
         silence: Silence | None = None,
         held: Mapping[TaskName, str] | None = None,
+        pages: Pages | None = None,
+        watched: Callable[[], messages.PagesStatus] = messages.PagesStatus,
     ) -> None:
         """``tables`` lists the tables that can be queried.
 
         ``held`` says which host had which task last: containers there get these tasks again.
 
         ``startpoints`` are those of the app; without them there are none to apply. ``silence`` is that of an app that
-        silently repeats what it did before a savepoint was restored.
+        silently repeats what it did before a savepoint was restored. ``pages`` are for browsers, and ``watched`` says
+        how many look at them.
         """
         self.token = token or secrets.token_urlsafe(32)
         self._ledger = ledger
@@ -82,6 +86,7 @@ class Coordinator:
         self._changed = threading.Condition()
         self._granting = threading.Lock()
         self._slot_news = threading.Event()
+        self._relay = Relay(ledger.app)
         self._tables = tables or TableList(app=ledger.app)
         self._startpoints = StartpointDesk(startpoints, self._clock)
         self._silence = silence
@@ -96,7 +101,9 @@ class Coordinator:
             RecentWarnings(self._clock, app=ledger.app, container=number) for number in range(len(ledger.assignments))
         ]
         self._query_broker = QueryBroker(ledger.assignments, self._check_current, self._state_of, self._clock)
-        self._listener = Listener(endpoint.host, endpoint.port, self.token, self._routes(), public=PUBLIC)
+        self._pages = pages
+        self._watched = watched
+        self._listener = Listener(endpoint.host, endpoint.port, self.token, self._routes(), public=PUBLIC, pages=pages)
         self.url = endpoint.url(self._listener.port)
 
     def start(self) -> None:
@@ -126,7 +133,9 @@ class Coordinator:
             msgspec.structs.replace(container, warnings=messages.warning_statuses(self._warnings[container.id]))
             for container in status.containers
         ]
-        return msgspec.structs.replace(status, containers=containers, queries=self._query_broker.status())
+        return msgspec.structs.replace(
+            status, containers=containers, queries=self._query_broker.status(), pages=self._watched()
+        )
 
     @property
     def state(self) -> messages.AppState:
@@ -135,15 +144,20 @@ class Coordinator:
             return self._ledger.state
 
     def wait(self, timeout_s: float) -> messages.AppState:
-        """Wait until the app has finished or failed, or for the timeout. Return its state."""
+        """Wait until the app is over, or for the timeout. Return its state."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ledger.state in {"finished", "failed"}, timeout_s)
+            self._changed.wait_for(lambda: self._ledger.state in messages.OVER, timeout_s)
             return self._ledger.state
 
     def drain(self) -> None:
         """Order every container to finish what it has read, commit and end. They learn that by their next heartbeat."""
         with self._noticing():
             self._ledger.drain()
+
+    def stop(self) -> None:
+        """Order every container to end at once. They learn that by their next heartbeat."""
+        with self._noticing():
+            self._ledger.stop()
 
     def wait_for_drain(self, timeout_s: float) -> bool:
         """Wait until the app is to drain, or for the timeout; return whether it is."""
@@ -240,7 +254,9 @@ class Coordinator:
             self._ledger.tick(now_ms)
             if any(task.slots for task in message.tasks):
                 self._slot_news.set()
-            return orders if orders.stop else self._ledger.orders_for(message.container)
+            orders = orders if orders.stop else self._ledger.orders_for(message.container)
+        self._relay.log(message)  # without the lock: writing a log line may block
+        return orders
 
     def finished(self, message: messages.Finished) -> messages.Orders:
         """Note that tasks have ended; return the container's orders."""
@@ -283,8 +299,10 @@ class Coordinator:
         return self._query_broker.listen(message)
 
     def hang_up(self) -> None:
-        """Wake every thread that waits for a question, an answer or another container. Idempotent."""
+        """Wake every thread that waits for a question, an answer, another container or an event. Idempotent."""
         self._query_broker.close()
+        if self._pages is not None:
+            self._pages.close()
         if (arrivals := self._arrivals) is not None:
             arrivals.close()
 

@@ -42,9 +42,13 @@ class TaskBook:
 
     def report(self, task: TaskName, status: TaskStatus, sent_ms: float) -> None:
         """Take in what a task reports; ``sent_ms`` is by its own clock."""
-        series = summed(self._before.get(task, ()), status.series)
-        self._reports[task] = msgspec.structs.replace(status, series=series)
         self._rates[task].add(sent_ms, status.rows_in)
+        if self._reports[task] is status:
+            return  # of a task in this process that has done nothing since
+        before = self._before.get(task)
+        self._reports[task] = (
+            msgspec.structs.replace(status, series=summed(before, status.series)) if before else status
+        )
         if status.state in _UNDER_WAY:
             self._under_way.add(task)
 

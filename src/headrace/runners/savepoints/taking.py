@@ -32,6 +32,7 @@ from headrace.plan.inventory import Inventory
 from headrace.runners.app_systems import recorded_systems
 from headrace.runners.changelogs import Committed, last_commits
 from headrace.runners.coordination.cuts import CutOrder, CutReport, CutState, choose
+from headrace.runners.coordination.runs import find_all
 from headrace.runners.savepoints.inventories import recorded
 from headrace.runtime.naming import state_folders_at, task_folder
 from headrace.savepoints.fitting import misfit
@@ -93,6 +94,23 @@ def take(taking: Taking, name: str) -> Manifest:
         "which all were to commit",
         hint="they restart, or wait for something: headrace status says what. Try again when they commit steadily",
     )
+
+
+def take_running(
+    home: Path,
+    app: str,
+    metadata: MetadataStore,
+    name: str,
+    patience_s: float = PATIENCE_S,
+    progress: Progress = lambda what: None,
+) -> Manifest:
+    """Take a savepoint of all deployments of the app that run."""
+    clients = [address.client() for address in find_all(metadata, app)]
+    try:
+        return take(Taking(home, app, metadata, clients, patience_s=patience_s, progress=progress), name)
+    finally:
+        for client in clients:
+            client.close()
 
 
 def _attempt(taking: Taking, shelf: Shelf, name: str) -> Manifest:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from headrace.runners.container_session import ContainerSession
 from headrace.runners.coordination.client import CoordinatorClient, HeartbeatThread
 from headrace.runners.coordination.messages import ErrorReport, Failure
 from headrace.runners.last_words import Recorder, folder_of, forget, left_in
+from headrace.runners.log_outbox import BATCH_MAX, WAITING_MAX, LogOutbox, sending_logs
 from headrace.runners.spark.hosting import ContainerArgs
 from headrace.runners.spark.parcel import unpacked
 from headrace.runners.tables.answering import AnswerThread
@@ -44,14 +45,21 @@ def container_main(args: ContainerArgs) -> dict[str, Any]:
     """Run one container; returns what it did, for the driver's log."""
     payload: ContainerPayload = unpacked(args.payload)
     fields = {"container": args.container, "attempt": args.attempt}
-    with logging_to(payload.log, fields=fields), closing(CoordinatorClient(payload.url, payload.token)) as client:
-        return _attempt(args, payload, client)
+    outbox = LogOutbox()
+    with (
+        logging_to(payload.log, fields=fields),
+        sending_logs(outbox, payload.log),
+        closing(CoordinatorClient(payload.url, payload.token)) as client,
+    ):
+        return _attempt(args, payload, client, outbox)
 
 
-def _attempt(args: ContainerArgs, payload: ContainerPayload, client: CoordinatorClient) -> dict[str, Any]:
+def _attempt(
+    args: ContainerArgs, payload: ContainerPayload, client: CoordinatorClient, outbox: LogOutbox
+) -> dict[str, Any]:
     graph = payload.plan.graph
     folder = folder_of(Path(graph.settings.home), graph.app)
-    session = ContainerSession(client, args.container, args.attempt, left_in(folder, args.container))
+    session = ContainerSession(client, args.container, args.attempt, left_in(folder, args.container), outbox)
     if session.assignment.superseded is not None:
         forget(folder, args.container, session.assignment.superseded)
     if not session.assignment.tasks or not _waited(session, client):
@@ -59,7 +67,7 @@ def _attempt(args: ContainerArgs, payload: ContainerPayload, client: Coordinator
     try:
         with closing(Recorder(folder, args.container, session.incarnation)) as recorder:
             recorder.start()
-            return {"container": args.container, "tasks": _run(session, payload, client, recorder)}
+            return {"container": args.container, "tasks": _run(session, payload, client, recorder, outbox)}
     except UnavailableError:
         # The driver can't be reached from here. Spark must see an error: after an orderly end it would never start
         # the container again.
@@ -73,6 +81,7 @@ def _attempt(args: ContainerArgs, payload: ContainerPayload, client: Coordinator
         report = ErrorReport.of(error)
         write = _log.info if report.fatal else _log.error  # a fatal error ends the app: the driver raises and shows it
         write("the container fails", error=f"{report.type}: {report.message}")
+        _send_rest(outbox, session, client)
         orders = client.failure(Failure(container=args.container, incarnation=session.incarnation, error=report))
         if isinstance(error, HeadraceError) and report.fatal:
             return {"container": args.container, "failed": True}  # the coordinator knows; Spark need not retry
@@ -92,7 +101,22 @@ def _waited(session: ContainerSession, client: CoordinatorClient) -> bool:
     return True
 
 
-def _run(session: ContainerSession, payload: ContainerPayload, client: CoordinatorClient, recorder: Recorder) -> int:
+def _send_rest(outbox: LogOutbox, session: ContainerSession, client: CoordinatorClient) -> None:
+    """Send log lines that wait, before the coordinator takes the container for ended."""
+    with suppress(HeadraceError):  # what matters is said by what follows
+        for _ in range(WAITING_MAX // BATCH_MAX):
+            if outbox.empty:
+                break
+            client.heartbeat(session.heartbeat())
+
+
+def _run(
+    session: ContainerSession,
+    payload: ContainerPayload,
+    client: CoordinatorClient,
+    recorder: Recorder,
+    outbox: LogOutbox,
+) -> int:
     """Run the assigned tasks; returns how many are over."""
     session.open(payload.plan, recorder.keep)
     heartbeats = HeartbeatThread.over(
@@ -111,4 +135,5 @@ def _run(session: ContainerSession, payload: ContainerPayload, client: Coordinat
     with session.beside(heartbeats, answers):
         session.run(observed)
         heartbeats.poke()
+        _send_rest(outbox, session, client)
         return len(session.finish())

@@ -25,6 +25,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -36,6 +37,7 @@ from pyspark import SparkContext, TaskContext
 from headrace.core.errors import HeadraceError, InfrastructureError, UsageError
 from headrace.core.log import logger
 from headrace.runners.spark import settings
+from headrace.runners.spark.jvm_loss import calling_jvm, is_loss, jvm_lost
 
 _log = logger(__name__)
 
@@ -108,8 +110,9 @@ class ContainerJob:
         if self._thread.is_alive():
             _log.info("cancelling Spark's job; what still runs is killed", group=self.group)
             jsc: Any = self._context._jsc
-            # Future jobs, too: this job may be on its way to Spark.
-            jsc.sc().cancelJobGroupAndFutureJobs(self.group)
+            with suppress(InfrastructureError), calling_jvm():  # if it has gone, nothing runs any more
+                # Future jobs, too: this job may be on its way to Spark.
+                jsc.sc().cancelJobGroupAndFutureJobs(self.group)
 
     def error(self) -> HeadraceError | None:
         """Why the job failed; None while it runs, after success, and after ``cancel``."""
@@ -126,25 +129,28 @@ class ContainerJob:
         doesn't answer after ``spark.network.timeout``.
         """
         jsc: Any = self._context._jsc
-        for first, task in self._tasks():
-            if (task.index(), first + task.attempt(), task.status()) == (container, attempt, "RUNNING"):
-                return bool(jsc.sc().killTaskAttempt(task.taskId(), True, why))
+        with calling_jvm():
+            for first, task in self._tasks():
+                if (task.index(), first + task.attempt(), task.status()) == (container, attempt, "RUNNING"):
+                    return bool(jsc.sc().killTaskAttempt(task.taskId(), True, why))
         return False
 
     def failure_count(self) -> int:
         """How many attempts of containers have failed so far."""
-        tracker = self._context.statusTracker()
-        stages = (tracker.getStageInfo(stage) for _, stage in self._stages())
-        return sum(stage.numFailedTasks for stage in stages if stage is not None)
+        with calling_jvm():
+            tracker = self._context.statusTracker()
+            stages = (tracker.getStageInfo(stage) for _, stage in self._stages())
+            return sum(stage.numFailedTasks for stage in stages if stage is not None)
 
     def failures(self) -> list[AttemptFailure]:
         """The attempts that have failed, in the order of their starts, without those that were killed on purpose."""
-        failed = [(first, task) for first, task in self._tasks() if task.status() == "FAILED"]
-        failed.sort(key=lambda found: int(found[1].taskId()))
-        return [
-            AttemptFailure(task.index(), first + task.attempt(), _readable(task.errorMessage().get()))
-            for first, task in failed
-        ]
+        with calling_jvm():
+            failed = [(first, task) for first, task in self._tasks() if task.status() == "FAILED"]
+            failed.sort(key=lambda found: int(found[1].taskId()))
+            return [
+                AttemptFailure(task.index(), first + task.attempt(), _readable(task.errorMessage().get()))
+                for first, task in failed
+            ]
 
     def _tasks(self) -> list[tuple[int, Any]]:
         """Spark's own record of each attempt, with the number of the first attempt of its job."""
@@ -172,10 +178,9 @@ class ContainerJob:
                 pass
         except (Py4JError, OSError) as error:
             if not self._cancelled.is_set():
-                self._error = InfrastructureError(
-                    f"Spark ended the containers of {self._description!r}: {_cause(error)}",
-                    hint="the log lines above say what happened to each container",
-                )
+                said = f"Spark ended the containers of {self._description!r}: {_cause(error)}"
+                hint = "the log lines above say what happened to each container"
+                self._error = jvm_lost(error) if is_loss(error) else InfrastructureError(said, hint=hint)
         finally:
             self._ended.set()
 

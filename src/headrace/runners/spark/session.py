@@ -17,12 +17,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from headrace.core.errors import InfrastructureError, UsageError
+from headrace.runners.run_arguments import check_not_connect
 from headrace.runners.spark import settings
+from headrace.runners.spark.jvm_loss import forget_jvm, is_loss, silence_py4j
 from headrace.runners.spark.launch import ensure_jvm
 from headrace.runners.spark.reachable import check_reachable
 from headrace.runners.spark.signals import leave_signals_to_driver
@@ -34,6 +36,35 @@ def open_session(app_name: str, master: str | None = None, conf: Mapping[str, st
     if running is None:
         open_context(app_name, master, conf, hosts=False)
     return SparkSession.builder.getOrCreate()
+
+
+_OPENING = threading.Lock()
+_users: dict[SparkContext, int] = {}
+"""The contexts that Headrace has started for apps, and how many apps run in each."""
+
+
+def take_context(app_name: str, master: str | None, conf: Mapping[str, str]) -> SparkContext:
+    """``open_context`` for an app. Several apps of a process share a context; each gives it back by ``let_go``."""
+    with _OPENING:
+        is_new = SparkContext._active_spark_context is None
+        context = open_context(app_name, master, conf)
+        if is_new or context in _users:
+            _users[context] = _users.get(context, 0) + 1
+        return context
+
+
+def let_go(context: SparkContext) -> None:
+    """Stop Spark if Headrace has started it and no other app uses it; not if there is a session of the user's on it."""
+    with _OPENING:
+        if context not in _users:
+            return
+        _users[context] -= 1
+        if _users[context]:
+            return
+        del _users[context]
+        session = SparkSession._instantiatedSession
+        if context._jsc is not None and (session is None or session.sparkContext is not context):
+            close_context(context)
 
 
 def open_context(
@@ -50,11 +81,13 @@ def open_context(
     if master is not None:
         settings.check_master(master)
         master = settings.with_retries(master) if hosts else master
+    silence_py4j()
     running = SparkContext._active_spark_context
     if running is not None and running._jsc is not None:
         _check_running(running, master)
         prepare_workers(running)
         return running
+    check_not_connect()
     if hosts:
         _check_asked(conf)
     if master is not None:
@@ -84,8 +117,15 @@ def conf_of(context: SparkContext) -> SparkConf:
 
 def close_context(context: SparkContext) -> None:
     """Stop Spark, and delete what ``local-cluster`` leaves in Spark's own folder."""
-    master, app_id, home = str(context.master), context.applicationId, _spark_home(context)
-    context.stop()
+    master = str(context.master)
+    try:
+        app_id, home = context.applicationId, _spark_home(context)
+        context.stop()
+    except (OSError, Py4JError) as error:
+        if not is_loss(error):
+            raise
+        forget_jvm()
+        return
     if home is not None and settings.is_local_cluster(master):
         shutil.rmtree(home / "work" / app_id, ignore_errors=True)
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from headrace.core.errors import HeadraceError, InfrastructureError
 from headrace.core.log import logger
-from headrace.runners.coordination.messages import AppStatus
+from headrace.runners.coordination.messages import OVER, AppStatus
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.spark.hosting import AttemptFailure
 
@@ -71,7 +71,7 @@ class Job(Protocol):
 
 
 def watch(coordinator: Coordinator, job: Job, show: Callable[[AppStatus], None] | None = None) -> AppStatus:
-    """Supervise the app until it has finished or failed; returns its last status.
+    """Supervise the app until it is over; returns its last status.
 
     Raises if Spark ends the job before that.
     """
@@ -83,7 +83,7 @@ def watch(coordinator: Coordinator, job: Job, show: Callable[[AppStatus], None] 
         status = coordinator.status()
         if show is not None:
             show(status)
-        if status.state in ("finished", "failed"):
+        if status.state in OVER:
             return status
         if not job_is_over:
             supervisor.look(status, time.monotonic() * 1000)
@@ -101,6 +101,7 @@ class Supervisor:
         self._job = job
         self._give_up = give_up
         self._stuck: dict[Seat, float] = {}
+        self._killed: set[Seat] = set()
         self._failures_seen = 0
 
     def look(self, status: AppStatus, now_ms: float) -> None:
@@ -117,10 +118,13 @@ class Supervisor:
     def _kill_stuck(self, status: AppStatus, now_ms: float) -> None:
         stuck = {(c.id, c.attempt): c.state for c in status.containers if c.state in _WHY and c.attempt is not None}
         self._stuck = {seat: self._stuck.get(seat, now_ms) for seat in stuck}
+        self._killed &= stuck.keys()
         for (container, attempt), since_ms in self._stuck.items():
             if now_ms - since_ms >= GRACE_MS:
                 why = _WHY[stuck[container, attempt]]
-                _log.warning(f"killing a container that {why}", container=container, attempt=attempt)
+                if (container, attempt) not in self._killed:
+                    _log.warning(f"killing a container that {why}", container=container, attempt=attempt)
+                self._killed.add((container, attempt))
                 self._job.kill(container, attempt, f"container {container} {why}")
                 self._stuck[container, attempt] = now_ms  # if that doesn't help, it is killed again later
 

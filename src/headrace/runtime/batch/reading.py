@@ -105,7 +105,7 @@ class Reading:
         """Whether a reader that has begun at the oldest frame begins at the first that there ever was."""
         if keeps_rows(spec.system):
             return False
-        return not self._connections.admin(spec.system).extents(ssp.stream.name)[ssp.partition].trimmed
+        return not self._connections.admin(spec.system).extent(ssp).trimmed
 
     def _consumer(self, spec: StreamSpec) -> Consumer:
         columns = None if spec.schema is None else spec.schema.columns

@@ -18,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -59,6 +60,14 @@ class Tally:
     """Calls that failed in the last attempt."""
 
 
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """An ``async`` function doesn't let the event loop go on: since when at least (monotonic), in which thread."""
+
+    since_ms: float
+    thread: int
+
+
 class Calls:
     """All lanes of a container. Made and closed on the run loop's thread."""
 
@@ -73,6 +82,7 @@ class Calls:
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._asked_ms: float | None = None
 
     def ring(self) -> None:
         """Wake the run loop, unless it has ended. Called by lanes, on the event loop's thread."""
@@ -87,6 +97,25 @@ class Calls:
             self._thread = threading.Thread(target=self._loop.run_forever, name="headrace-calls", daemon=True)
             self._thread.start()
         return self._loop
+
+    def blocked(self, now_ms: float) -> Blocked | None:
+        """What keeps the event loop from its next round; None: nothing.
+
+        Each call asks the loop for an answer, so make it now and then, always on the same thread, which is another one.
+        """
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return None
+        asked_ms = self._asked_ms
+        if asked_ms is None:
+            self._asked_ms = now_ms
+            with suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(self._answer)
+            return None
+        return Blocked(asked_ms, thread.ident or 0)
+
+    def _answer(self) -> None:
+        self._asked_ms = None
 
     def threads(self, most: int) -> Threads:
         """Threads for the calls of a plain function, ``most`` at once."""
@@ -284,6 +313,7 @@ class Threads:
     def run(self, function: Callable[[Any], Any], argument: Any, loop: asyncio.AbstractEventLoop) -> Awaitable[Any]:
         """The function's result, computed in the next free thread."""
         future: asyncio.Future[Any] = loop.create_future()
+        context = copy_context()
 
         def settle(result: Any, error: BaseException | None) -> None:
             self._busy -= 1
@@ -297,7 +327,7 @@ class Threads:
         def work() -> None:  # in a thread
             result, error = None, None
             try:
-                result = None if future.cancelled() else function(argument)
+                result = None if future.cancelled() else context.run(function, argument)
             except BaseException as raised:  # noqa: BLE001 - the awaiting call decides
                 error = raised
             # After the loop is closed nothing waits for the result.

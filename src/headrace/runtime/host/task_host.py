@@ -32,6 +32,7 @@ from headrace.runtime.host.commits import Commits
 from headrace.runtime.host.durability import Survival
 from headrace.runtime.host.landmarks import Landmarks
 from headrace.runtime.host.ports import Ports
+from headrace.runtime.host.rest import REST_MS, Doings, Rest
 from headrace.runtime.host.savepoints import Keeper, taken_over
 from headrace.runtime.host.slots import Slots
 from headrace.runtime.host.startpoints import Startpoints
@@ -70,7 +71,12 @@ class TaskHost:
         self.backpressure = backpressure
         self.finished = False
         self.started_ms = now_ms
-        self.committed_ms: float | None = None
+        self.rest = Rest()
+        """Shared by all tasks of the container, once they have a run loop."""
+        self.doings = Doings()
+        self.turns = 0
+        """How many turns of the run loop have visited the task."""
+        self._committed_ms: float | None = None
         self.commit_took_ms = 0.0
         self.machine = ports.machine
         self.state = ports.state
@@ -161,6 +167,16 @@ class TaskHost:
         return self.receiver.positions
 
     @property
+    def committed_ms(self) -> float | None:
+        """When everything was committed last. Of a task that rests, everything is committed."""
+        return self._clock.monotonic_ms() if self.rest.on and self._committed_ms is not None else self._committed_ms
+
+    @property
+    def ordered(self) -> bool:
+        """It was told to do something that a commit is part of."""
+        return self.keeper.state is not None or self._restart_at is not None or self.catching_up.silent
+
+    @property
     def early_bytes(self) -> tuple[int, int]:
         """How many bytes of frames that came early wait for their version: in memory and on disk."""
         return self.receiver.buffer.memory_bytes, self.receiver.buffer.disk_bytes
@@ -232,19 +248,23 @@ class TaskHost:
 
     def collect(self) -> None:
         """Let out the results that steps have waited for."""
+        if self.task.chain.holding:
+            self.doings.stir()
         if self.machine.phase is Phase.RUNNING:  # a task that has to roll back drops them
             self.task.chain.collect()
 
     def on_time(self, now_ms: float) -> Steps[float]:
         """Do what is due; returns for how long (ms) nothing will be."""
+        self.turns += 1
         # What a commit made publishable is published a turn later: readers downstream learn of the commit first.
         self.publish(now_ms)
         if not self._over:
-            self._tick(now_ms)
+            if not self.rest.on:
+                self._tick(now_ms)
             if self._restart_at is not None and now_ms >= self._restart_at:  # it can't commit
                 self.machine.abandon()
             yield from self.performing()
-        due = 1000.0
+        due = REST_MS if self.rest.on else 1000.0
         if not self._over and not self.beginning.fetching:
             yield from self._commits.trim_what_was_sent()
             self._do_due(now_ms)
@@ -273,8 +293,14 @@ class TaskHost:
         self.task.chain.collect()
         self.attempt.idleness.notice(self.attempt.chooser, now_ms)
         if not self.attempt.settling:  # or what is due by the clock could hold the commit up forever
-            self.task.chain.on_time(self._clock.now_ms())
+            self._on_clock(self._clock.now_ms())
         self._advance()
+
+    def _on_clock(self, clock_ms: int) -> None:
+        due_ms = self.task.chain.due_ms()
+        if due_ms is not None and due_ms <= clock_ms:
+            self.doings.stir()
+        self.task.chain.on_time(clock_ms)
 
     def _report(self, now_ms: float) -> float:
         """Announce how far the task has come; returns for how long (ms) nothing will be due."""
@@ -314,7 +340,8 @@ class TaskHost:
     def _advance(self) -> None:
         """Let event time rise, and pass on to the protocol what follows from what was processed."""
         if self.machine.phase is Phase.RUNNING:
-            self.task.advance()
+            if self.task.advance():
+                self.doings.stir()
             if self.task.ended and not self.task.finished and not self.attempt.settling:
                 self.machine.inputs_ended()
         # A commit that a step asks for: once for each of its versions, for readers wait for those of others.
@@ -418,6 +445,7 @@ class TaskHost:
         self._commits.append_changes(version)
 
     def _append_commit(self) -> Steps[None]:
+        self.doings.sealed(self)
         self.slots.sealed(self.receiver.shards)
         self._progress.sealed(self.positions)
         times = msgspec.json.encode(self.attempt.save())
@@ -470,7 +498,8 @@ class TaskHost:
         self._progress.committed(needed)
         self.task.chain.committed()
         self.slots.committed(self.machine.version)
-        self.committed_ms = now
+        self._committed_ms = now
+        self.doings.committed(self)
         self.catching_up.committed(self.machine.version, self.positions, self.lag)
         self.commit_took_ms = now - self._commit_began
         committed(self.name, self.machine.version, self.metrics, self.commit_took_ms, now)
@@ -484,9 +513,11 @@ class TaskHost:
 
     def _until_due(self, now_ms: float) -> float:
         interval, clock_ms = self._interval_ms, self._clock.now_ms()
-        if clock_ms // interval != self._ticked:  # a commit has taken longer than that
-            return 0.0
-        due = [now_ms + interval - clock_ms % interval]
+        due = [now_ms + REST_MS]
+        if not self.rest.on:
+            if clock_ms // interval != self._ticked:  # a commit has taken longer than that
+                return 0.0
+            due.append(now_ms + interval - clock_ms % interval)
         if not self.attempt.settling and (by_clock := self.task.chain.due_ms()) is not None:
             due.append(now_ms + by_clock - clock_ms)
         if self._has_news():

@@ -10,7 +10,7 @@ import polars as pl
 
 from headrace.api.specs import Role, StreamSpec
 from headrace.core.errors import FencedError, HeadraceError, StreamNotFoundError, TrimmedOffsetError, UsageError
-from headrace.core.ids import SSP, Offset, StreamId
+from headrace.core.ids import SSP, Offset
 from headrace.runtime.connections import Connections
 from headrace.runtime.inputs.chooser import Chooser
 from headrace.runtime.inputs.envelope import envelopes
@@ -18,7 +18,6 @@ from headrace.systems.base import (
     Consumer,
     Edge,
     Ended,
-    Extent,
     Polled,
     Position,
     Records,
@@ -52,7 +51,7 @@ class InputConsumers:
             name = spec.system.name
             if name not in self._consumers:
                 columns, whole = _looked_at(specs, name)
-                self._consumers[name] = consumer = connections.consumer(spec.system, columns, whole=whole)
+                self._consumers[name] = consumer = connections.woken_consumer(spec.system, columns, whole=whole)
                 if isinstance(consumer, SlotConsumer):  # asked once: for a protocol it takes long
                     self._of_slots[name] = consumer
                 self._hungry[name] = False
@@ -85,7 +84,7 @@ class InputConsumers:
         spec = self._specs[ssp]
         if spec.role is not Role.INTERMEDIATE:
             return
-        extent = self._connections.admin(spec.system).extents(ssp.stream.name)[ssp.partition]
+        extent = self._connections.admin(spec.system).extent(ssp)
         if extent.trimmed:
             raise TrimmedOffsetError(f"{ssp}: its beginning was trimmed; the oldest offset is {extent.oldest}")
 
@@ -167,6 +166,17 @@ class InputConsumers:
         numbers = [consumer.fileno() for consumer in self._consumers.values()]
         return [number for number in numbers if number is not None]
 
+    @property
+    def consumers(self) -> Collection[Consumer]:
+        """What reads the partitions."""
+        return self._consumers.values()
+
+    @property
+    def all_woken(self) -> bool:
+        """The container is told by each system when there may be something to poll, so nobody else has to ask."""
+        systems = {spec.system.name: spec.system for spec in self._specs.values()}
+        return all(self._connections.is_woken(system) for system in systems.values())
+
     def position(self, ssp: SSP) -> Offset:
         """The next offset that will be polled."""
         return self._consumers[self._specs[ssp].system.name].position(ssp)
@@ -178,18 +188,23 @@ class InputConsumers:
 
     def ends(self, ssps: Collection[SSP]) -> dict[SSP, Offset]:
         """Where these partitions end now."""
-        extents: dict[StreamId, list[Extent]] = {}
-        for ssp in ssps:
-            if ssp.stream not in extents:
-                extents[ssp.stream] = self._connections.admin(self._specs[ssp].system).extents(ssp.stream.name)
-        return {ssp: extents[ssp.stream][ssp.partition].upcoming for ssp in ssps}
+        ends: dict[SSP, Offset] = {}
+        for stream in dict.fromkeys(ssp.stream for ssp in ssps):
+            wanted = [ssp for ssp in ssps if ssp.stream == stream]
+            admin = self._connections.admin(self._specs[wanted[0]].system)
+            if len(wanted) == 1:
+                ends[wanted[0]] = admin.extent(wanted[0]).upcoming
+                continue
+            extents = admin.extents(stream.name)
+            ends |= {ssp: extents[ssp.partition].upcoming for ssp in wanted}
+        return ends
 
     def scan(self, positions: Mapping[SSP, Offset | None]) -> Iterator[Records]:
         """Yield all records from these offsets up to the present ends, without moving any position."""
         for ssp, start in positions.items():
             spec = self._specs[ssp]
-            end = self._connections.admin(spec.system).extents(ssp.stream.name)[ssp.partition].upcoming
-            consumer = self._connections.consumer(spec.system)
+            end = self._connections.admin(spec.system).extent(ssp).upcoming
+            consumer = self._connections.reader(spec.system)
             try:
                 _register(consumer, ssp, Edge.OLDEST if start is None else start)
                 found = polled_to(consumer, ssp, end, POLL_BYTES_MAX)

@@ -14,6 +14,8 @@ from headrace.runtime.connections import Connections
 from headrace.runtime.timing import Every
 
 CHECK_MS = 10
+CHECK_MS_A_PARTITION = 0.05
+"""A look at thousands of partitions takes milliseconds, so it is taken more rarely."""
 
 
 class Backpressure:
@@ -27,11 +29,12 @@ class Backpressure:
         self._group = app
         self._streams = streams
         self._connections = connections
-        self._every = Every(CHECK_MS, now_ms - CHECK_MS)
+        interval = max(CHECK_MS, CHECK_MS_A_PARTITION * sum(stream.partitions for stream in streams))
+        self._every = Every(interval, now_ms - interval)
         self.blocked_by: str | None = None
 
     def check(self, now_ms: float) -> bool:
-        """Whether the stage has to wait; looks at most every ``CHECK_MS``."""
+        """Whether the stage has to wait; looks at most every ``CHECK_MS``, or longer for many partitions."""
         if self._streams and self._every.due(now_ms):
             self.blocked_by = self._look()
         return self.blocked_by is not None

@@ -25,7 +25,7 @@ class ChangelogPartition:
         self.ssp = ssp
         self._admin = connections.admin(system)
         self._producer = connections.record_producer(system)
-        self._consumer = connections.consumer(system)
+        self._consumer = connections.reader(system)
 
     def append(self, header: Header, body: bytes) -> int:
         """Send a record; returns its size."""

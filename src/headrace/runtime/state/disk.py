@@ -34,8 +34,8 @@ class Disk:
         return FolderLock(folder)
 
     def open(self, folder: Path) -> Database:
-        """The database in a folder, empty if there is none; raises ``StateCorruptError``."""
-        return Database(folder)
+        """The database in a folder, empty if there is none yet; raises ``StateCorruptError``."""
+        return Database(folder, lazily=True)
 
     def stand_in(self, folder: Path) -> Path:
         """A folder for a life that can't have this one."""

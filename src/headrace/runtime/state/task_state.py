@@ -12,7 +12,7 @@ All on the run-loop thread, but for ``committed``; ``persist`` and ``snapshot`` 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headrace.checkpoint.record import LOCAL_KEY, Change, LocalCheckpoint
@@ -39,6 +39,7 @@ from headrace.stores.state_folder import FolderLock
 
 SNAPSHOT_AFTER_BYTES = 64 << 20
 _PERSIST_AFTER_BYTES = 32 << 20
+_MADE_AFTER_BYTES = 1 << 20
 _BEYOND = b"\xff" * 8
 """A key beyond all others: those of stores begin with their names."""
 
@@ -77,6 +78,8 @@ class TaskState:
         self._restored: Snapshot | None = None
         self._damaged = False
         self._readable = False
+        self._unwritten: LocalCheckpoint | None = None
+        """The last commit, if the database doesn't hold it."""
         self.warnings = warnings
         self._remote: RemoteSnapshots | None = None
         if depot is not None and folders is not None and folders.remote is not None:
@@ -102,6 +105,7 @@ class TaskState:
     def begin(self, stores: Mapping[str, StateStore]) -> LocalCheckpoint | None:
         """Fill new, empty stores from the local state; returns the commit that they correspond to."""
         self._stores = stores
+        self._unwritten = None
         self._held.clear()
         self._readable = False
         if self._folders is None:
@@ -233,12 +237,27 @@ class TaskState:
         self._since_snapshot += size
 
     def persist(self, local: LocalCheckpoint) -> None:
-        """Write what is committed into the local database, with the commit that it corresponds to."""
+        """Write what is committed into the local database, with the commit that it corresponds to.
+
+        A task without state needs no database: it is made when reading the changelog again would take longer.
+        """
         if self._database is None:
             return
         batch = self._persisted(self._database)
+        if batch.empty and not self._database.made and self._since_snapshot < _MADE_AFTER_BYTES:
+            self._unwritten = local
+            return
+        self._unwritten = None
         batch.put(LOCAL_KEY, local.encode())
         self._database.write(batch)
+
+    def _write_what_is_left(self) -> None:
+        """A copy of the database has to hold the commit that it corresponds to."""
+        if self._unwritten is not None and self._database is not None:
+            batch = self._database.batch()
+            batch.put(LOCAL_KEY, self._unwritten.encode())
+            self._database.write(batch)
+            self._unwritten = None
 
     def _persisted(self, database: Database) -> Batch:
         batch = database.batch()
@@ -255,6 +274,7 @@ class TaskState:
         if self._database is None or self._folders is None or self._since_snapshot < limit:
             return None
         taken = Snapshot(self._folders.snapshots / Snapshot.name(local), local)
+        self._write_what_is_left()
         self._database.snapshot(taken.folder)
         self._since_snapshot = 0
         _log.debug("took a snapshot", changelog=str(self._changelog), snapshot=Snapshot.name(local))
@@ -285,6 +305,7 @@ class TaskState:
         if self._database is None:
             raise _in_memory()
         self._disk.discard(database)  # of a life that died on the way
+        self._write_what_is_left()
         self._database.snapshot(database)
         self._disk.write(about, data)
 
@@ -388,6 +409,12 @@ class TaskState:
     def size(self) -> int | None:
         """How many bytes the local database takes, roughly; None if there is none."""
         return None if self._database is None else self._database.size()
+
+    def find_damage(self) -> None:
+        """Read the local database, so that it is marked if it is damaged, and the next start rebuilds it."""
+        if self._database is not None:
+            with suppress(StateCorruptError):
+                self._database.verify()
 
     def close(self) -> None:
         """Release the folder."""

@@ -56,15 +56,32 @@ class LogAdmin(Admin):
         seal = folder.read_seal()
         if seal is not None and seal.ends is not None:
             return [_extent(folder, n, end, sealed=True) for n, end in enumerate(seal.ends)]
-        extents = []
-        for partition in range(info.partitions):
-            file = self._open(folder, partition)
-            try:
-                end, sealed = file.end()
-            finally:
-                file.close()
-            extents.append(_extent(folder, partition, end, sealed=sealed))
-        return extents
+        return [self._extent_of(folder, partition) for partition in range(info.partitions)]
+
+    @override
+    def extent(self, ssp: SSP) -> Extent:
+        folder = StreamFolder(self._root, ssp.stream.name)
+        folder.require_partition(ssp.partition)
+        seal = folder.read_seal()
+        if seal is not None and seal.ends is not None:
+            return _extent(folder, ssp.partition, seal.ends[ssp.partition], sealed=True)
+        return self._extent_of(folder, ssp.partition)
+
+    def _extent_of(self, folder: StreamFolder, partition: int) -> Extent:
+        with closing(self._open(folder, partition)) as file:
+            end, sealed = file.end()
+        return _extent(folder, partition, end, sealed=sealed)
+
+    @override
+    def unread(self, stream: str, group: str) -> builtins.list[int]:
+        """What isn't read, by the sizes of the files: a run loop that writes to thousands of partitions asks often."""
+        folder = StreamFolder(self._root, stream)
+        read = folder.read_positions(group)
+        folder.require_info()
+        with os.scandir(folder.path) as entries:
+            sizes = {entry.name: entry.stat().st_size for entry in entries if entry.name.endswith(".log")}
+        in_order = (sizes[name] for name in sorted(sizes))
+        return [size - read[n] if n in read else size - folder.read_trim(n) for n, size in enumerate(in_order)]
 
     @override
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:

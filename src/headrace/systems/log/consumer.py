@@ -3,6 +3,9 @@
 A poll first drains the wake-ups and then looks at the files, so a write after the look causes another wake-up. A
 partition that was read to its end costs nothing until it is written again. Twice a second the consumer looks at all
 files: writers on another machine cause no wake-up, and a stream may have been removed.
+
+One that is part of a group (``wakeups``) leaves wake-ups to the group. One that nobody waits for looks at its files at
+each poll.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
@@ -27,18 +31,23 @@ from headrace.systems.log.segment import Scan, ScanEnd
 from headrace.systems.registered import Reading, RegisteringConsumer
 from headrace.systems.syncing import Unsynced
 
+if TYPE_CHECKING:
+    from headrace.systems.log.wakeups import LogWakeups
+
 _LOOK_AT_ALL_S = 0.5
 _POLLS_KEPT = 4096
 """Among so many polls a landmark is found."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Reading(Reading):
+@dataclass(slots=True, kw_only=True, eq=False)
+class Watched(Reading):
+    """A partition that is read. ``look``: there may be unread records."""
+
+    consumer: LogConsumer
     folder: StreamFolder
     file: PartitionFile
-    watch: int | None
+    watch: int | None = None
     look: bool = True
-    """There may be unread records."""
     waiting_size: int = -1
     """The file's size when its last record was incomplete. There is nothing new until the size changes."""
     oldest: Offset = 0
@@ -49,14 +58,16 @@ class _Reading(Reading):
     """The records of the last polls, from the one before the last landmark on."""
 
 
-class LogConsumer(RegisteringConsumer[_Reading]):
+class LogConsumer(RegisteringConsumer[Watched]):
     """Reads partitions of a log. ``torn_bytes`` counts the bytes that it skipped."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, wakeups: LogWakeups | None = None, *, waits: bool = True) -> None:
         super().__init__()
         self._root = root
-        self._by_watch: dict[int, _Reading] = {}
-        self._wakeup = FileWatcher.open()
+        self._by_watch: dict[int, Watched] = {}
+        self._wakeups = wakeups
+        self._wakeup = FileWatcher.open() if waits and wakeups is None else None
+        self._look_at_all = False
         self._looked_at_all = time.monotonic()
         self._failure: HeadraceError | None = None
         self._torn_before = 0
@@ -81,18 +92,23 @@ class LogConsumer(RegisteringConsumer[_Reading]):
         reading.look, reading.ended, reading.waiting_size = True, False, -1
         reading.recent.clear()
 
-    def _open(self, ssp: SSP) -> _Reading:
+    def _open(self, ssp: SSP) -> Watched:
         folder = StreamFolder(self._root, ssp.stream.name)
         folder.require_partition(ssp.partition)
         file = PartitionFile(folder.log(ssp.partition), str(ssp))
-        watch = self._wakeup.watch(file.path) if self._wakeup else None
-        reading = _Reading(ssp, folder=folder, file=file, watch=watch)
+        reading = Watched(ssp, consumer=self, folder=folder, file=file)
         self._readings[ssp] = reading
-        if watch is not None:
-            self._by_watch[watch] = reading
+        self._watch(reading)
         return reading
 
-    def _resolve(self, reading: _Reading, position: Position) -> Offset:
+    def _watch(self, reading: Watched) -> None:
+        if self._wakeups is not None:
+            reading.watch = self._wakeups.watch(reading.file.path, reading)
+        elif self._wakeup is not None:
+            reading.watch = self._wakeup.watch(reading.file.path)
+            self._by_watch[reading.watch] = reading
+
+    def _resolve(self, reading: Watched, position: Position) -> Offset:
         oldest = self._oldest(reading)
         if position is Edge.OLDEST:
             return oldest
@@ -109,7 +125,7 @@ class LogConsumer(RegisteringConsumer[_Reading]):
             )
         return position
 
-    def _oldest(self, reading: _Reading) -> Offset:
+    def _oldest(self, reading: Watched) -> Offset:
         path = reading.folder.trim(reading.ssp.partition)
         try:
             stat = path.stat()
@@ -122,8 +138,10 @@ class LogConsumer(RegisteringConsumer[_Reading]):
         return reading.oldest
 
     @override
-    def _release(self, reading: _Reading) -> None:
-        if self._wakeup is not None and reading.watch is not None:
+    def _release(self, reading: Watched) -> None:
+        if self._wakeups is not None and reading.watch is not None:
+            self._wakeups.unwatch(reading.watch, reading)
+        elif self._wakeup is not None and reading.watch is not None:
             self._wakeup.unwatch(reading.watch)
             self._by_watch.pop(reading.watch, None)
         self._torn_before += reading.file.torn_bytes
@@ -149,7 +167,18 @@ class LogConsumer(RegisteringConsumer[_Reading]):
                 break
         return out
 
+    def look_at_all(self) -> None:
+        """Have the next poll look at all files, and find out whether they are there."""
+        self._look_at_all = True
+
     def _note_changes(self) -> None:
+        if self._wakeups is not None:
+            if self._look_at_all:
+                self._look_at_all = False
+                for reading in self._readings.values():
+                    reading.file.require_there()
+                    reading.look = True
+            return
         changed = self._wakeup.drain() if self._wakeup else None
         now = time.monotonic()
         if changed is None or now - self._looked_at_all > _LOOK_AT_ALL_S:
@@ -162,7 +191,7 @@ class LogConsumer(RegisteringConsumer[_Reading]):
             if number in self._by_watch:
                 self._by_watch[number].look = True
 
-    def _read(self, reading: _Reading, max_bytes: int, out: list[Polled]) -> None:
+    def _read(self, reading: Watched, max_bytes: int, out: list[Polled]) -> None:
         size = reading.file.size()
         if reading.ended or size in (reading.position, reading.waiting_size):
             reading.look = False
@@ -174,7 +203,7 @@ class LogConsumer(RegisteringConsumer[_Reading]):
             )
         self._take(reading, reading.file.read(reading.position, max_bytes, size), size, out)
 
-    def _take(self, reading: _Reading, scan: Scan, size: int, out: list[Polled]) -> None:
+    def _take(self, reading: Watched, scan: Scan, size: int, out: list[Polled]) -> None:
         reading.position = scan.next
         if scan.payloads:
             out.append(Records(reading.ssp, scan.offsets, scan.payloads, scan.next))
@@ -189,6 +218,8 @@ class LogConsumer(RegisteringConsumer[_Reading]):
 
     @override
     def fileno(self) -> int | None:
+        if self._wakeups is not None:
+            return self._wakeups.fileno()
         return self._wakeup.fd if self._wakeup else None
 
     @override
@@ -238,3 +269,5 @@ class LogConsumer(RegisteringConsumer[_Reading]):
         if self._wakeup is not None:
             self._wakeup.close()
             self._wakeup = None
+        if self._wakeups is not None:
+            self._wakeups.forget(self)

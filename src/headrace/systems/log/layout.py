@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from headrace.core.durable import create_file, replace_file, sync_folder, write_file
+from headrace.core.durable import create_file, replace_file, sync_folder, write_file, write_files
 from headrace.core.errors import (
     CorruptLogError,
     DataError,
@@ -185,8 +185,7 @@ class StreamFolder:
 
     def _fill(self, folder: Path, info: StreamInfo) -> None:
         (folder / "positions").mkdir()
-        for partition in range(info.partitions):
-            write_file(folder / self.log(partition).name, _file_header())
+        write_files({folder / self.log(partition).name: _file_header() for partition in range(info.partitions)})
         columns = None if info.columns is None else columns_to_json(info.columns)
         data = {"version": FORMAT_VERSION, "partitions": info.partitions, "columns": columns}
         write_file(folder / "stream.json", (json.dumps(data, indent=1) + "\n").encode())

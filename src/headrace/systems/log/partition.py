@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from headrace.core.errors import CorruptLogError, IndeterminateWriteError, StreamNotFoundError
+from headrace.core import descriptors
+from headrace.core.errors import CorruptLogError, IndeterminateWriteError, StorageError, StreamNotFoundError
 from headrace.core.ids import Offset
 from headrace.core.log import logger
 from headrace.systems.log import segment
@@ -65,6 +66,11 @@ class PartitionFile:
         except FileNotFoundError as error:
             raise StreamNotFoundError(
                 f"{what}: its file {path} is missing", hint="put the folder of the stream back as it was"
+            ) from error
+        except OSError as error:
+            full = descriptors.FULL in str(error)
+            raise StorageError(
+                f"{what}: can't open {path}: {error}", hint=descriptors.hint() if full else None
             ) from error
         try:
             self.seed = segment.decode_file_header(os.pread(self.fd, segment.FILE_HEADER_SIZE, 0))

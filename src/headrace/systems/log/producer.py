@@ -48,6 +48,7 @@ class _Appender:
         self._folder = folder
         self._partition = partition
         self._path = path = folder.log(partition)
+        self._seal = folder.seal
         file = PartitionFile(path, self.what)
         try:
             self.seed = file.seed
@@ -91,7 +92,7 @@ class _Appender:
         self.end = os.lseek(self._fd, 0, os.SEEK_CUR)
         self.touched = self.unsynced = True
         self._notes.appended(self.end - written, self.end, now, parts[0])
-        if self._folder.seal.exists():
+        if self._seal.exists():
             self._check_seal()
         else:
             self._unsealed_to = self.end
@@ -121,7 +122,7 @@ class _Appender:
         )
 
     def _refuse_if_sealed(self) -> None:
-        if self._folder.seal.exists():
+        if self._seal.exists():
             raise self._sealed()
 
     def _check_seal(self) -> None:
@@ -163,6 +164,9 @@ class LogProducer(Producer):
         self._clock = clock or WallClock()
         self._buffer_bytes = buffer_bytes
         self._appenders: dict[tuple[str, int], _Appender] = {}
+        # Of thousands of partitions, most have nothing to write: a flush visits only those that have.
+        self._unflushed: dict[tuple[str, int], _Appender] = {}
+        self._unsynced: dict[tuple[str, int], _Appender] = {}
 
     @override
     def send(self, stream: str, partition: int, payload: bytes) -> None:
@@ -171,6 +175,7 @@ class LogProducer(Producer):
         appender = self._appenders.get(key)
         if appender is None:
             appender = self._appenders[key] = _Appender(StreamFolder(self._root, stream), partition, self._clock)
+        self._unflushed[key] = self._unsynced[key] = appender
         body = bytes(payload)  # no copy if it already is bytes
         check_fits(body)
         size = HEADER_SIZE + len(body)
@@ -192,21 +197,24 @@ class LogProducer(Producer):
     def flush(self) -> dict[tuple[str, int], Offset]:
         """Write all partitions, then raise the first error if there is one."""
         failure: HeadraceError | None = None
-        for appender in self._appenders.values():
+        for appender in self._unflushed.values():
             try:
                 self._write(appender)
             except HeadraceError as error:
                 failure = failure or error
         if failure is not None:
             raise failure
-        ends = {key: appender.end for key, appender in self._appenders.items() if appender.touched}
-        for appender in self._appenders.values():
+        unflushed, self._unflushed = self._unflushed, {}
+        ends = {key: appender.end for key, appender in unflushed.items() if appender.touched}
+        for appender in unflushed.values():
             appender.touched = False
         return ends
 
     @override
     def unsynced(self) -> Iterable[Unsynced]:
-        return [appender.not_on_disk() for appender in self._appenders.values() if appender.unsynced]
+        written = {key: each for key, each in self._unsynced.items() if each.unsynced}
+        self._unsynced = written | self._unflushed
+        return [appender.not_on_disk() for appender in written.values()]
 
     @override
     def close(self) -> None:
@@ -215,4 +223,4 @@ class LogProducer(Producer):
         finally:
             for appender in self._appenders.values():
                 appender.close()
-            self._appenders = {}
+            self._appenders, self._unflushed, self._unsynced = {}, {}, {}

@@ -13,7 +13,9 @@ from headrace.core.errors import DeclarationError
 from headrace.systems.base import System
 from headrace.systems.log.admin import LogAdmin
 from headrace.systems.log.consumer import LogConsumer
+from headrace.systems.log.file_watcher import FileWatcher
 from headrace.systems.log.producer import BUFFER_BYTES, LogProducer
+from headrace.systems.log.wakeups import LogWakeups
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,15 @@ class LogSystem(System):
     @override
     def consumer(self) -> LogConsumer:
         return LogConsumer(self.root)
+
+    @override
+    def reader(self) -> LogConsumer:
+        return LogConsumer(self.root, waits=False)
+
+    @override
+    def wakeups(self) -> LogWakeups | None:
+        watcher = FileWatcher.open()
+        return None if watcher is None else LogWakeups(self.root, watcher)
 
     @override
     def producer(self) -> LogProducer:

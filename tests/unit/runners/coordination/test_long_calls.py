@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conversation import Process, notes, started, task
+from conversation import Process, new_ledger, notes, started, task
 
 from headrace.runners.coordination import messages as m
 from headrace.runners.coordination.long_calls import CallLimits
@@ -31,17 +31,44 @@ def test_a_drain_doesnt_wait_forever_for_a_function():
     ledger.tick(51_000)
     assert ledger.state == "failed"
     assert ledger.error.message == (
-        "gave up the drain after 1s: container 0 is still in the function of step 'cut' in task a/0"
+        "gave up the drain after 1s: container 0 is still in the function of step 'cut' in task a/0; "
+        "container 1 is running (tasks running: 1)"
     )
 
 
-def test_a_drain_waits_for_calls_that_end():
-    ledger, zero, _ = started(lost_after_ms=10**9, calls=CallLimits(drain_timeout_ms=1000))
+def test_calls_that_end_dont_prolong_a_drain():
+    ledger, zero, _ = started(lost_after_ms=10**9, calls=CallLimits(drain_timeout_ms=5000))
     ledger.drain()
-    for now_ms in range(0, 20_000, 500):
+    for now_ms in range(0, 5001, 500):
         ledger.heartbeat(zero.heartbeat(now_ms + 1, in_function(since_ms=now_ms // 900 * 900)), now_ms)
+        assert ledger.state == "draining"
         ledger.tick(now_ms)
+    assert ledger.state == "failed"
+
+
+def test_a_drain_that_is_given_up_names_what_each_container_does():
+    ledger = new_ledger(calls=CallLimits(drain_timeout_ms=1000))
+    ledger.register(Process(0, "u0").register(), 0)
+    ledger.drain()
+    ledger.tick(0)
+    ledger.heartbeat(Process(0, "u0").heartbeat(1, task("a/0", "restoring")), 100)
+    ledger.tick(1000)
+    assert ledger.error.message == (
+        "gave up the drain after 1s: container 0 is running (tasks restoring: 1, tasks starting: 1); "
+        "container 1 is waiting (tasks starting: 1)"
+    )
+
+
+def test_the_time_of_a_drain_begins_when_the_savepoint_is_taken():
+    ledger, _, _ = started(lost_after_ms=10**9, saves=True, calls=CallLimits(drain_timeout_ms=1000))
+    ledger.drain()
+    ledger.tick(0)
+    ledger.tick(5000)
+    ledger.saving = False
+    ledger.tick(5500)
     assert ledger.state == "draining"
+    ledger.tick(6500)
+    assert ledger.state == "failed"
 
 
 # -- a function that hangs -------------------------------------------------------------------------------
@@ -83,3 +110,21 @@ def test_where_nobody_can_kill_it_the_app_ends():
     ledger.tick(1000)
     assert ledger.state == "failed"
     assert "so the app ends" in ledger.error.message
+
+
+def test_a_turn_outside_of_functions_hangs_too():
+    ledger, zero, _ = started(lost_after_ms=10**9, calls=CallLimits(hung_after_ms=1000))
+    holdup = m.Holdup(what="run loop", where="one turn", since_ms=0, remedy="", still_ms=1000)
+    ledger.heartbeat(zero.heartbeat(1, task("a/0", "starting", holdups=[holdup])), 0)
+    ledger.tick(0)
+    assert ledger.state_of(0) == "hung"
+    error = ledger.status(0).containers[0].error
+    assert (error.type, error.fault) == ("InfrastructureError", "environment")
+    assert "container 0 on box has been in one turn for more than 1s" in error.message
+
+
+def test_nothing_hangs_without_a_limit():
+    ledger, zero, _ = started(lost_after_ms=10**9, calls=CallLimits(hung_after_ms=None))
+    ledger.heartbeat(zero.heartbeat(1, in_function(still_ms=10**9)), 0)
+    ledger.tick(0)
+    assert ledger.state_of(0) == "running"

@@ -34,6 +34,7 @@ from headrace.runners.interrupts import Interrupts
 from headrace.runners.no_shared_disk import shares_no_disk
 from headrace.runners.prepare import at_home, prepare_outputs
 from headrace.runners.progress import set_aside
+from headrace.runners.run_arguments import check_not_connect
 from headrace.runners.spark.batch.job import BatchJob
 from headrace.runners.spark.batch.journal import Entry, Journal
 from headrace.runners.spark.batch.publishing import Open, pieces_of, publish
@@ -142,6 +143,7 @@ def to_dataframe(graph: Graph, output: str, spark: SparkSession | None, until: U
     outputs = _outputs(planned)
     if output not in outputs:
         raise UsageError(f"the app has no output {output!r}", hint=f"it has {', '.join(outputs) or 'none'}")
+    check_not_connect(spark)
     session = spark or open_session(f"headrace {graph.app}")
     return _job(planned, session, until, _held(planned)).rows(output)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import sysconfig
 from types import FrameType
 
 
@@ -22,13 +24,21 @@ def line_of(error: BaseException) -> str | None:
     return None
 
 
-def line_now(thread: int) -> str | None:
-    """The line of the app's own code at which a thread is: ``file:number``; None if it is in none."""
+def line_now(thread: int, *, called: bool = True) -> str | None:
+    """The line of the app's own code at which a thread is: ``file:number``; None if it is in none.
+
+    Of the calls that Headrace has made it is the innermost that isn't in an installed package or in Python itself. If
+    all are, and Headrace has ``called`` the app's own code, that is installed, too: then it is the outermost.
+    """
     frame = sys._current_frames().get(thread)
-    found: FrameType | None = None
+    own: str | None = None
+    outermost: str | None = None
     while frame is not None and not _is_ours(frame):
-        found, frame = frame, frame.f_back
-    return None if found is None or frame is None else f"{found.f_code.co_filename}:{found.f_lineno}"
+        outermost = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        if own is None and not _is_installed(frame.f_code.co_filename):
+            own = outermost
+        frame = frame.f_back
+    return None if frame is None else own or (outermost if called else None)
 
 
 def in_debugger(thread: int) -> bool:
@@ -43,6 +53,13 @@ def in_debugger(thread: int) -> bool:
 
 
 _DEBUGGERS = frozenset({"bdb", "pdb", "pydevd", "_pydevd_bundle", "debugpy"})
+
+
+_INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith((*_INSTALLED, "<frozen "))
 
 
 def _is_ours(frame: FrameType) -> bool:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import islice
+from types import CodeType, FrameType
 from typing import Any, Protocol
 
 import polars as pl
@@ -41,9 +43,10 @@ class Sent:
         self.output = output
         self._schema = schema
         self._rows: list[Sequence[Any]] = []
-        self._lines: list[tuple[str, int]] = []
+        self._places: list[CodeType | int] = []
+        """For each row the code that has sent it and the instruction there: the number of the line takes longer."""
         self._frames: list[pl.DataFrame] = []
-        self._before: tuple[list[pl.DataFrame], list[Sequence[Any]], list[tuple[str, int]]] | None = None
+        self._before: tuple[list[pl.DataFrame], list[Sequence[Any]], list[CodeType | int]] | None = None
         kinds = [_QUICK.get(type(dtype)) for dtype in schema.columns.values()]
         self._kinds = None if None in kinds else kinds
 
@@ -52,8 +55,18 @@ class Sent:
         """Something was sent."""
         return bool(self._rows or self._frames)
 
-    def add(self, rows: Any) -> None:
+    def add(self, rows: Any, sender: FrameType) -> None:
         """Add a row or a DataFrame."""
+        if self._before is None and type(rows) is dict:
+            try:
+                self._rows.append(self._schema.dict_values(rows))
+            except KeyError:
+                pass  # the error is raised below
+            else:
+                places = self._places
+                places.append(sender.f_code)
+                places.append(sender.f_lasti)
+                return
         if isinstance(rows, pl.DataFrame):
             self._freeze()
             fitting, mismatch = self._schema.conform(rows)
@@ -66,8 +79,7 @@ class Sent:
         if self._before is not None and not self._surely_fit(values):
             self._schema.from_values([values], lambda index: "a value")
         self._rows.append(values)
-        frame = sys._getframe(2)
-        self._lines.append((frame.f_code.co_filename, frame.f_lineno))
+        self._places += (sender.f_code, sender.f_lasti)
 
     def take(self) -> pl.DataFrame:
         """Return everything, in order, and start empty."""
@@ -77,22 +89,22 @@ class Sent:
 
     def begin_trial(self) -> None:
         """Keep what is sent from now on apart, so that it can be undone; check at once whether it fits."""
-        self._before = self._frames, self._rows, self._lines
-        self._frames, self._rows, self._lines = [], [], []
+        self._before = self._frames, self._rows, self._places
+        self._frames, self._rows, self._places = [], [], []
 
     def end_trial(self, *, keep: bool) -> None:
         """Keep or drop what was sent since the trial began."""
         if self._before is None:
             return
-        frames, rows, lines = self._frames, self._rows, self._lines
-        (self._frames, self._rows, self._lines), self._before = self._before, None
+        frames, rows, places = self._frames, self._rows, self._places
+        (self._frames, self._rows, self._places), self._before = self._before, None
         if not keep:
             return
         if frames:
             self._freeze()
             self._frames += frames
         self._rows += rows
-        self._lines += lines
+        self._places += places
 
     def _surely_fit(self, values: Sequence[Any]) -> bool:
         if self._kinds is None:
@@ -107,9 +119,14 @@ class Sent:
     def _freeze(self) -> None:
         if not self._rows:
             return
-        rows, lines = self._rows, self._lines
-        self._rows, self._lines = [], []
-        self._frames.append(self._schema.from_values(rows, lambda index: "sent at {}:{}".format(*lines[index])))
+        rows, places = self._rows, self._places
+        self._rows, self._places = [], []
+        self._frames.append(self._schema.from_values(rows, lambda index: f"sent at {_line(*places[2 * index :][:2])}"))
+
+
+def _line(code: Any, instruction: Any) -> str:
+    line = next(islice(code.co_positions(), instruction // 2, None))[0]
+    return f"{code.co_filename}:{line}"
 
 
 class TaskTime(Protocol):
@@ -222,21 +239,24 @@ class TaskPort(TaskContext):
 
     def send(self, output: str, rows: Any) -> None:
         """Send a row or a DataFrame of rows to an output."""
+        sent = self.sent.get(output)
+        if sent is None or not self._open:
+            raise self._unsendable(output)
+        try:
+            sent.add(rows, sys._getframe(1))
+        except DataError as error:
+            raise DataError(f"what is sent to {output!r} doesn't fit: {error.message}", hint=error.hint) from error
+
+    def _unsendable(self, output: str) -> UsageError:
         if not self._open:
-            raise UsageError(
+            return UsageError(
                 f"something is sent to {output!r} outside of a call that may send",
                 hint="send in process, on_timer, on_watermark or on_end_of_stream, before they return",
             )
-        sent = self.sent.get(output)
-        if sent is None:
-            raise UsageError(
-                f"the task has no output {output!r}",
-                hint=f"it is declared with outputs={{...}}: {', '.join(self.sent) or 'none'}",
-            )
-        try:
-            sent.add(rows)
-        except DataError as error:
-            raise DataError(f"what is sent to {output!r} doesn't fit: {error.message}", hint=error.hint) from error
+        return UsageError(
+            f"the task has no output {output!r}",
+            hint=f"it is declared with outputs={{...}}: {', '.join(self.sent) or 'none'}",
+        )
 
     def commit(self) -> None:
         """Ask for a commit."""

@@ -1,0 +1,107 @@
+"""Which pages the site has, and what is in them: pure, from the repository's own files.
+
+The map of the site is docs/index.md: its headings are the sections, and its lists the pages. Pages keep their text.
+Links between files of the repository become links between pages.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from posixpath import normpath, relpath
+
+HOME = PurePosixPath("README.md")
+MAP = PurePosixPath("docs/index.md")
+LESSONS = PurePosixPath("examples")
+_SECTION = re.compile(r"^## (?P<title>.+)$")
+_ENTRY = re.compile(r"^- \[(?P<title>[^\]]+)\]\((?P<file>[^)#]+)\)")
+_LINK = re.compile(r"(?P<head>\]\()(?P<file>[^)#\s:]+)(?P<place>#[^)\s]*)?(?P<tail>\))")
+_FENCE = re.compile(r"^ *```")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A page: its title in the navigation, and the file of the repository that it is made of."""
+
+    title: str
+    file: PurePosixPath
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Pages that belong together."""
+
+    title: str
+    entries: tuple[Entry, ...]
+
+
+def sections(text: str) -> list[Section]:
+    """Return the sections of docs/index.md."""
+    found: list[Section] = []
+    for line in text.splitlines():
+        if section := _SECTION.match(line):
+            found.append(Section(section["title"], ()))
+        elif entry := _ENTRY.match(line):
+            file = PurePosixPath(normpath(MAP.parent / entry["file"]))
+            found[-1] = Section(found[-1].title, (*found[-1].entries, Entry(entry["title"], file)))
+    return found
+
+
+def page_of(file: PurePosixPath) -> PurePosixPath:
+    """Return where the page of a file of the repository is in the site."""
+    if file == HOME:
+        return PurePosixPath("index.md")
+    if file.parts[0] == "docs":
+        return file.relative_to("docs")
+    if file.suffix == ".py":
+        return file.with_suffix(".md")
+    return PurePosixPath(file.name.lower()) if file.suffix == ".md" else file
+
+
+def with_links(
+    text: str,
+    file: PurePosixPath,
+    pages: Mapping[PurePosixPath, PurePosixPath],
+    other: Callable[[PurePosixPath], PurePosixPath],
+) -> str:
+    """Return the text of ``file`` with links that fit the site.
+
+    ``pages`` says which file or folder has which page. ``other`` is called for what has none, and says where that is.
+    """
+
+    def moved(link: re.Match[str]) -> str:
+        target = PurePosixPath(normpath(file.parent / link["file"]))
+        there = pages.get(target) or other(target)
+        return link["head"] + relpath(there, pages[file].parent) + (link["place"] or "") + link["tail"]
+
+    lines, fenced = [], False
+    for line in text.splitlines(keepends=True):
+        fenced ^= bool(_FENCE.match(line))
+        lines.append(line if fenced else _LINK.sub(moved, line))
+    return "".join(lines)
+
+
+def lesson(name: str, code: str) -> str:
+    """Return the page of an example: the first sentence of its docstring as title, and its code."""
+    said = ast.get_docstring(ast.parse(code)) or name
+    title = said.split("\n\n")[0].replace("\n", " ").partition(":")[0]
+    return f"# {title}\n\n`examples/{name}`\n\n```python\n{code.rstrip()}\n```\n"
+
+
+def lessons(titles: Mapping[PurePosixPath, str]) -> str:
+    """Return the page that lists the lessons."""
+    listed = [f"- [{title}]({page.name})" for page, title in titles.items()]
+    return "\n".join(
+        ["# Lessons", "", "Each lesson is a program of one page: `python examples/01_hello.py`.", "", *listed, ""]
+    )
+
+
+def reference(module: str, says: str, names: Iterable[str], homes: Mapping[str, str]) -> str:
+    """Return the page of a public namespace: what its names' docstrings say. ``homes`` says where each is defined."""
+    parts = [f"# {module}", "", says, ""]
+    for name in names:
+        parts += [f"## {module}.{name} {{ #{module}.{name} }}", "", f"::: {homes[name]}", ""]
+    return "\n".join(parts)

@@ -1,0 +1,153 @@
+"""``headrace dashboard``."""
+
+from __future__ import annotations
+
+import secrets
+import webbrowser
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.console import print_json, print_line, print_note
+from headrace.cli.options import HOME, AsJson, Home, Metadata
+
+if TYPE_CHECKING:
+    from headrace.core.url import SecretUrl
+    from headrace.metadata.store import MetadataStore
+    from headrace.runners.coordination.address import Address
+    from headrace.runners.dashboard.overview import Deployed
+
+
+def dashboard(
+    app: Annotated[
+        str | None,
+        typer.Argument(metavar="APP", help="Whose live page; without it, a page with all apps of the home folder."),
+    ] = None,
+    stage: Annotated[
+        str | None,
+        typer.Option(metavar="STAGE", help="The deployment with this stage, if the app runs as several."),
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    port: Annotated[
+        int,
+        typer.Option(metavar="PORT", min=0, max=65535, help="Without APP: the port to listen on; 0 takes a free one."),
+    ] = 0,
+    home: Home = HOME,
+    metadata: Metadata = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a running app does, in a browser.
+
+    With APP, prints the address of its live page, which the app itself serves. Without, serves a page with all apps
+    until Ctrl-C. Nothing can be changed there.
+
+    Pages are served on this machine only, unless the app listens elsewhere (headrace run --listen). To look from
+    another machine, forward the port: ssh -L 7000:127.0.0.1:PORT HOST.
+    """
+    from headrace.core.errors import UsageError
+
+    if app is None:
+        if stage is not None:
+            raise UsageError(
+                "--stage is for the page of one app", hint="name the app: headrace dashboard APP --stage ..."
+            )
+        _serve(home, metadata, port, open_, as_json)
+        return
+    if port:
+        raise UsageError(
+            "--port is for the page with all apps; an app serves its own page at the port that it has",
+            hint="choose it when the app starts: headrace run --listen 127.0.0.1:7000",
+        )
+    from headrace.metadata.opening import existing_metadata
+    from headrace.runners.dashboard.pages import page_url
+
+    with existing_metadata(home, metadata) as store:
+        address = _address(store, app, stage)
+    _check_reachable(address)
+    _show(page_url(address.url, address.token), open_, as_json)
+
+
+def _address(store: MetadataStore, app: str, stage: str | None) -> Address:
+    """Where the app runs. Raises ``UsageError`` that says how it has ended if it doesn't."""
+    from headrace.core.errors import UsageError
+    from headrace.runners.coordination.endings import ended
+    from headrace.runners.coordination.runs import find
+
+    try:
+        return find(store, app, stage)
+    except UsageError as error:
+        over = ended(store, app)
+        if not over or stage is not None:
+            raise
+        how = "drained" if over[-1].drained and over[-1].state == "finished" else over[-1].state
+        raise UsageError(
+            f"app {app!r} doesn't run any more ({how}), so it has no live page",
+            hint=f"headrace status {app} says how it ended; start it with headrace run",
+        ) from error
+
+
+def _check_reachable(address: Address) -> None:
+    """Raise what the driver's machine or the network is to blame for, before a browser shows an empty page."""
+    with closing(address.client(timeout_s=2.0, patience_s=0)) as client:
+        client.status()
+
+
+def _show(url: str, open_: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"url": url})
+    else:
+        print_line(url)
+    if open_ and not webbrowser.open(url):
+        print_note("no browser could be opened here: open the address by hand")
+
+
+def _serve(home: Path, metadata: SecretUrl | None, port: int, open_: bool, as_json: bool) -> None:
+    """Serve the page with all apps, until Ctrl-C."""
+    import select
+    import sys
+
+    from headrace.metadata.opening import existing_metadata
+    from headrace.runners.coordination.endpoint import LOOPBACK
+    from headrace.runners.coordination.listener import Listener
+    from headrace.runners.dashboard.overview import Overview
+    from headrace.runners.dashboard.pages import page_token, page_url
+    from headrace.runners.interrupts import Interrupt
+
+    def found() -> Sequence[Deployed]:
+        with existing_metadata(home, metadata) as store:  # each time: there may be none yet
+            return _deployed(store)
+
+    with existing_metadata(home, metadata) as store:
+        place = store.place
+    token = secrets.token_urlsafe(32)
+    overview = Overview(place, found)
+    site = overview.site(page_token(token))
+    listener = Listener(LOOPBACK, port, token, {}, pages=site)
+    with closing(listener), closing(site), closing(overview), Interrupt() as interrupt:
+        listener.start()
+        overview.start()
+        _show(page_url(f"http://{LOOPBACK}:{listener.port}", token), open_, as_json)
+        sys.stdout.flush()
+        print_note("Ctrl-C ends it")
+        while not interrupt.requested:
+            select.select([interrupt.fd], [], [])
+
+
+def _deployed(store: MetadataStore) -> list[Deployed]:
+    from headrace.core.errors import ProtocolError, UnavailableError, UsageError
+    from headrace.runners.coordination.endings import ended, unreachable
+    from headrace.runners.coordination.runs import find_all
+    from headrace.runners.dashboard.overview import Deployed
+    from headrace.runners.dashboard.pages import page_url
+
+    shown = []
+    for address in find_all(store):
+        with closing(address.client(timeout_s=2.0, patience_s=0)) as client:
+            try:
+                shown.append(Deployed(client.status(), page_url(address.url, address.token)))
+            except (UnavailableError, UsageError, ProtocolError) as error:
+                shown.append(Deployed(unreachable(address, error)))
+    return shown + [Deployed(status) for status in ended(store)]

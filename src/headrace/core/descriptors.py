@@ -1,0 +1,36 @@
+"""How many files the process may have open: a container with many tasks needs more than the usual 1,024."""
+
+from __future__ import annotations
+
+import resource
+
+from headrace.core.errors import InfrastructureError
+from headrace.core.log import logger
+
+_log = logger(__name__)
+
+FULL = "Too many open files"
+"""What the operating system, and RocksDB after it, say when there are no more."""
+
+
+def hint() -> str:
+    """Return what to do about it."""
+    return (
+        f"the process may have {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} files open: raise ulimit -n "
+        "(LimitNOFILE= of systemd, or the container's ulimits), or share the tasks among more containers"
+    )
+
+
+def make_room(least: int, why: str) -> None:
+    """Raise the limit as far as the process may. Raise ``InfrastructureError`` if even ``least`` files are too many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError) as error:  # some systems have a lower limit than the one that they state
+            _log.info("the limit of open files stays as it is", limit=soft, error=str(error))
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if soft != resource.RLIM_INFINITY and soft < least:
+        raise InfrastructureError(
+            f"{why} need at least {least} open files, and the process may have {soft}", hint=hint()
+        )

@@ -1,0 +1,30 @@
+"""A run as other threads see it: they ask it to end, and look at what the coordinator knows of it."""
+
+from __future__ import annotations
+
+from headrace.runners.coordination.server import Coordinator
+from headrace.runners.interrupts import Interrupts
+
+
+class RunControl(Interrupts):
+    """The signals of a run, and what else may ask it to end. ``request`` drains it, ``stop`` ends it at once."""
+
+    def __init__(self, said_at_start: str = "") -> None:
+        super().__init__(said_at_start)
+        self.coordinator: Coordinator | None = None
+        """None before the app is about to run."""
+        self._stopped = False
+
+    def attach(self, coordinator: Coordinator) -> None:
+        """The app is about to run. If it was to stop before, it stops."""
+        self.coordinator = coordinator
+        if self._stopped:
+            coordinator.stop()
+
+    def stop(self) -> None:
+        """Have the run end at once, without a commit; also before it has begun."""
+        self._stopped = True  # before the coordinator is looked for: else nobody might stop it
+        if self.coordinator is not None:
+            self.coordinator.stop()
+        else:
+            self.request()

@@ -1,0 +1,60 @@
+"""Log lines of containers, logged again in the driver: by the same loggers, with app, container and task."""
+
+from __future__ import annotations
+
+import logging
+
+from headrace.core.log import ROOT, LineHandler, Throttle, logger
+from headrace.runners.coordination.messages import Heartbeat, LogLine
+
+_log = logger(__name__)
+
+
+class Relay:
+    """Logs what heartbeats bring along. On the threads of connections."""
+
+    def __init__(self, app: str) -> None:
+        self._app = app
+        self._throttle = Throttle(_log)
+        self._last: dict[int, tuple[str, float]] = {}
+        """By container its incarnation, and when its last heartbeat was sent."""
+
+    def log(self, heartbeat: Heartbeat) -> None:
+        """Log the lines of a heartbeat that counts. One that comes again, because its answer was lost, is ignored."""
+        incarnation, sent_ms = self._last.get(heartbeat.container, ("", 0.0))
+        if incarnation == heartbeat.incarnation and heartbeat.sent_ms <= sent_ms:
+            return
+        self._last[heartbeat.container] = heartbeat.incarnation, heartbeat.sent_ms
+        for line in heartbeat.logs:
+            self._log(line, heartbeat.container)
+        self._throttle.warning(
+            "log lines of a container were left out: it writes more than are sent",
+            by=heartbeat.logs_dropped,
+            app=self._app,
+            container=heartbeat.container,
+        )
+
+    def _log(self, line: LogLine, container: int) -> None:
+        record = logging.makeLogRecord(
+            {
+                "name": line.logger,
+                "levelno": line.level,
+                "levelname": logging.getLevelName(line.level),
+                "msg": line.message,
+                "created": line.at_ms / 1000,
+                "msecs": line.at_ms % 1000,
+                "app": self._app,
+                "container": container,
+                **{name: value for name, value in line.fields.items() if name not in ("app", "container")},
+            }
+        )
+        target = _target(line.logger)
+        if target.isEnabledFor(line.level):
+            target.handle(record)
+
+
+def _target(name: str) -> logging.Logger:
+    """The logger of that name; of an app's that nobody listens to, the one whose lines the command shows."""
+    named, ours = logging.getLogger(name), logging.getLogger(ROOT)
+    shown = any(isinstance(handler, LineHandler) for handler in ours.handlers)
+    return ours if shown and not named.hasHandlers() else named

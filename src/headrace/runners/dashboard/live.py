@@ -1,0 +1,106 @@
+"""The live page of one app: looks at the status again and again, keeps the last hour, and feeds the pages."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from math import ceil
+
+from typing_extensions import override
+
+from headrace.core.clock import Clock, WallClock
+from headrace.core.errors import HeadraceError
+from headrace.core.log import Throttle, logger
+from headrace.plan.model import Plan
+from headrace.plan.render import RenderedPlan, render
+from headrace.runners.coordination.messages import AppStatus, PagesStatus
+from headrace.runners.coordination.repeated import RepeatedStep
+from headrace.runners.dashboard.feed import Feed
+from headrace.runners.dashboard.history import History
+from headrace.runners.dashboard.pages import Asset, Site
+from headrace.runners.dashboard.patch import Document
+from headrace.runners.dashboard.sampling import Between, Sample
+from headrace.runners.dashboard.view import PlanFacts, point_of, view_of
+
+EVERY_S = 1.0
+TASKS_A_SECOND = 100
+"""If there are more tasks, looks are rarer: a page isn't worth one percent of a processor."""
+
+RECENT = 4
+"""Rates are those of so many looks: containers report twice a second, at other moments than these."""
+
+_log = logger(__name__)
+
+
+class LivePage:
+    """What the pages of an app show. ``look`` is called by one thread."""
+
+    def __init__(self, plan: RenderedPlan, clock: Clock | None = None) -> None:
+        self._plan = plan
+        self._facts = PlanFacts.of(plan)
+        self._clock = clock or WallClock()
+        self._history = History()
+        self._lock = threading.Lock()
+        """Guards the history, which threads of listeners read."""
+        self._samples: deque[Sample] = deque(maxlen=RECENT)
+        self.tasks = plan.tasks()
+        self.feed = Feed(self._whole)
+
+    def site(self, token: str) -> Site:
+        """The page and its files; ``token`` opens it."""
+        return Site(token, self._page, self.feed, f"run: headrace dashboard {self._plan.app}")
+
+    def look(self, status: AppStatus) -> None:
+        """Take the present status."""
+        now_ms = self._clock.now_ms()
+        sample = Sample.of(status, self._clock.monotonic_ms())
+        self._samples.append(sample)
+        before = self._samples[-2] if len(self._samples) > 1 else sample
+        recent, last = Between(self._samples[0], sample), Between(before, sample)
+        point = point_of(self._facts, status, recent, last, now_ms)
+        with self._lock:
+            self._history.add(point)
+        self.feed.publish(lambda: view_of(self._facts, status, recent, now_ms), {"point": point})
+
+    def end(self, status: AppStatus) -> None:
+        """Show the last status, and end all events. Called when no other thread looks any more."""
+        self.look(status)
+        self.feed.close()
+
+    def watched(self) -> PagesStatus:
+        """How many pages watch the app."""
+        seen = self.feed.seen
+        return PagesStatus(watching=seen.listening, refused=seen.refused)
+
+    def _whole(self, document: Document) -> Document:
+        with self._lock:
+            return {"view": document, "history": self._history.points()}
+
+    def _page(self) -> Mapping[str, Asset]:
+        from headrace.web.live_page import live_files  # which no app needs that nobody looks at
+
+        return {name: Asset.of(name, text) for name, text in live_files(self._plan).items()}
+
+
+class Looking(RepeatedStep):
+    """A thread that looks at the status every second, or more rarely if there are very many tasks."""
+
+    def __init__(self, page: LivePage, status: Callable[[], AppStatus]) -> None:
+        super().__init__("live-page", EVERY_S * max(1, ceil(page.tasks / TASKS_A_SECOND)))
+        self._page = page
+        self._status = status
+        self._throttle = Throttle(_log)
+
+    @override
+    def step(self) -> bool:
+        try:
+            self._page.look(self._status())
+        except HeadraceError as error:  # a page isn't worth the app
+            self._throttle.warning("the live page can't be updated", error=error.message)
+        return True
+
+
+def live_page(planned: Plan) -> LivePage:
+    """The live page of a plan."""
+    return LivePage(render(planned))

@@ -1,0 +1,344 @@
+"""What the live page shows, from the plan and the status: one document of plain data. Pure.
+
+The page draws the plan once, and then only applies changes of this document. Numbers are rounded, so that what hardly
+changes isn't sent. Times are ms since the epoch; what is unknown is left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import floor, log10
+from typing import Any
+
+from headrace.plan.render import RenderedPlan
+from headrace.runners.coordination.messages import (
+    AppStatus,
+    ContainerStatus,
+    ErrorReport,
+    StageStatus,
+    TaskStatus,
+    WarningStatus,
+)
+from headrace.runners.dashboard.patch import Document
+from headrace.runners.dashboard.reasons import held_back, reasons
+from headrace.runners.dashboard.sampling import Between, Pace, stage_of
+
+_BUSY_FROM = 0.01
+_TRACE_LINES = 40
+_ERRORS_MAX, _REASONS_MAX, _WAITING_MAX = 40, 20, 50
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFacts:
+    """What the view needs of the plan: ids of streams by where they are, who reads a partition, and where rows begin.
+
+    ``outside`` are the streams that are written outside of the app, and ``results`` those that leave it.
+    """
+
+    streams: Mapping[str, str]
+    readers: Mapping[str, tuple[str, ...]]
+    outside: frozenset[str]
+    results: frozenset[str]
+
+    @classmethod
+    def of(cls, plan: RenderedPlan) -> PlanFacts:
+        """The facts of a plan."""
+        readers: dict[str, list[str]] = {}
+        for stage in plan.stages:
+            for task in stage.tasks:
+                for ssp in task.inputs:
+                    readers.setdefault(str(ssp), []).append(str(task.name))
+        return cls(
+            streams={f"{stream.system}.{stream.physical}": id_ for id_, stream in plan.streams.items()},
+            readers={ssp: tuple(tasks) for ssp, tasks in readers.items()},
+            outside=frozenset(id_ for id_, stream in plan.streams.items() if not stream.writers),
+            results=frozenset(id_ for id_, stream in plan.streams.items() if stream.role == "sink"),
+        )
+
+
+def view_of(facts: PlanFacts, status: AppStatus, happened: Between, now_ms: int) -> Document:
+    """The whole document. ``happened`` is what tasks have done in the last few seconds."""
+    paces = {task.name: happened.task(task.name) for task in status.tasks}
+    hosts = {name: container for container in status.containers for name in container.tasks}
+    of_stage: dict[str, list[TaskStatus]] = {}
+    for task in status.tasks:
+        of_stage.setdefault(stage_of(task), []).append(task)
+    found = reasons(status, facts.readers, lambda name: paces[name].share("busy") if name in paces else 0.0, now_ms)
+    return {
+        "app": _without_none(
+            {
+                "name": status.app,
+                "state": status.state,
+                "started": status.started_at,
+                "ended": status.ended_at,
+                "guarantee": status.guarantee,
+            }
+        ),
+        "stages": {
+            stage.name: _stage(stage, of_stage.get(stage.name, []), paces, hosts, facts) for stage in status.stages
+        },
+        "steps": _steps(status.tasks, paces),
+        "tasks": {task.name: _task(task, paces[task.name], hosts.get(task.name), now_ms) for task in status.tasks},
+        "reasons": [
+            {
+                "kind": one.kind,
+                "text": one.text,
+                "remedy": one.remedy,
+                "since": _rounded_time(one.since_ms),
+                "tasks": list(one.tasks[:_WAITING_MAX]),
+            }
+            for one in found[:_REASONS_MAX]
+        ],
+        "containers": {str(container.id): _container(container) for container in status.containers},
+        "outputs": _outputs(status.tasks),
+        "errors": sorted(_errors(status), key=lambda one: -int(one["at"]))[:_ERRORS_MAX],
+    }
+
+
+def point_of(facts: PlanFacts, status: AppStatus, recent: Between, last: Between, now_ms: int) -> dict[str, Any]:
+    """What the charts show of this moment. ``recent`` are some seconds, ``last`` is the time since the last point."""
+    rows_in, rows_out = 0.0, 0.0
+    for task in status.tasks:
+        pace = recent.task(task.name)
+        rows_in += sum(rate for name, rate in pace.rates("inputs").items() if facts.streams.get(name) in facts.outside)
+        rows_out += sum(rate for name, rate in pace.rates("outputs").items() if name in facts.results)
+    point = {
+        "t": now_ms,
+        "in": _rounded(rows_in),
+        "out": _rounded(rows_out),
+        "p50": _ms(recent.latency("sent", 0.5)),
+        "p99": _ms(recent.latency("sent", 0.99)),
+        "committed": _ms(recent.latency("committed", 0.99)),
+        "parts": {part: _rounded(ms) for part, ms in recent.commit_ms().items()} or None,
+        "state": sum(totals.state_bytes for totals in recent.after.tasks.values()),
+        "early": sum(task.early_bytes for task in status.tasks) or None,
+        "restarts": last.after.restarts - last.before.restarts or None,
+        "rollbacks": last.count("rollbacks") or None,
+    }
+    return _without_none(point)
+
+
+# -- parts
+
+
+def _stage(
+    stage: StageStatus,
+    tasks: Iterable[TaskStatus],
+    paces: Mapping[str, Pace],
+    hosts: Mapping[str, ContainerStatus],
+    facts: PlanFacts,
+) -> Document:
+    reads: dict[str, float] = {}
+    writes: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    shares: list[float] = []
+    states: list[str] = []
+    held = Counter[str]()
+    for task in tasks:
+        pace = paces[task.name]
+        for name, rate in pace.rates("inputs").items():
+            id_ = facts.streams.get(name, name)
+            reads[id_] = reads.get(id_, 0.0) + rate
+        for name, rate in pace.rates("outputs").items():
+            writes[name] = writes.get(name, 0.0) + rate
+        for name, number in pace.after.counts.items():
+            if number and name != "rollbacks":
+                counts[name] = counts.get(name, 0) + number
+        shares.append(pace.share("busy"))
+        states.append(_state(task, pace, hosts.get(task.name)))
+        held.update([task.holdups[0].what] if states[-1] == "held" and task.holdups else [])
+    return _without_none(
+        {
+            "state": _worst(states),
+            "held": held.most_common(1)[0][0] if held else None,
+            "tasks": stage.tasks,
+            "finished": stage.finished or None,
+            "idle": stage.idle or None,
+            "busy": round(100 * sum(shares) / len(shares)) if shares else 0,
+            "busiest": round(100 * max(shares, default=0.0)),
+            "rate": _rounded(stage.rows_per_second),
+            "reads": {name: _rounded(rate) for name, rate in reads.items()},
+            "writes": {name: _rounded(rate) for name, rate in writes.items()},
+            "watermark": stage.watermark,
+            "lag": stage.lag,
+            "counts": counts or None,
+        }
+    )
+
+
+def _steps(tasks: Iterable[TaskStatus], paces: Mapping[str, Pace]) -> Document:
+    """Each step: messages per second, the busiest task's share of time in its function, keys, and whether it is held.
+
+    Named with its stage: two stages may share the work of a window. A step without a function of the app has no share.
+    """
+    rates: dict[str, float] = {}
+    shares: dict[str, float] = {}
+    keys: dict[str, float] = {}
+    held: set[str] = set()
+    for task in tasks:
+        pace, stage = paces[task.name], stage_of(task)
+        for id_, rate in pace.rates("steps").items():
+            step = f"{stage}/{id_}"
+            rates[step] = rates.get(step, 0.0) + rate
+        for id_, share in pace.rates("functions").items():
+            step = f"{stage}/{id_}"
+            shares[step] = max(shares.get(step, 0.0), share)
+        for id_, number in pace.after.keys.items():
+            step = f"{stage}/{id_}"
+            keys[step] = keys.get(step, 0.0) + number
+        for holdup in task.holdups:
+            if holdup.what in ("user code", "calls"):
+                held.update(f"{stage}/{id_}" for id_ in pace.after.steps if _names(holdup.where, id_))
+    return {
+        step: _without_none(
+            {
+                "rate": _rounded(rates.get(step, 0.0)),
+                "busy": round(100 * min(shares[step], 1.0)) if step in shares else None,
+                "keys": int(keys[step]) if step in keys else None,
+                "held": True if step in held else None,
+            }
+        )
+        for step in sorted(rates.keys() | shares.keys() | keys.keys())
+    }
+
+
+def _names(where: str, step: str) -> bool:
+    return f"step {step!r}" in where or f"step {step}:" in f"{where}:"
+
+
+def _task(task: TaskStatus, pace: Pace, container: ContainerStatus | None, now_ms: int) -> Document:
+    checkpoint = task.checkpoint
+    worst = next((holdup for holdup in task.holdups), None)
+    return _without_none(
+        {
+            "state": _state(task, pace, container),
+            "busy": round(100 * pace.share("busy")),
+            "waiting": round(100 * pace.share("waiting")) or None,
+            "rate": _rounded(sum(pace.rates("inputs").values())),
+            "lag": task.lag,
+            "watermark": task.watermark,
+            "idle": True if task.idle else None,
+            "committed": None if checkpoint is None else _rounded_time(now_ms - checkpoint.age_ms),
+            "took": None if checkpoint is None else _rounded(checkpoint.duration_ms),
+            "container": None if container is None else container.id,
+            "size": int(pace.after.state_bytes) or None,
+            "late": pace.after.counts["late"] or None,
+            "early": task.early_bytes or None,
+            "held": None if worst is None else f"{worst.what}: {worst.where}",
+        }
+    )
+
+
+_ORDER = ("lost", "held", "starting", "busy", "idle", "done")
+
+
+def _state(task: TaskStatus, pace: Pace, container: ContainerStatus | None) -> str:
+    """One of ``_ORDER``."""
+    if task.state == "finished":
+        return "done"
+    if container is not None and container.state in ("lost", "hung", "failed"):
+        return "lost"
+    if task.state in ("starting", "restoring") or task.side_inputs_percent is not None:
+        return "starting"
+    if held_back(task):
+        return "held"
+    return "busy" if pace.share("busy") >= _BUSY_FROM else "idle"
+
+
+def _worst(states: Iterable[str]) -> str:
+    return min(states, key=_ORDER.index, default="idle")
+
+
+def _container(container: ContainerStatus) -> Document:
+    return _without_none(
+        {
+            "state": container.state,
+            "host": container.host,
+            "pid": container.pid,
+            "attempt": container.attempt,
+            "memory": container.rss_bytes or None,
+            "cpu": container.cpu_ms // 1000 or None,
+            "tasks": len(container.tasks),
+            "restarts": container.restarts or None,
+            "silent": container.last_seen_ms if container.last_seen_ms and container.last_seen_ms > 3000 else None,
+        }
+    )
+
+
+def _outputs(tasks: Iterable[TaskStatus]) -> Document:
+    found: dict[str, Document] = {}
+    for task in tasks:
+        for id_, output in task.outputs.items():
+            one = found.setdefault(id_, {"delivery": output.delivery, "waiting": 0, "bytes": 0, "failures": 0})
+            one["waiting"] += output.waiting
+            one["bytes"] += output.waiting_bytes
+            one["failures"] += output.failures
+            if output.error is not None:
+                one["error"] = output.error
+    return found
+
+
+def _errors(status: AppStatus) -> Iterator[Document]:
+    """Errors and warnings with who has them; what ended the app, or a container, comes with its traceback."""
+    if status.error is not None:
+        yield _error("the app", status.error, status.ended_at or status.started_at, fatal=True)
+    for container in status.containers:
+        who = f"container {container.id}"
+        if container.error is not None:
+            latest = max((one.at_ms for one in container.warnings), default=status.started_at)
+            yield _error(who, container.error, latest)
+        yield from (_warning(who, one) for one in container.warnings)
+    for task in status.tasks:
+        yield from (_warning(task.name, one) for one in task.warnings)
+
+
+def _error(who: str, error: ErrorReport, at_ms: int, *, fatal: bool = False) -> Document:
+    trace = "\n".join(error.traceback.splitlines()[-_TRACE_LINES:])
+    return _without_none(
+        {
+            "who": who,
+            "text": error.message,
+            "hint": error.hint,
+            "at": at_ms,
+            "trace": trace or None,
+            "fatal": True if fatal else None,
+        }
+    )
+
+
+def _warning(who: str, warning: WarningStatus) -> Document:
+    return _without_none(
+        {
+            "who": who,
+            "text": warning.message,
+            "at": warning.at_ms,
+            "times": warning.times if warning.times > 1 else None,
+        }
+    )
+
+
+# -- numbers
+
+
+def _rounded(number: float) -> float:
+    """Three digits, which is what a page can show."""
+    if number < 0.001:
+        return 0
+    digits = 2 - floor(log10(number))
+    rounded = round(number, digits)
+    return int(rounded) if digits <= 0 else rounded
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else _rounded(1000 * seconds)
+
+
+def _rounded_time(ms: int) -> int:
+    """Ages are measured at other moments than the present one is: don't show the jitter."""
+    return ms // 500 * 500
+
+
+def _without_none(values: Mapping[str, Any]) -> Document:
+    return {name: value for name, value in values.items() if value is not None}

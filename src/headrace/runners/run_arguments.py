@@ -1,0 +1,71 @@
+"""Checks of what ``App.run`` and ``App.start`` are given, before anything begins."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from headrace.core.errors import UsageError
+from headrace.runners.coordination.endpoint import ADVERTISE_VARIABLE, LISTEN_VARIABLE, Wanted
+
+
+def check_kind_of_run(*, batch: bool, backfill: bool, until: str | None, again: bool, tables: object) -> None:
+    """Raise for options that have no meaning together, or for this kind of run."""
+    if batch and backfill:
+        raise UsageError(
+            "a batch job ends where a run that begins with a backfill goes on", hint="choose one: batch= or backfill="
+        )
+    if again and not batch:
+        raise UsageError("again= is for batch jobs", hint="write batch=True, too")
+    if until is not None and not (batch or backfill):
+        raise UsageError("until= is for batch jobs", hint="write batch=True, or backfill=True to go on live")
+    if tables and not backfill:
+        raise UsageError("tables= are the history for a backfill", hint="write backfill=True, too")
+
+
+def wanted_endpoint(listen: str | None, advertise: str | None) -> Wanted:
+    """Where the coordinator is to listen and to be called, as the arguments say, or the environment."""
+    environment = os.environ.get
+    return Wanted.of(listen or environment(LISTEN_VARIABLE), advertise or environment(ADVERTISE_VARIABLE))
+
+
+def check_not_connect(session: object = None) -> None:
+    """Raise for a session of Spark Connect, or a process that has one: only a driver can host containers."""
+    remote = "SPARK_CONNECT_MODE_ENABLED" in os.environ or "SPARK_REMOTE" in os.environ
+    local = "SPARK_LOCAL_REMOTE" in os.environ  # the server is in this process, and has a SparkContext
+    if type(session).__module__.startswith("pyspark.sql.connect") or (remote and not local):
+        raise UsageError(
+            "this process reaches Spark by Spark Connect, which has no SparkContext: containers and batch jobs of "
+            "Headrace can't run there. Streams can be read and written as DataFrames",
+            hint="run the app with local=True, or from a driver: by spark-submit, or in a process without SPARK_REMOTE "
+            'and builder.remote(...), with master="spark://host:7077"',
+        )
+
+
+def refuse(
+    what: str,
+    containers: object,
+    stages: object,
+    local: bool,
+    savepoint: str,
+    listen: object = None,
+    advertise: object = None,
+) -> None:
+    """Raise for what is given and has no meaning for ``what``."""
+    given = {"containers": containers, "stages": stages, "local": local or None, "savepoint": savepoint or None}
+    given |= {"listen": listen, "advertise": advertise}
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError(f"{name}= has no meaning for {what}")
+
+
+def check_options(master: object, containers: object, stages: object, conf: object) -> None:
+    """Raise for options that would otherwise fail deep inside Spark."""
+    if master is not None and not isinstance(master, str):
+        raise UsageError(f"master={master!r} is not a Spark master", hint='write master="local[2]"')
+    if containers is not None and type(containers) is not int:
+        raise UsageError(f"containers={containers!r} is not a number of containers", hint="write containers=2")
+    if stages is not None and (isinstance(stages, str) or not isinstance(stages, Sequence)):
+        raise UsageError(f"stages={stages!r} is not a list of stages", hint=f"write stages=[{stages!r}]")
+    if conf is not None and not isinstance(conf, Mapping):
+        raise UsageError(f"conf={conf!r} has no keys", hint='write conf={"spark.executor.memory": "4g"}')

@@ -1,0 +1,46 @@
+"""The site of the documentation: which pages it has, and that links between files become links between pages."""
+
+import re
+from pathlib import Path, PurePosixPath
+
+from manual import pages
+from manual.__main__ import ROOT, Site
+
+_LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
+
+
+def test_every_page_of_the_docs_is_in_the_map() -> None:
+    listed = [each.file for one in pages.sections((ROOT / pages.MAP).read_text()) for each in one.entries]
+    assert len(listed) == len(set(listed))
+    assert {ROOT / file for file in listed} >= set(ROOT.glob("docs/*.md")) - {ROOT / pages.MAP}
+
+
+def test_headings_are_sections_and_lists_are_pages() -> None:
+    text = "# Map\n\n## One\n\n- [A page](a.md): says (more).\n\n## Two\n\n- [Up](../B.md): also.\n"
+    assert pages.sections(text) == [
+        pages.Section("One", (pages.Entry("A page", PurePosixPath("docs/a.md")),)),
+        pages.Section("Two", (pages.Entry("Up", PurePosixPath("B.md")),)),
+    ]
+
+
+def test_links_lead_to_pages_and_code_is_left_alone() -> None:
+    known = {PurePosixPath("docs/a.md"): PurePosixPath("a.md"), pages.HOME: PurePosixPath("index.md")}
+    known[PurePosixPath("examples/1.py")] = PurePosixPath("examples/1.md")
+    code = "```\n[a](../README.md)\n```\n"
+    text = "[a](../README.md#x) [b](../examples/1.py) [c](#y) [d](mailto:a@b) [e](../LICENSE)\n"
+    found = pages.with_links(
+        text + code, PurePosixPath("docs/a.md"), known, lambda file: PurePosixPath("copied") / file
+    )
+    assert found == "[a](index.md#x) [b](examples/1.md) [c](#y) [d](mailto:a@b) [e](copied/LICENSE)\n" + code
+
+
+def test_no_link_of_the_site_leads_nowhere(tmp_path: Path) -> None:
+    navigation = Site(tmp_path).write()
+    assert navigation[0] == {"Headrace": "index.md"}
+    missing = [
+        (page.name, link)
+        for page in tmp_path.rglob("*.md")
+        for link in _LINK.findall(re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.S | re.M))
+        if not (page.parent / link).exists()
+    ]
+    assert missing == []
