@@ -38,7 +38,12 @@ def test_the_readme_leads_to_every_page() -> None:
 
 
 def test_every_example_is_plain_python_with_a_number() -> None:
-    names = {path.name for path in (ROOT / "examples").iterdir()} - {"__pycache__", "nexmark", "monitoring"}
+    names = {path.name for path in (ROOT / "examples").iterdir()} - {
+        "__pycache__",
+        "nexmark",
+        "monitoring",
+        "notebooks",
+    }
     assert [name for name in names if not re.fullmatch(r"\d\d_[a-z_]+\.py", name)] == []
 
 

@@ -46,6 +46,7 @@ THIRD_PARTIES = {
         "headrace.serdes",
         "headrace.spark",
         "headrace.stores",
+        "headrace.streams.reader",
         "headrace.systems.files",
     ),
     "pyspark": ("headrace.app", "headrace.runners.spark", "headrace.spark"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import webbrowser
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -100,7 +99,11 @@ def _show(url: str, open_: bool, as_json: bool) -> None:
         print_json({"url": url})
     else:
         print_line(url)
-    if open_ and not webbrowser.open(url):
+    if not open_:
+        return
+    import webbrowser
+
+    if not webbrowser.open(url):
         print_note("no browser could be opened here: open the address by hand")
 
 

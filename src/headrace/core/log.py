@@ -190,7 +190,7 @@ def _level(of: logging.Logger) -> Level:
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """What a record was given besides its message."""
+    """What a record was given, other than its message."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 

@@ -181,8 +181,11 @@ class ContainerSession:
 
     # -- from any thread
 
-    def heartbeat(self) -> messages.Heartbeat:
-        """The last snapshot of the tasks, and what the run loop has been doing since if that takes long."""
+    def heartbeat(self, *, last: bool = False) -> messages.Heartbeat:
+        """The last snapshot of the tasks, and what the run loop has been doing since if that takes long.
+
+        ``last``: with the log lines of the heartbeat before, which may not arrive.
+        """
         usage = resource.getrusage(resource.RUSAGE_SELF)
         now = self._clock.monotonic_ms()
         with self._lock:
@@ -193,7 +196,7 @@ class ContainerSession:
         statuses = [older(one, round(now - observed_ms)) for one in statuses]
         if (holdup := held_by_run_loop(self._doing(now, observed_ms), self._clock.now_ms())) is not None:
             statuses = holding_all(statuses or self._starting, holdup)
-        lines, dropped = self._outbox.take()
+        lines, dropped = self._outbox.take(again=last)
         return messages.Heartbeat(
             container=self.number,
             incarnation=self.incarnation,

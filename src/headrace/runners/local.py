@@ -65,7 +65,7 @@ def run_local(
         control.attach(coordinator)
         checked.deployment.record(checked.planned, stages)
         if progress is not None:
-            announce(page_url(coordinator.url, coordinator.token))
+            announce(page_url(coordinator.url, coordinator.token), progress)
         try:
             return _run(planned, coordinator, progress, control)
         except StorageError as error:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
 from typing_extensions import override
 
 from headrace.core.log import ROOT, LogSettings, fields_of
@@ -38,7 +39,9 @@ class LogOutbox(logging.Handler):
         super().__init__()
         self._guard = threading.Lock()
         self._waiting: deque[LogLine] = deque()
-        self._dropped = 0
+        self._taken: list[LogLine] = []
+        """Those of the last heartbeat, which may not have arrived."""
+        self._dropped = self._numbers = 0
         self.takes_own = False
         """Whether it takes Headrace's own lines."""
 
@@ -53,21 +56,29 @@ class LogOutbox(logging.Handler):
             return
         with self._guard:
             if len(self._waiting) < WAITING_MAX:
-                self._waiting.append(line)
+                self._numbers += 1
+                self._waiting.append(msgspec.structs.replace(line, number=self._numbers))
             else:
                 self._dropped += 1
 
-    def take(self) -> tuple[list[LogLine], int]:
-        """The next lines, and how many were dropped since the last call."""
+    def take(self, *, again: bool = False) -> tuple[list[LogLine], int]:
+        """The next lines, and how many were dropped since the last call. ``again``: first those of the last call."""
         with self._guard:
-            lines = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
+            lines = self._taken if again else []
+            lines = lines + [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
+            self._taken = lines
             dropped, self._dropped = self._dropped, 0
         return lines, dropped
 
+    def arrived(self) -> None:
+        """What was taken last has arrived in the driver."""
+        with self._guard:
+            self._taken = []
+
     @property
     def empty(self) -> bool:
-        """Whether no line waits."""
-        return not self._waiting and not self._dropped
+        """Whether no line waits, or may still be on its way."""
+        return not self._waiting and not self._taken and not self._dropped
 
 
 @contextmanager
@@ -105,6 +116,7 @@ def _line(record: logging.LogRecord) -> LogLine:
         text = f"{text[:CHARS_MAX]}…"
     fields = {name: hide_passwords(value) for name, value in fields.items()}
     return LogLine(
+        number=0,
         at_ms=int(record.created * 1000),
         level=record.levelno,
         logger=record.name,

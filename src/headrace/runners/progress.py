@@ -93,13 +93,20 @@ class NotebookLine(ProgressLine):
         self._terminal, self._interval_s = False, NOTEBOOK_INTERVAL_S
         self._display: Any = import_module("IPython.display").display(_as_text(""), raw=True, display_id=True)
 
+        self._below = ""
+
+    def tell(self, text: str) -> None:
+        """Have this below the line until the app has ended."""
+        self._below = f"\n{text}"
+
     @override
     def end(self, text: str) -> None:
+        self._below = ""
         self._show(text)
 
     @override
     def _show(self, line: str) -> None:
-        self._display.update(_as_text(line), raw=True)
+        self._display.update(_as_text(line + self._below), raw=True)
 
 
 def _as_text(line: str) -> dict[str, str]:
@@ -119,8 +126,11 @@ def progress_line(*, beside: bool = False) -> ProgressLine | None:
     return None if beside and hasattr(sys, "ps1") else ProgressLine()
 
 
-def announce(url: str, stream: TextIO | None = None) -> None:
-    """Say once where the live page of a run is."""
+def announce(url: str, progress: Progress | None = None, stream: TextIO | None = None) -> None:
+    """Say once where the live page of a run is: in a notebook where its progress is, and not below another cell."""
+    if isinstance(progress, NotebookLine):
+        progress.tell(f"live page: {url}")
+        return
     with suppress(OSError, ValueError):  # the terminal is gone: the app continues without one
         print(f"live page: {url}", file=stream or sys.stderr, flush=True)
 

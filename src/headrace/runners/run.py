@@ -357,10 +357,22 @@ def begin(launch: Launch, line: ProgressLine | None) -> Run:
     run = Run(launch, line)
     with _lock:
         if not _watched:
-            _watched.append(atexit.register(_drain_all))
+            _at_exit(_drain_all)
+            _watched.append(_drain_all)
         _runs.append(run)
     run._begin()
     return run
+
+
+def _at_exit(call: Callable[[], None]) -> None:
+    """Have this called when the interpreter ends, while pools of threads still take work.
+
+    They stop taking it before ``atexit`` calls anything. What comes last here is called first.
+    """
+    import concurrent.futures.thread  # noqa: F401 - which asks for its own call when it is imported
+
+    register: Callable[[Callable[[], None]], object] = getattr(threading, "_register_atexit", atexit.register)
+    register(call)
 
 
 def _drain_all() -> None:

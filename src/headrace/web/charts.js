@@ -176,7 +176,7 @@ export class Charts {
 
 // The next round number.
 const nice = (value, binary) => {
-  if (!(value > 0)) return 1;
+  if (!(value > 0)) return binary ? 1024 : 1;
   if (binary) return 2 ** Math.ceil(Math.log2(value));
   const power = 10 ** Math.floor(Math.log10(value));
   return [1, 2, 4, 5, 10].find((step) => step * power >= value) * power;

@@ -150,7 +150,7 @@ const picture = (now, tasks) => {
 const measured = (name, stage, tasks, now, width) => {
   const busy = stage.tasks > 1 ? `busy ${stage.busy} %, at most ${stage.busiest} %` : `busy ${stage.busy} %`;
   const idle = stage.idle ? `, ${stage.idle} idle` : "";
-  const why = stage.held ? `held back: ${stage.held}` : STATES[stage.state];
+  const why = stage.state === "held" && stage.held ? `held back: ${stage.held}` : STATES[stage.state];
   const words = stage.state === "busy" || stage.state === "idle" ? busy : why;
   return [
     el("p", {}, el("span", { class: `dot ${stage.state}` }), el("span", {}, words), el("span", {}, `${count(stage.rate)}/s`)),
@@ -230,7 +230,7 @@ const containers = () => {
     badge(one.state),
     one.host ?? "–",
     String(one.pid ?? "–"),
-    String((one.attempt ?? 0) + 1),
+    String(one.attempt ?? "–"),
     String(one.tasks),
     bytes(one.memory),
     one.cpu === undefined ? "–" : span(one.cpu * 1000),

@@ -50,6 +50,24 @@ def test_a_record_arrives_with_where_it_is_from(outbox: LogOutbox, caplog: pytes
     assert found["seconds"] == "3"
 
 
+def test_lines_that_may_not_have_arrived_come_again_and_are_logged_once(
+    outbox: LogOutbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    logging.getLogger("shop").warning("first")
+    cut_off, _ = outbox.take()
+    logging.getLogger("shop").warning("second")
+    assert not outbox.empty
+    lines, _ = outbox.take(again=True)
+    outbox.arrived()
+    assert outbox.empty
+    caplog.clear()
+    relay = Relay("page-views")
+    for logs in (lines, cut_off):  # the later one is faster
+        relay.log(Heartbeat(container=3, incarnation="a", sent_ms=1.0, logs=logs))
+    relay.log(Heartbeat(container=3, incarnation="b", sent_ms=1.0, logs=cut_off))  # of another process
+    assert [record.getMessage() for record in caplog.records] == ["first", "second", "first"]
+
+
 def test_tracebacks_come_along_and_texts_are_bounded(outbox: LogOutbox) -> None:
     try:
         _ = 1 / 0
@@ -84,6 +102,7 @@ def test_own_lines_are_sent_from_clusters_only() -> None:
         assert [(line.message, line.fields) for line in outbox.take()[0]] == (
             [("a sentence", {"task": "views/0"})] if sent else []
         )
+        outbox.arrived()
         logger("headrace.own").warning("nobody takes this")
         assert outbox.empty
 

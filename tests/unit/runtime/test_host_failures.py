@@ -50,6 +50,7 @@ def fenced(zombie: Container) -> int:
     for host in zombie.hosts:
         try:
             for _ in range(200):
+                list(zombie.connections.stirred())  # as a turn of the run loop does
                 host.poll()
                 run(host.performing())
                 host.step(host._clock.monotonic_ms())

@@ -271,8 +271,12 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
 
 
 class LogLine(Nested, frozen=True, kw_only=True):
-    """A log record of a container: when (milliseconds since the epoch), its level in ``logging``, and its text."""
+    """A log record of a container: when (milliseconds since the epoch), its level in ``logging``, and its text.
 
+    ``number`` rises in a process. A line may come twice.
+    """
+
+    number: int
     at_ms: int
     level: int
     logger: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 from headrace.core.log import ROOT, LineHandler, Throttle, logger
 from headrace.runners.coordination.messages import Heartbeat, LogLine
@@ -16,16 +17,19 @@ class Relay:
     def __init__(self, app: str) -> None:
         self._app = app
         self._throttle = Throttle(_log)
-        self._last: dict[int, tuple[str, float]] = {}
-        """By container its incarnation, and when its last heartbeat was sent."""
+        self._lock = threading.Lock()
+        self._last: dict[int, tuple[str, int]] = {}
+        """By container its incarnation, and the number of its last line."""
 
     def log(self, heartbeat: Heartbeat) -> None:
-        """Log the lines of a heartbeat that counts. One that comes again, because its answer was lost, is ignored."""
-        incarnation, sent_ms = self._last.get(heartbeat.container, ("", 0.0))
-        if incarnation == heartbeat.incarnation and heartbeat.sent_ms <= sent_ms:
-            return
-        self._last[heartbeat.container] = heartbeat.incarnation, heartbeat.sent_ms
-        for line in heartbeat.logs:
+        """Log the lines of a heartbeat that counts, except those that have come before."""
+        with self._lock:  # the last heartbeats of a container may come on two connections
+            incarnation, last = self._last.get(heartbeat.container, ("", 0))
+            last = last if incarnation == heartbeat.incarnation else 0
+            fresh = [line for line in heartbeat.logs if line.number > last]
+            if fresh:
+                self._last[heartbeat.container] = heartbeat.incarnation, fresh[-1].number
+        for line in fresh:
             self._log(line, heartbeat.container)
         self._throttle.warning(
             "log lines of a container were left out: it writes more than are sent",

@@ -10,7 +10,6 @@ from math import ceil
 from typing_extensions import override
 
 from headrace.core.clock import Clock, WallClock
-from headrace.core.errors import HeadraceError
 from headrace.core.log import Throttle, logger
 from headrace.plan.model import Plan
 from headrace.plan.render import RenderedPlan, render
@@ -41,6 +40,7 @@ class LivePage:
         self._facts = PlanFacts.of(plan)
         self._clock = clock or WallClock()
         self._history = History()
+        self._throttle = Throttle(_log)
         self._lock = threading.Lock()
         """Guards the history, which threads of listeners read."""
         self._samples: deque[Sample] = deque(maxlen=RECENT)
@@ -65,8 +65,15 @@ class LivePage:
 
     def end(self, status: AppStatus) -> None:
         """Show the last status, and end all events. Called when no other thread looks any more."""
-        self.look(status)
+        self.try_to_look(status)
         self.feed.close()
+
+    def try_to_look(self, status: AppStatus) -> None:
+        """Look, and only log if that fails: a page isn't worth the app."""
+        try:
+            self.look(status)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the app goes on
+            self._throttle.warning("the live page can't be updated", error=repr(error))
 
     def watched(self) -> PagesStatus:
         """How many pages watch the app."""
@@ -90,14 +97,10 @@ class Looking(RepeatedStep):
         super().__init__("live-page", EVERY_S * max(1, ceil(page.tasks / TASKS_A_SECOND)))
         self._page = page
         self._status = status
-        self._throttle = Throttle(_log)
 
     @override
     def step(self) -> bool:
-        try:
-            self._page.look(self._status())
-        except HeadraceError as error:  # a page isn't worth the app
-            self._throttle.warning("the live page can't be updated", error=error.message)
+        self._page.try_to_look(self._status())
         return True
 
 

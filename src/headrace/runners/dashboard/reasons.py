@@ -192,7 +192,8 @@ def _why(
     if (container := _away(hosts.get(end))) is not None:
         since = now_ms - (container.last_seen_ms or 0)
         cause = f": {container.error.message.splitlines()[0]}" if container.error is not None else ""
-        remedy = (container.error.hint if container.error is not None else None) or "nothing to do: it starts again"
+        hint = container.error.hint if container.error is not None else None
+        remedy = hint or "it starts again if its process is gone; else look at its machine"
         where = f"container {container.id} on {container.host or 'no host yet'}"
         return "container", f"{where} is {container.state}{cause}", remedy, since
     task = tasks.get(end)

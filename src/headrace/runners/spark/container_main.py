@@ -104,10 +104,11 @@ def _waited(session: ContainerSession, client: CoordinatorClient) -> bool:
 def _send_rest(outbox: LogOutbox, session: ContainerSession, client: CoordinatorClient) -> None:
     """Send log lines that wait, before the coordinator takes the container for ended."""
     with suppress(HeadraceError):  # what matters is said by what follows
-        for _ in range(WAITING_MAX // BATCH_MAX):
+        for _ in range(WAITING_MAX // BATCH_MAX + 1):
             if outbox.empty:
                 break
-            client.heartbeat(session.heartbeat())
+            client.heartbeat(session.heartbeat(last=True))
+            outbox.arrived()
 
 
 def _run(
@@ -134,6 +135,6 @@ def _run(
 
     with session.beside(heartbeats, answers):
         session.run(observed)
-        heartbeats.poke()
         _send_rest(outbox, session, client)
+        heartbeats.poke()
         return len(session.finish())

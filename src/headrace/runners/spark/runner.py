@@ -90,7 +90,7 @@ def run_on_spark(checked: Checked, options: SparkOptions, control: RunControl) -
                 control.attach(coordinator)
                 checked.deployment.record(changed, stages)
                 if options.progress is not None:
-                    announce(page_url(coordinator.url, coordinator.token))
+                    announce(page_url(coordinator.url, coordinator.token), options.progress)
                 return _run(context, coordinator, planned, options, containers, control)
         finally:
             let_go(context)

@@ -35,6 +35,10 @@ from headrace.runners.coordination import messages as m
                         series=[m.Series(name="n", labels={"a": "b"}, value=1.5, buckets=[1])],
                     )
                 ],
+                logs=[
+                    m.LogLine(number=7, at_ms=8, level=30, logger="shop", message="slow", fields={"task": "a/0"}),
+                ],
+                logs_dropped=1,
             ),
             b'{"version":1,"container":0,"incarnation":"u","sentMs":1.5,"tasks":[{"name":"a/0","state":"running",'
             b'"generation":0,"watermark":null,"idle":false,"rowsIn":4,"rowsOut":0,"bytesIn":0,"lag":null,"inputs":{"log.x[0]":'
@@ -42,8 +46,9 @@ from headrace.runners.coordination import messages as m
             b'"checkpoint":{"version":2,"ageMs":3,"durationMs":0.5},"waitsFor":{},"overdueMs":0,"earlyBytes":0,'
             b'"earlyDiskBytes":0,"blockedBy":null,"holdups":[],"uptimeMs":0,"sideInputsPercent":null,'
             b'"caughtUp":null,"cut":null,"slots":{},"warnings":[],"series":[{"name":"n","kind":"counter",'
-            b'"labels":{"a":"b"},"value":1.5,"buckets":[1],"help":""}]}],'
-            b'"cpuMs":0,"rssBytes":0,"wantsShutdown":false}',
+            b'"labels":{"a":"b"},"value":1.5,"buckets":[1],"bounds":[],"help":""}]}],'
+            b'"cpuMs":0,"rssBytes":0,"wantsShutdown":false,"logs":[{"number":7,"atMs":8,"level":30,"logger":"shop",'
+            b'"message":"slow","fields":{"task":"a/0"}}],"logsDropped":1}',
         ),
         (
             m.GenerationRequest(container=0, incarnation="u", task="a/0"),

@@ -192,3 +192,11 @@ def test_a_listener_that_takes_nothing_is_dropped(coordinator, page, monkeypatch
         page.feed.publish(lambda number=number: {"n": number, **big, "more": f"{number}{big}"})
     assert gone.wait(20)
     connection.close()
+
+
+def test_trouble_with_the_page_is_no_trouble_of_the_app(coordinator, page, monkeypatch):
+    page.look(coordinator.status())
+    monkeypatch.setattr(page, "look", lambda status: 1 / 0)
+    page.end(coordinator.status())
+    assert get(coordinator, "/status", Authorization=f"Bearer {TOKEN}").status == 200
+    assert page.feed.seen.listening == 0
