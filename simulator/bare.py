@@ -75,6 +75,7 @@ class BareTask(Task):
     def message(self, ssp: SSP, payload: bytes) -> None:
         """Process a frame."""
         message, key, time = decode_message(body_of(payload))
+        self.metrics.rows_in += 1
         times = self.times[ssp]
         if self.specs[ssp].role is Role.SOURCE:
             times.advance(time - LATENESS)

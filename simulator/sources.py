@@ -82,7 +82,7 @@ class SourceLog:
     @property
     def arrived(self) -> bool:
         """All frames have been there for the taking, and the end if there is one."""
-        return self.ended if self._ends_at < float("inf") else self._arrivals[-1] <= self._world.now
+        return self.ended if self._ends_at < float("inf") else max(self._arrivals, default=0.0) <= self._world.now
 
     def readable(self, offset: Offset) -> bool:
         """See ``Log``."""

@@ -14,7 +14,6 @@ from headrace.runtime.inputs.consumers import InputConsumers
 from headrace.runtime.pauses import Pause
 from headrace.systems.syncing import sync_all
 from simulator.coordinator import Coordinator
-from simulator.readers import Publisher
 from simulator.run import Parts
 
 SHAPES = tuple(f"{name}+power" for name in ("join", "fanout", "mixed", "shuffle", "direct"))
@@ -119,16 +118,6 @@ def before_they_wait(self):
 
 
 patched("all but the disk", "tasks go on before the disk has it", (Together, "wait", before_they_wait))
-
-
-class RemembersMore(Publisher):
-    def _sync(self):
-        pass
-
-
-mutant(
-    "readers don't sync", "a reader's position outlives what it has read", Parts(reader_at_edge=RemembersMore), *SHAPES
-)
 
 
 def whatever_is_missing(self, offset, header):

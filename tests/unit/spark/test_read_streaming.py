@@ -185,9 +185,10 @@ class TestOffsets:
         "partitions": {
             "0": {
                 "end": 231,
-                "position": '{"format":1,"offset":122,"whole":false,"covered":[{"producer":7,"generation":1,"seq":1}]}',
+                "position": '{"format":2,"offset":122,"whole":false,'
+                '"covered":[{"producer":7,"generation":1,"seq":1,"committed":0}]}',
             },
-            "1": {"end": 32, "position": '{"format":1,"offset":32,"whole":false,"covered":[]}'},
+            "1": {"end": 32, "position": '{"format":2,"offset":32,"whole":false,"covered":[]}'},
         },
     }
     """Spark's checkpoints hold this."""

@@ -274,7 +274,7 @@ class _Output:
     def _known(self, position: int, logged_to: int) -> int:
         """A position that this task can't have reached means that its own next versions would be ignored as old.
 
-        One below that which a commit knows of means that the target has lost rows.
+        One below what a commit knows of means that the target has lost rows.
         """
         if position < logged_to and not self.keeps_no_position:
             self._note_loss(position, logged_to)
