@@ -7,13 +7,13 @@ from mutant_kit import mutant, nothing, yes
 from headrace.runtime.event_time.watermark import PartitionTime
 from headrace.runtime.host.slots import Slots
 from headrace.runtime.host.task_host import TaskHost
-from headrace.systems.base import SlotConsumer
 from headrace.systems.kinesis.beginnings import Beginnings
 from headrace.systems.kinesis.buffer import Fetched
 from headrace.systems.kinesis.feed import Feed
 from headrace.systems.kinesis.holdings import Holdings
 from headrace.systems.kinesis.shard_position import Phase, Position
 from headrace.systems.kinesis.slot import Slot
+from headrace.systems.slotted import SlotConsumer
 from simulator.declared import CASES
 from simulator.run import Parts
 

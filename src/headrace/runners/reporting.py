@@ -20,7 +20,7 @@ from headrace.runners.holdups import InputFacts, Standstill, TaskFacts, holdups
 from headrace.runners.metering import series_of
 from headrace.runtime.event_time.watermark import FOREVER, NEVER, PartitionTime
 from headrace.runtime.host.task_host import TaskHost
-from headrace.systems.base import SlotReport
+from headrace.systems.slotted import SlotReport
 
 LATE_INTERVALS, LATE_MS = 3, 2000
 """A version is overdue when this many checkpoint intervals plus ``LATE_MS`` have passed since the last commit."""

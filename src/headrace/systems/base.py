@@ -13,7 +13,7 @@ import builtins
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -226,70 +226,6 @@ class Consumer(Protocol):
         ...
 
 
-@runtime_checkable
-class SlotConsumer(Consumer, Protocol):
-    """Reads a stream whose partitions are slots: each reads any number of shards, which come and go.
-
-    An offset of a slot counts its rows. How far it has come is said by its ``Shards``: each ``Rows`` has them as they
-    are after it, and whatever changes in them comes as ``Rows``, with rows or without, in its place among the others.
-    """
-
-    def take(self, ssp: SSP, shards: Shards) -> Rows:
-        """Go on with these shards: those of the last commit. Called after ``register``, before the first poll.
-
-        If ``register`` was given a moment to read from (see ``Admin.offset_at``), all of them are read from there.
-        Return, as ``Rows`` without rows, what a commit would say if it came before the first poll.
-        """
-        ...
-
-    def direct(self, ssp: SSP, orders: SlotOrders) -> None:
-        """Follow the dealer's orders. They are repeated until they are followed, so each may be known already.
-
-        They come in the order in which they were given, or not at all. A commit has the effects of all before it.
-        A slot that has no shards after its first orders hands out ``Rows`` that say so: until then it is waited for.
-        """
-        ...
-
-    def behind_ms(self, ssp: SSP) -> Mapping[str, int]:
-        """Return how far behind the newest record each shard is read, as far as it is known."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class SlotReport:
-    """What the present generation of a task says of one of its slots.
-
-    ``shards`` are those of its last commit that counts, and ``version`` is that commit's; -1 before there is one.
-    ``watermark`` is the slot's; None before there is one. The reports of a generation come in the order of its commits,
-    or not at all.
-    """
-
-    generation: int
-    shards: Shards
-    watermark: int | None = None
-    behind_ms: Mapping[str, int] = field(default_factory=dict)
-    version: int = -1
-
-
-class Dealer(Protocol):
-    """Deals the shards of a stream to the slots of one stage. In the driver; it may block; one thread uses it.
-
-    It relies on nothing but the commits of tasks: another dealer goes on from the same reports. Only one deals.
-    """
-
-    def deal(self, slots: Sequence[SlotReport | None]) -> Sequence[SlotOrders | None]:
-        """Return the orders for each slot. A report is None if nobody has said anything about the slot yet.
-
-        None in place of orders: the slot may still get shards, so nothing is sent to it. Empty orders say that it has
-        all the shards that there are for it now.
-        """
-        ...
-
-    def close(self) -> None:
-        """Release everything. Called once."""
-        ...
-
-
 class Producer(Protocol):
     """Appends records. One thread uses it. Order within a partition is the order of ``send``."""
 
@@ -493,15 +429,6 @@ class RowSystem(Protocol):
 
     def target(self, stream: str) -> Target:
         """Return a new target for one thread. It connects when it is first used."""
-        ...
-
-
-@runtime_checkable
-class SlottedSystem(RowSystem, Protocol):
-    """A row system whose partitions are slots. Its consumers are ``SlotConsumer``."""
-
-    def dealer(self, stream: str, reader: str) -> Dealer:
-        """Return a new dealer for the stage of that name, ``app/stage``."""
         ...
 
 

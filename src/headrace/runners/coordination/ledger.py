@@ -28,7 +28,7 @@ from headrace.runners.coordination.restarts import Restarts
 from headrace.runners.coordination.slot_book import SlotBook, SlottedInput
 from headrace.runners.coordination.task_book import TaskBook
 from headrace.runners.coordination.versions import held_up
-from headrace.systems.base import SlotReport
+from headrace.systems.slotted import SlotReport
 
 STEADY_MS = 60_000
 """After a life of this length, the failures that a container reports are counted from 1 again."""

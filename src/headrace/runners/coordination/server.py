@@ -45,7 +45,8 @@ from headrace.runners.coordination.startpoint_messages import (
 )
 from headrace.runners.coordination.watching import PUBLIC, watching_routes
 from headrace.runners.startpoints import StartpointService
-from headrace.systems.base import SlotOrders, SlotReport
+from headrace.systems.base import SlotOrders
+from headrace.systems.slotted import SlotReport
 
 _log = logger(__name__)
 

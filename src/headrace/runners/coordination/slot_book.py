@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from headrace.core.ids import SSP, TaskName
 from headrace.runners.coordination.messages import SlotDirections, SlotStatus, TaskStatus
-from headrace.systems.base import SlotOrders, SlotReport
+from headrace.systems.base import SlotOrders
+from headrace.systems.slotted import SlotReport
 
 
 @dataclass(frozen=True, slots=True)

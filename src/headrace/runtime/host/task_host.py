@@ -477,9 +477,7 @@ class TaskHost:
     # -- time
 
     def _has_news(self) -> bool:
-        if self.task.finished:
-            return False
-        return self.attempt.announcer.news(self.task.outputs)
+        return not self.task.finished and self.attempt.announcer.news(self.task.outputs)
 
     def _until_due(self, now_ms: float) -> float:
         interval, clock_ms = self._interval_ms, self._clock.now_ms()

@@ -16,7 +16,7 @@ from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import StreamNotFoundError
 from headrace.serdes.dtypes import Columns
 from headrace.serdes.formats import open_format
-from headrace.systems.base import SlottedSystem, Target
+from headrace.systems.base import Target
 from headrace.systems.kinesis.admin import KinesisAdmin
 from headrace.systems.kinesis.api import KinesisApi
 from headrace.systems.kinesis.beginning import begin_run, begins
@@ -31,6 +31,7 @@ from headrace.systems.kinesis.opening import open_kinesis_api
 from headrace.systems.kinesis.options import Options
 from headrace.systems.kinesis.rows import ABOUT, RecordRows
 from headrace.systems.kinesis.target import KinesisTarget
+from headrace.systems.slotted import SlottedSystem
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from headrace.systems.base import SlotReport
 from headrace.systems.kinesis.api import HASH_END, Shard
 from headrace.systems.kinesis.dealing import Dealing
 from headrace.systems.kinesis.shard_position import (
@@ -28,6 +27,7 @@ from headrace.systems.kinesis.shard_position import (
 )
 from headrace.systems.kinesis.shard_tree import ended_before
 from headrace.systems.kinesis.slot_orders import Do, ShardOrder, parse_order
+from headrace.systems.slotted import SlotReport
 
 
 def shard_id(number: int) -> str:

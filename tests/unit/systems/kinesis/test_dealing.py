@@ -8,11 +8,11 @@ from itertools import pairwise
 
 from dealing_world import shard_id
 
-from headrace.systems.base import SlotReport
 from headrace.systems.kinesis import dealing, moves
 from headrace.systems.kinesis.api import HASH_END, Shard
 from headrace.systems.kinesis.dealing import Dealing
 from headrace.systems.kinesis.shard_position import DONE, OLDEST, Position, reading
+from headrace.systems.slotted import SlotReport
 
 A, B, C, D, E, F = (shard_id(number) for number in range(6))
 HALF = HASH_END // 2

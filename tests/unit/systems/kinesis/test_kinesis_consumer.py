@@ -8,10 +8,10 @@ from slot_reader import NOW_MS, SSP_0, SSP_1, Reader, name, put, stream
 
 from headrace.core.errors import StreamNotFoundError, TrimmedOffsetError, UnavailableError
 from headrace.serdes.formats import Decoded, Decoder, FormatSpec, Payload, open_format
-from headrace.systems.base import SlotConsumer
 from headrace.systems.kinesis.feed import Room
 from headrace.systems.kinesis.rows import RecordRows
 from headrace.systems.moments import MOMENTS
+from headrace.systems.slotted import SlotConsumer
 
 OLDEST = "READ TRIM_HORIZON"
 DAY_MS = 24 * 3_600_000

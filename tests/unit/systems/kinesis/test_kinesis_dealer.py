@@ -8,10 +8,10 @@ import pytest
 
 from headrace.core.clock import ManualClock
 from headrace.core.errors import StreamNotFoundError, ThrottledError
-from headrace.systems.base import SlotReport
 from headrace.systems.kinesis.dealer import HURRIES_MAX, HURRY_MS, LIST_MS, KinesisDealer, ShardListing
 from headrace.systems.kinesis.dealing import Dealing
 from headrace.systems.kinesis.memory import MemoryKinesis
+from headrace.systems.slotted import SlotReport
 
 FIRST = "shardId-000000000000"
 

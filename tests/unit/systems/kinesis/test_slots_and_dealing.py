@@ -9,10 +9,10 @@ import pytest
 from slot_reader import NOW_MS, SSP_0, SSP_1, Reader
 
 from headrace.core.clock import ManualClock
-from headrace.systems.base import SlotReport
 from headrace.systems.kinesis.api import Put
 from headrace.systems.kinesis.dealing import Dealing
 from headrace.systems.kinesis.memory import MemoryKinesis
+from headrace.systems.slotted import SlotReport
 
 KEYS = 20
 SLOTS = (SSP_0, SSP_1)

@@ -25,7 +25,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.systems.base import SlotReport
 from headrace.systems.kinesis.api import Shard
 from headrace.systems.kinesis.leases.row import Checkpoint, Lease, checkpoint_of
 from headrace.systems.kinesis.leases.table import (
@@ -40,6 +39,7 @@ from headrace.systems.kinesis.leases.table import (
     take,
 )
 from headrace.systems.kinesis.shard_position import Phase, ShardState, parse_state
+from headrace.systems.slotted import SlotReport
 
 FAILOVER_MS = 10_000
 """A lease whose counter hasn't moved for this long has been given up: KCL's default."""

@@ -21,12 +21,12 @@ from headrace.core.clock import Clock
 from headrace.core.errors import InfrastructureError, LeaseHeldError, UnavailableError
 from headrace.core.log import Throttle, logger
 from headrace.core.retry import Retry
-from headrace.systems.base import SlotReport
 from headrace.systems.kinesis.api import Shard
 from headrace.systems.kinesis.leases.following import FAILOVER_MS, Followed, Row, followed, writes
 from headrace.systems.kinesis.leases.row import Lease, parse_lease, takeover
 from headrace.systems.kinesis.leases.table import Kind, LeaseTable, Write, evict
 from headrace.systems.kinesis.shard_position import Position, ShardState
+from headrace.systems.slotted import SlotReport
 
 CALLS_AT_LEAST = 10
 CALLS_AT_MOST = 100

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.systems.base import SlotReport
 from headrace.systems.kinesis.api import Shard
 from headrace.systems.kinesis.leases.following import (
     FAILOVER_MS,
@@ -17,6 +16,7 @@ from headrace.systems.kinesis.leases.following import (
     writes,
 )
 from headrace.systems.kinesis.leases.row import SHARD_END, Checkpoint, Lease
+from headrace.systems.slotted import SlotReport
 
 P = Shard("p", 0, 99, closed=True)
 A = Shard("a", 0, 49, ("p",))

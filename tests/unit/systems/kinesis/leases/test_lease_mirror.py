@@ -10,7 +10,6 @@ from typing_extensions import override
 
 from headrace.core.clock import ManualClock
 from headrace.core.errors import InfrastructureError, LeaseHeldError, ThrottledError, UnavailableError
-from headrace.systems.base import SlotReport
 from headrace.systems.kinesis.api import Shard
 from headrace.systems.kinesis.leases import table as to
 from headrace.systems.kinesis.leases.following import FAILOVER_MS
@@ -18,6 +17,7 @@ from headrace.systems.kinesis.leases.mirror import CALLS_AT_LEAST, CLOSE_MS, Lea
 from headrace.systems.kinesis.leases.row import SHARD_END, Checkpoint, Item, Lease
 from headrace.systems.kinesis.leases.table import Kind, LeaseTable, Write, Written
 from headrace.systems.kinesis.shard_position import DONE, OLDEST, Position, reading
+from headrace.systems.slotted import SlotReport
 from servers.lease_tables import Leases, LeasesInMemory
 
 ROUND_MS = 250
