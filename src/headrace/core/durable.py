@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.core.errors import StorageError
+from headrace.core.private_folder import open_private
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -31,7 +32,7 @@ def create_file(path: Path, data: bytes) -> bool:
 
 def write_file(path: Path, data: bytes) -> None:
     """Write a file that nobody knows yet. Its contents are durable; its name is when its folder has been synced."""
-    with path.open("wb") as file:
+    with open(path, "wb", opener=open_private) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -39,7 +40,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 def copy_into(path: Path, chunks: Iterable[bytes]) -> None:
     """Write a file from parts, complete and durable when this returns."""
-    with path.open("wb") as file:
+    with open(path, "wb", opener=open_private) as file:
         file.writelines(chunks)
         file.flush()
         os.fsync(file.fileno())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import shutil
 import threading
 import uuid
@@ -16,7 +17,7 @@ from typing import ClassVar
 
 from headrace.core.errors import InfrastructureError, StateCorruptError, StateLockedError, StorageError
 from headrace.core.log import logger
-from headrace.core.private_folder import make_private_folder
+from headrace.core.private_folder import make_private_folder, open_private
 
 _STAND_IN_DIGITS = 8
 _LOCKED_HINT = "a replaced container may still be running; it stops by itself"
@@ -42,7 +43,7 @@ class FolderLock:
                 )
             try:
                 make_private_folder(folder.parent)
-                self._file = self._path.open("ab")
+                self._file = os.fdopen(open_private(self._path, os.O_WRONLY | os.O_APPEND), "ab")
             except OSError as error:
                 raise classified(folder, error) from error
             try:
