@@ -45,7 +45,7 @@ from headrace.stores.objects.place import SNAPSHOTS_VARIABLE
 
 WORKERS = ("worker-1", "worker-2")
 DRIVER, DESK = "driver", "desk"
-_OWN_KINDS = {"kill machine": 2, "wipe machine": 2, "unplug machine": 1}
+_OWN_KINDS = {"kill machine": 2, "wipe machine": 2, "unplug machine": 1, "move driver": 1}
 KINDS = (*faults.KINDS, *_OWN_KINDS)
 FIRST = ("kill container", "kill executor", "kill machine", "kill driver", "wipe machine")
 """The last one when changelogs are trimmed, so that only a snapshot helps."""
@@ -117,7 +117,7 @@ class ClusterDeployment(Deployment):
         """Start the driver."""
         self._workers = scene.workers
         self._found: Address | None = None
-        machine = scene.world.machines[DRIVER]
+        machine = scene.world.machines[scene.drives]
         command = machine.command(sys.executable, "-m", cluster_app.__name__, scene.brokers, scene.master)
         settings = {"HEADRACE_METADATA": scene.database, "SPARK_SUBMIT_OPTS": f"{_SMALL_JVM} -Djava.io.tmpdir={OWN}"}
         super().__init__(
@@ -151,6 +151,8 @@ class ClusterChaos(Chaos):
     """Faults of a cluster, beside those of any deployment."""
 
     workers: list[SparkWorker] = field(default_factory=list)
+    move: Callable[[], str] = lambda: ""
+    """Have the next driver start on another machine; returns its name."""
 
     @override
     def kinds(self) -> dict[str, int]:
@@ -158,7 +160,12 @@ class ClusterChaos(Chaos):
 
     @override
     def act(self, kind: str, victim: int) -> str:
-        acts = {"kill machine": self._kill_machine, "wipe machine": self._wipe_machine, "unplug machine": self._unplug}
+        acts = {
+            "kill machine": self._kill_machine,
+            "wipe machine": self._wipe_machine,
+            "unplug machine": self._unplug,
+            "move driver": self._move_driver,
+        }
         before = self._places()
         detail = acts[kind](victim) if kind in acts else super(ClusterChaos, self).act(kind, victim)
         if "driver" not in kind:
@@ -182,6 +189,9 @@ class ClusterChaos(Chaos):
 
     def _wipe_machine(self, victim: int) -> str:
         return self._kill_machine(victim, ", and all its folders")
+
+    def _move_driver(self, victim: int) -> str:
+        return f"to {self.move()}: {self._kill_driver(victim)}"
 
     def _unplug(self, victim: int) -> str:
         worker, _ = self._host_of(victim)
@@ -212,6 +222,8 @@ class Scene:
     workers: list[SparkWorker]
     objects: ObjectServer | None
     drivers: int = 0
+    drives: str = DRIVER
+    """The machine on which the next driver starts."""
 
     @property
     def credentials(self) -> dict[str, str]:
@@ -224,6 +236,11 @@ class Scene:
         """Start a driver."""
         self.drivers += 1
         return ClusterDeployment(self, self.folder / f"driver-{self.drivers}")
+
+    def move(self) -> str:
+        """Have the next driver start on another machine; return its name."""
+        self.drives = DESK if self.drives == DRIVER else DRIVER
+        return self.drives
 
     def status_from_elsewhere(self) -> int:
         """What ``headrace status`` says on another machine: how many containers run."""
@@ -294,7 +311,9 @@ def _run(plan: ClusterPlan, scene: Scene, report: Callable[[str], None]) -> bool
     cluster_app.prepare(scene.brokers)
     load = Load(*cluster_app.writers(scene.brokers), plan.seed, plan.rate)
     rng = random.Random(plan.seed)
-    chaos = ClusterChaos(scene.start, rng, has_executors=True, deployment=scene.start(), workers=scene.workers)
+    chaos = ClusterChaos(
+        scene.start, rng, has_executors=True, deployment=scene.start(), workers=scene.workers, move=scene.move
+    )
     try:
         chaos.deployment.wait_running(START_S)
         report(f"every task runs after {time.monotonic() - chaos.began:.1f} s")

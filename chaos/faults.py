@@ -3,25 +3,34 @@
 Frozen processes (SIGSTOP) matter most. A container that thaws while it is still current was merely slow. One that
 stays frozen is lost to the coordinator, which has it killed. If a whole executor or driver dies while its Python side
 is frozen, nobody can kill its containers. They are replaced, and when they thaw they are zombies, which continue their
-work until they notice.
+work until they notice. A function that hangs in a container has to be noticed, and connections that show no token to
+the coordinator mustn't keep containers from it.
 """
 
 from __future__ import annotations
 
 import random
 import signal
+import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from chaos.deployment import Deployment, is_running, until
 from chaos.processes import Process, look, send
+from headrace.core.errors import UnavailableError
 
 RECOVERY_MAX_S = 300.0
 FREEZE_SHORT_S = (0.2, 3.0)
 ZOMBIE_S = (0.1, 1.5)
 RESTORE_S = (0.0, 1.0)
 STALL_S = 0.3
+CROWD = 400
+CROWD_S = (2.0, 8.0)
+DRIP_S = 0.2
 
 
 @dataclass(slots=True)
@@ -36,12 +45,16 @@ class Fault:
 
 @dataclass(slots=True)
 class Chaos:
-    """Injects faults into a deployment. ``start`` starts a new driver after the old one was killed."""
+    """Injects faults into a deployment. ``start`` starts a new driver after the old one was killed.
+
+    ``hang``: while a file of this name is there, the next call of a function of the app deletes it and doesn't return.
+    """
 
     start: Callable[[], Deployment]
     random: random.Random
     has_executors: bool
     deployment: Deployment
+    hang: Path | None = None
     began: float = field(default_factory=time.monotonic)
     faults: list[Fault] = field(default_factory=list)
     past: list[Deployment] = field(default_factory=list)
@@ -49,7 +62,8 @@ class Chaos:
     def kinds(self) -> dict[str, int]:
         """Return the faults that are possible here, with their weights."""
         kinds = {"kill container": 4, "kill again": 2, "kill all": 1, "freeze container": 2, "lose container": 1}
-        kinds |= {"kill driver": 1, "zombie driver": 1}
+        kinds |= {"kill driver": 1, "zombie driver": 1, "slow connections": 1}
+        kinds |= {} if self.hang is None else {"hang function": 1}
         return kinds | ({"kill executor": 2, "zombie executor": 2} if self.has_executors else {})
 
     def strike(self) -> Fault:
@@ -123,6 +137,43 @@ class Chaos:
         self._wait_replaced([victim])
         send(signal.SIGCONT, [victim])
         return f"pid {victim}"
+
+    def _hang_function(self, victim: int) -> str:
+        """Have a function hang in whichever container calls it next."""
+        if self.hang is None:
+            return "no function can hang here"
+        self.hang.touch()
+        status = self.deployment.wait_for(
+            "a function hangs", lambda status: any(c.state == "hung" for c in status.containers), RECOVERY_MAX_S
+        )
+        hung = [c.pid for c in status.containers if c.state == "hung" and c.pid is not None]
+        self._wait_replaced(hung)
+        return f"in pid {hung}"
+
+    def _slow_connections(self, victim: int) -> str:
+        """Connect to the coordinator many times, and send it a byte now and then. No container may notice."""
+        before = {c.pid for c in self.deployment.containers()}
+        address = self.deployment.address()
+        if address is None:
+            return "there was no coordinator"
+        place = urlsplit(address.url)
+        seconds = self.random.uniform(*CROWD_S)
+        until_s = time.monotonic() + seconds
+        with ExitStack() as stack:
+            crowd: list[socket.socket] = []
+            while time.monotonic() < until_s:
+                if len(crowd) < CROWD:
+                    one = socket.create_connection((place.hostname or "", place.port or 0), RECOVERY_MAX_S)
+                    crowd.append(stack.enter_context(one))
+                    continue
+                time.sleep(DRIP_S)
+                for one in crowd:
+                    with suppress(OSError):  # it was cut
+                        one.send(b"G")
+            self.deployment.wait_running(RECOVERY_MAX_S)
+        if gone := before - {c.pid for c in self.deployment.containers()} - {None}:
+            raise UnavailableError(f"slow connections shut the containers {sorted(map(str, gone))} out")
+        return f"{len(crowd)} for {seconds:.1f} s"
 
     def _kill_executor(self, victim: int) -> str:
         _, jvm = self._parents(victim)
@@ -210,6 +261,8 @@ _ACTS: dict[str, Callable[[Chaos, int], str]] = {
     "kill all": Chaos._kill_all,
     "freeze container": Chaos._freeze_container,
     "lose container": Chaos._lose_container,
+    "hang function": Chaos._hang_function,
+    "slow connections": Chaos._slow_connections,
     "kill executor": Chaos._kill_executor,
     "zombie executor": Chaos._zombie_executor,
     "kill driver": Chaos._kill_driver,

@@ -64,7 +64,8 @@ def _run(plan: ChaosPlan, folder: Path, report: Callable[[str], None]) -> bool:
 
     load = Load(StreamWriter("orders", home=home), StreamWriter("payments", home=home), plan.seed, plan.rate)
     rng = random.Random(plan.seed)
-    chaos = Chaos(start, rng, has_executors=not is_local(plan.master), deployment=start())
+    hang = home / workload.HANG
+    chaos = Chaos(start, rng, has_executors=not is_local(plan.master), deployment=start(), hang=hang)
     try:
         chaos.deployment.wait_running()
         report(f"every task runs after {time.monotonic() - chaos.began:.1f} s")

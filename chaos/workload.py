@@ -11,7 +11,10 @@ that a lost or duplicated order is known by its number. Where its streams are is
 from __future__ import annotations
 
 import sys
+import threading
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -38,6 +41,9 @@ PAYMENTS = {"order": pl.Int64, "paid": pl.Int64, "at": pl.Int64}
 NAMES = {"region": pl.Int64, "name": pl.String}
 ORDERS_LATENESS_MS, PAYMENTS_LATENESS_MS = 500, 1500
 DATABASE = "results.db"
+HANG = "hang"
+"""The name of a file in the home: whoever deletes it hangs."""
+HUNG_AFTER = "15s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +81,12 @@ def names() -> pl.DataFrame:
 def build(home: str, places: Places, kind: type[App] = App) -> App:
     """Declare the app."""
     app = kind(
-        APP, home=home, system=places.log, intermediate_partitions=places.partitions, checkpoint_interval="500ms"
+        APP,
+        home=home,
+        system=places.log,
+        intermediate_partitions=places.partitions,
+        checkpoint_interval="500ms",
+        hung_after=HUNG_AFTER,
     )
     lateness = f"{ORDERS_LATENESS_MS}ms"
     orders = app.input("orders", ORDERS, event_time="ts", lateness=lateness, system=places.orders)
@@ -106,11 +117,19 @@ def build(home: str, places: Places, kind: type[App] = App) -> App:
         .drop("pane", "pane_index")
         .send_to(app.output("sessions", partitions=places.partitions))
     )
-    _sums(app, by_member, places)
+    _sums(app, by_member, places, Path(home, HANG).absolute())
     return app
 
 
-def _sums(app: App, by_member: Stream, places: Places) -> None:
+def doubled(rows: pl.DataFrame, hang: Path) -> pl.DataFrame:
+    """Double the amounts. The one that finds the file ``hang`` never returns."""
+    with suppress(FileNotFoundError):
+        hang.unlink()
+        threading.Event().wait()
+    return rows.with_columns(pl.col("amount") * 2)
+
+
+def _sums(app: App, by_member: Stream, places: Places, hang: Path) -> None:
     per_second = by_member.window(tumbling(f"{SHORT_MS}ms"), key="member", id="per-second").agg(
         orders=count(), amount=total("amount")
     )
@@ -124,7 +143,7 @@ def _sums(app: App, by_member: Stream, places: Places) -> None:
     regions = (
         per_second.with_columns(region=pl.col("member") % len(REGIONS))
         .partition_by("region", id="by-region")
-        .map_batches(lambda rows: rows.with_columns(pl.col("amount") * 2))
+        .map_batches(partial(doubled, hang=hang))
         .window(tumbling(f"{LONG_MS}ms"), key="region", id="per-region")
         .agg(orders=total("orders"), doubled=total("amount"), members=count())
         .join(names)

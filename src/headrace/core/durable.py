@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.core.errors import StorageError
+from headrace.core.private_folder import open_private
 
 SYNCS_AT_A_TIME = 32
 
@@ -34,7 +35,7 @@ def create_file(path: Path, data: bytes) -> bool:
 
 def write_file(path: Path, data: bytes) -> None:
     """Write a file that nobody knows yet. Its contents are durable; its name is when its folder has been synced."""
-    with path.open("wb") as file:
+    with open(path, "wb", opener=open_private) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -53,7 +54,7 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
 
 def copy_into(path: Path, chunks: Iterable[bytes]) -> None:
     """Write a file from parts, complete and durable when this returns."""
-    with path.open("wb") as file:
+    with open(path, "wb", opener=open_private) as file:
         file.writelines(chunks)
         file.flush()
         os.fsync(file.fileno())

@@ -7,6 +7,7 @@ changes, because tasks keep their positions in it. A lock keeps two starts from 
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import shutil
 import uuid
@@ -21,7 +22,7 @@ import polars as pl
 
 from headrace.core.durable import replace_file, sync_file, sync_folder
 from headrace.core.errors import DataError, DeploymentError, StorageError, UnavailableError
-from headrace.core.private_folder import make_private_folder
+from headrace.core.private_folder import make_private, make_private_folder, open_private
 from headrace.core.records import decode_record
 from headrace.serdes.dtypes import Columns, columns_from_json, columns_to_json, written
 
@@ -114,7 +115,7 @@ class DataFrameCopy:
         place = self.folder.with_name(f".{self.folder.name}.lock")
         try:
             make_private_folder(place.parent)
-            file = place.open("ab")
+            file = os.fdopen(open_private(place, os.O_WRONLY | os.O_APPEND), "ab")
         except OSError as error:
             raise StorageError(f"can't write {place}: {error}", hint="see who owns the folder") from error
         with file:
@@ -162,6 +163,7 @@ class DataFrameCopy:
                 else:
                     file.unlink()
             replace_file(staging / RECORD, msgspec.json.encode(record))
+            make_private(staging)  # Spark has made it
             sync_folder(staging)
             staging.rename(self.folder)
             sync_folder(self.folder.parent)

@@ -26,7 +26,7 @@ import msgspec
 
 from headrace.core.errors import StorageError
 from headrace.core.log import logger
-from headrace.core.private_folder import make_private_folder
+from headrace.core.private_folder import make_private_folder, open_private
 from headrace.core.records import UNREADABLE
 from headrace.runners.coordination.messages import LastWords
 from headrace.runtime.at_work import Work
@@ -60,7 +60,7 @@ class Recorder:
         self._path = _path(folder, container, incarnation)
         try:
             make_private_folder(folder)
-            self._file = self._path.open("w+b")
+            self._file = os.fdopen(open_private(self._path, os.O_RDWR | os.O_TRUNC), "w+b")
             self._file.truncate(_NOTE_BYTES)
             self._note = mmap.mmap(self._file.fileno(), _NOTE_BYTES)
         except OSError as error:

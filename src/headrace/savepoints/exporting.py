@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.core.errors import DataError, StorageError, UsageError
-from headrace.core.private_folder import make_private_folder
+from headrace.core.private_folder import make_private, make_private_folder, open_private
 from headrace.savepoints.folder import Progress, Shelf, copy_tree, read_manifest, sync_tree, verify, write_manifest
 from headrace.savepoints.manifest import FILE, Manifest
 
@@ -75,7 +75,7 @@ def import_(
 def _pack(folder: Path, draft: Path) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     files.sort(key=lambda path: path.name == FILE and path.parent == folder)
-    with tarfile.open(draft, "w") as archive:
+    with open(draft, "wb", opener=open_private) as file, tarfile.open(fileobj=file, mode="w") as archive:
         for path in files:
             archive.add(path, str(path.relative_to(folder)))
     with draft.open("rb") as file:
@@ -86,6 +86,7 @@ def _unpack(source: Path, draft: Path) -> None:
     try:
         with tarfile.open(source, "r:") as archive:
             archive.extractall(draft, filter="data")
+        make_private(draft)
     except (tarfile.TarError, EOFError) as error:
         raise DataError(
             f"{source} is no export of a savepoint, or was cut short: {error}", hint="export the savepoint again"

@@ -21,7 +21,7 @@ from headrace.core.durable import sync_folder
 from headrace.core.errors import DataError, InfrastructureError, StorageError, UnavailableError, UsageError
 from headrace.core.ids import TaskName, check_id
 from headrace.core.log import logger
-from headrace.core.private_folder import make_private_folder
+from headrace.core.private_folder import make_private, make_private_folder, open_private, write_private
 from headrace.runtime.naming import savepoints_folder, task_folder
 from headrace.savepoints.manifest import FILE, FileSum, Manifest, TaskCopy
 
@@ -79,8 +79,7 @@ class Shelf:
         self.check_free(name)
         draft = self.folder / f"{_DRAFT}{uuid.uuid4().hex}"
         try:
-            make_private_folder(self.folder)
-            draft.mkdir()
+            make_private_folder(draft)
             yield draft
             sync_tree(draft)
             self.check_free(name)
@@ -115,7 +114,7 @@ def locked(folder: Path, what: str) -> Iterator[None]:
     """Hold the lock of a folder. Raises ``UnavailableError`` if another command holds it. It ends with the process."""
     try:
         make_private_folder(folder)
-        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = open_private(folder / _LOCK, os.O_RDWR)
     except OSError as error:
         raise _unwritable(folder, error) from error
     try:
@@ -156,7 +155,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest, as the last file of a savepoint."""
-    (folder / FILE).write_bytes(manifest.encode())
+    write_private(folder / FILE, manifest.encode())
 
 
 def copies(folder: Path, tasks: list[TaskName]) -> tuple[TaskCopy, ...]:
@@ -218,7 +217,9 @@ def _sum(path: Path) -> FileSum:
 def copy_tree(source: Path, target: Path, *, link: bool = True) -> None:
     """Copy a folder. ``link``: files that never change become hard links, if they can."""
     try:
+        make_private_folder(target.parent)
         shutil.copytree(source, target, copy_function=_link_or_copy if link else shutil.copy2)
+        make_private(target)
     except (OSError, shutil.Error) as error:
         raise _unwritable(target, error) from error
 

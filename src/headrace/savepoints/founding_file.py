@@ -18,6 +18,7 @@ from headrace.checkpoint.record import CommitRecord
 from headrace.core.durable import sync_folder
 from headrace.core.errors import DataError, StorageError
 from headrace.core.ids import Offset, TaskName
+from headrace.core.private_folder import make_private_folder, write_private
 from headrace.core.records import UNREADABLE
 from headrace.runtime.naming import founding_folder, task_folder
 from headrace.savepoints.folder import sync_tree
@@ -106,7 +107,7 @@ def new_founding_folder(home: Path, app: str, timeline: int) -> Iterator[Path]:
     try:
         shutil.rmtree(draft, ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
-        (draft / DONORS).mkdir(parents=True)
+        make_private_folder(draft / DONORS)
         yield draft
         sync_tree(draft)
         draft.rename(folder)
@@ -121,9 +122,9 @@ def new_founding_folder(home: Path, app: str, timeline: int) -> Iterator[Path]:
 
 def write_foundings(draft: Path, foundings: Mapping[TaskName, Founding]) -> None:
     """Write how each task begins."""
-    (draft / _TASKS).mkdir()
+    make_private_folder(draft / _TASKS)
     for task, founding in foundings.items():
-        (draft / _TASKS / f"{task_folder(task)}.json").write_bytes(encode_founding(founding, task.stage))
+        write_private(draft / _TASKS / f"{task_folder(task)}.json", encode_founding(founding, task.stage))
 
 
 def read_foundings(home: Path, app: str, timeline: int, tasks: Iterable[TaskName]) -> dict[TaskName, Founding]:

@@ -26,7 +26,7 @@ from typing import BinaryIO, Self
 from headrace.core.durable import sync_folder
 from headrace.core.errors import CorruptLogError, DataError, InfrastructureError, StorageError
 from headrace.core.log import logger
-from headrace.core.private_folder import make_private_folder
+from headrace.core.private_folder import make_private_folder, open_private
 
 STAGED_FORMAT = 1
 ABANDONED_AFTER_S = 24 * 3600.0
@@ -55,7 +55,7 @@ class StagedFile:
         self._frames = self.rows = 0
         try:
             make_private_folder(folder)
-            self._file: BinaryIO = self._path.open("xb")
+            self._file: BinaryIO = os.fdopen(open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
         except OSError as error:
             raise _unwritable(self._path, error) from error
         self._write(_HEAD.pack(_MARK, STAGED_FORMAT, partitions))

@@ -23,7 +23,7 @@ from typing_extensions import override
 from headrace.core.durable import sync_folder
 from headrace.core.errors import CorruptLogError, InfrastructureError, StateCorruptError, StorageError, UnavailableError
 from headrace.core.log import logger
-from headrace.core.private_folder import make_private_folder
+from headrace.core.private_folder import make_private, make_private_folder
 from headrace.stores.base import View, Writes
 from headrace.stores.database_options import AFTERWARDS, WHILE_REBUILDING, options, write_options
 from headrace.stores.pinned import Pin
@@ -201,7 +201,7 @@ class Database:
         cache = _CACHE.acquire()
         try:
             if not read_only:
-                make_private_folder(folder.parent)
+                make_private_folder(folder)
             access = AccessType.read_only() if read_only else AccessType.read_write()
             # Without options for the column family too, RocksDict takes those of the last time, with a tiny cache.
             families = {"default": options(cache)}
@@ -374,6 +374,7 @@ class Database:
         try:
             make_private_folder(draft.parent)
             Checkpoint(self._db).create_checkpoint(str(draft))
+            make_private(draft)
             draft.rename(folder)
             sync_folder(folder.parent)  # the changelog is trimmed up to it
         except Exception as error:

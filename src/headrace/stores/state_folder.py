@@ -19,7 +19,7 @@ from typing import ClassVar
 from headrace.core import descriptors
 from headrace.core.errors import InfrastructureError, StateCorruptError, StateLockedError, StorageError
 from headrace.core.log import logger
-from headrace.core.private_folder import make_private_folder
+from headrace.core.private_folder import make_private_folder, open_private
 
 _STAND_IN_DIGITS = 8
 _STAND_IN = re.compile(rf"\.[0-9a-f]{{{_STAND_IN_DIGITS}}}\Z")
@@ -46,7 +46,7 @@ class FolderLock:
                 )
             try:
                 make_private_folder(folder.parent)
-                self._file = self._path.open("ab")
+                self._file = os.fdopen(open_private(self._path, os.O_WRONLY | os.O_APPEND), "ab")
             except OSError as error:
                 raise classified(folder, error) from error
             try:

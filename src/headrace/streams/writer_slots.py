@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.core.errors import StorageError, UnavailableError
-from headrace.core.private_folder import make_private_folder
+from headrace.core.private_folder import make_private_folder, open_private
 from headrace.streams.committed_writer import CommittedWriter, open_committed_writer
 
 SLOTS = 16
@@ -69,7 +69,7 @@ def _lent(locks: Path, number: int) -> Iterator[bool]:
     path = _lock(locks, number)
     try:
         make_private_folder(locks)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_private(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         raise StorageError(
             f"can't open {path}: {error}", hint="check that the home is a folder and writable"

@@ -26,6 +26,7 @@ from headrace.core.errors import (
 )
 from headrace.core.ids import TaskName
 from headrace.core.log import logger
+from headrace.core.private_folder import write_private
 from headrace.metadata.store import MetadataStore
 from headrace.metadata.timelines import current_timeline
 from headrace.plan.inventory import Inventory
@@ -277,7 +278,7 @@ def _copy_state(taking: Taking, timeline: int, task: TaskName, commit: Committed
     if _held(target / DATABASE_FOLDER) != commit.local:
         raise _not_here(task, local)
     kept = KeptCommit(task=str(task), offset=commit.local.offset, record=commit.record)
-    (target / COMMIT_FILE).write_bytes(kept.encode())
+    write_private(target / COMMIT_FILE, kept.encode())
 
 
 def _held(folder: Path) -> LocalCheckpoint | None:

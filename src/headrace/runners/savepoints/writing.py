@@ -21,6 +21,7 @@ from headrace.checkpoint.founding import COMMIT_FILE, DATABASE_FOLDER, KeptCommi
 from headrace.checkpoint.record import LOCAL_KEY, CommitRecord, LocalCheckpoint
 from headrace.core.errors import DataError, UsageError
 from headrace.core.ids import TaskName
+from headrace.core.private_folder import make_private_folder, write_private
 from headrace.metadata.opening import existing_metadata
 from headrace.plan.heritage import NO_CONSENT
 from headrace.plan.inventory import Inventory, inventory_of
@@ -193,7 +194,7 @@ def _write_task(writing: _Writing, stage: StagePlan, task: TaskPlan, folder: Pat
     if base is not None and kept:
         copy_tree(base.folder / task_folder(task.name), folder)
     else:
-        folder.mkdir()
+        make_private_folder(folder)
     tables = [id_ for id_ in stage.tables if id_ in writing.rows]
     if kept and not tables:
         return
@@ -221,7 +222,7 @@ def _begin(task: TaskName, version: int, database: Database, about: Path) -> Non
     batch = database.batch()
     batch.put(LOCAL_KEY, LocalCheckpoint(0, record.generation, record.version).encode())
     database.write(batch)
-    about.write_bytes(KeptCommit(task=str(task), offset=0, record=record).encode())
+    write_private(about, KeptCommit(task=str(task), offset=0, record=record).encode())
 
 
 def _share(writing: _Writing, stage: StagePlan, task: TaskName, id_: str) -> pl.DataFrame:

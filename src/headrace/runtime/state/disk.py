@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headrace.core.durable import replace_file, sync_folder
 from headrace.core.errors import StorageError
-from headrace.core.private_folder import make_private_folder
+from headrace.core.private_folder import make_private_folder, open_private
 from headrace.stores.database import Database
 from headrace.stores.objects.sending import SnapshotFile
 from headrace.stores.state_folder import (
@@ -90,8 +90,7 @@ class Disk:
         draft = draft_of(snapshot)
         discard(draft)
         try:
-            make_private_folder(draft.parent)
-            draft.mkdir()
+            make_private_folder(draft)
         except OSError as error:
             raise _unwritable(snapshot, error) from error
 
@@ -99,9 +98,7 @@ class Disk:
         """Write these bytes into a file of a snapshot that is being made. A stale copy of the task may do the same."""
         path = draft_of(snapshot) / name
         try:
-            if start == 0:
-                path.touch()
-            with path.open("r+b") as file:
+            with open(path, "r+b", opener=open_private if start == 0 else None) as file:
                 file.seek(start)
                 file.write(data)
                 file.flush()

@@ -20,7 +20,7 @@ import msgspec
 
 from headrace.core.errors import DataError, StorageError, UnavailableError
 from headrace.core.ids import Offset
-from headrace.core.private_folder import make_private_folder
+from headrace.core.private_folder import make_private_folder, open_private
 from headrace.core.records import UNREADABLE
 
 FORMAT = 1
@@ -152,7 +152,7 @@ class ListFile:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        fd = open_private(self.path, os.O_RDWR)
         try:
             deadline = time.monotonic() + _LOCK_S_MAX
             while not _lock(fd):

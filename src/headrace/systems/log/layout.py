@@ -40,7 +40,7 @@ from headrace.core.errors import (
     UsageError,
 )
 from headrace.core.ids import Offset, check_id
-from headrace.core.private_folder import make_private_folder
+from headrace.core.private_folder import make_private_folder, open_private
 from headrace.serdes.dtypes import columns_from_json, columns_to_json
 from headrace.systems.base import StreamInfo
 from headrace.systems.log import segment
@@ -142,7 +142,7 @@ class StreamFolder:
         staging = root / f".{self.name}-{uuid.uuid4().hex}"
         try:
             make_private_folder(root)
-            staging.mkdir()
+            make_private_folder(staging)
             self._fill(staging, wanted)
             staging.rename(self.path)
             sync_folder(root)
@@ -184,7 +184,7 @@ class StreamFolder:
         return self.require_info()
 
     def _fill(self, folder: Path, info: StreamInfo) -> None:
-        (folder / "positions").mkdir()
+        make_private_folder(folder / "positions")
         write_files({folder / self.log(partition).name: _file_header() for partition in range(info.partitions)})
         columns = None if info.columns is None else columns_to_json(info.columns)
         data = {"version": FORMAT_VERSION, "partitions": info.partitions, "columns": columns}
@@ -235,7 +235,7 @@ class StreamFolder:
         """Store the position of a reader group, in one write of 8 bytes. 0 means none, so offsets are stored plus 1."""
         path = self.path / "positions" / check_id("group", group)
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fd = open_private(path, os.O_WRONLY | os.O_CLOEXEC)
             try:
                 os.pwrite(fd, _POSITION.pack(position + 1), partition * _POSITION.size)
             finally:

@@ -26,6 +26,7 @@ from headrace.core.durable import replace_file
 from headrace.core.errors import CorruptLogError, HeadraceError, StorageError
 from headrace.core.ids import Offset
 from headrace.core.log import Throttle, logger
+from headrace.core.private_folder import open_private
 from headrace.systems.log import segment
 from headrace.systems.log.layout import StreamFolder
 from headrace.systems.log.partition import PartitionFile
@@ -78,7 +79,7 @@ class TimeIndex:
 
     def append(self, entries: Sequence[TimeEntry]) -> None:
         """Append entries."""
-        fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = open_private(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
             os.write(fd, self._encoded(entries))
         finally:
