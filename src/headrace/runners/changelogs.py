@@ -34,17 +34,22 @@ _log = logger(__name__)
 
 
 class Committed(NamedTuple):
-    """A commit, and where it is in the changelog."""
+    """A commit, and where it is in the changelog. ``bare``: no state was ever committed, so there is no database."""
 
     local: LocalCheckpoint
     record: CommitRecord
+    bare: bool = False
 
 
 @dataclass(slots=True)
 class Reading:
-    """What a changelog says. ``changes_bytes`` come after its last commit; ``last`` is where its last record is."""
+    """What a changelog says. ``changes_bytes`` come after its last commit; ``last`` is where its last record is.
+
+    ``bare``: it was read from its beginning, and no commit in it has changes.
+    """
 
     changelog: Changelog
+    bare: bool
     changes_bytes: int = 0
     last: Offset | None = None
 
@@ -95,8 +100,9 @@ class Changelogs:
         info = self.admin.describe(name)
         if info is None or task.number >= info.partitions:
             return None
-        read = self.read(task, self.admin.extents(name)[task.number]).changelog
-        return None if read.record is None or read.local is None else Committed(read.local, read.record)
+        reading = self.read(task, self.admin.extents(name)[task.number])
+        read = reading.changelog
+        return None if read.record is None or read.local is None else Committed(read.local, read.record, reading.bare)
 
     def messages_wait(self, name: str, readers: Sequence[TaskName]) -> bool:
         """Whether messages wait in an intermediate stream that the tasks which read it don't cover.
@@ -132,7 +138,7 @@ class Changelogs:
         try:
             for offset, header, payload in self._records(ssp, start, extent.upcoming):
                 if reading is None:
-                    reading = Reading(Changelog(header.producer, "", base))
+                    reading = Reading(Changelog(header.producer, "", base), bare=base is None)
                 reading.last = offset
                 match reading.changelog.take(offset, header, body_of(payload)):
                     case ReplayStep.MISFIT:
@@ -144,7 +150,10 @@ class Changelogs:
                         return None
                     case ReplayStep.HOLD:
                         reading.changes_bytes += len(payload)
-                    case ReplayStep.APPLY | ReplayStep.FORGET:
+                    case ReplayStep.APPLY:
+                        reading.bare = reading.bare and not reading.changes_bytes
+                        reading.changes_bytes = 0
+                    case ReplayStep.FORGET:
                         reading.changes_bytes = 0
                     case ReplayStep.SKIP:
                         pass
@@ -155,7 +164,7 @@ class Changelogs:
                 "a snapshot doesn't fit the changelog; trying an older one", changelog=str(ssp), offset=base.offset
             )
             return None  # a snapshot of another changelog, whose commit would be where no record begins
-        return reading or Reading(Changelog(0, "", None))
+        return reading or Reading(Changelog(0, "", None), bare=base is None)
 
     def _records(self, ssp: SSP, start: Offset, end: Offset) -> Iterator[tuple[Offset, Header, bytes]]:
         consumer = self._connections.consumer(self.system)

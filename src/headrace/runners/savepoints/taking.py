@@ -26,7 +26,7 @@ from headrace.core.errors import (
 )
 from headrace.core.ids import TaskName
 from headrace.core.log import logger
-from headrace.core.private_folder import write_private
+from headrace.core.private_folder import make_private_folder, write_private
 from headrace.metadata.store import MetadataStore
 from headrace.metadata.timelines import current_timeline
 from headrace.plan.inventory import Inventory
@@ -270,15 +270,30 @@ def _copy_state(taking: Taking, timeline: int, task: TaskName, commit: Committed
     except StateLockedError as error:
         raise UnavailableError(f"task {task} is still at work: {error.message}", hint="try again") from error
     try:
-        if not local.exists():
+        if commit.bare:
+            make_private_folder(target)
+            _write_bare(target / DATABASE_FOLDER, commit.local)
+        elif not local.exists():
             raise _not_here(task, local)
-        copy_tree(local, target / DATABASE_FOLDER)
+        else:
+            copy_tree(local, target / DATABASE_FOLDER)
     finally:
         lock.release()
     if _held(target / DATABASE_FOLDER) != commit.local:
         raise _not_here(task, local)
     kept = KeptCommit(task=str(task), offset=commit.local.offset, record=commit.record)
     write_private(target / COMMIT_FILE, kept.encode())
+
+
+def _write_bare(folder: Path, local: LocalCheckpoint) -> None:
+    """Write the database of a task without state, which has made none."""
+    database = Database(folder)
+    try:
+        batch = database.batch()
+        batch.put(LOCAL_KEY, local.encode())
+        database.write(batch)
+    finally:
+        database.close()
 
 
 def _held(folder: Path) -> LocalCheckpoint | None:

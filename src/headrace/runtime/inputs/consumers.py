@@ -203,8 +203,8 @@ class InputConsumers:
                 consumer.close()
 
     def landmark(self, ssp: SSP, offset: Offset) -> str:
-        """See ``Consumer``."""
-        return self._consumers[self._specs[ssp].system.name].landmark(ssp, offset)
+        """See ``Consumer``. A task that has just taken over its state has read nothing yet: it leaves none."""
+        return self._consumers[self._specs[ssp].system.name].landmark(ssp, offset) if self._begun else ""
 
     def has_landmark(self, ssp: SSP, landmark: str) -> bool:
         """See ``Consumer``."""
