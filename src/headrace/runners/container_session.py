@@ -33,6 +33,7 @@ from headrace.runners.log_outbox import LogOutbox
 from headrace.runners.reporting import task_status
 from headrace.runners.tables.answering import TableAnswers
 from headrace.runtime.at_work import AtWork, Movement, Work
+from headrace.runtime.calls.lanes import Blocked
 from headrace.runtime.container import Container
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.operators.user_code.source_line import in_debugger, line_now
@@ -117,7 +118,9 @@ class ContainerSession:
         self._still = Standstill()
         self._taken: dict[TaskHost, tuple[float, int, messages.TaskStatus]] = {}
         """When, and after how many turns, the last status of each task was taken."""
+        # Until the container is made, which takes a while, the heartbeat knows of no calls.
         self._at_work = AtWork()
+        self._blocked: Callable[[float], Blocked | None] = lambda now: None
         self._movement = Movement()
         self._runs_in = 0
         """The thread of the run loop."""
@@ -137,6 +140,7 @@ class ContainerSession:
             plan, list(self._granted), self._next_generation, self._clock, keep, self._report_outcomes
         )
         self._at_work = self._container.connections.at_work
+        self._blocked = self._container.connections.calls.blocked
         self.obey(self.assignment.orders)
 
     def answers(self) -> TableAnswers:
@@ -250,7 +254,7 @@ class ContainerSession:
 
     def _doing(self, now: float, observed_ms: float) -> Doing:
         work, runs_in = self._at_work.now, self._runs_in
-        blocked = self._container.connections.calls.blocked(now)
+        blocked = self._blocked(now)
         blocked_in = runs_in if blocked is None else blocked.thread
         return Doing(
             now_ms=now,

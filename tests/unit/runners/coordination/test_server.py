@@ -18,6 +18,7 @@ from headrace.core.ids import TaskName
 from headrace.metadata.generations import Generations
 from headrace.metadata.memory import MemoryMetadata
 from headrace.metadata.sqlite import SqliteMetadata
+from headrace.runners.container_session import ContainerSession
 from headrace.runners.coordination import messages as m
 from headrace.runners.coordination.client import CoordinatorClient
 from headrace.runners.coordination.endpoint import Endpoint
@@ -351,3 +352,11 @@ def test_a_refused_request_is_logged_without_what_it_sent(coordinator, caplog):
     (record,) = caplog.records
     assert (record.getMessage(), record.status) == ("request refused", 401)
     assert "token" not in str(vars(record)["client"])
+
+
+def test_a_container_that_waits_before_it_begins_has_heartbeats(coordinator):
+    session = ContainerSession(coordinator)
+    orders = coordinator.heartbeat(session.heartbeat())
+    assert not orders.stop
+    (container,) = [one for one in coordinator.status().containers if one.id == session.number]
+    assert container.state == "running"
