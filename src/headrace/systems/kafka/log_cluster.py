@@ -31,6 +31,8 @@ from headrace.systems.kafka.log_topics import LogOptions
 
 T = TypeVar("T")
 _LOOK_S = 0.01
+_NONE = -1
+"""The answer where there is no record of a time. What is lower is none: a new topic has no leader for a moment."""
 _EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _LEADERS_MOVE_S = 5.0
@@ -131,9 +133,12 @@ class Cluster:
         return self._ask(topic, dict.fromkeys(places, _EARLIEST)), self._ask(topic, dict.fromkeys(places, _LATEST))
 
     def offsets(self, topic: str, asked: Mapping[int, Future[Any]]) -> list[Offset]:
-        """The answers, by partition."""
+        """The answers, by partition; -1 where there is no record of the time that was asked for."""
         doing = f"looking for offsets of topic {topic!r}"
-        return [int(self._answer(future, doing).offset) for _, future in sorted(asked.items())]
+        found = [int(self._answer(future, doing).offset) for _, future in sorted(asked.items())]
+        if any(offset < _NONE for offset in found):
+            raise UnavailableError(f"{doing}: no offset is known yet", hint="check the broker; Headrace tries again")
+        return found
 
     # -- asking ----------------------------------------------------------------------------------------
 
