@@ -23,6 +23,7 @@ import polars as pl
 
 import headrace as hr
 from headrace.metadata.opening import open_metadata
+from headrace.runners.checked import check_run
 from headrace.runners.coordination.messages import AppStatus, TaskStatus
 from headrace.runners.local import run_local
 
@@ -98,7 +99,7 @@ def measured(partitions: int, *, shuffle: bool, window: bool, idle_s: float) -> 
         app = wide_app(home, partitions, shuffle=shuffle, window=window)
         observer = Observer(partitions * (2 if shuffle else 1), idle_s)
         with closing(open_metadata(home)) as metadata:
-            run_local(app.graph(), metadata, progress=observer)
+            run_local(check_run(app.graph(), metadata), observer)
         observer.ended()
         return {"partitions": partitions, **{name: round(value, 3) for name, value in observer.found.items()}}
 

@@ -152,9 +152,9 @@ class Sparing(Task):
 mutant("one letter a batch", "of the rows that failed one is written about", Parts(task=Sparing), "app-mapped")
 
 
-def half_done(self, records, flat):
+def half_done(self, records, flat, first):
     if self._spec.mode != "flat_map":
-        return RowFunctionOperator._called(self, records, flat)
+        return RowFunctionOperator._called(self, records, flat, first)
     results = []
     for record in records:
         try:

@@ -264,7 +264,7 @@ mutant(
     "a reader in mid-stream releases late copies at a restore",
     Parts(reader=lambda p, w: TrustsCopies(p, whole=w)),
     "fanout",
-    first_seed=1213,
+    first_seed=86,
 )
 mutant(
     "late copies are kept",
