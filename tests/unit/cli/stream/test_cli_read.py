@@ -226,7 +226,13 @@ def test_committed_shows_rows_once_their_checkpoint_is_there(cli: Cli, log: LogS
 
 
 def test_committed_names_the_place_of_a_broken_sequence(cli: Cli, log: LogSystem) -> None:
-    append(log, versioned(Header(Kind.USER, 3, 1, 5, 2), 1), versioned(Header(Kind.USER, 3, 1, 5, 9), 2))
+    checkpoint = Checkpoint(task_name="a/0", task_count=1, next_version=6)
+    append(
+        log,
+        versioned(Header(Kind.USER, 3, 1, 5, 2), 1),
+        versioned(Header(Kind.USER, 3, 1, 5, 9), 2),
+        encode_control(Header(Kind.CHECKPOINT, 3, 1, 5, 10), checkpoint),
+    )
     failed = cli("stream", "read", "numbers", "--committed")
     assert failed.code == 1
-    assert "log.numbers[0]: producer 3: received USER (1, #9)" in failed.err
+    assert "log.numbers[0]: producer 3: received CHECKPOINT (1, #10)" in failed.err
