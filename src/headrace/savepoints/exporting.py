@@ -75,7 +75,7 @@ def import_(
 def _pack(folder: Path, draft: Path) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     files.sort(key=lambda path: path.name == FILE and path.parent == folder)
-    with open(draft, "wb", opener=open_private) as file, tarfile.open(fileobj=file, mode="w") as archive:
+    with open(draft, "wb", opener=open_private) as made, tarfile.open(fileobj=made, mode="w") as archive:
         for path in files:
             archive.add(path, str(path.relative_to(folder)))
     with draft.open("rb") as file:
