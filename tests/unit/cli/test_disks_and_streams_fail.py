@@ -104,11 +104,11 @@ def test_a_full_disk_ends_a_local_run_and_says_how_to_continue(cli: Cli, spawn: 
     run = run_until_it_has_committed(cli, spawn, pipeline, 3)
     # A limit on the size of files simulates a full disk.
     resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (0, resource.prlimit(run.pid, resource.RLIMIT_FSIZE)[1]))
+    write(4)  # an app that has nothing to do writes nothing
     code, err = how_it_ended(run)
     assert code == 1
     assert "could not be written" in err
     assert "hint: make room on the disk; then start the app again: it resumes from its last checkpoint" in err
-    write(4)
     cli("stream", "seal", "numbers")
     assert how_it_ended(spawn("run", pipeline, "--local", "--quiet")) == (0, "")
     assert [row["n"] for row in cli("stream", "read", "doubles", "--committed").lines()] == [2, 4, 6, 8]
