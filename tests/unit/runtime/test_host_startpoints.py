@@ -196,13 +196,13 @@ def test_a_newer_one_replaces_one_that_was_applied(app, orders):
 
 def test_the_tasks_concerned_start_over_in_place_and_nobody_rolls_back_with_them(app, orders):
     orders.write()
-    app.start()
+    container = app.start()
     settle(app)
     generations = {str(host.name): host.generation for host in app.hosts}
     give(app, OLDEST)
-    app.host("orders/0").restart_beyond(generations["orders/0"])
+    container.restart({TaskName("orders", 0): generations["orders/0"]})
     settle(app)
-    app.host("orders/0").restart_beyond(generations["orders/0"])  # the same order again
+    container.restart({TaskName("orders", 0): generations["orders/0"]})  # the same order again
     settle(app)
     assert read_twice(app)
     after = {str(host.name): host.generation for host in app.hosts}

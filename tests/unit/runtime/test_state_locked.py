@@ -12,13 +12,19 @@ from headrace.core.clock import ManualClock
 from headrace.core.ids import SSP, StreamId
 from headrace.core.recent_warnings import RecentWarnings
 from headrace.runtime.naming import StateFolders
-from headrace.runtime.state import disk
+from headrace.runtime.state import disk, task_state
 from headrace.runtime.state.snapshots import Snapshot
 from headrace.runtime.state.task_state import TaskState
 from headrace.stores import state_folder
 
 CHANGELOG = SSP(StreamId("log", "app-stage-changelog"), 0)
 LOCAL = LocalCheckpoint(100, 1, 5)
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database is made at the first commit, although there is no state."""
+    monkeypatch.setattr(task_state, "_MADE_AFTER_BYTES", 0)
 
 
 @pytest.fixture

@@ -66,7 +66,8 @@ class Doings:
 
     def has_news(self, host: TaskHost) -> bool:
         """A commit would say something. The first one of each generation does: others wait for it."""
-        return self._stirred or self._rows != _rows(host) or self._generation != host.generation
+        started = self._generation != host.generation
+        return self._stirred or started or self._rows != _rows(host) or host.publishing.doubtful
 
 
 def _rows(host: TaskHost) -> tuple[int, int]:

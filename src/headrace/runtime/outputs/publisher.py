@@ -124,6 +124,11 @@ class Publisher:
         return not any(output.outbox.entries() for output in self._outputs.values())
 
     @property
+    def doubtful(self) -> bool:
+        """A target has something that no commit says it has."""
+        return any(output.outbox.doubtful for output in self._outputs.values())
+
+    @property
     def would_repeat(self) -> bool:
         """A restart would write again what is written, unless a commit comes before it."""
         return any(output.keeps_no_position and output.outbox.doubtful for output in self._outputs.values())
