@@ -133,12 +133,12 @@ class KeepsWhenMoved(TaskHost):
     """A task that starts over because of startpoints doesn't drop what isn't committed."""
 
     def restart_beyond(self, generation):
-        if self.generation <= generation and self._restart_at is None and not self._over:
+        if self.generation <= generation and self.restart_at is None and not self._over:
             super().restart_beyond(generation)
             self.machine.abandon()
 
     def _start_over(self):
-        if self._restart_at is None:
+        if self.restart_at is None:
             super()._start_over()
 
 
