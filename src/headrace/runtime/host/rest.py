@@ -96,6 +96,7 @@ def settled(host: TaskHost) -> bool:
         and not host.receiver.buffer.disk_bytes
         and host.publishing.idle
         and not host.inputs.slots()  # a dealer waits for their commits
+        and host.inputs.all_woken  # Kafka shows people a commit when the next one comes
     )
 
 
