@@ -150,6 +150,14 @@ def has_always_worked(worked, streams):
 
 
 mutant(
+    "the seqs of outputs begin at 0",
+    "a restore voids what readers of an output have had",
+    Parts(),
+    "app-counts+restores",
+    patches=((founding, "_outputs", lambda restored, latest: ()),),
+)
+
+mutant(
     "a timeline begins with the version of its savepoint",
     "a target takes what is written again for old",
     Parts(),
