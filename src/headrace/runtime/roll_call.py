@@ -34,6 +34,11 @@ class RollCall:
         self._alarms: list[tuple[float, int]] = []
         """A heap of times and numbers of tasks; entries of times that don't count any more stay until they are due."""
 
+    @property
+    def all_woken(self) -> bool:
+        """Nobody who is at work has to be visited in every turn."""
+        return all(host.finished for host in self._always)
+
     def everyone(self) -> None:
         """All tasks are visited in the next turn."""
         self._at_once.update(self._hosts)

@@ -103,7 +103,7 @@ class RunLoop:
             host.metrics.shares.turned(now, wants=wants_to_work(host))
             if host in worked or host.busy:
                 calling.at_once(host)
-        if self.whole:
+        if self.whole and calling.all_woken:
             self._rest_or_rise(hosts)
         return calling.pause(self._clock.monotonic_ms())
 

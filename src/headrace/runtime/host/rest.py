@@ -3,8 +3,10 @@
 A commit may come late at any time, as that of a process that stands still does. So it is always safe to leave one out,
 and the question is only who waits for it: readers wait for what was sent, targets for what is in an outbox, downstream
 tasks for the version of a task that has nothing to say when another one has, the coordinator for a cut. So the tasks
-rest together, or not at all: only if all tasks of the app are in one container (``RunLoop`` sees to that), nothing has
-happened in any of them since its last commit, and all have committed the highest version that says anything.
+rest together, or not at all: only if all tasks of the app are in one container, none reads from a system that has to be
+polled (``RunLoop`` sees to both), nothing has happened in any of them since its last commit, and all have committed the
+highest version that says anything. Polled systems wait for commits, too: dealers go by them, and Kafka shows people
+each one when the next comes.
 
 ``Doings`` is what one task knows of that; ``Rest`` is shared by all of them.
 """
@@ -95,8 +97,6 @@ def settled(host: TaskHost) -> bool:
         and not host.receiver.buffer.memory_bytes
         and not host.receiver.buffer.disk_bytes
         and host.publishing.idle
-        and not host.inputs.slots()  # a dealer waits for their commits
-        and host.inputs.all_woken  # Kafka shows people a commit when the next one comes
     )
 
 
