@@ -150,6 +150,15 @@ def has_always_worked(worked, streams):
 
 
 mutant(
+    "a task without partitions has a say in event time",
+    "when it gets partitions again, what was emitted meanwhile is emitted again",
+    Parts(),
+    "app-sliding+restores",
+    patches=((simulator.timelines, "Rescaled", has_always_worked),),
+    first_seed=17,
+)
+
+mutant(
     "the seqs of outputs begin at 0",
     "a restore voids what readers of an output have had",
     Parts(),
