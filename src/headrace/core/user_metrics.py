@@ -19,7 +19,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 Labels = tuple[tuple[str, str], ...]
 
 SERIES_MAX = 100
-"""How many series the user's code has in one task. What is above is left out, and said."""
+"""How many series the user's code has in one task. More are left out, with a warning."""
 
 VALUE_CHARS_MAX = 100
 
@@ -38,7 +38,7 @@ class Cell:
 
 
 class UserMetrics:
-    """The series of one task. ``complain`` is told what is left out."""
+    """The series of one task. ``complain`` gets a message about what is left out."""
 
     def __init__(self, task: str | None = None, complain: Callable[[str], None] = lambda message: None) -> None:
         self.task = task

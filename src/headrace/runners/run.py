@@ -348,7 +348,7 @@ def make_room(app: str, home: str, stages: set[str], *, replace: bool) -> None:
                 hint="end it with run.drain() or run.stop() (hr.runs.running() has it), or write "
                 "app.start(replace=True)",
             )
-        with suppress(HeadraceError):  # it has failed: whoever waits for it is told
+        with suppress(HeadraceError):  # it has failed: ``wait`` raises that
             run.drain()
 
 

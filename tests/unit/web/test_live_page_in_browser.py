@@ -1,4 +1,4 @@
-"""The live page in a real browser: it draws what it is told, and follows changes. Skipped where there is none."""
+"""The live page in a real browser: it draws what it receives, and follows changes. Skipped where no browser is installed."""
 
 from __future__ import annotations
 

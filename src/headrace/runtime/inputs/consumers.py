@@ -163,7 +163,7 @@ class InputConsumers:
 
     @property
     def all_woken(self) -> bool:
-        """The container is told by each system when there may be something to poll, so nobody else has to ask."""
+        """Each system wakes the container when there may be something to poll, so no turn has to ask."""
         systems = {spec.system.name: spec.system for spec in self._specs.values()}
         return all(self._connections.is_woken(system) for system in systems.values())
 

@@ -3,8 +3,8 @@
 A user may have 128 instances by default, and a thread that hosts hundreds of tasks must not ask each of them whether
 something has come. So the files of all consumers are watched together, and each event names its consumers.
 
-Writers on another machine cause no event, and a stream may have been removed. So twice a second some consumers are told
-to look at their files, in turn.
+Writers on another machine cause no event, and a stream may have been removed. So twice a second some consumers look at
+their files, in turn.
 """
 
 from __future__ import annotations
