@@ -1,4 +1,4 @@
-"""The live page in a real browser: it draws what it receives, and follows changes. Skipped where no browser is installed."""
+"""The live page in a real browser: it draws what it receives, and follows changes. Skipped where no browser is."""
 
 from __future__ import annotations
 
