@@ -111,7 +111,7 @@ class RunLoop:
         self._calling.ask_again(host, self._clock.monotonic_ms() + due_ms)
 
     def _rest_or_rise(self, visited: Sequence[TaskHost]) -> None:
-        """Have all tasks stop to commit when none has anything to say, and go on when one has."""
+        """Have all tasks stop committing when none has anything to say, and go on when one has."""
         for host in visited:
             if settled(host):
                 self._at_work.discard(host)

@@ -1,4 +1,4 @@
-"""When the tasks of an app that has nothing to do stop to commit.
+"""When the tasks of an app that has nothing to do stop committing.
 
 A commit may come late at any time, as that of a process that stands still does. So it is always safe to leave one out,
 and the question is only who waits for it: readers wait for what was sent, targets for what is in an outbox, downstream
