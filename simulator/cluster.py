@@ -107,6 +107,8 @@ class Cluster:
         self.files: dict[Path, bytes] = {}
         """The commits in savepoints; their databases are with the snapshots."""
         self.targets: dict[StreamId, RowTarget] = {}
+        self.skews: dict[int, float] = {}
+        """How far the clocks of the next incarnations at these seats are off; those of others are drawn."""
         self.doomed: dict[TaskName, type] = {}
         """Tasks whose process dies before the next instruction of a kind."""
         self.logs: dict[SSP, SimLog] = {ssp: SimLog(str(ssp)) for task in self.tasks for ssp in outputs_of(task)}
@@ -231,10 +233,11 @@ class Cluster:
         app.end()
         return app.frames, set(app.committed)
 
-    def draw_skew(self) -> float:
+    def draw_skew(self, seat: int) -> float:
         """How far a new incarnation's clock is off."""
         skew = self.settings.skew_ms
-        return self.world.chance.uniform(-skew, skew)
+        drawn = self.world.chance.uniform(-skew, skew)
+        return self.skews.pop(seat, drawn)
 
     # -- placing -----------------------------------------------------------------------------------------
 

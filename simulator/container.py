@@ -92,7 +92,7 @@ class SimContainer:
         self.host = host
         self.term = cluster.coordinator.term
         self.name = f"container {seat}~{number}"
-        self.skew = cluster.draw_skew()
+        self.skew = cluster.draw_skew(seat)
         self.clock = SimClock(self)
         self.hosts: list[TaskHost] = []
         self.journals: dict[int, Journal] = {}

@@ -27,6 +27,7 @@ from simulator.world import Steps, World
 
 _CALM_TRIES_MAX = 6
 _PATIENCE_INTERVALS = 15
+_STARTING_MS_MAX = 100
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ class Taker:
         self.satisfied = False
         """A savepoint was taken since."""
         self._by_interval = self.chance.random() < 0.8
+        self._mischief = random.Random(f"mischief {world.seed}")
+        self._meddles = self._mischief.random() < 0.5
         self._number = 0
         self._missed = 0
 
@@ -74,12 +77,48 @@ class Taker:
         interval = self.cluster.settings.interval_ms
         while True:
             yield self.chance.random() * interval
+            meddle = self._meddles and not self.calm and self._mischief.random() < 0.5
+            if meddle:
+                yield from self._promise_too_much()
             coordinator = self.cluster.coordinator
             if coordinator.up and not coordinator.draining and coordinator.ledger.state != "finished":
-                yield from self._take()
+                yield from self._take(soon=meddle)
 
-    def _take(self) -> Steps:
-        order = self._order()
+    def _promise_too_much(self) -> Steps:
+        """Have a container start with its clock ahead before the cut is ordered, and behind once others have kept it.
+
+        So its tasks promise that nothing comes up to the cut any more, and then don't keep the promise.
+        """
+        cluster, interval = self.cluster, self.cluster.settings.interval_ms
+        seat = self._mischief.choice(sorted(cluster.current))
+        yield from self._replace(seat, interval * self._mischief.uniform(1, 4))
+        for _ in range(_STARTING_MS_MAX):
+            hosts = cluster.current[seat].hosts if seat in cluster.current else ()
+            if any(host.machine.label > self.world.now + interval for host in hosts):
+                stuck_ms = interval * self._mischief.uniform(0.5, 2)
+                cluster.current[seat].actor.pause(stuck_ms)
+                again = self._replace(seat, -interval * self._mischief.uniform(1, 4), after=stuck_ms)
+                self.world.spawn("mischief", again)
+                return
+            yield 1.0
+
+    def _replace(self, seat: int, skew: float, after: float = 0.0) -> Steps:
+        """Kill a container, and wait until another one has its place, whose clock is so far off."""
+        yield after
+        victim = self.cluster.current.get(seat)
+        if victim is None or not victim.alive or self.calm:
+            return
+        self.world.tell(victim.name, "is killed because of a cut")
+        victim.die()
+        self.cluster.skews[seat] = skew
+        for _ in range(_STARTING_MS_MAX):
+            if self.cluster.current.get(seat) is not victim:
+                return
+            yield 1.0
+        self.cluster.skews.pop(seat, None)
+
+    def _take(self, *, soon: bool) -> Steps:
+        order = self._order(soon=soon)
         while self.world.now < order.patient_until:
             yield 3 + self.chance.random() * 6
             if (report := self._asked(order)) is None:
@@ -96,11 +135,13 @@ class Taker:
         if self.chance.random() < 0.7:
             self.cluster.coordinator.cut(CutOrder())
 
-    def _order(self) -> _Order:
+    def _order(self, *, soon: bool) -> _Order:
         coordinator, interval = self.cluster.coordinator, self.cluster.settings.interval_ms
         now, calm = int(self.world.now), self.calm
         if calm:
             version = max([now, *self._labels()]) + 4 * interval
+        elif soon:
+            version = now + interval // 2
         else:
             version = now + int(self.chance.choice((-1, 0, 0.5, 2, 2, 3, 4, 4, 9)) * interval)
         if self._by_interval:

@@ -54,6 +54,7 @@ class Timeline(AppCluster):
         self.scopes = dict(scopes)
         self.disks, self.shared, self.files = before.disks, before.shared, before.files
         self.targets, self.sources, self.coordinator = before.targets, before.sources, before.coordinator
+        self.skews = {}
         self.doomed: dict[TaskName, type] = {}
         known = {ssp: log for ssp, log in before.logs.items() if ssp.stream.name in self.shape.outputs}
         wanted = dict.fromkeys(ssp for task in self.tasks for ssp in outputs_of(task))

@@ -117,6 +117,16 @@ class KeepsASnapshot(SimState):
 mutant("a snapshot is kept", "the state of a commit before the cut", Parts(state=KeepsASnapshot), *BARE, first_seed=4)
 
 
+mutant(
+    "nobody checks whether a cut fits together",
+    "a savepoint lacks what a task sent after its readers had passed the cut",
+    Parts(),
+    "shuffle+cuts",
+    patches=((simulator.savepoints, "misfit", nothing),),
+    first_seed=99,
+)
+
+
 # -- restores
 
 DEALT = "app-counts+restores", "app-inner+restores", "app-panes+restores", "app-distinct+restores"
