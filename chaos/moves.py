@@ -39,7 +39,7 @@ KILL_PAUSE_S = (0.5, 4.0)
 ATTEMPTS = 10
 LIVE_S = 1.5
 """How long the app runs between a savepoint and its stop."""
-BACK_MS = (300, 1200)
+BACK_MS = (500, 1200)
 TURN = ("rewind", "upgrade", "restore silent", "rescale up", "rescale down")
 KINDS = ("rewind", "upgrade", "restore silent", "restore again", "rescale up", "rescale down")
 AT_RANDOM = tuple(kind for kind in KINDS if kind != "upgrade")
@@ -206,7 +206,9 @@ class Moves:
         """Read again what came in the last second; nothing before this phase."""
         began_ms = self._next_phase()
         time.sleep(LIVE_S)
-        time_ms = max(began_ms, time.time_ns() // 1_000_000 - self._random.randint(*BACK_MS))
+        written_ms = time.time_ns() // 1_000_000
+        self._all_is_taken()  # else a task whose container was killed has nothing to read again
+        time_ms = max(began_ms, written_ms - self._random.randint(*BACK_MS))
         answer = self._command("startpoint", "set", APP, "orders", "--time", str(time_ms), "--apply")
         wanted = {one["startpoint"]["id"] for one in answer["written"]}
         states: list[Any] = []
@@ -236,7 +238,7 @@ class Moves:
         self.story.upgraded = self._load.phase
         self.version = 2
         self._start()
-        self._all_partitions_move()
+        self._all_is_taken()
         return "to version 2"
 
     def _restore(self, outputs: Outputs, partitions: int) -> str:
@@ -261,7 +263,7 @@ class Moves:
             to, was = ({one["partition"]: one[key] for one in rewinds} for key in ("to", "before"))
             self.story.restored.append(Restored(phase, to, was, ends))
         self._start()
-        self._all_partitions_move()
+        self._all_is_taken()
         return f"{outputs}, {partitions} partitions, savepoint at attempt {tries}, stopped by {how}"
 
     def _take(self, name: str) -> int:
@@ -354,17 +356,17 @@ class Moves:
 
         until(closed, f"the windows of phase {phase} are closed", RECOVERY_S)
 
-    def _all_partitions_move(self) -> None:
-        """Wait until orders of the present moment are taken."""
-        newest = int(self._load.rows()["order"].max() or 0)  # type: ignore[arg-type]
+    def _all_is_taken(self) -> None:
+        """Wait until the present orders of all partitions are taken."""
+        newest = self._load.rows()["order"].tail(moved_app.PARTITIONS * moved_app.BATCH)
 
         def taken() -> bool:
             self._check()
             self._check_driver()
-            last = committed_rows(self.home, "taken")[0]["order"].max()
-            return isinstance(last, int) and last > newest
+            found = committed_rows(self.home, "taken")[0]
+            return found.width > 0 and bool(newest.is_in(found["order"].implode()).all())
 
-        until(taken, f"the app has come to order {newest}", RECOVERY_S)
+        until(taken, f"the app has come to order {newest[-1]}", RECOVERY_S)
 
     def _check_driver(self) -> None:
         if (code := self._driver.exit_code()) is not None:
