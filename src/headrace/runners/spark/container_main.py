@@ -102,13 +102,13 @@ def _waited(session: ContainerSession, client: CoordinatorClient) -> bool:
 
 
 def _send_rest(outbox: LogOutbox, session: ContainerSession, client: CoordinatorClient) -> None:
-    """Send log lines that wait, before the coordinator takes the container for ended."""
+    """Send the final counts and the log lines that wait, before the coordinator takes the container for ended."""
     with suppress(HeadraceError):  # what matters is said by what follows
         for _ in range(WAITING_MAX // BATCH_MAX + 1):
-            if outbox.empty:
-                break
             client.heartbeat(session.heartbeat(last=True))
             outbox.arrived()
+            if outbox.empty:
+                break
 
 
 def _run(
@@ -136,5 +136,4 @@ def _run(
     with session.beside(heartbeats, answers):
         session.run(observed)
         _send_rest(outbox, session, client)
-        heartbeats.poke()
         return len(session.finish())
