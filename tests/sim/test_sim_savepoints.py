@@ -30,7 +30,7 @@ def test_cuts_succeed_and_are_missed_while_things_go_wrong():
         calm = next(n for n, line in enumerate(story) if line.endswith("are over"))
         taken += sum("is complete" in line for line in story[:calm])
         missed += sum("was missed by" in line for line in story)
-        if taken > 12 and missed:
+        if taken > 8 and missed:
             return
     pytest.fail(f"{taken} cuts were taken, and {missed} missed")
 

@@ -5,6 +5,7 @@ Imports are few, so that ``headrace --help`` answers at once. A command imports 
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -154,6 +155,8 @@ app.add_typer(tables, name="table")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; return its exit code. Errors are printed, not raised."""
+    if arguments is None and sys.stderr is not None and not faulthandler.is_enabled():
+        faulthandler.enable()  # a crash in a library's C code says where it was, too
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = [word for word in given if word != TRACEBACK]
     verbose = len(command) < len(given) or os.environ.get("HEADRACE_TRACEBACK", "") not in ("", "0")
