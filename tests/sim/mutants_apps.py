@@ -53,7 +53,7 @@ mutant(
     host(_append_changes=persist_first),
     "app-counts",
     "app-mixed",
-    first_seed=134,
+    first_seed=140,
 )
 
 
@@ -69,7 +69,7 @@ mutant(
     Parts(state=Twice),
     "app-counts",
     "app-mixed",
-    first_seed=24,
+    first_seed=37,
 )
 
 
@@ -151,7 +151,7 @@ mutant(
     "app-counts",
     "app-mixed",
     "app-inner",
-    first_seed=12,
+    first_seed=19,
 )
 
 
@@ -164,7 +164,7 @@ mutant(
     "the watermark overtakes results that a join makes late",
     Parts(),
     "app-pairs",
-    first_seed=74,
+    first_seed=91,
     patches=((_Step, "_let_through", unheld),),
 )
 
@@ -219,7 +219,7 @@ mutant(
     "app-inner",
     "app-left",
     "app-outer",
-    first_seed=19,
+    first_seed=24,
 )
 
 
@@ -269,7 +269,7 @@ mutant(
     "an outbox entry is published twice",
     Parts(target=Careless),
     "app-outbox",
-    first_seed=235,
+    first_seed=251,
 )
 
 
@@ -295,5 +295,5 @@ mutant(
     "a restart forgets what is committed and not published",
     Parts(publisher=Leaky, host=host(_append_changes=seals).host),
     "app-outbox",
-    first_seed=10,
+    first_seed=19,
 )

@@ -57,7 +57,7 @@ mutant(
     "what was put before a restart isn't found",
     stamped(Hasty),
     "app-expiring",
-    first_seed=30,
+    first_seed=37,
 )
 
 
@@ -129,7 +129,7 @@ mutant(
     "a window of the clock takes for late what comes when the clock was set back",
     operators(WindowOperator, on_batch=by_the_raw_clock),
     "app-clocked",
-    first_seed=1021,
+    first_seed=1129,
 )
 
 
@@ -213,7 +213,7 @@ mutant(
     remote(eternal),
     "app-cached",
     "app-around",
-    first_seed=161,
+    first_seed=206,
 )
 mutant(
     "caches miss writes",
@@ -221,5 +221,5 @@ mutant(
     remote(deaf),
     "app-cached",
     "app-around",
-    first_seed=416,
+    first_seed=467,
 )

@@ -31,6 +31,7 @@ mutant(
     "F1 latest abort wins",
     "the last abort in the log fences, whatever its generation",
     changelog(_counts=latest_abort_wins),
+    first_seed=26,
 )
 
 
@@ -44,7 +45,12 @@ class Stopped(Changelog):
         return entry
 
 
-mutant("F1 older generations stop", "a late record of a zombie stops the rightful owner", node(changelog_class=Stopped))
+mutant(
+    "F1 older generations stop",
+    "a late record of a zombie stops the rightful owner",
+    node(changelog_class=Stopped),
+    first_seed=3,
+)
 
 
 def anything_older_is_void(self, parent, header, control):
@@ -55,6 +61,7 @@ mutant(
     "F2 older is void",
     "a known newer generation voids all of the older, committed or not",
     receiving(void=anything_older_is_void, receive=slow),
+    first_seed=2,
 )
 
 
@@ -94,6 +101,7 @@ mutant(
     "mixed",
     "diamond",
     "fanout",
+    first_seed=5,
 )
 
 
@@ -108,7 +116,7 @@ mutant(
     "F4 restore without S",
     "a reader releases all it holds at a restore",
     Parts(reader=lambda p, w: ReleasesAll(p, whole=w)),
-    first_seed=6,
+    first_seed=9,
 )
 
 
@@ -120,7 +128,7 @@ class NoS(FrameJudge):
         return False
 
 
-mutant("F4 restore undoes nothing", "a task notes a restore without rolling back", node(judge_class=NoS))
+mutant("F4 restore undoes nothing", "a task notes a restore without rolling back", node(judge_class=NoS), first_seed=6)
 
 
 def counting_checkpoint(self, parent, header, control, offset):
@@ -139,6 +147,7 @@ mutant(
     "F5 checkpoint is processed",
     "a checkpoint frame counts as processed",
     receiving(take_checkpoint=counting_checkpoint),
+    first_seed=6,
 )
 mutant("F5 covered is processed", "what the record covers counts as processed", receiving(load=covered_is_done))
 
@@ -162,7 +171,7 @@ mutant(
     "closed := max(closed, next - 1) at a restore",
     receiving(take_restore=only_up),
     "merge",
-    first_seed=173,
+    first_seed=300,
 )
 mutant(
     "F6 restore closes C",
@@ -194,7 +203,7 @@ mutant(
     "a parent's entry names the last frame taken, buffered or not",
     receiving(covered=last_taken),
 )
-mutant("F8 own version", "a parent's entry closes the own version only", receiving(covered=own_version), first_seed=169)
+mutant("F8 own version", "a parent's entry closes the own version only", receiving(covered=own_version), first_seed=265)
 
 
 class FollowsClock(WatchedMachine):
@@ -213,7 +222,7 @@ def only_next(self):
 
 
 mutant(
-    "F10 commit, then feed", "when M jumps, buffers are fed after the commit", node(buffer_due=only_next), first_seed=56
+    "F10 commit, then feed", "when M jumps, buffers are fed after the commit", node(buffer_due=only_next), first_seed=72
 )
 
 
@@ -228,7 +237,9 @@ class HeardOnly(FrameJudge):
         self.due = True
 
 
-mutant("F11 heard so far", "a parent that has not spoken yet is not waited for", node(judge_class=HeardOnly))
+mutant(
+    "F11 heard so far", "a parent that has not spoken yet is not waited for", node(judge_class=HeardOnly), first_seed=2
+)
 
 
 def sources_only(self):
@@ -260,7 +271,7 @@ mutant(
     "join",
     "shuffle",
     "wide",
-    first_seed=9,
+    first_seed=11,
 )
 
 
@@ -279,14 +290,14 @@ class ToAnyone(Coordinator):
         return self.generations.issue([task])[task]
 
 
-mutant("F13 from memory", "a restarted coordinator issues generations again", Parts(coordinator=InMemory))
+mutant("F13 from memory", "a restarted coordinator issues generations again", Parts(coordinator=InMemory), first_seed=2)
 mutant(
     "F13 to anyone",
     "a zombie gets a new generation, and fences its replacement",
     Parts(coordinator=ToAnyone),
-    first_seed=65,
+    first_seed=101,
 )
-mutant("F14 no scan", "a task processes what restores ahead of it void", receiving(learn=nothing))
+mutant("F14 no scan", "a task processes what restores ahead of it void", receiving(learn=nothing), first_seed=2)
 
 
 REGISTER, READ = SimConsumer.register, SimConsumer._read
@@ -307,4 +318,5 @@ mutant(
     "a trimmed offset is answered by jumping to the oldest",
     Parts(),
     patches=((SimConsumer, "register", ToOldest.register), (SimConsumer, "_read", ToOldest._read)),
+    first_seed=3,
 )

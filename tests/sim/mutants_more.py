@@ -24,14 +24,16 @@ from simulator.storage import STEP, Target
 
 # -- others ------------------------------------------------------------------------------------------------
 
-mutant("no fence check", "a commit goes on although a newer generation stands before it", node(fenced=no))
+mutant("no fence check", "a commit goes on although a newer generation stands before it", node(fenced=no), first_seed=3)
 
 
 def generation_only(self, parent, header, control):
     return header.generation < parent.generation
 
 
-mutant("no seq check", "duplicates and gaps are not noticed", receiving(duplicate=generation_only, gap=no))
+mutant(
+    "no seq check", "duplicates and gaps are not noticed", receiving(duplicate=generation_only, gap=no), first_seed=3
+)
 
 
 class ReadPosition(FrameJudge):
@@ -79,6 +81,7 @@ mutant(
     "watermarks and ends are not restored",
     Parts(),
     patches=((Attempt, "restore", without_times),),
+    first_seed=9,
 )
 
 
@@ -110,7 +113,12 @@ class LocalFirst(TaskHost):
         self.machine.performed(end)
 
 
-mutant("local state before the check", "RocksDB is written before the commit is known to count", Parts(host=LocalFirst))
+mutant(
+    "local state before the check",
+    "RocksDB is written before the commit is known to count",
+    Parts(host=LocalFirst),
+    first_seed=2,
+)
 
 
 def keeps_buffered(self, parent, header, control, offset):
@@ -124,7 +132,7 @@ mutant(
     "void stays buffered",
     "a restore doesn't empty the message buffers of what is void",
     receiving(take_restore=keeps_buffered),
-    first_seed=61,
+    first_seed=201,
 )
 mutant(
     "early is on time",
@@ -158,7 +166,7 @@ mutant(
     "mixed",
     "shuffle",
     "direct",
-    first_seed=18,
+    first_seed=54,
 )
 
 
@@ -166,7 +174,7 @@ def reports_reading(self, needed):
     TaskHost._committed(self, {ssp: self.positions[ssp] for ssp in needed})
 
 
-mutant("reports the read position", "what isn't covered is trimmed", host(_committed=reports_reading))
+mutant("reports the read position", "what isn't covered is trimmed", host(_committed=reports_reading), first_seed=2)
 
 
 class CountsControls(WatchedMachine):
@@ -181,6 +189,7 @@ mutant(
     "seq after the checkpoint",
     "the record's output seqs include the checkpoint frames",
     Parts(machine=CountsControls),
+    first_seed=2,
 )
 
 
@@ -199,7 +208,9 @@ class CountsAll(Changelog):
         return entry
 
 
-mutant("all commits count", "a zombie's commit behind the fence is adopted", node(changelog_class=CountsAll))
+mutant(
+    "all commits count", "a zombie's commit behind the fence is adopted", node(changelog_class=CountsAll), first_seed=3
+)
 mutant("no restore", "a new generation isn't announced", sending(restores=lambda self, *a: ()))
 
 
@@ -213,7 +224,7 @@ class Uncommitted(ReadCommitted):
 
 
 mutant(
-    "reads uncommitted", "the reader holds nothing", Parts(reader=lambda p, w: Uncommitted(p, whole=w)), first_seed=6
+    "reads uncommitted", "the reader holds nothing", Parts(reader=lambda p, w: Uncommitted(p, whole=w)), first_seed=9
 )
 
 
@@ -246,7 +257,7 @@ mutant(
     "a reader in mid-stream takes the first restore it sees for the latest",
     Parts(reader=lambda p, w: Anchored(p, whole=w)),
     "direct",
-    first_seed=56,
+    first_seed=88,
 )
 
 
@@ -270,7 +281,7 @@ mutant(
     "late copies are kept",
     "a reader in mid-stream keeps what it holds of older generations",
     Parts(reader=lambda p, w: KeepsOlder(p, whole=w)),
-    first_seed=6,
+    first_seed=136,
 )
 
 
@@ -290,7 +301,7 @@ class Trusting(WatchedMachine):
         self._read_from = self._read_to
 
 
-mutant("no fence, no check", "a commit is taken for granted", Parts(machine=Trusting))
+mutant("no fence, no check", "a commit is taken for granted", Parts(machine=Trusting), first_seed=3)
 
 
 class Unsigned(Changelog):
@@ -302,6 +313,7 @@ mutant(
     "F13 no writer in the abort",
     "two incarnations of one generation don't find out",
     Parts(machine=node(changelog_class=Unsigned).machine, coordinator=InMemory),
+    first_seed=2,
 )
 
 
@@ -320,7 +332,7 @@ mutant(
     "void watermarks and ends don't roll back",
     node(judge_class=UserOnly),
     "deep",
-    first_seed=108,
+    first_seed=133,
 )
 
 
@@ -340,7 +352,12 @@ class KeepsEarly(TaskHost):
         self.receiver.buffer = early
 
 
-mutant("message buffers survive", "a rollback keeps early arrivals, which are read again", Parts(host=KeepsEarly))
+mutant(
+    "message buffers survive",
+    "a rollback keeps early arrivals, which are read again",
+    Parts(host=KeepsEarly),
+    first_seed=3,
+)
 
 
 class Unfenced(Target):
@@ -355,5 +372,5 @@ class LooseRun(Publisher):
 
 
 mutant(
-    "sinks don't compare positions", "two sinks publish the same rows", Parts(reader_at_edge=LooseRun), first_seed=17
+    "sinks don't compare positions", "two sinks publish the same rows", Parts(reader_at_edge=LooseRun), first_seed=29
 )

@@ -30,7 +30,7 @@ mutant(
     "what is left of a dropped store goes into the one that begins with nothing",
     Parts(),
     "app-cut",
-    first_seed=89,
+    first_seed=169,
     patches=((TaskScope, "store_name", named_by_its_id),),
 )
 
@@ -45,7 +45,7 @@ mutant(
     "old changes of a store that was dropped stop the task",
     Parts(state=NothingDropped),
     "app-cut",
-    first_seed=4,
+    first_seed=5,
 )
 
 
@@ -133,6 +133,7 @@ mutant(
     "an output that comes back begins below what is committed in it",
     sending(save=as_far_as_it_writes),
     "app-returned",
+    first_seed=8,
 )
 
 
@@ -146,7 +147,7 @@ mutant(
     "readers take what they hold for copies of void frames",
     sending(load=all_of_the_last_commit),
     "app-returned",
-    first_seed=1117,
+    first_seed=1119,
 )
 
 
@@ -159,7 +160,7 @@ mutant(
     "its readers commit what it has announced, and not committed",
     node(version_closed=as_soon_as_there_is_one),
     "app-stricter",
-    first_seed=12,
+    first_seed=21,
 )
 
 

@@ -33,6 +33,7 @@ patched(
     "outputs aren't synced",
     "a commit's record survives without its results",
     (Survival, "of_what_is_there", only_what_was_read),
+    first_seed=9,
 )
 
 patched(
@@ -63,6 +64,7 @@ mutant(
     Parts(host=SyncsAtTheEnd),
     *SHAPES,
     patches=((Survival, "of_the_record", not_at_all),),
+    first_seed=5,
 )
 
 
@@ -80,6 +82,7 @@ mutant(
     "it goes by a commit of another incarnation that isn't on the disk",
     host(_perform=append_abort),
     *SHAPES,
+    first_seed=16,
 )
 
 
@@ -128,4 +131,5 @@ patched(
     "a commit behind a hole counts",
     "the changes that are missing are missed",
     (Changelog, "_counts", whatever_is_missing),
+    first_seed=155,
 )

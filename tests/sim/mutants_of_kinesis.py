@@ -91,7 +91,7 @@ patched(
 
 # -- the host -----------------------------------------------------------------------------------------------
 
-patched("no report", "no commit is reported, only where the task began", Slots, "committed", nothing)
+patched("no report", "no commit is reported, only where the task began", Slots, "committed", nothing, first_seed=13)
 
 
 class CommitsWhatIsPolled(TaskHost):
@@ -110,7 +110,7 @@ mutant(
     "a commit has the positions of what was polled",
     Parts(host=CommitsWhatIsPolled),
     *SHAPES,
-    first_seed=10,
+    first_seed=17,
 )
 
 HAS_SHARDS = PartitionTime.has_shards

@@ -28,12 +28,19 @@ def orders(**attributes) -> Parts:
 
 # -- when one counts, and what a commit says of it ---------------------------------------------------------
 
-mutant("covered and applied", "a startpoint is applied again after a commit covers it", orders(_covers=no), *SHAPES)
+mutant(
+    "covered and applied",
+    "a startpoint is applied again after a commit covers it",
+    orders(_covers=no),
+    *SHAPES,
+    first_seed=2,
+)
 mutant(
     "the record forgets",
     "a commit record doesn't say which startpoint was applied",
     orders(stamp=lambda self, sources: tuple(sources)),
     *SHAPES,
+    first_seed=2,
 )
 
 
@@ -50,7 +57,7 @@ mutant(
     "the id is kept per task, not per partition",
     node(orders_class=ForTheTask),
     *SHAPES,
-    first_seed=5,
+    first_seed=6,
 )
 
 
@@ -64,7 +71,11 @@ class ForOneCommit(TaskOrders):
 
 
 mutant(
-    "an id for a generation", "the next generation's commits don't name it", node(orders_class=ForOneCommit), *SHAPES
+    "an id for a generation",
+    "the next generation's commits don't name it",
+    node(orders_class=ForOneCommit),
+    *SHAPES,
+    first_seed=2,
 )
 
 
@@ -75,7 +86,13 @@ class ReleasesEarly(TaskHost):
             self._startpoints.release(orders, self.generation, self.machine.version)
 
 
-mutant("released early", "a startpoint is released before a commit counts", Parts(host=ReleasesEarly), *SHAPES)
+mutant(
+    "released early",
+    "a startpoint is released before a commit counts",
+    Parts(host=ReleasesEarly),
+    *SHAPES,
+    first_seed=2,
+)
 
 UNRELEASED = tuple(
     Step(s.phase, s.instruction, tuple(then for then in s.then if then[0] != "covered"), s.effect)
@@ -83,7 +100,9 @@ UNRELEASED = tuple(
     else s
     for s in STEPS
 )
-mutant("never released", "no commit that covers a startpoint is reported", node(steps=UNRELEASED), *SHAPES)
+mutant(
+    "never released", "no commit that covers a startpoint is reported", node(steps=UNRELEASED), *SHAPES, first_seed=2
+)
 
 # -- where is read ------------------------------------------------------------------------------------------
 
@@ -109,6 +128,7 @@ mutant(
     Parts(),
     *SHAPES,
     patches=((Startpoints, "applied", resolved_again),),
+    first_seed=61,
 )
 
 
@@ -126,6 +146,7 @@ mutant(
     Parts(),
     *SHAPES,
     patches=((Startpoints, "applied", unreported),),
+    first_seed=2,
 )
 
 
@@ -143,9 +164,9 @@ class KeepsWhenMoved(TaskHost):
 
 
 mutant(
-    "moved as it is", "a task is moved in the middle of a version", Parts(host=KeepsWhenMoved), *SHAPES, first_seed=5
+    "moved as it is", "a task is moved in the middle of a version", Parts(host=KeepsWhenMoved), *SHAPES, first_seed=8
 )
-mutant("no restart", "a task ignores the order to start over", host(restart_beyond=nothing), *SHAPES)
+mutant("no restart", "a task ignores the order to start over", host(restart_beyond=nothing), *SHAPES, first_seed=4)
 
 # -- who may say so -----------------------------------------------------------------------------------------
 
@@ -154,7 +175,7 @@ mutant(
     "a replaced incarnation says what has become of startpoints",
     Parts(),
     *SHAPES,
-    first_seed=67,
+    first_seed=69,
     patches=((Ledger, "check_report", nothing),),
 )
 
@@ -173,6 +194,7 @@ mutant(
     Parts(),
     *SHAPES,
     patches=((StartpointDesk, "grant", granted_once),),
+    first_seed=2,
 )
 
 NOTE = StartpointBook.note
@@ -195,6 +217,7 @@ mutant(
     Parts(),
     *SHAPES,
     patches=((StartpointBook, "note", note_whatever_is_there),),
+    first_seed=31,
 )
 
 # -- the fan-out --------------------------------------------------------------------------------------------
@@ -222,6 +245,7 @@ mutant(
     Parts(),
     *SHAPES,
     patches=((fan_out._Orders, "give", give_the_first),),
+    first_seed=9,
 )
 
 FAN_OUT = StartpointBook.fan_out
@@ -241,6 +265,7 @@ mutant(
     Parts(),
     *SHAPES,
     patches=((StartpointBook, "fan_out", fan_out_only),),
+    first_seed=2,
 )
 
 mutant(
@@ -249,5 +274,5 @@ mutant(
     Parts(),
     *SHAPES,
     patches=((UnavailableError, "retry", False),),
-    first_seed=27,
+    first_seed=34,
 )

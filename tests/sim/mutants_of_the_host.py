@@ -24,7 +24,7 @@ SOURCES = "mixed", "direct", "join"
 
 # -- the order of things -----------------------------------------------------------------------------------
 
-mutant("no scan by the host", "a restart isn't shown the restores that lie ahead", without(do.ScanAhead))
+mutant("no scan by the host", "a restart isn't shown the restores that lie ahead", without(do.ScanAhead), first_seed=2)
 
 
 class PublishesFirst(TaskHost):
@@ -52,7 +52,7 @@ mutant(
     "the batch before the check",
     "the changes of a commit get into the local state under the commit before it",
     Parts(host=Unchecked),
-    first_seed=63,
+    first_seed=100,
 )
 
 
@@ -75,7 +75,7 @@ mutant(
     "a task has finished although rows wait to be published",
     host(publish=over_is_finished),
     "app-outbox",
-    first_seed=12,
+    first_seed=21,
 )
 
 
@@ -109,7 +109,9 @@ class KeepsOutboxes(TaskHost):
             self.attempt.publisher = self.attempt.outlet._publisher = publisher
 
 
-mutant("outboxes survive", "a rollback keeps rows to be published", Parts(host=KeepsOutboxes), "app-outbox")
+mutant(
+    "outboxes survive", "a rollback keeps rows to be published", Parts(host=KeepsOutboxes), "app-outbox", first_seed=2
+)
 
 
 def goes_on_polling(self, positions):
@@ -139,7 +141,7 @@ mutant(
     "replay doesn't forget",
     "changes before a fence are applied with the next commit",
     Parts(state=Remembers),
-    first_seed=272,
+    first_seed=291,
 )
 
 
@@ -148,7 +150,7 @@ class Unlocked(SimState):
         return self._disk.open(folders.local)
 
 
-mutant("the folder isn't locked", "two incarnations write one folder", Parts(state=Unlocked), first_seed=68)
+mutant("the folder isn't locked", "two incarnations write one folder", Parts(state=Unlocked), first_seed=77)
 
 
 # -- waking up ---------------------------------------------------------------------------------------------
@@ -173,7 +175,7 @@ def next_second(self, now_ms):
 
 
 mutant(
-    "no wake-up for commits", "an idle task sleeps through its checkpoint", host(_until_due=next_second), first_seed=23
+    "no wake-up for commits", "an idle task sleeps through its checkpoint", host(_until_due=next_second), first_seed=30
 )
 
 
@@ -227,6 +229,7 @@ mutant(
     "what is due by the clock is forgotten",
     Parts(),
     patches=((RollCall, "ask_again", nothing),),
+    first_seed=5,
 )
 
 mutant(
@@ -235,6 +238,7 @@ mutant(
     Parts(),
     *ALONE_SHAPES,
     patches=((run_loop, "settled", yes), (run_loop, "can_rest", yes)),
+    first_seed=14,
 )
 
 # -- leaving -----------------------------------------------------------------------------------------------
@@ -246,7 +250,7 @@ def asks_and_leaves(self):
         yield from each.performing()
 
 
-mutant("a drain that leaves early", "followers haven't committed yet", loop(draining=asks_and_leaves))
+mutant("a drain that leaves early", "followers haven't committed yet", loop(draining=asks_and_leaves), first_seed=2)
 
 
 def unpublished(self, label):
@@ -258,7 +262,7 @@ mutant(
     "what is committed isn't published when a drain ends",
     host(has_committed=unpublished),
     "app-outbox",
-    first_seed=139,
+    first_seed=193,
 )
 
 # -- sources that somebody else commits --------------------------------------------------------------------
@@ -273,7 +277,7 @@ mutant(
     "a checkpoint ignores what a source still holds",
     Parts(),
     *SOURCES,
-    first_seed=6,
+    first_seed=10,
     patches=((FrameReceiver, "_source_entry", as_processed),),
 )
 
@@ -288,7 +292,7 @@ mutant(
     "a restart hands out again what stood behind a held frame",
     Parts(),
     *SOURCES,
-    first_seed=13,
+    first_seed=20,
     patches=((CommittedSource, "entry", plain_again),),
 )
 
@@ -304,6 +308,6 @@ mutant(
     "a restart reads a source without knowing what was covered",
     Parts(),
     *SOURCES,
-    first_seed=13,
+    first_seed=20,
     patches=((CommittedSource, "__init__", held_anew),),
 )

@@ -86,7 +86,7 @@ class Hanging(TaskHost):
             del self.attempt.close
 
 
-mutant("held rows survive", "a rollback keeps what steps wait for", Parts(host=Hanging), *APPS, first_seed=4)
+mutant("held rows survive", "a rollback keeps what steps wait for", Parts(host=Hanging), *APPS, first_seed=8)
 
 
 class Unasked(FunctionPublisher):
