@@ -9,6 +9,11 @@ ENTRY := $(BIN)/python -m
 # Where it is set, each of the hundreds of processes that tests start would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Tests and simulations have small frames: what Polars' own threads say to each other takes longer than the work.
+test unit spark sim soak: export POLARS_MAX_THREADS := 1
+# A process that crashes in C code says where.
+test unit spark soak: export PYTHONFAULTHANDLER := 1
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo kafka docs test check style unit spark sim fuzz chaos soak bench-peers bench clean
 
