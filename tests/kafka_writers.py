@@ -35,7 +35,7 @@ from headrace.systems.kafka.settings import KafkaSettings
 from headrace.systems.kafka.target import KafkaTarget
 
 KEYS = 5
-LAST_VERSIONS = 3
+LAST_VERSIONS, VERSIONS_MIN = 3, 10
 LAST_LIFE_S = 180
 """Long enough for a transaction whose timeout has doubled more than once on a busy machine."""
 
@@ -65,7 +65,7 @@ def live(address: str, topic: str, writer: str, mistake: str, last: bool) -> Non
         except HeadraceError as error:
             if not error.retry:
                 raise
-    end = position + 1 + LAST_VERSIONS
+    end = max(position + 1 + LAST_VERSIONS, VERSIONS_MIN)
     for version in itertools.count(max(0, position - 2)):
         finish(target, writer, version, [target.accept(rows_of(writer, version))], tries=10_000)
         if last and version == end:
@@ -188,7 +188,7 @@ class Storm:
         for writer in self._writers:
             mine = {key: rows for key, rows in found.items() if key and key.startswith(f"{writer}-".encode())}
             versions = range(max((version for rows in mine.values() for version, _ in rows), default=-1) + 1)
-            if len(versions) < 10:
+            if len(versions) < VERSIONS_MIN:
                 return f"{writer} has published only {len(versions)} versions"
             for number in range(KEYS):
                 wanted = [

@@ -30,7 +30,7 @@ from headrace.core.errors import (
 from headrace.serdes.formats import FormatSpec, open_format
 from headrace.systems.base import Target
 from headrace.systems.kafka import publishing
-from headrace.systems.kafka.client import KafkaClient
+from headrace.systems.kafka.client import KafkaClient, open_producer
 from headrace.systems.kafka.output_records import RecordMaker, Roles
 from headrace.systems.kafka.output_system import KafkaOutputAdmin, OutputOptions
 from headrace.systems.kafka.plain_target import PlainKafkaTarget
@@ -464,3 +464,18 @@ def test_an_output_creates_its_topic_or_takes_it_as_it_is(kfake: KfakeServer) ->
     with pytest.raises(InfrastructureError, match="creating topic") as caught:
         other.create("out", 2)
     assert "kafka-topics.sh --create" in (caught.value.hint or "")
+
+
+def test_a_producer_that_was_replaced_says_so_and_not_only_that_it_cannot_go_on(kfake: KfakeServer) -> None:
+    """It gets to know in the background; then its calls say no more than "fatal error"."""
+    topic = create_topic(kfake.address)
+    stale, newer = (open_producer(KafkaSettings(kfake.address), f"{topic}-id") for _ in range(2))
+    stale.raw.init_transactions(30)
+    newer.raw.init_transactions(30)
+    stale.raw.begin_transaction()
+    stale.raw.produce(topic, b"1")
+    until = time.monotonic() + 30
+    with pytest.raises(FencedError, match="fenced by a newer instance"):
+        while time.monotonic() < until:
+            with stale.translating("writing"):
+                stale.raw.produce(topic, b"2")

@@ -139,9 +139,12 @@ class KafkaClient(Generic[R]):
             ) from None
 
     def problem(self, error: KafkaError, doing: str) -> HeadraceError:
-        """What an error of the client means; one of time is explained by what the client has reported."""
-        if error.code() in _WAITED and not isinstance(self.raw, Consumer):
-            self.raw.poll(0)  # reports wait in a queue
+        """What an error of the client means. Some say no more than that another one, which was reported, stands."""
+        if error.code() in _EXPLAINED and not isinstance(self.raw, Consumer):
+            try:
+                self.raw.poll(0)  # reports wait in a queue
+            except KafkaException as reason:  # what has stopped the client for good
+                error = reason.args[0]
         return problem_of(error, doing, self.brokers, self.troubles)
 
 
@@ -370,6 +373,8 @@ _BY_CODE: Mapping[int, _Meaning] = {
 }
 _WAITED = {getattr(KafkaError, name) for name in _MEANINGS[_WAIT]}
 """Codes that say only that nobody has answered."""
+_EXPLAINED = _WAITED | {KafkaError._FATAL}
+"""Codes whose reason is in a report."""
 
 
 def problem_of(error: KafkaError, doing: str, brokers: str, troubles: Troubles) -> HeadraceError:
