@@ -6,7 +6,7 @@ due. Order within a partition is kept by the tasks; between tasks there is none.
 A turn visits the tasks that have something to do, so thousands of idle ones cost nothing (``roll_call``). These are:
 those for which something has arrived, those that had more to do at the end of their last visit, and those for which
 something is due by the clock, as each said itself. Whoever orders anything of tasks from elsewhere has all of them
-visited (``everyone``).
+visited (``everyone``), and so does a wall clock that was set: it has other times due.
 
 ``turning`` and ``draining`` are generators that pause wherever they would block. A container runs them to the end, the
 simulator step by step.
@@ -34,6 +34,8 @@ _log = logger(__name__)
 
 STEPS_PER_TURN = 8
 DRAIN_MS_MAX = 1000.0
+CLOCK_SET_MS = 2.0
+"""The wall clock was set if it has gained or lost more than this against the monotonic one. It shows whole ms."""
 
 
 class RunLoop:
@@ -47,6 +49,7 @@ class RunLoop:
         self.connections = connections
         self._clock = clock
         self._calling = RollCall(hosts, connections)
+        self._wall_ms = self._wall_offset()
         self._together = Together(connections)
         self.whole = False
         """All tasks of the app are here, so they may rest together."""
@@ -69,6 +72,9 @@ class RunLoop:
     def turning(self) -> Steps[float]:
         """One turn; returns for how long (ms) the container may sleep after it."""
         calling, together = self._calling, self._together
+        if abs((wall_ms := self._wall_offset()) - self._wall_ms) > CLOCK_SET_MS:
+            self._wall_ms = wall_ms
+            calling.everyone()
         hosts = calling.present(self._clock.monotonic_ms())
         worked: set[TaskHost] = set()
         for host in hosts:
@@ -106,6 +112,9 @@ class RunLoop:
         if self.whole and calling.all_woken:
             self._rest_or_rise(hosts)
         return calling.pause(self._clock.monotonic_ms())
+
+    def _wall_offset(self) -> float:
+        return self._clock.now_ms() - self._clock.monotonic_ms()
 
     def _ask_again(self, host: TaskHost, due_ms: float) -> None:
         self._calling.ask_again(host, self._clock.monotonic_ms() + due_ms)

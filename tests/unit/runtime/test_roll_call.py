@@ -93,6 +93,22 @@ def test_who_rings_has_everyone_visited(tmp_path: Path, orders: Orders) -> None:
         assert all(number > before[name] for name, number in turns(container).items())
 
 
+@pytest.mark.parametrize("ms", [-3_600_000, 40])
+def test_a_clock_that_is_set_has_everyone_visited(tmp_path: Path, orders: Orders, ms: int) -> None:
+    """Each task has said after how long something is due, and that isn't true any more."""
+    with DrivenApp(orders_app(tmp_path)) as app:
+        container = app.start()
+        rested(app, container)
+        while container.turn() == 0.0:
+            pass
+        before = turns(container)
+        container.turn()
+        assert turns(container) == before
+        app.clock.jump(ms)
+        container.turn()
+        assert all(number > before[name] for name, number in turns(container).items())
+
+
 def test_a_drain_commits_in_every_stage_well_before_its_time_is_up(tmp_path: Path, orders: Orders) -> None:
     with DrivenApp(orders_app(tmp_path)) as app:
         container = app.start()
