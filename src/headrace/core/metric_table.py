@@ -260,7 +260,16 @@ METRICS: tuple[Metric, ...] = (
         "seconds",
         TASK,
         "How far the watermark is behind the clock.",
-        "It keeps growing: headrace_task_held_up_seconds says why.",
+        "It keeps growing: headrace_input_holds_watermarks says where, headrace_task_held_up_seconds why.",
+    ),
+    Metric(
+        "headrace_input_holds_watermarks",
+        "gauge",
+        "",
+        INPUT,
+        "How many tasks, this one included, have their watermark from this partition: it is the one furthest behind on "
+        "their way to the sources. 0: nobody waits for it.",
+        "Watermarks are far behind the clock: the partition of a source where it is highest holds most of them.",
     ),
     Metric(
         "headrace_task_idle",

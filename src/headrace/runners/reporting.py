@@ -31,7 +31,8 @@ def task_status(host: TaskHost, now_ms: float, still: Standstill | None = None, 
 
     ``still`` remembers what it was in earlier calls, so that the status says since when something stands still.
     """
-    inputs = {str(ssp): _input(host, ssp) for ssp in host.task.specs}
+    holder = _holder(host)
+    inputs = {str(ssp): _input(host, ssp, holds=ssp == holder) for ssp in host.task.specs}
     lags = [status.lag for status in inputs.values()]
     committed = host.committed_ms
     overdue_ms = overdue(host, now_ms)
@@ -115,7 +116,17 @@ def _restoring(host: TaskHost) -> bool:
     return host.beginning.fetching or host.replay.progress is not None
 
 
-def _input(host: TaskHost, ssp: SSP) -> InputStatus:
+def _holder(host: TaskHost) -> SSP | None:
+    """The input partition whose watermark is that of the task: the first of several; None if no one is waited for."""
+    if host.finished or not host.scope.timed:
+        return None
+    said = {ssp: time.progress for ssp, time in host.task.times.partitions.items()}
+    awake = {str(ssp): ssp for ssp, progress in said.items() if not progress.idle and not progress.ended}
+    first = min(awake, key=lambda name: (said[awake[name]].watermark, name), default=None)
+    return None if first is None else awake[first]
+
+
+def _input(host: TaskHost, ssp: SSP, *, holds: bool) -> InputStatus:
     if ssp in host.task.side_inputs:
         return InputStatus(position=host.positions.get(ssp), lag=0 if host.finished else host.lag(ssp))
     partition = host.task.times[ssp]
@@ -125,6 +136,8 @@ def _input(host: TaskHost, ssp: SSP) -> InputStatus:
         watermark=None if partition.progress.ended else _time(partition.progress.watermark),
         ended=partition.progress.ended,
         idle=partition.progress.idle,
+        holds=holds,
+        held_by=next(iter(_slowest(partition)[0]), "") if holds else "",
     )
 
 

@@ -30,7 +30,7 @@ COUNTERS = frozenset(
         "lost", "rollbacks", "silenced", "skipped", "timers_dropped", "timers_fired",
     }
 )  # fmt: skip
-"""The counters that tasks have without a low-level task's own, which are called ``<id of the step>.<name>``."""
+"""All counters that a task may have."""
 
 
 class Counters(Protocol):

@@ -9,6 +9,7 @@ from typing import get_args
 import msgspec
 
 from headrace.core.metric_table import BY_NAME
+from headrace.runners.coordination.holders import holders
 from headrace.runners.coordination.messages import (
     AppState,
     AppStatus,
@@ -41,6 +42,9 @@ def all_series(status: AppStatus, now_ms: int) -> Iterator[Series]:
     for task in status.tasks:
         labels = {**app, "stage": task.name.rpartition("/")[0], "task": task.name}
         yield from _of_task(task, labels, now_ms)
+    for (name, partition), number in holders(status.tasks).items():
+        labels = {**app, "stage": name.rpartition("/")[0], "task": name, **_partition(partition)}
+        yield _gauge("headrace_input_holds_watermarks", labels, number)
     for held in status.held_up:
         labels = {**app, "stage": held.by.rpartition("/")[0], "task": held.by}
         yield _gauge("headrace_task_blocks_others_seconds", labels, held.for_ms / 1000)

@@ -130,13 +130,19 @@ class Register(Message, frozen=True, kw_only=True):
 
 
 class InputStatus(Nested, frozen=True, kw_only=True):
-    """One input partition of a task."""
+    """One input partition of a task.
+
+    ``holds``: the task's watermark is that of this partition, and rises with it; of several, only the first one holds
+    it. ``held_by`` is the upstream task that holds the partition's watermark, the first of several.
+    """
 
     position: int | None = None
     lag: int | None = None
     watermark: int | None = None
     ended: bool = False
     idle: bool = False
+    holds: bool = False
+    held_by: str = ""
 
 
 class Holdup(Nested, frozen=True, kw_only=True):

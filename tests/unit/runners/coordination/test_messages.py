@@ -42,7 +42,7 @@ from headrace.runners.coordination import messages as m
             ),
             b'{"version":1,"container":0,"incarnation":"u","sentMs":1.5,"tasks":[{"name":"a/0","state":"running",'
             b'"generation":0,"watermark":null,"idle":false,"rowsIn":4,"rowsOut":0,"bytesIn":0,"lag":null,"inputs":{"log.x[0]":'
-            b'{"position":9,"lag":1,"watermark":null,"ended":false,"idle":false}},"outputs":{},"counters":{},'
+            b'{"position":9,"lag":1,"watermark":null,"ended":false,"idle":false,"holds":false,"heldBy":""}},"outputs":{},"counters":{},'
             b'"checkpoint":{"version":2,"ageMs":3,"durationMs":0.5},"waitsFor":{},"overdueMs":0,"earlyBytes":0,'
             b'"earlyDiskBytes":0,"blockedBy":null,"holdups":[],"uptimeMs":0,"sideInputsPercent":null,'
             b'"caughtUp":null,"cut":null,"slots":{},"warnings":[],"series":[{"name":"n","kind":"counter",'
