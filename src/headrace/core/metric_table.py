@@ -79,6 +79,22 @@ METRICS: tuple[Metric, ...] = (
         "Live pages that were refused because too many were open.",
         "It grows: pages are left open somewhere.",
     ),
+    Metric(
+        "headrace_otel_exports_total",
+        "counter",
+        "",
+        (*APP, "signal", "outcome"),
+        "Attempts to send metrics or traces to OpenTelemetry's collector, if that is on: sent or failed.",
+        "failed grows: the collector is away, or refuses them.",
+    ),
+    Metric(
+        "headrace_otel_dropped_traces_total",
+        "counter",
+        "",
+        APP,
+        "Traces of versions that were dropped, because they couldn't be sent or too many waited for that.",
+        "It grows, and you need them.",
+    ),
     # -- containers
     Metric(
         "headrace_container_up",

@@ -32,6 +32,7 @@ from headrace.runners.coordination.slot_book import SlotBook
 from headrace.runners.dashboard.live import Looking, live_page
 from headrace.runners.dashboard.pages import page_token
 from headrace.runners.last_words import clear, folder_of
+from headrace.runners.otel.telemetry import telemetry_asked_for, telemetry_thread
 from headrace.runners.place_keeping import PlaceKeeping
 from headrace.runners.savepoints.at_end import SavepointAtEnd
 from headrace.runners.slot_dealing import SlotDealing, slotted_inputs
@@ -68,8 +69,7 @@ def coordinated(
     )
     token, page = secrets.token_urlsafe(32), live_page(planned)
     timelines, places = Timelines(metadata, app), Places(metadata, app)
-    silence = _silence(timelines, app, planned, stages)
-    left_behind = folder_of(home, app)
+    silence, telemetry = _silence(timelines, app, planned, stages), telemetry_asked_for()
     committed = partial(committed_in, home, metadata, app)
     startpoints = StartpointService(metadata, inputs_of(planned), committed, WallClock())
     with Coordinator(
@@ -83,6 +83,7 @@ def coordinated(
         token=token,
         pages=page.site(page_token(token)),
         watched=page.watched,
+        telemetry=telemetry,
     ) as coordinator:
         publication = publish(
             metadata,
@@ -94,7 +95,7 @@ def coordinated(
             started_at=started_at,
         )
         if not stages:  # else they may be those of another deployment, which runs
-            clear(left_behind)
+            clear(folder_of(home, app))
         record_inputs(metadata, planned, stages)
         coordinator.fan_out()
         beside: list[SessionThread] = [
@@ -103,6 +104,7 @@ def coordinated(
             PlaceKeeping(places, coordinator.status),
             Looking(page, coordinator.status),
             *_while_silent(silence, coordinator, timelines),
+            *([] if telemetry is None else [telemetry_thread(telemetry, coordinator.status)]),
         ]
         try:
             with _at_work(beside), _saving(coordinator, planned, metadata, savepoint):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from headrace.core.ids import SSP
 from headrace.runners.coordination.messages import (
     CheckpointStatus,
+    CommitParts,
     CutStatus,
     InputStatus,
     OutputStatus,
@@ -20,6 +21,7 @@ from headrace.runners.holdups import InputFacts, Standstill, TaskFacts, holdups
 from headrace.runners.metering import series_of
 from headrace.runtime.event_time.watermark import FOREVER, NEVER, PartitionTime
 from headrace.runtime.host.task_host import TaskHost
+from headrace.runtime.metrics import TaskMetrics
 from headrace.systems.slotted import SlotReport
 
 LATE_INTERVALS, LATE_MS = 3, 2000
@@ -69,8 +71,17 @@ def task_status(host: TaskHost, now_ms: float, still: Standstill | None = None, 
         cut=None if host.keeper.state is None else CutStatus(id=host.keeper.state[0], state=host.keeper.state[1]),
         slots={str(ssp): slot_status(report) for ssp, report in host.slots.reports(host.task).items()},
         warnings=warning_statuses(host.metrics.warnings),
+        commits=list(_commits(host.metrics, epoch_ms - now_ms)),
         series=series_of(host),
     )
+
+
+def _commits(metrics: TaskMetrics, epoch_ms: float) -> Iterator[CommitParts]:
+    """The latest commits; the monotonic clock was 0 at ``epoch_ms``."""
+    for version, parts in metrics.commit_times.latest():
+        first = min((began for began, _ in parts.values()), default=0.0)
+        since = {part: (round(began - first, 3), round(ended - first, 3)) for part, (began, ended) in parts.items()}
+        yield CommitParts(version=version, began_ms=round(epoch_ms + first, 3), parts=since)
 
 
 def slot_status(report: SlotReport) -> SlotStatus:

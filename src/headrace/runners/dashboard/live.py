@@ -13,7 +13,8 @@ from headrace.core.clock import Clock, WallClock
 from headrace.core.log import Throttle, logger
 from headrace.plan.model import Plan
 from headrace.plan.render import RenderedPlan, render
-from headrace.runners.coordination.messages import AppStatus, PagesStatus
+from headrace.runners.coordination.driver_status import PagesStatus
+from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.repeated import RepeatedStep
 from headrace.runners.dashboard.feed import Feed
 from headrace.runners.dashboard.history import History
