@@ -56,8 +56,7 @@ def coordinated(
 
     ``savepoint`` is the name of one to take at the end. ``replaced``: containers that end start again.
     """
-    app, home = planned.graph.app, Path(planned.graph.settings.home)
-    started_at = time.time_ns() // 1_000_000
+    app, home, started_at = planned.graph.app, Path(planned.graph.settings.home), _now_ms()
     ledger = _ledger(
         planned,
         stages,
@@ -98,6 +97,7 @@ def coordinated(
             clear(folder_of(home, app))
         record_inputs(metadata, planned, stages)
         coordinator.fan_out()
+        page.desk.connect(coordinator.ask, coordinator.status)
         beside: list[SessionThread] = [
             LifeSign(publication, coordinator.fail),
             SlotDealing(planned, ledger.slots.inputs, coordinator, coordinator.fail),
@@ -113,9 +113,13 @@ def coordinated(
             coordinator.fail(_interrupted() if isinstance(error, KeyboardInterrupt) else error)
             raise
         finally:
-            ending = msgspec.structs.replace(coordinator.status(), ended_at=time.time_ns() // 1_000_000)
+            ending = msgspec.structs.replace(coordinator.status(), ended_at=_now_ms())
             publication.close(ending)
             page.end(ending)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _of_this_run(planned: Plan, stages: Sequence[str]) -> dict[str, list[TaskName]]:

@@ -101,6 +101,7 @@ class QueryBook:
                     rows=ask.rows,
                     bytes_max=asked.bytes_max,
                     at_ms=ask.at_ms,
+                    look=ask.look,
                 )
         return None
 

@@ -31,7 +31,7 @@ from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.listener import Listener, Pages, Route
 from headrace.runners.coordination.openapi import openapi
 from headrace.runners.coordination.query_broker import QueryBroker
-from headrace.runners.coordination.query_messages import Ask, Listening, Questions, TableList
+from headrace.runners.coordination.query_messages import Answers, Ask, Listening, Questions, TableList
 from headrace.runners.coordination.relay import Relay
 from headrace.runners.coordination.silence import Silence
 from headrace.runners.coordination.slot_book import SlottedInput
@@ -321,6 +321,10 @@ class Coordinator:
         """Take a container's answer; block until there is a question for it, or for some seconds."""
         return self._query_broker.listen(message)
 
+    def ask(self, message: Ask) -> Answers:
+        """Ask tasks; block until all have answered, or for as long as the question allows."""
+        return self._query_broker.ask(message)
+
     def hang_up(self) -> None:
         """Wake every thread that waits for a question, an answer, another container or an event. Idempotent."""
         self._query_broker.close()
@@ -400,7 +404,7 @@ class Coordinator:
             ("POST", "/drain"): self._on_drain,
             ("POST", "/cut"): lambda body: messages.encode(self.cut(messages.decode(CutOrder, body))),
             ("POST", "/questions"): lambda body: messages.encode(self.listen(messages.decode(Listening, body))),
-            ("POST", "/tables"): lambda body: messages.encode(self._query_broker.ask(messages.decode(Ask, body))),
+            ("POST", "/tables"): lambda body: messages.encode(self.ask(messages.decode(Ask, body))),
             ("GET", "/tables"): lambda _: messages.encode(self._tables),
             ("GET", "/status"): lambda _: messages.encode(self.status()),
             ("POST", "/outcomes"): lambda body: messages.encode(self.outcomes(messages.decode(OutcomeReport, body))),
