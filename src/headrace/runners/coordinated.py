@@ -32,7 +32,7 @@ from headrace.runners.coordination.slot_book import SlotBook
 from headrace.runners.dashboard.live import Looking, live_page
 from headrace.runners.dashboard.pages import page_token
 from headrace.runners.last_words import clear, folder_of
-from headrace.runners.otel.telemetry import telemetry_asked_for, telemetry_thread
+from headrace.runners.otel.telemetry import telemetry_asked_for, telemetry_threads
 from headrace.runners.place_keeping import PlaceKeeping
 from headrace.runners.savepoints.at_end import SavepointAtEnd
 from headrace.runners.slot_dealing import SlotDealing, slotted_inputs
@@ -104,7 +104,7 @@ def coordinated(
             PlaceKeeping(places, coordinator.status),
             Looking(page, coordinator.status),
             *_while_silent(silence, coordinator, timelines),
-            *([] if telemetry is None else [telemetry_thread(telemetry, coordinator.status)]),
+            *telemetry_threads(telemetry, coordinator.status),
         ]
         try:
             with _at_work(beside), _saving(coordinator, planned, metadata, savepoint):

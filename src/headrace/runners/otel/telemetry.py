@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -72,7 +73,7 @@ class Telemetry:
     def send_metrics(self, collector: Collector, status: AppStatus) -> None:
         """Send all metrics of this status."""
         now_ms = self._clock.now_ms()
-        self._note("metrics", collector.send_metrics(all_series(status, now_ms), now_ms), 0)
+        self._note("metrics", _sent(lambda: collector.send_metrics(all_series(status, now_ms), now_ms)), 0)
 
     def send_traces(self, collector: Collector, *, rest: bool = False) -> None:
         """Send the versions that are over, until there is none or the collector doesn't take them."""
@@ -82,7 +83,7 @@ class Telemetry:
                 traces = self._book.take(self._clock.monotonic_ms(), rest=rest)
             if not traces:
                 return
-            sent = collector.send_traces(traces)
+            sent = _sent(partial(collector.send_traces, traces))
             self._note("traces", sent, len(traces))
 
     def _note(self, signal: str, sent: bool, traces: int) -> None:
@@ -92,6 +93,14 @@ class Telemetry:
             self.away = not sent
         if not sent:
             self._throttle.warning(f"OpenTelemetry's collector doesn't take {signal}; the app goes on without")
+
+
+def _sent(send: Callable[[], bool]) -> bool:
+    try:
+        return send()
+    except Exception as error:  # noqa: BLE001 - whatever OpenTelemetry raises, the app goes on
+        _log.debug("sending to OpenTelemetry's collector failed", error=repr(error))
+        return False
 
 
 class TelemetryThread:
@@ -163,12 +172,17 @@ def telemetry_asked_for(environ: Mapping[str, str] = os.environ) -> Telemetry | 
     return Telemetry(wanted)
 
 
-def telemetry_thread(telemetry: Telemetry, status: Callable[[], AppStatus]) -> TelemetryThread:
-    """The thread that sends the numbers of a run."""
+def telemetry_threads(telemetry: Telemetry | None, status: Callable[[], AppStatus]) -> list[TelemetryThread]:
+    """The thread that sends the numbers of a run; none if nothing is asked for, or can't be sent."""
+    if telemetry is None:
+        return []
     from headrace.runners.otel.collector import Collector
 
     first, wanted = status(), telemetry.wanted
-    collector = Collector(
-        first.app, f"{first.app}-{first.started_at}", first.started_at, metrics=wanted.metrics, traces=wanted.traces
-    )
-    return TelemetryThread(telemetry, collector, status)
+    run = f"{first.app}-{first.started_at}"
+    try:
+        collector = Collector(first.app, run, first.started_at, metrics=wanted.metrics, traces=wanted.traces)
+    except Exception as error:  # noqa: BLE001 - whatever OpenTelemetry makes of its settings, the app runs
+        _log.warning("nothing is sent to OpenTelemetry's collector: its settings are wrong", error=str(error))
+        return []
+    return [TelemetryThread(telemetry, collector, status)]

@@ -63,6 +63,11 @@ from headrace.runners.coordination.messages import ErrorReport, decode, encode
             b'"high":"Ag==","rows":5,"bytesMax":1048576,"atMs":null,"look":null}}',
         ),
         (q.Questions(), b'{"version":1,"question":null}'),
+        (
+            q.Ask(table="", tasks=["a/0"], look=q.Look(id="u-1", kind="profile", seconds=5.0)),
+            b'{"version":1,"table":"","tasks":["a/0"],"keys":[],"low":"","high":"","rows":100,"limitMs":5000,"atMs":null,'
+            b'"look":{"id":"u-1","kind":"profile","step":"","seconds":5.0}}',
+        ),
     ],
 )
 def test_golden_bytes(message, golden):

@@ -230,6 +230,15 @@ def test_what_is_dropped_is_counted(collector: OtlpCollector) -> None:
         assert (found.traces_dropped, found.traces_failed, found.traces_sent, found.metrics_sent) == (1, 1, 0, 0)
 
 
+def test_settings_that_make_no_sense_are_said_and_the_app_runs(
+    collector: OtlpCollector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER", "nobody")
+    assert run_app(tmp_path).status().state == "finished"
+    assert "nothing is sent to OpenTelemetry's collector: its settings are wrong" in caplog.text
+    assert collector.metrics == []
+
+
 def test_without_an_endpoint_nothing_is_sent() -> None:
     assert telemetry_asked_for({}) is None
 
