@@ -27,7 +27,7 @@ def peek(
     metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show some of the messages that a step of a running app takes now.
+    """Show some of the messages that a step takes now.
 
     Waits ten seconds at most for ten messages of each task, of eight tasks. The app has to allow it: hr.App(...,
     peek=True). Messages are seen while they are processed, so some may not be committed. Values are shown as text.
