@@ -79,16 +79,15 @@ class App(Declarations):
         the embedded log under ``home``, which one machine has. ``hr.io.kafka_log(...)``: in Kafka.
     snapshots
         The object store for snapshots of the app's state: a URL, such as ``"s3://bucket/prefix"``, or what
-        ``hr.io.object_store`` returns. Containers then need no shared disk for them. It needs
-        ``pip install "headrace[objects]"``. By default the environment variable ``HEADRACE_SNAPSHOTS``, or folders
-        under ``home``.
+        ``hr.io.object_store`` returns. Containers then need no shared disk for them. It needs ``headrace[objects]``.
+        By default the environment variable ``HEADRACE_SNAPSHOTS``, or folders under ``home``.
+    peek
+        Whether the live page and ``headrace peek`` may show messages, to whoever may see the page.
 
     Examples
     --------
     >>> import headrace as hr
     >>> app = hr.App("page-views")
-    >>> app.name
-    'page-views'
     """
 
     def plan(self, containers: int = 1) -> ReadablePlan:

@@ -113,7 +113,6 @@ class Alerts(hr.tasks.Task):
     def init(self, context: hr.tasks.TaskContext) -> None:
         assert_type(context.task, str)
         assert_type(context.watermark, int | None)
-        context.count("begun")
         context.send("alerts", {})  # type: ignore[attr-defined]
 
     def process(self, message: View, out: hr.tasks.Out) -> None:

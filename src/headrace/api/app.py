@@ -78,6 +78,7 @@ class Declarations:
         startpoints: Sequence[type[CustomStartpoint]] = (),
         system: SystemDescriptor | SystemSpec | None = None,
         snapshots: str | ObjectPlace | None = None,
+        peek: bool = _DEFAULTS.peek,
     ) -> None:
         with Declaring("App") as here:
             check_id("app name", name)
@@ -87,6 +88,8 @@ class Declarations:
                 raise DeclarationError(f"ahead_bytes_max={ahead_bytes_max!r} is not a number of bytes")
             if isinstance(restarts_max, bool) or not isinstance(restarts_max, int) or restarts_max < 0:
                 raise DeclarationError(f"restarts_max={restarts_max!r} is not a number of restarts")
+            if not isinstance(peek, bool):
+                raise DeclarationError(f"peek={peek!r} is not True or False")
             settings = Settings(
                 home=str(home_of(home)),
                 metadata=metadata_url_of(metadata),
@@ -103,6 +106,7 @@ class Declarations:
                 startpoints=check_customs(startpoints),
                 internal=internal,
                 snapshots=snapshots_of(snapshots),
+                peek=peek,
             )
             self._draft = Draft(name, settings, here)
             self._draft.preview = self._previewer()

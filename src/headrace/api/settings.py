@@ -59,6 +59,8 @@ class Settings:
     """The object store with the snapshots of the tasks; None: they are in folders under ``home``."""
     snapshot_after_bytes: int | None = None
     """How far a changelog grows between two snapshots, in tools that need many of them."""
+    peek: bool = False
+    """Whether messages may be shown on the live page."""
     startpoints: Customs = ()
     """The kinds of startpoint that the app defines."""
 

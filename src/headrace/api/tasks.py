@@ -98,18 +98,6 @@ class TaskContext(Protocol):
         """The wall clock (ms) at the beginning of this turn."""
         ...
 
-    def count(self, name: str, by: int = 1) -> None:
-        """Add to a counter of this task, shown as ``<id of the step>.<name>``. It restarts at 0 with the task.
-
-        Parameters
-        ----------
-        name
-            The counter.
-        by
-            How much to add.
-        """
-        ...
-
     def set_timer(self, key: Any, at: int | datetime, *, name: str = "", axis: TimerAxis = "event") -> None:
         """Have ``on_timer`` called at a time.
 

@@ -140,17 +140,11 @@ def _serve(home: Path, metadata: SecretUrl | None, port: int, open_: bool, as_js
 
 
 def _deployed(store: MetadataStore) -> list[Deployed]:
-    from headrace.core.errors import ProtocolError, UnavailableError, UsageError
-    from headrace.runners.coordination.endings import ended, unreachable
-    from headrace.runners.coordination.runs import find_all
+    from headrace.runners.coordination.deployments import deployments
     from headrace.runners.dashboard.overview import Deployed
     from headrace.runners.dashboard.pages import page_url
 
-    shown = []
-    for address in find_all(store):
-        with closing(address.client(timeout_s=2.0, patience_s=0)) as client:
-            try:
-                shown.append(Deployed(client.status(), page_url(address.url, address.token)))
-            except (UnavailableError, UsageError, ProtocolError) as error:
-                shown.append(Deployed(unreachable(address, error)))
-    return shown + [Deployed(status) for status in ended(store)]
+    return [
+        Deployed(status, None if address is None else page_url(address.url, address.token))
+        for status, address in deployments(store, patient=False)
+    ]

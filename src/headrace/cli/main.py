@@ -24,6 +24,7 @@ from headrace.cli.dashboard import dashboard
 from headrace.cli.logs import LOG_FORMAT, LOG_LEVEL, log_settings
 from headrace.cli.offsets import offsets
 from headrace.cli.options import AsJson
+from headrace.cli.peek import peek
 from headrace.cli.plan import plan
 from headrace.cli.run import run
 from headrace.cli.savepoint import create as create_savepoint
@@ -113,6 +114,7 @@ app.command("run")(run)
 app.command("backfill")(backfill)
 app.command("status")(status)
 app.command("dashboard")(dashboard)
+app.command("peek")(peek)
 app.command("check")(check)
 app.command("version")(version)
 for verb, name in (

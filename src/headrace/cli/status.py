@@ -60,33 +60,19 @@ def ask(metadata: MetadataStore, app: str | None) -> list[AppStatus]:
 
     Raises ``UnavailableError`` if ``app`` is given and has never run there.
     """
-    from headrace.core.errors import ProtocolError, UnavailableError, UsageError
-    from headrace.runners.coordination.endings import ended, unreachable
+    from headrace.core.errors import UnavailableError
+    from headrace.runners.coordination.deployments import deployments
     from headrace.runners.coordination.runs import find_all
 
-    addresses = find_all(metadata, app)
-    over = ended(metadata, app)
-    if app is not None and not addresses and not over:
+    found = [one.status for one in deployments(metadata, app)]
+    if app is not None and not found:
         others = ", ".join(sorted({address.app for address in find_all(metadata)}))
         raise UnavailableError(
             f"app {app!r} isn't running on {metadata.place}; running there: {others or 'nothing'}",
             hint="start it with headrace run, or give the home folder that it uses with --home, or its metadata store "
             "with --metadata",
         )
-    found = []
-    for address in addresses:
-        client = address.client()
-        try:
-            found.append(client.status())
-        except UnavailableError as error:
-            found.append(unreachable(address, error))
-        except (UsageError, ProtocolError) as error:  # somebody else answers at its address, as seen from here
-            if address.machine.is_here:
-                raise
-            found.append(unreachable(address, error))
-        finally:
-            client.close()
-    return found + over
+    return found
 
 
 def _watch(home: Path, metadata: SecretUrl | None, app: str | None, as_json: bool) -> None:

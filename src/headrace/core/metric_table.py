@@ -79,6 +79,22 @@ METRICS: tuple[Metric, ...] = (
         "Live pages that were refused because too many were open.",
         "It grows: pages are left open somewhere.",
     ),
+    Metric(
+        "headrace_otel_exports_total",
+        "counter",
+        "",
+        (*APP, "signal", "outcome"),
+        "Attempts to send metrics or traces to OpenTelemetry's collector, if that is on: sent or failed.",
+        "failed grows: the collector is away, or refuses them.",
+    ),
+    Metric(
+        "headrace_otel_dropped_traces_total",
+        "counter",
+        "",
+        APP,
+        "Traces of versions that were dropped, because they couldn't be sent or too many waited for that.",
+        "It grows, and you need them.",
+    ),
     # -- containers
     Metric(
         "headrace_container_up",
@@ -260,7 +276,16 @@ METRICS: tuple[Metric, ...] = (
         "seconds",
         TASK,
         "How far the watermark is behind the clock.",
-        "It keeps growing: headrace_task_held_up_seconds says why.",
+        "It keeps growing: headrace_input_holds_watermarks says where, headrace_task_held_up_seconds why.",
+    ),
+    Metric(
+        "headrace_input_holds_watermarks",
+        "gauge",
+        "",
+        INPUT,
+        "How many tasks, this one included, have their watermark from this partition: it is the one furthest behind on "
+        "their way to the sources. 0: nobody waits for it.",
+        "Watermarks are far behind the clock: the partition of a source where it is highest holds most of them.",
     ),
     Metric(
         "headrace_task_idle",

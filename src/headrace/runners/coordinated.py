@@ -32,6 +32,7 @@ from headrace.runners.coordination.slot_book import SlotBook
 from headrace.runners.dashboard.live import Looking, live_page
 from headrace.runners.dashboard.pages import page_token
 from headrace.runners.last_words import clear, folder_of
+from headrace.runners.otel.telemetry import telemetry_asked_for, telemetry_threads
 from headrace.runners.place_keeping import PlaceKeeping
 from headrace.runners.savepoints.at_end import SavepointAtEnd
 from headrace.runners.slot_dealing import SlotDealing, slotted_inputs
@@ -55,8 +56,7 @@ def coordinated(
 
     ``savepoint`` is the name of one to take at the end. ``replaced``: containers that end start again.
     """
-    app, home = planned.graph.app, Path(planned.graph.settings.home)
-    started_at = time.time_ns() // 1_000_000
+    app, home, started_at = planned.graph.app, Path(planned.graph.settings.home), _now_ms()
     ledger = _ledger(
         planned,
         stages,
@@ -68,8 +68,7 @@ def coordinated(
     )
     token, page = secrets.token_urlsafe(32), live_page(planned)
     timelines, places = Timelines(metadata, app), Places(metadata, app)
-    silence = _silence(timelines, app, planned, stages)
-    left_behind = folder_of(home, app)
+    silence, telemetry = _silence(timelines, app, planned, stages), telemetry_asked_for()
     committed = partial(committed_in, home, metadata, app)
     startpoints = StartpointService(metadata, inputs_of(planned), committed, WallClock())
     with Coordinator(
@@ -83,6 +82,7 @@ def coordinated(
         token=token,
         pages=page.site(page_token(token)),
         watched=page.watched,
+        telemetry=telemetry,
     ) as coordinator:
         publication = publish(
             metadata,
@@ -94,15 +94,17 @@ def coordinated(
             started_at=started_at,
         )
         if not stages:  # else they may be those of another deployment, which runs
-            clear(left_behind)
+            clear(folder_of(home, app))
         record_inputs(metadata, planned, stages)
         coordinator.fan_out()
+        page.desk.connect(coordinator.ask, coordinator.status)
         beside: list[SessionThread] = [
             LifeSign(publication, coordinator.fail),
             SlotDealing(planned, ledger.slots.inputs, coordinator, coordinator.fail),
             PlaceKeeping(places, coordinator.status),
             Looking(page, coordinator.status),
             *_while_silent(silence, coordinator, timelines),
+            *telemetry_threads(telemetry, coordinator.status),
         ]
         try:
             with _at_work(beside), _saving(coordinator, planned, metadata, savepoint):
@@ -111,9 +113,13 @@ def coordinated(
             coordinator.fail(_interrupted() if isinstance(error, KeyboardInterrupt) else error)
             raise
         finally:
-            ending = msgspec.structs.replace(coordinator.status(), ended_at=time.time_ns() // 1_000_000)
+            ending = msgspec.structs.replace(coordinator.status(), ended_at=_now_ms())
             publication.close(ending)
             page.end(ending)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _of_this_run(planned: Plan, stages: Sequence[str]) -> dict[str, list[TaskName]]:

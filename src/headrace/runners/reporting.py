@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from headrace.core.ids import SSP
 from headrace.runners.coordination.messages import (
     CheckpointStatus,
+    CommitParts,
     CutStatus,
     InputStatus,
     OutputStatus,
@@ -20,6 +21,7 @@ from headrace.runners.holdups import InputFacts, Standstill, TaskFacts, holdups
 from headrace.runners.metering import series_of
 from headrace.runtime.event_time.watermark import FOREVER, NEVER, PartitionTime
 from headrace.runtime.host.task_host import TaskHost
+from headrace.runtime.metrics import TaskMetrics
 from headrace.systems.slotted import SlotReport
 
 LATE_INTERVALS, LATE_MS = 3, 2000
@@ -31,7 +33,8 @@ def task_status(host: TaskHost, now_ms: float, still: Standstill | None = None, 
 
     ``still`` remembers what it was in earlier calls, so that the status says since when something stands still.
     """
-    inputs = {str(ssp): _input(host, ssp) for ssp in host.task.specs}
+    holder = _holder(host)
+    inputs = {str(ssp): _input(host, ssp, holds=ssp == holder) for ssp in host.task.specs}
     lags = [status.lag for status in inputs.values()]
     committed = host.committed_ms
     overdue_ms = overdue(host, now_ms)
@@ -68,8 +71,17 @@ def task_status(host: TaskHost, now_ms: float, still: Standstill | None = None, 
         cut=None if host.keeper.state is None else CutStatus(id=host.keeper.state[0], state=host.keeper.state[1]),
         slots={str(ssp): slot_status(report) for ssp, report in host.slots.reports(host.task).items()},
         warnings=warning_statuses(host.metrics.warnings),
+        commits=list(_commits(host.metrics, epoch_ms - now_ms)),
         series=series_of(host),
     )
+
+
+def _commits(metrics: TaskMetrics, epoch_ms: float) -> Iterator[CommitParts]:
+    """The latest commits; the monotonic clock was 0 at ``epoch_ms``."""
+    for version, parts in metrics.commit_times.latest():
+        first = min((began for began, _ in parts.values()), default=0.0)
+        since = {part: (round(began - first, 3), round(ended - first, 3)) for part, (began, ended) in parts.items()}
+        yield CommitParts(version=version, began_ms=round(epoch_ms + first, 3), parts=since)
 
 
 def slot_status(report: SlotReport) -> SlotStatus:
@@ -115,7 +127,17 @@ def _restoring(host: TaskHost) -> bool:
     return host.beginning.fetching or host.replay.progress is not None
 
 
-def _input(host: TaskHost, ssp: SSP) -> InputStatus:
+def _holder(host: TaskHost) -> SSP | None:
+    """The input partition whose watermark is that of the task: the first of several; None if no one is waited for."""
+    if host.finished or not host.scope.timed:
+        return None
+    said = {ssp: time.progress for ssp, time in host.task.times.partitions.items()}
+    awake = {str(ssp): ssp for ssp, progress in said.items() if not progress.idle and not progress.ended}
+    first = min(awake, key=lambda name: (said[awake[name]].watermark, name), default=None)
+    return None if first is None else awake[first]
+
+
+def _input(host: TaskHost, ssp: SSP, *, holds: bool) -> InputStatus:
     if ssp in host.task.side_inputs:
         return InputStatus(position=host.positions.get(ssp), lag=0 if host.finished else host.lag(ssp))
     partition = host.task.times[ssp]
@@ -125,6 +147,8 @@ def _input(host: TaskHost, ssp: SSP) -> InputStatus:
         watermark=None if partition.progress.ended else _time(partition.progress.watermark),
         ended=partition.progress.ended,
         idle=partition.progress.idle,
+        holds=holds,
+        held_by=next(iter(_slowest(partition)[0]), "") if holds else "",
     )
 
 

@@ -265,6 +265,10 @@ class Chain:
             sizes |= operator.sizes()
         return sizes
 
+    def taking(self, step: str) -> list[Operator]:
+        """The operators that take the rows of a step: those of several inputs have one for each."""
+        return [operator for operator in self._all if operator.node.id == step]
+
     def rows_into(self) -> dict[str, int]:
         """How many rows each step has taken so far, inputs aside."""
         taken: dict[str, int] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import defaultdict, deque
 from typing import Protocol
 
 from headrace.core.clock import Clock, WallClock
@@ -30,7 +30,7 @@ COUNTERS = frozenset(
         "lost", "rollbacks", "silenced", "skipped", "timers_dropped", "timers_fired",
     }
 )  # fmt: skip
-"""The counters that tasks have without a low-level task's own, which are called ``<id of the step>.<name>``."""
+"""All counters that a task may have."""
 
 
 class Counters(Protocol):
@@ -102,6 +102,31 @@ class Latency:
         self._open.clear()
 
 
+class CommitTimes:
+    """When the parts of the latest commits of a task began and ended, on a monotonic clock."""
+
+    MOST = 4
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[float, float]] = {}
+        self._latest: deque[tuple[int, dict[str, tuple[float, float]]]] = deque(maxlen=self.MOST)
+
+    def took(self, part: str, began_ms: float, ended_ms: float) -> None:
+        """A part of a commit is over; one that comes in pieces took from the first to the last. ``flush`` is first."""
+        if part == "flush":
+            self._open = {}
+        first_ms, _ = self._open.get(part, (began_ms, ended_ms))
+        self._open[part] = first_ms, ended_ms
+
+    def committed(self, version: int) -> None:
+        """The version is committed; parts of it may still come."""
+        self._latest.append((version, self._open))
+
+    def latest(self) -> list[tuple[int, dict[str, tuple[float, float]]]]:
+        """The latest versions with their parts, the oldest first."""
+        return list(self._latest)
+
+
 class Shares:
     """What a task does with its time, in seconds: it is busy, it waits although there is something to do, or idle."""
 
@@ -149,6 +174,7 @@ class TaskMetrics:
         self.shares = Shares()
         self.commits = 0
         self.commit_parts: defaultdict[str, Histogram] = defaultdict(Histogram)
+        self.commit_times = CommitTimes()
         self.function_seconds: defaultdict[str, float] = defaultdict(float)
         """Time in functions of the app, by step."""
         self.counters: defaultdict[str, int] = defaultdict(int)

@@ -21,7 +21,6 @@ from typing import Self
 import polars as pl
 
 from headrace.api.app import Declarations
-from headrace.api.operators.task import TaskStep
 from headrace.api.specs import Graph, Role, StreamSpec
 from headrace.core.clock import ManualClock, WallClock
 from headrace.core.duration import Duration, to_ms
@@ -438,10 +437,9 @@ class TestApp:
 
     def _check_counter(self, name: str) -> None:
         counted = {known for host in self._container.hosts for known in host.metrics.counters}
-        tasks = {id_ for id_, node in self.plan.graph.nodes.items() if isinstance(node.operator, TaskStep)}
-        if name not in COUNTERS | counted and name.rpartition(".")[0] not in tasks:
+        if name not in COUNTERS | counted:
             close = get_close_matches(name, sorted(COUNTERS | counted), n=1)
-            there = ", ".join([*sorted(COUNTERS | counted), *(f"{id_}.<name>" for id_ in sorted(tasks))])
+            there = ", ".join(sorted(COUNTERS | counted))
             raise UsageError(
                 f"there is no counter {name!r}; there are {there}",
                 hint=f"did you mean {close[0]!r}?" if close else None,

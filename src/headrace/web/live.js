@@ -1,6 +1,7 @@
 // The live page of an app: events keep `view` current, and each part of the page is drawn from it.
 
 import { Charts } from "./charts.js";
+import { peekPlace, profileButton } from "./looks.js";
 import { STATES, behind, bytes, clock, count, el, follow, millis, patched, span, svg } from "./words.js";
 
 const CELLS_MAX = 200;
@@ -235,9 +236,10 @@ const containers = () => {
     bytes(one.memory),
     one.cpu === undefined ? "–" : span(one.cpu * 1000),
     String(one.restarts ?? 0),
+    one.state === "running" && !over ? profileButton(id) : "",
     one.silent === undefined ? "" : `silent for ${span(one.silent)}`,
   ]);
-  const titles = ["<container", "<state", "<host", "pid", "attempt", "tasks", "peak memory", "processor", "restarts", "<"];
+  const titles = ["<container", "<state", "<host", "pid", "attempt", "tasks", "peak memory", "processor", "restarts", "<", "<"];
   byId("containers").querySelector("table").replaceChildren(...table(titles, rows));
 };
 
@@ -285,6 +287,8 @@ const described = (now, tasks) => {
   const [, kind, name] = id.match(/^(stage|operator|stream|table)-(.*)$/) ?? [];
   const made = { stage: aboutStage, operator: aboutStep, table: aboutStep, stream: aboutStream }[kind];
   if (made) place.replaceChildren(...made(name, now, tasks));
+  const step = kind === "operator" && Object.keys(view.steps).find((one) => one.endsWith(`/${name}`));
+  if (step) peekPlace(section, step.slice(0, -name.length - 1), name);
 };
 
 const facts = (pairs) => {

@@ -13,7 +13,7 @@ from headrace.plan.render import RenderedPlan
 from headrace.web.plan_drawing import plan_picture
 from headrace.web.plan_page import asset, descriptions, legend, summary
 
-_SCRIPTS = ("live.js", "charts.js", "words.js", "plan_page.js")
+_SCRIPTS = ("live.js", "looks.js", "charts.js", "words.js", "plan_page.js")
 _STATES = (
     ("busy", "busy"),
     ("held", "held back"),
@@ -24,9 +24,9 @@ _STATES = (
 )
 
 
-def live_files(plan: RenderedPlan) -> Mapping[str, str]:
-    """All files of the page of an app, by name."""
-    return {"index.html": _index(plan), **static_files("plan_page.css", "live.css", *_SCRIPTS)}
+def live_files(plan: RenderedPlan, *, peek: bool = False) -> Mapping[str, str]:
+    """All files of the page of an app, by name. ``peek``: it may show messages."""
+    return {"index.html": _index(plan, peek=peek), **static_files("plan_page.css", "live.css", *_SCRIPTS)}
 
 
 def overview_files() -> Mapping[str, str]:
@@ -40,8 +40,8 @@ def static_files(*names: str) -> dict[str, str]:
     return {name: asset(name) for name in names}
 
 
-def _index(plan: RenderedPlan) -> str:
-    picture = plan_picture(plan, live=True)
+def _index(plan: RenderedPlan, *, peek: bool) -> str:
+    picture, peeks = plan_picture(plan, live=True), " data-peek" if peek else ""
     states = "".join(f'<li><span class="cell {class_}"></span>{words}</li>' for class_, words in _STATES)
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -55,7 +55,7 @@ def _index(plan: RenderedPlan) -> str:
 <script type="module" src="dashboard/live.js"></script>
 <script type="module" src="dashboard/plan_page.js"></script>
 </head>
-<body class="live">
+<body class="live"{peeks}>
 <header>
 <h1>{escape(plan.app)}</h1>
 <span id="state" class="badge">connecting</span>
@@ -75,6 +75,7 @@ def _index(plan: RenderedPlan) -> str:
 <div id="charts" class="charts"></div></section>
 <section id="errors" hidden><h2>Errors and warnings</h2><ul></ul></section>
 <section id="containers"><h2>Containers</h2><div class="scrolls"><table></table></div></section>
+<section id="profile" hidden><h2></h2><div></div></section>
 <section id="outputs" hidden><h2>Outputs</h2><div class="scrolls"><table></table></div></section>
 {"".join(descriptions(plan))}
 <div id="tip" role="tooltip" hidden></div>

@@ -10,6 +10,7 @@ from driven_app import INTERVAL_MS, DrivenApp, Orders, check, orders_app
 
 from headrace.cli.status_view import age, to_text
 from headrace.core.ids import TaskName
+from headrace.runners.coordination.holders import holders
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.messages import AppStatus, Heartbeat, Register
 from headrace.runners.reporting import LATE_INTERVALS, LATE_MS, task_status
@@ -47,6 +48,10 @@ def test_all_is_well(tmp_path: Path, orders: Orders) -> None:
         app.run(2 * OVERDUE_MS)
         found = status(app, None)
         assert found.held_up == []
+        held = holders(found.tasks)
+        at_sources = {where: number for where, number in held.items() if where[0].startswith("orders/")}
+        assert sum(at_sources.values()) == len(found.tasks)  # each has its watermark from one partition of a source
+        assert sum(held.values()) == 2 * (1 + 2 + 3)  # stages on the way
         for task in found.tasks:
             assert task.checkpoint is not None
             assert 0 <= task.checkpoint.age_ms <= 2 * INTERVAL_MS
@@ -81,6 +86,7 @@ def test_one_task_that_is_away_is_named_for_all_who_wait(tmp_path: Path, orders:
         assert waiting["by-member/0"].waits_for == {f"{stream}[0]": [str(away)]}
         assert waiting["by-member/0"].early_bytes > 0
         assert waiting["orders/0"].waits_for == {}
+        assert holders(waiting.values())["by-member/0", f"{stream}[0]"] == 3  # its own, and those of by-region
         app.start_tasks([away])
         app.run(4 * INTERVAL_MS)
         assert status(app, None).held_up == []

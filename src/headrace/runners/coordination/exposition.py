@@ -9,6 +9,8 @@ from typing import get_args
 import msgspec
 
 from headrace.core.metric_table import BY_NAME
+from headrace.runners.coordination.driver_status import ExportStatus
+from headrace.runners.coordination.holders import holders
 from headrace.runners.coordination.messages import (
     AppState,
     AppStatus,
@@ -36,14 +38,29 @@ def all_series(status: AppStatus, now_ms: int) -> Iterator[Series]:
         yield _counter("headrace_queries_total", {**app, "outcome": outcome}, number)
     yield _gauge("headrace_pages_watching", app, status.pages.watching)
     yield _counter("headrace_pages_refused_total", app, status.pages.refused)
+    if status.export is not None:
+        yield from _of_export(status.export, app)
     for container in status.containers:
         yield from _of_container(container, {**app, "container": str(container.id)})
     for task in status.tasks:
         labels = {**app, "stage": task.name.rpartition("/")[0], "task": task.name}
         yield from _of_task(task, labels, now_ms)
+    for (name, partition), number in holders(status.tasks).items():
+        labels = {**app, "stage": name.rpartition("/")[0], "task": name, **_partition(partition)}
+        yield _gauge("headrace_input_holds_watermarks", labels, number)
     for held in status.held_up:
         labels = {**app, "stage": held.by.rpartition("/")[0], "task": held.by}
         yield _gauge("headrace_task_blocks_others_seconds", labels, held.for_ms / 1000)
+
+
+def _of_export(export: ExportStatus, labels: _Labels) -> Iterator[Series]:
+    attempts = {"sent": export.metrics_sent, "failed": export.metrics_failed}
+    for outcome, number in attempts.items():
+        yield _counter("headrace_otel_exports_total", {**labels, "signal": "metrics", "outcome": outcome}, number)
+    attempts = {"sent": export.traces_sent, "failed": export.traces_failed}
+    for outcome, number in attempts.items():
+        yield _counter("headrace_otel_exports_total", {**labels, "signal": "traces", "outcome": outcome}, number)
+    yield _counter("headrace_otel_dropped_traces_total", labels, export.traces_dropped)
 
 
 def _of_container(container: ContainerStatus, labels: _Labels) -> Iterator[Series]:

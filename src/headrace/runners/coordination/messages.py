@@ -18,6 +18,7 @@ from headrace.core import errors
 from headrace.core.errors import Fault, HeadraceError, ProtocolError
 from headrace.core.recent_warnings import RecentWarnings
 from headrace.core.records import UNREADABLE
+from headrace.runners.coordination.driver_status import ExportStatus, PagesStatus, QueriesStatus
 from headrace.systems.startpoint import Order
 
 FORMAT = 1
@@ -130,13 +131,19 @@ class Register(Message, frozen=True, kw_only=True):
 
 
 class InputStatus(Nested, frozen=True, kw_only=True):
-    """One input partition of a task."""
+    """One input partition of a task.
+
+    ``holds``: the task's watermark is that of this partition, and rises with it; of several, only the first one holds
+    it. ``held_by`` is the upstream task that holds the partition's watermark, the first of several.
+    """
 
     position: int | None = None
     lag: int | None = None
     watermark: int | None = None
     ended: bool = False
     idle: bool = False
+    holds: bool = False
+    held_by: str = ""
 
 
 class Holdup(Nested, frozen=True, kw_only=True):
@@ -170,6 +177,17 @@ class CheckpointStatus(Nested, frozen=True, kw_only=True):
     version: int
     age_ms: int
     duration_ms: float
+
+
+class CommitParts(Nested, frozen=True, kw_only=True):
+    """A commit of a task: when it began (milliseconds since the epoch), and how much later each part began and ended.
+
+    ``store`` and ``snapshot`` come after the commit, so they may be missing at first.
+    """
+
+    version: int
+    began_ms: float
+    parts: dict[str, tuple[float, float]]
 
 
 class WarningStatus(Nested, frozen=True, kw_only=True):
@@ -238,8 +256,9 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     anything else. ``idle``: no input has sent anything for its idle timeout, so the task's watermark holds no
     other task back. ``holdups``: what the task waits for. ``caught_up`` is the version of a commit at which the task
     had read what was there when it started: see module ``caught_up``. ``cut`` is set while one is ordered. ``slots``
-    are its inputs that are slots, once it has resumed. ``warnings`` are the latest ones. ``series`` are counters and
-    histograms: a container sends those of its process, and the coordinator shows the sum of all processes of the run.
+    are its inputs that are slots, once it has resumed. ``warnings`` and ``commits`` are the latest ones. ``series`` are
+    counters and histograms: a container sends those of its process, and the coordinator shows the sum of all processes
+    of the run.
     """
 
     name: str
@@ -267,6 +286,7 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     cut: CutStatus | None = None
     slots: dict[str, SlotStatus] = {}
     warnings: list[WarningStatus] = []
+    commits: list[CommitParts] = []
     series: list[Series] = []
 
 
@@ -408,22 +428,6 @@ class ContainerStatus(Nested, frozen=True, kw_only=True):
     error: ErrorReport | None = None
 
 
-class QueriesStatus(Nested, frozen=True, kw_only=True):
-    """Numbers of questions about tables since the start: those that wait now, and how the others ended."""
-
-    waiting: int = 0
-    answered: int = 0
-    timed_out: int = 0
-    refused: int = 0
-
-
-class PagesStatus(Nested, frozen=True, kw_only=True):
-    """Live pages that watch the app now, and how many were refused since the start because there were too many."""
-
-    watching: int = 0
-    refused: int = 0
-
-
 class HeldUp(Nested, frozen=True, kw_only=True):
     """A task that keeps ``tasks`` from completing their next version; for how long, and why if that is known."""
 
@@ -452,6 +456,7 @@ class AppStatus(Message, frozen=True, kw_only=True):
     held_up: list[HeldUp] = []
     queries: QueriesStatus = QueriesStatus()
     pages: PagesStatus = PagesStatus()
+    export: ExportStatus | None = None
     error: ErrorReport | None = None
 
 

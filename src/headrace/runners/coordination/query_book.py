@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from headrace.core.errors import ProtocolError, UnavailableError, UsageError
-from headrace.runners.coordination.messages import ErrorReport, QueriesStatus
+from headrace.runners.coordination.driver_status import QueriesStatus
+from headrace.runners.coordination.messages import ErrorReport
 from headrace.runners.coordination.query_messages import (
     KEYS_MAX,
     ROWS_MAX,
@@ -100,6 +101,7 @@ class QueryBook:
                     rows=ask.rows,
                     bytes_max=asked.bytes_max,
                     at_ms=ask.at_ms,
+                    look=ask.look,
                 )
         return None
 

@@ -10,7 +10,7 @@ survives. In JSON both are base64.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -61,6 +61,20 @@ class TableList(Message, frozen=True, kw_only=True):
 # -- between the client and the coordinator ----------------------------------------------------------------
 
 
+class Look(Nested, frozen=True, kw_only=True):
+    """What to look at in running containers instead of a table, and for whom.
+
+    The first question of an ``id`` begins, and others ask how far it is: the ``rows`` of the answer are JSON
+    (``runners/looks``). ``peek``: some rows that ``step`` takes in the tasks asked. ``profile``: what the threads of
+    their containers do for ``seconds``.
+    """
+
+    id: str
+    kind: Literal["peek", "profile"]
+    step: str = ""
+    seconds: float = 0.0
+
+
 class Ask(Message, frozen=True, kw_only=True):
     """A query for the rows of ``keys``, or without any for the rows with ``low <= key < high``.
 
@@ -76,6 +90,7 @@ class Ask(Message, frozen=True, kw_only=True):
     rows: int = 100
     limit_ms: int = LIMIT_MS
     at_ms: int | None = None
+    look: Look | None = None
 
 
 class TaskAnswer(Nested, frozen=True, kw_only=True):
@@ -113,6 +128,7 @@ class Question(Nested, frozen=True, kw_only=True):
     rows: int = 100
     bytes_max: int = 1 << 20
     at_ms: int | None = None
+    look: Look | None = None
 
 
 class Answer(Nested, frozen=True, kw_only=True):

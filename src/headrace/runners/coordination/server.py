@@ -11,6 +11,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Protocol
 
 import msgspec
 
@@ -24,12 +25,13 @@ from headrace.runners.coordination import messages
 from headrace.runners.coordination.arrivals import Arrivals
 from headrace.runners.coordination.assignment import at_home, placed
 from headrace.runners.coordination.cuts import CutOrder, CutReport
+from headrace.runners.coordination.driver_status import ExportStatus, PagesStatus
 from headrace.runners.coordination.endpoint import ON_THIS_MACHINE, Endpoint
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.listener import Listener, Pages, Route
 from headrace.runners.coordination.openapi import openapi
 from headrace.runners.coordination.query_broker import QueryBroker
-from headrace.runners.coordination.query_messages import Ask, Listening, Questions, TableList
+from headrace.runners.coordination.query_messages import Answers, Ask, Listening, Questions, TableList
 from headrace.runners.coordination.relay import Relay
 from headrace.runners.coordination.silence import Silence
 from headrace.runners.coordination.slot_book import SlottedInput
@@ -51,6 +53,18 @@ from headrace.systems.slotted import SlotReport
 _log = logger(__name__)
 
 
+class Hearer(Protocol):
+    """What hears each heartbeat, and sends something of it elsewhere."""
+
+    def hear(self, heartbeat: messages.Heartbeat) -> None:
+        """Note it, at once. From any thread."""
+        ...
+
+    def status(self) -> ExportStatus:
+        """What was sent."""
+        ...
+
+
 class Coordinator:
     """Serves one run of an app. Containers need ``url`` and ``token`` to call it.
 
@@ -70,7 +84,8 @@ class Coordinator:
         silence: Silence | None = None,
         held: Mapping[TaskName, str] | None = None,
         pages: Pages | None = None,
-        watched: Callable[[], messages.PagesStatus] = messages.PagesStatus,
+        watched: Callable[[], PagesStatus] = PagesStatus,
+        telemetry: Hearer | None = None,
     ) -> None:
         """``tables`` lists the tables that can be queried.
 
@@ -78,7 +93,7 @@ class Coordinator:
 
         ``startpoints`` are those of the app; without them there are none to apply. ``silence`` is that of an app that
         silently repeats what it did before a savepoint was restored. ``pages`` are for browsers, and ``watched`` says
-        how many look at them.
+        how many look at them. ``telemetry`` hears each heartbeat.
         """
         self.token = token or secrets.token_urlsafe(32)
         self._ledger = ledger
@@ -104,6 +119,7 @@ class Coordinator:
         self._query_broker = QueryBroker(ledger.assignments, self._check_current, self._state_of, self._clock)
         self._pages = pages
         self._watched = watched
+        self._telemetry = telemetry
         self._listener = Listener(endpoint.host, endpoint.port, self.token, self._routes(), public=PUBLIC, pages=pages)
         self.url = endpoint.url(self._listener.port)
 
@@ -135,7 +151,11 @@ class Coordinator:
             for container in status.containers
         ]
         return msgspec.structs.replace(
-            status, containers=containers, queries=self._query_broker.status(), pages=self._watched()
+            status,
+            containers=containers,
+            queries=self._query_broker.status(),
+            pages=self._watched(),
+            export=None if self._telemetry is None else self._telemetry.status(),
         )
 
     @property
@@ -256,6 +276,8 @@ class Coordinator:
             if any(task.slots for task in message.tasks):
                 self._slot_news.set()
             orders = orders if orders.stop else self._ledger.orders_for(message.container)
+        if self._telemetry is not None:
+            self._telemetry.hear(message)
         self._relay.log(message)  # without the lock: writing a log line may block
         return orders
 
@@ -298,6 +320,10 @@ class Coordinator:
     def listen(self, message: Listening) -> Questions:
         """Take a container's answer; block until there is a question for it, or for some seconds."""
         return self._query_broker.listen(message)
+
+    def ask(self, message: Ask) -> Answers:
+        """Ask tasks; block until all have answered, or for as long as the question allows."""
+        return self._query_broker.ask(message)
 
     def hang_up(self) -> None:
         """Wake every thread that waits for a question, an answer, another container or an event. Idempotent."""
@@ -378,7 +404,7 @@ class Coordinator:
             ("POST", "/drain"): self._on_drain,
             ("POST", "/cut"): lambda body: messages.encode(self.cut(messages.decode(CutOrder, body))),
             ("POST", "/questions"): lambda body: messages.encode(self.listen(messages.decode(Listening, body))),
-            ("POST", "/tables"): lambda body: messages.encode(self._query_broker.ask(messages.decode(Ask, body))),
+            ("POST", "/tables"): lambda body: messages.encode(self.ask(messages.decode(Ask, body))),
             ("GET", "/tables"): lambda _: messages.encode(self._tables),
             ("GET", "/status"): lambda _: messages.encode(self.status()),
             ("POST", "/outcomes"): lambda body: messages.encode(self.outcomes(messages.decode(OutcomeReport, body))),

@@ -13,8 +13,10 @@ from headrace.core.clock import Clock, WallClock
 from headrace.core.log import Throttle, logger
 from headrace.plan.model import Plan
 from headrace.plan.render import RenderedPlan, render
-from headrace.runners.coordination.messages import AppStatus, PagesStatus
+from headrace.runners.coordination.driver_status import PagesStatus
+from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.repeated import RepeatedStep
+from headrace.runners.dashboard.desk import Desk
 from headrace.runners.dashboard.feed import Feed
 from headrace.runners.dashboard.history import History
 from headrace.runners.dashboard.pages import Asset, Site
@@ -35,7 +37,9 @@ _log = logger(__name__)
 class LivePage:
     """What the pages of an app show. ``look`` is called by one thread."""
 
-    def __init__(self, plan: RenderedPlan, clock: Clock | None = None) -> None:
+    def __init__(self, plan: RenderedPlan, clock: Clock | None = None, *, peek: bool = False) -> None:
+        """``peek``: the app allows to show messages."""
+        self.desk = Desk(peek=peek)
         self._plan = plan
         self._facts = PlanFacts.of(plan)
         self._clock = clock or WallClock()
@@ -49,7 +53,8 @@ class LivePage:
 
     def site(self, token: str) -> Site:
         """The page and its files; ``token`` opens it."""
-        return Site(token, self._page, self.feed, f"run: headrace dashboard {self._plan.app}")
+        help_ = f"run: headrace dashboard {self._plan.app}"
+        return Site(token, self._page, self.feed, help_, self.desk.answer)
 
     def look(self, status: AppStatus) -> None:
         """Take the present status."""
@@ -87,7 +92,7 @@ class LivePage:
     def _page(self) -> Mapping[str, Asset]:
         from headrace.web.live_page import live_files  # which no app needs that nobody looks at
 
-        return {name: Asset.of(name, text) for name, text in live_files(self._plan).items()}
+        return {name: Asset.of(name, text) for name, text in live_files(self._plan, peek=self.desk.peek).items()}
 
 
 class Looking(RepeatedStep):
@@ -106,4 +111,4 @@ class Looking(RepeatedStep):
 
 def live_page(planned: Plan) -> LivePage:
     """The live page of a plan."""
-    return LivePage(render(planned))
+    return LivePage(render(planned), peek=planned.graph.settings.peek)

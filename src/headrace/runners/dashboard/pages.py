@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from http import HTTPStatus
@@ -68,7 +68,16 @@ class Asset:
 class Site:
     """A page, its files and its events. ``token`` opens it. ``help_`` says how to get an address that works."""
 
-    def __init__(self, token: str, files: Callable[[], Mapping[str, Asset]], feed: Feed, help_: str) -> None:
+    def __init__(
+        self,
+        token: str,
+        files: Callable[[], Mapping[str, Asset]],
+        feed: Feed,
+        help_: str,
+        ask: Callable[[str, Mapping[str, str]], Answer | None] = lambda what, query: None,
+    ) -> None:
+        """``ask`` answers what the page asks, by the name below it."""
+        self._ask = ask
         self._token = token
         self._make = files
         self._feed = feed
@@ -91,6 +100,8 @@ class Site:
         if visit.path == f"{PATH}/events":
             return Events(self._feed.listen(visit.query.get("after", "") or visit.last_event))
         name = INDEX if visit.path == PATH else visit.path.removeprefix(f"{PATH}/")
+        if (answer := self._ask(name, visit.query)) is not None:
+            return replace(answer, headers={**_HEADERS, **answer.headers})
         asset = self._files.get(name)
         if asset is None:
             return Answer(b"there is no such page\n", "text/plain; charset=utf-8", HTTPStatus.NOT_FOUND, _HEADERS)

@@ -20,6 +20,7 @@ from headrace.runners.coordination.messages import ErrorReport
 from headrace.runners.coordination.query_book import ANSWER_BYTES_MAX
 from headrace.runners.coordination.query_broker import HOLD_MS
 from headrace.runners.coordination.query_messages import Answer, Listening, Question, Questions, TaskAnswer
+from headrace.runners.looks.answers import Looks
 from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.tables.committed_tables import CommittedTables, Page
@@ -35,9 +36,10 @@ _log = logger(__name__)
 
 
 class TableAnswers:
-    """Answers questions about the tables of some tasks."""
+    """Answers questions about some tasks: about their tables, and what a look at them finds."""
 
     def __init__(self, hosts: Sequence[TaskHost], clock: Clock) -> None:
+        self._looks = Looks(hosts, clock)
         self._tables = {
             str(host.name): CommittedTables(host.state, host.scope.queryable, clock.now_ms, _bounds(host))
             for host in hosts
@@ -53,8 +55,14 @@ class TableAnswers:
             size += len(answers[-1].rows)
         return Answer(number=question.number, answers=answers)
 
+    def close(self) -> None:
+        """End what was begun."""
+        self._looks.close()
+
     def _of(self, task: str, question: Question) -> TaskAnswer:
         try:
+            if question.look is not None:
+                return TaskAnswer(task=task, rows=self._looks.answer(question.look, task))
             bytes_max = question.bytes_max
             while True:
                 page = self._page(self._tables[task], question, bytes_max)
@@ -125,6 +133,7 @@ class AnswerThread:
         self._hang_up()
         if self._thread.ident is not None:
             self._thread.join()
+        self._answers.close()
 
     def _run(self) -> None:
         answer: Answer | None = None

@@ -36,7 +36,9 @@ def timed(part: str | None, steps: Steps[None], metrics: TaskMetrics, clock: Clo
         return
     began_ms = clock.monotonic_ms()
     yield from steps
-    metrics.commit_parts[part].observe((clock.monotonic_ms() - began_ms) / 1000)
+    ended_ms = clock.monotonic_ms()
+    metrics.commit_parts[part].observe((ended_ms - began_ms) / 1000)
+    metrics.commit_times.took(part, began_ms, ended_ms)
 
 
 def wants_to_work(host: TaskHost) -> bool:
@@ -48,5 +50,6 @@ def committed(task: TaskName, version: int, metrics: TaskMetrics, took_ms: float
     """A version is committed, ``took_ms`` after its outputs were flushed."""
     _log.debug("committed", task=str(task), version=version, took_ms=round(took_ms, 1))
     metrics.commits += 1
+    metrics.commit_times.committed(version)
     metrics.commit_parts["whole"].observe(took_ms / 1000)
     metrics.latency.commit(now_ms)

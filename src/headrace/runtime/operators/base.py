@@ -23,6 +23,7 @@ from headrace.core.ids import TaskName
 from headrace.runtime.at_work import Done, UserCall
 from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.operators.provenance import Provenance
+from headrace.runtime.operators.tap import Tap
 from headrace.serdes.calendar import beyond, why_beyond
 from headrace.stores.base import StateStore
 
@@ -56,6 +57,8 @@ class Operator:
     """
 
     delay_ms = 0
+    tap: Tap | None = None
+    """Set while somebody peeks at the rows that it takes. Any thread may set it; the run loop removes it."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -73,6 +76,8 @@ class Operator:
         """Take rows from an operator before this one (or from the task)."""
         self.batches += 1
         self.rows += rows.height
+        if (tap := self.tap) is not None and not tap.take(rows):
+            self.tap = None
         self.provenance.enter(rows)
         try:
             self.on_batch(rows)

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.core.metric_table import BY_NAME, METRICS, OF_COUNTERS, SECONDS
 from headrace.metadata.memory import MemoryMetadata
+from headrace.runners.coordination.holders import holders
 from headrace.runners.coordination.messages import InputStatus, Series
 from headrace.runners.coordination.series import summed
 from headrace.runners.coordination.server import Coordinator
@@ -138,6 +139,32 @@ def test_no_counter_goes_back_when_a_container_restarts():
     assert ledger.status(20).containers[0].restarts == 1
 
 
+def test_each_task_counts_once_on_its_way_to_the_source_that_holds_its_watermark():
+    def waits(partition: str, by: str = "") -> dict[str, InputStatus]:
+        return {"in[9]": InputStatus(watermark=50), partition: InputStatus(holds=True, held_by=by)}
+
+    tasks = [
+        task("a/0", inputs=waits("in[0]")),
+        task("a/1", inputs=waits("in[1]")),
+        task("b/0", inputs=waits("mid[0]", "a/1")),
+        task("c/0", inputs=waits("low[0]", "b/0")),
+        task("d/0", inputs=waits("ring[0]", "e/0")),
+        task("e/0", inputs=waits("ring[1]", "d/0")),
+        task("f/0", inputs=waits("mid[7]", "elsewhere/0")),
+    ]
+    held = holders(tasks)
+    assert {where: number for where, number in held.items() if where[1] != "in[9]"} == {
+        ("a/0", "in[0]"): 1,
+        ("a/1", "in[1]"): 3,
+        ("b/0", "mid[0]"): 2,
+        ("c/0", "low[0]"): 1,
+        ("d/0", "ring[0]"): 2,
+        ("e/0", "ring[1]"): 2,
+        ("f/0", "mid[7]"): 1,
+    }
+    assert {number for where, number in held.items() if where[1] == "in[9]"} == {0}
+
+
 # -- over HTTP -----------------------------------------------------------------------------------------
 
 
@@ -151,12 +178,13 @@ def test_prometheus_reads_what_tasks_have_reported(coordinator):
     zero, one = Process(0, "u0"), Process(1, "u1")
     coordinator.register(zero.register())
     coordinator.register(one.register())
-    inputs = {"local.views[3]": InputStatus(lag=12, watermark=1000)}
+    inputs = {"local.views[3]": InputStatus(lag=12, watermark=1000, holds=True), "local.views[4]": InputStatus()}
+    above = {"log.mid[0]": InputStatus(holds=True, held_by="a/0")}
     metrics = TaskMetrics()
     metrics.rows_in = 70
     metrics.commit_parts["whole"].observe(0.02)
     reported = task("a/0", inputs=inputs, series=list(counted(metrics)))
-    coordinator.heartbeat(zero.heartbeat(0, reported, task("b/0")))
+    coordinator.heartbeat(zero.heartbeat(0, reported, task("b/0", inputs=above)))
     status, text = get(coordinator, "/metrics", coordinator.token)
     assert status == 200
     families = list(text_string_to_metric_families(text))
@@ -171,6 +199,11 @@ def test_prometheus_reads_what_tasks_have_reported(coordinator):
     assert found["headrace_task_messages_in_total", "a/0"] == 70
     assert found["headrace_input_lag_offsets", "a/0"] == 12
     assert found["headrace_checkpoint_duration_seconds_count", "a/0"] == 1
+    held = {
+        (one.labels["task"], one.labels["input"], one.labels["partition"]): one.value
+        for one in total["headrace_input_holds_watermarks"].samples
+    }
+    assert held == {("a/0", "local.views", "3"): 2, ("a/0", "local.views", "4"): 0, ("b/0", "log.mid", "0"): 1}
 
 
 @pytest.mark.parametrize("token", [None, "wrong"])

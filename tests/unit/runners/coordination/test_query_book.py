@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.errors import ProtocolError, UnavailableError, UsageError
-from headrace.runners.coordination.messages import ErrorReport, QueriesStatus
+from headrace.runners.coordination.driver_status import QueriesStatus
+from headrace.runners.coordination.messages import ErrorReport
 from headrace.runners.coordination.query_book import WAITING_MAX, QueryBook
 from headrace.runners.coordination.query_messages import KEYS_MAX, ROWS_MAX, TASKS_MAX, Answer, Ask, TaskAnswer
 

@@ -56,9 +56,12 @@ class Echo:
         self.asked.append(question)
         return answer_to(question)
 
+    def close(self) -> None:
+        pass
+
 
 def listening(client: CoordinatorClient, container: int, incarnation: str) -> AnswerThread:
-    return AnswerThread.over(client, container, incarnation, Echo())  # type: ignore[arg-type]  # it has an answer()
+    return AnswerThread.over(client, container, incarnation, Echo())  # type: ignore[arg-type]  # it has answer() and close()
 
 
 def test_a_question_goes_to_the_listening_containers_and_its_answers_back(

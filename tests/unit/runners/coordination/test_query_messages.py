@@ -37,7 +37,7 @@ from headrace.runners.coordination.messages import ErrorReport, decode, encode
         (
             q.Ask(table="prices", tasks=["by-article/1"], keys=(b"\x01lamp\x00",), limit_ms=250),
             b'{"version":1,"table":"prices","tasks":["by-article/1"],"keys":["AWxhbXAA"],"low":"","high":"",'
-            b'"rows":100,"limitMs":250,"atMs":null}',
+            b'"rows":100,"limitMs":250,"atMs":null,"look":null}',
         ),
         (
             q.Answers(
@@ -60,9 +60,14 @@ from headrace.runners.coordination.messages import ErrorReport, decode, encode
                 question=q.Question(number=3, table="prices", tasks=["a/0"], low=b"\x01", high=b"\x02", rows=5)
             ),
             b'{"version":1,"question":{"number":3,"table":"prices","tasks":["a/0"],"keys":[],"low":"AQ==",'
-            b'"high":"Ag==","rows":5,"bytesMax":1048576,"atMs":null}}',
+            b'"high":"Ag==","rows":5,"bytesMax":1048576,"atMs":null,"look":null}}',
         ),
         (q.Questions(), b'{"version":1,"question":null}'),
+        (
+            q.Ask(table="", tasks=["a/0"], look=q.Look(id="u-1", kind="profile", seconds=5.0)),
+            b'{"version":1,"table":"","tasks":["a/0"],"keys":[],"low":"","high":"","rows":100,"limitMs":5000,"atMs":null,'
+            b'"look":{"id":"u-1","kind":"profile","step":"","seconds":5.0}}',
+        ),
     ],
 )
 def test_golden_bytes(message, golden):

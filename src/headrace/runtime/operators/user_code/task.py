@@ -68,7 +68,7 @@ class TaskOperator(Operator):
         self.timers = Timers(f"{node.id}.__timers", columns=columns)
         self.event_time = NEVER
         self._sides = [TaskInput(self, name, columns) for name, columns in spec.inputs]
-        self._port = TaskPort(node.id, spec, self._task, self.timers, self, context.counters)
+        self._port = TaskPort(spec, self._task, self.timers, self, context.counters)
         self._policy = FailurePolicy(self, spec.on_error, context.counters)
         stores = [self.timers.store, *(records.store for records in self._records.values())]
         self._trial: list[KeyValueStore | Sent] = [*stores, *self._port.sent.values()]

@@ -141,10 +141,7 @@ class TaskTime(Protocol):
 class TaskPort(TaskContext):
     """The ``Out`` of all calls of one task; ``init`` gets it as its ``TaskContext``."""
 
-    def __init__(
-        self, node_id: str, spec: TaskStep, task: Task, timers: Timers, time: TaskTime, counters: Counters
-    ) -> None:
-        self._id = node_id
+    def __init__(self, spec: TaskStep, task: Task, timers: Timers, time: TaskTime, counters: Counters) -> None:
         self._timers = timers
         self._time = time
         self._timed = spec.timed
@@ -180,10 +177,6 @@ class TaskPort(TaskContext):
     @override
     def now_ms(self) -> int:
         return self._time.now_ms or 0
-
-    @override
-    def count(self, name: str, by: int = 1) -> None:
-        self._counters.count(f"{self._id}.{name}", by)
 
     @override
     def set_timer(self, key: Any, at: int | datetime, *, name: str = "", axis: TimerAxis = "event") -> None:
