@@ -1,6 +1,6 @@
-"""2. Functions of your own: rows are dataclasses; one row in, and one, none or many out.
+"""2. Your own functions: rows are dataclasses; one row in, and one, none or many out.
 
-A dataclass is a schema. A function gets instances of it, and the dataclass that it is annotated to return gives the new
+A dataclass is a schema. A function gets instances of it, and its return annotation, another dataclass, defines the new
 columns. Functions are called for each row; expressions are faster where they can do the job.
 
 It prints::

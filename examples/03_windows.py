@@ -1,7 +1,7 @@
 """3. Windows: aggregates per key and ten seconds of event time.
 
-Event time is a column of the message. A message may come up to ``lateness`` later than newer ones; one that comes
-even later is dropped and counted. The order of arrival doesn't change the results.
+Event time is a column of the message. A message may arrive up to ``lateness`` behind newer ones; one that
+arrives even later is dropped and counted. The order of arrival doesn't change the results.
 
 It prints::
 

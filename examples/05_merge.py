@@ -1,6 +1,6 @@
 """5. Merge: flows with the same columns become one flow.
 
-Two inputs with different columns get the same ones by ``select``, and are then merged. A window after a merge waits for
+``select`` gives two inputs with different columns the same ones; then they are merged. A window after a merge waits for
 the slower of the two.
 
 It prints::

@@ -1,7 +1,7 @@
 """6. Broadcast: every task of the next stage gets every message.
 
-Orders go to three tasks by shop; notices are for all shops. So each of the three tasks gets the orders of its own shops
-and, by ``broadcast``, all notices. A message sent to an output without a key stays in its task's partition.
+Orders go to three tasks by shop; notices concern all shops. So each of the three tasks gets the orders of its own shops
+and, through ``broadcast``, all notices. A message sent to an output without a key stays in its task's partition.
 
 It prints::
 

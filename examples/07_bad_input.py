@@ -1,4 +1,4 @@
-"""7. Bad input: the input says what becomes of a message that doesn't fit its schema.
+"""7. Bad input: choose what happens to a message that doesn't fit its input's schema.
 
 ``fail`` (the default) stops the app, ``skip`` drops the message and counts it, and ``dead_letter`` writes it with the
 reason to an output.

@@ -1,7 +1,7 @@
-"""9. Split deployment: each stage as a program of its own, over the stream between them.
+"""9. Split deployment: each stage runs as its own program, connected by the stream between them.
 
-Both programs declare the whole app and run one stage of it. They may start in any order, and one may be stopped and
-started again while the other continues.
+Both programs declare the whole app and run one stage of it. They may start in any order, and you can stop and
+restart one while the other continues.
 
 It prints::
 

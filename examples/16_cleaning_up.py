@@ -1,7 +1,7 @@
-"""16. Clean up a stream: drop repetitions, split the rest, and write an operator of your own.
+"""16. Clean up a stream: drop repetitions, split the rest, and write your own operator.
 
-A shop's app sends each order again until it gets an answer. One of each is kept; large orders go to a stream of their
-own, and a tenth of all members, with all their orders, goes to a stream for tests.
+A shop's app sends each order again until it gets an answer. The app keeps one of each, sends large orders to their own
+stream, and sends all orders of a tenth of the members to a stream for tests.
 
 It prints::
 

@@ -1,7 +1,7 @@
-"""18. Aggregates: Polars' own, Headrace's, and functions of your own.
+"""18. Aggregates: Polars' own, Headrace's, and your own functions.
 
 Polars' and Headrace's aggregates are columnar. ``fold`` calls a function for each message, in the order of arrival. Its
-result is stored over restarts, so it needs a dtype. Here each new request gives a result over the last three requests
+result survives restarts, so it needs a dtype. Here each new request gives a result over the last three requests
 of its server.
 
 It prints::

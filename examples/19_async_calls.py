@@ -1,4 +1,4 @@
-"""19. Asynchronous calls: a service is called for each view, many calls at once, and results keep their order.
+"""19. Asynchronous calls: call a service for each view, many calls at once, and keep the order of results.
 
 The service answers late, and in any order. A call that fails is repeated; a view whose call fails three times becomes a
 dead letter. Results count once, but calls may be made more than once.

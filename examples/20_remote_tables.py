@@ -1,4 +1,4 @@
-"""20. Remote tables: views are joined with members in a database, and visits are counted in another table of it.
+"""20. Remote tables: join views with members in a database, and count visits in another of its tables.
 
 The database here is SQLite; for PostgreSQL, change the URL. Rows that are read are cached for a minute. Rows are
 written exactly once, because the transaction that writes them also stores each task's progress.

@@ -1,4 +1,4 @@
-"""23. Startpoints: read a stretch of an input again, or skip one, whatever the app has committed.
+"""23. Startpoints: read part of an input again, or skip part of it, whatever the app has committed.
 
 Each run reads what is new in a folder. A startpoint has the second run read again what happened from 12:00:02 on, and
 another one has the third run skip what is there when it starts. On the command line the first is

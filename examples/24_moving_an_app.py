@@ -1,4 +1,4 @@
-"""24. Move an app: read the last hour again, go back to a savepoint, and deal state to more tasks. All are commands.
+"""24. Move an app: read the last hour again, go back to a savepoint, and spread state over more tasks, all by command.
 
 It prints::
 

@@ -1,4 +1,4 @@
-"""28. From history to live: a Spark job computes the past, and the app goes on from its state.
+"""28. From history to live: a Spark job computes the past, and the app continues from its state.
 
 The past is in Parquet files, as a table of Spark; what is new comes in a stream, which still has the last messages of
 the past. The backfill counts what is older than 11:59:20 from the table, and publishes Ann's window, which is over by

@@ -1,4 +1,4 @@
-"""29. Kafka: orders of a topic, each once, although one of their writers takes some of them back.
+"""29. Kafka: read each order of a topic once, even though a writer takes some of them back.
 
 The topic's timestamps are the event time. Two orders are in a transaction that is aborted, so they never come. The app
 reads up to where the topic ends when it starts; without `end=` it would go on. This needs
