@@ -142,7 +142,10 @@ def _complete(
     master = master or conf.get("spark.master", None) or "local[*]"
     master = settings.with_retries(master) if hosts else master
     conf.setMaster(master).setAppName(app_name)
-    for key, value in settings.preferred(master).items():
+    preferred = settings.preferred(master)
+    if settings.is_local_cluster(master):
+        preferred |= settings.executors_as_driver(os.environ.get("SPARK_SUBMIT_OPTS", ""))
+    for key, value in preferred.items():
         conf.setIfMissing(key, value)
     if settings.is_on_this_machine(master) and not conf.contains("spark.sql.warehouse.dir"):
         # The JVM creates it, and deletes it when it ends, even if the driver is killed.

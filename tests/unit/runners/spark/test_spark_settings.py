@@ -95,3 +95,10 @@ def test_addresses_of_standalone_masters() -> None:
 def test_a_standalone_master_without_host_or_port_is_refused(master: str) -> None:
     with pytest.raises(UsageError, match="is not HOST:PORT"):
         settings.check_master(master)
+
+
+def test_executors_on_this_machine_compile_as_the_driver_does() -> None:
+    given = "-XX:TieredStopAtLevel=1 -Djava.io.tmpdir=/tmp/x -Xmx2g -XX:+UseSerialGC"
+    found = settings.executors_as_driver(given)
+    assert found == {"spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    assert settings.executors_as_driver("-Dx=y") == {}
