@@ -26,6 +26,7 @@ from headrace.runners.run_arguments import check_not_connect
 from headrace.runners.spark import settings
 from headrace.runners.spark.jvm_loss import forget_jvm, is_loss, silence_py4j
 from headrace.runners.spark.launch import ensure_jvm
+from headrace.runners.spark.numpy_arguments import ask_only_about_numpy
 from headrace.runners.spark.reachable import check_reachable
 from headrace.runners.spark.signals import leave_signals_to_driver
 
@@ -82,6 +83,7 @@ def open_context(
         settings.check_master(master)
         master = settings.with_retries(master) if hosts else master
     silence_py4j()
+    ask_only_about_numpy()
     running = SparkContext._active_spark_context
     if running is not None and running._jsc is not None:
         _check_running(running, master)
