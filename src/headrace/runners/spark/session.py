@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
@@ -40,6 +41,8 @@ def open_session(app_name: str, master: str | None = None, conf: Mapping[str, st
 
 
 _OPENING = threading.Lock()
+_suitable: WeakSet[SparkContext] = WeakSet()
+"""Running contexts in which containers can run: settings don't change any more, and to read them takes many calls."""
 _users: dict[SparkContext, int] = {}
 """The contexts that Headrace has started for apps, and how many apps run in each."""
 
@@ -176,12 +179,15 @@ def _check_running(context: SparkContext, master: str | None) -> None:
             f"Spark is already running on {there}, but this app asks for {asked}",
             hint="leave the master out, or stop the running session first",
         )
+    if context in _suitable:
+        return
     if wrong := settings.wrong_settings(current, conf_of(context).get):
         raise InfrastructureError(
             "containers can't run in the Spark session that is already running:\n    " + "\n    ".join(wrong),
             hint="put these into SparkSession.builder, or let Headrace create the session",
         )
     leave_signals_to_driver()
+    _suitable.add(context)
 
 
 def prepare_session(session: SparkSession) -> None:
