@@ -46,6 +46,10 @@ $(STAMP): requirements/run.txt requirements/dev.txt pyproject.toml
 	@if mvn -q -B -Dstyle.color=never -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(@D)/jars; \
 	  then touch $@; else echo "Apache Kafka is not installed (mvn has failed): tests on it will be skipped" >&2; fi
 
+# Tests start dozens of JVMs with Spark. This spares each a third of its start; where it can't be written, they take longer.
+.venv/spark.jsa: $(STAMP) tests/spark_classes.py
+	@$(BIN)/python tests/spark_classes.py $@ || echo "No archive of Spark's classes: tests on Spark will take longer" >&2
+
 demo: $(STAMP)  ## run the page-view app in containers on local Spark, about 20 s
 	$(BIN)/python demo/page_views.py
 
@@ -54,7 +58,7 @@ kafka: $(STAMP) .venv/servers/kafka/.set-up  ## run the lesson on Kafka with an 
 
 # tests/conftest.py deals all tests on Spark to one of the processes, as they share one session. There are three for two
 # processors, because tests that start processes mostly wait. One of the tests runs mypy.
-test: style $(SERVERS)  ## check, then run all tests
+test: style $(SERVERS) .venv/spark.jsa  ## check, then run all tests
 	$(ENTRY) pytest -n 3 --dist loadgroup
 
 check: style  ## lint, format, types, import directions
@@ -68,7 +72,7 @@ style: $(STAMP)
 unit: $(STAMP) $(SERVERS)  ## the tests that need no Spark, on two processes
 	$(ENTRY) pytest -n 2 -m "not spark"
 
-spark: $(STAMP)  ## the tests on real Spark
+spark: $(STAMP) .venv/spark.jsa  ## the tests on real Spark
 	$(ENTRY) pytest -m spark
 
 sim: $(STAMP)  ## simulate the protocol in virtual time, with faults (SEEDS=n, SEED=first; SEED alone tells its story)
@@ -82,7 +86,7 @@ chaos: $(STAMP) $(SERVERS)  ## kill and freeze processes of a real app, then mac
 	$(ENTRY) chaos --seconds 60 $(if $(SEED),--seed $(SEED))
 	$(ENTRY) chaos --cluster --seconds 60 $(if $(SEED),--seed $(SEED)) || test $$? -eq 3
 
-soak: $(STAMP) $(SERVERS)  ## repeat what `make test` does once: more power cuts, kills and seeds, half an hour
+soak: $(STAMP) $(SERVERS) .venv/spark.jsa  ## repeat what `make test` does once: more power cuts, kills and seeds, half an hour
 	$(ENTRY) pytest -n 2 --dist loadgroup -m soak
 	$(ENTRY) simulator --seeds 3000 --stages bare,moved,apps,cuts,restores,objects
 

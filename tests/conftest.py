@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,10 @@ settings.load_profile("headrace")
 
 # JVMs of tests live for seconds: what the second compiler and a second thread of the collector take never pays.
 os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {os.environ.get('SPARK_SUBMIT_OPTS', '')}"
+CLASSES = Path(sys.prefix) / "spark.jsa"
+"""What ``make`` has ``spark_classes.py`` write."""
+if CLASSES.exists():
+    os.environ["SPARK_SUBMIT_OPTS"] += f" -Xlog:cds*=off -XX:SharedArchiveFile={CLASSES}"
 
 # A shell without job control starts what runs in the background with SIGINT ignored, and children inherit that.
 # Tests that interrupt a program need the default.

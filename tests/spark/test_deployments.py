@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -122,43 +121,3 @@ def test_stages_deployed_apart_give_the_same_as_together(tmp_path: Path) -> None
         app.seal()
         assert [first.wait(END_S), second.wait(END_S)] == [0, 0], first.errors() + second.errors()
     app.assert_exact()
-
-
-def test_a_function_that_raises_ends_the_app_with_its_line_and_the_place_of_the_message(tmp_path: Path) -> None:
-    app = TwoStages(tmp_path, broken=1234)
-    app.feed(5_000)
-    with app.deploy(*app.headrace_run()) as run:
-        assert run.wait(END_S) == 1
-        error = run.errors()
-    line = 1 + app.file.read_text().splitlines().index('        raise ValueError("this order is broken")')
-    assert f"raised ValueError at {app.file}:{line}: this order is broken" in error
-    # Batches go round robin: the second thousand is in partition 1.
-    assert re.search(r"on a message of log\.orders\[1\], offset \d+", error)
-    assert error.count("this order is broken") == 1, "it was tried once and reported once"
-
-
-def test_too_few_slots_are_an_error_that_names_the_remedy(tmp_path: Path) -> None:
-    app = TwoStages(tmp_path)
-    with app.deploy(*app.headrace_run("--containers", "4")) as run:
-        assert run.wait(END_S) == 1
-        assert "app needs 4 container slots, local[2] has 2" in run.errors()
-        assert "--master local[4]" in run.errors()
-
-
-def test_a_module_that_containers_lack_ends_the_app_and_names_it(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "only_here.py").write_text("def flag(row):\n    return True\n")
-    app = TwoStages(tmp_path)
-    app.file.write_text(
-        app.file.read_text().replace(
-            "if __name__",
-            f"sys.path.append({str(elsewhere)!r})\nimport only_here\n"
-            "orders.filter(only_here.flag).send_to(app.output('flagged'))\nsys.path.pop()\nif __name__",
-        )
-    )
-    app.feed(1_000)
-    with app.deploy(*app.headrace_run()) as run:
-        assert run.wait(END_S) == 1
-        assert "before it could register" in run.errors()
-        assert "No module named 'only_here'" in run.errors()

@@ -8,6 +8,7 @@ import pytest
 from pyspark import SparkContext
 
 from headrace.core.errors import InfrastructureError, UsageError
+from headrace.runners.spark import session
 from headrace.runners.spark.session import open_context, open_session
 from headrace.runners.spark.slots import check_slots, count_slots
 
@@ -28,6 +29,16 @@ def test_dataframes_work_and_leave_nothing(spark_context: SparkContext) -> None:
 def test_another_master_than_the_running_one_is_an_error(spark_context: SparkContext) -> None:
     with pytest.raises(UsageError, match=r"already running on local\[2\], but this app asks for local\[4\]"):
         open_context("other", "local[4]")
+
+
+def test_the_settings_of_a_running_session_are_read_once(
+    spark_context: SparkContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_context("again")
+    read: list[str] = []
+    monkeypatch.setattr(session, "conf_of", lambda _: read.append("settings"))
+    assert open_context("again") is spark_context
+    assert read == []
 
 
 def test_everything_listens_on_this_machine_only(spark_context: SparkContext) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Callable
@@ -140,6 +141,25 @@ def test_options_of_batch_jobs_need_one(cli: Cli, pipeline: Path, other: tuple[s
     refused = cli("run", pipeline, *other)
     assert refused.code == 2
     assert "--until and --again are for batch jobs" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "found"),
+    [
+        ((), "-Dx=y", "-XX:TieredStopAtLevel=1 -Dx=y"),
+        ((), "-Dx=y -XX:TieredStopAtLevel=1", "-Dx=y -XX:TieredStopAtLevel=1"),
+        (("--batch",), "-Dx=y", "-Dx=y"),
+        (("--backfill", "--until", "now"), "-Dx=y", "-Dx=y"),
+    ],
+)
+@pytest.mark.usefixtures("clean_modules")
+def test_only_a_jvm_that_hosts_containers_compiles_quickly(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], given: str, found: str
+) -> None:
+    (tmp_path / "recorder.py").write_text(RECORDER)
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", given)
+    assert cli("run", "recorder.py", *options).code == 0
+    assert os.environ["SPARK_SUBMIT_OPTS"] == found
 
 
 @pytest.mark.parametrize("pairs", [["a"], ["=b"], [" =b"], ["a=1", "a=2"]])

@@ -7,6 +7,7 @@ incarnation that isn't its container's current one is refused and has to stop. T
 
 from __future__ import annotations
 
+import threading
 import traceback
 from functools import cache
 from typing import Literal, TypeVar
@@ -464,9 +465,14 @@ _M = TypeVar("_M", bound=Message)
 _ENCODER = msgspec.json.Encoder()
 
 
+_BUILDING = threading.Lock()
+"""Two threads that build decoders of one type at once end the process: msgspec 0.22 uses what is only half there."""
+
+
 @cache
 def _decoder(kind: type[_M]) -> msgspec.json.Decoder[_M]:
-    return msgspec.json.Decoder(kind)
+    with _BUILDING:
+        return msgspec.json.Decoder(kind)
 
 
 def encode(message: Message) -> bytes:

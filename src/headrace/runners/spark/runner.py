@@ -33,7 +33,7 @@ from headrace.runners.spark.parcel import user_folders
 from headrace.runners.spark.session import conf_of, let_go, take_context
 from headrace.runners.spark.settings import driver_endpoint, is_on_this_machine
 from headrace.runners.spark.shipping import ship
-from headrace.runners.spark.slots import check_slots, usable_slots
+from headrace.runners.spark.slots import check_promised_slots, check_slots, usable_slots
 from headrace.runners.spark.supervision import watch
 
 END_GRACE_S = 10.0
@@ -58,6 +58,8 @@ class SparkOptions:
 def run_on_spark(checked: Checked, options: SparkOptions, control: RunControl) -> AppStatus:
     """Run until the app has ended or has been drained; returns its last status. Raises what made it fail."""
     metadata, stages = checked.metadata, checked.stages
+    if options.master is not None and options.containers is not None:
+        check_promised_slots(options.master, options.containers)
     with control:
         try:
             context = take_context(f"headrace {checked.graph.app}", options.master, options.conf)

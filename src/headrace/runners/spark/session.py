@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
@@ -26,6 +27,7 @@ from headrace.runners.run_arguments import check_not_connect
 from headrace.runners.spark import settings
 from headrace.runners.spark.jvm_loss import forget_jvm, is_loss, silence_py4j
 from headrace.runners.spark.launch import ensure_jvm
+from headrace.runners.spark.numpy_arguments import ask_only_about_numpy
 from headrace.runners.spark.reachable import check_reachable
 from headrace.runners.spark.signals import leave_signals_to_driver
 
@@ -39,6 +41,8 @@ def open_session(app_name: str, master: str | None = None, conf: Mapping[str, st
 
 
 _OPENING = threading.Lock()
+_suitable: WeakSet[SparkContext] = WeakSet()
+"""Running contexts in which containers can run: settings don't change any more, and to read them takes many calls."""
 _users: dict[SparkContext, int] = {}
 """The contexts that Headrace has started for apps, and how many apps run in each."""
 
@@ -82,6 +86,7 @@ def open_context(
         settings.check_master(master)
         master = settings.with_retries(master) if hosts else master
     silence_py4j()
+    ask_only_about_numpy()
     running = SparkContext._active_spark_context
     if running is not None and running._jsc is not None:
         _check_running(running, master)
@@ -142,7 +147,10 @@ def _complete(
     master = master or conf.get("spark.master", None) or "local[*]"
     master = settings.with_retries(master) if hosts else master
     conf.setMaster(master).setAppName(app_name)
-    for key, value in settings.preferred(master).items():
+    preferred = settings.preferred(master)
+    if settings.is_local_cluster(master):
+        preferred |= settings.executors_as_driver(os.environ.get("SPARK_SUBMIT_OPTS", ""))
+    for key, value in preferred.items():
         conf.setIfMissing(key, value)
     if settings.is_on_this_machine(master) and not conf.contains("spark.sql.warehouse.dir"):
         # The JVM creates it, and deletes it when it ends, even if the driver is killed.
@@ -171,12 +179,15 @@ def _check_running(context: SparkContext, master: str | None) -> None:
             f"Spark is already running on {there}, but this app asks for {asked}",
             hint="leave the master out, or stop the running session first",
         )
+    if context in _suitable:
+        return
     if wrong := settings.wrong_settings(current, conf_of(context).get):
         raise InfrastructureError(
             "containers can't run in the Spark session that is already running:\n    " + "\n    ".join(wrong),
             hint="put these into SparkSession.builder, or let Headrace create the session",
         )
     leave_signals_to_driver()
+    _suitable.add(context)
 
 
 def prepare_session(session: SparkSession) -> None:

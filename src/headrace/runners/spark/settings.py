@@ -157,6 +157,15 @@ def preferred(master: str) -> dict[str, str]:
     return dict(_PREFERENCES) | (dict(_LOCAL_PREFERENCES) if is_on_this_machine(master) else {})
 
 
+def executors_as_driver(submit_options: str) -> dict[str, str]:
+    """For ``local-cluster``: its executors' JVMs compile and collect as SPARK_SUBMIT_OPTS says of the driver's.
+
+    Spark gives executors none of it. Options of other kinds are for one process, as a folder or a port is.
+    """
+    options = [option for option in submit_options.split() if option.startswith(("-XX:", "-Xlog:"))]
+    return {"spark.executor.extraJavaOptions": " ".join(options)} if options else {}
+
+
 def driver_endpoint(master: str, lookup: Lookup) -> Endpoint:
     """Where the coordinator of a running session listens: on a cluster, where executors reach Spark's own driver."""
     if is_on_this_machine(master):

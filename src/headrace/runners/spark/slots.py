@@ -37,9 +37,20 @@ def check_slots(context: SparkContext, needed: int, wait_seconds_max: float = 60
             f"no executor of {master} registered within {wait_seconds_max:g} s",
             hint="look whether its master answers, and in its page whether it has free cores and memory",
         )
-    raise InfrastructureError(
+    raise _too_few(needed, master, slots)
+
+
+def check_promised_slots(master: str, needed: int) -> None:
+    """Raise ``InfrastructureError`` for a master of this machine that says that it has fewer: Spark needn't start."""
+    promised = settings.local_slots(master)
+    if promised is not None and needed > promised > 0:
+        raise _too_few(needed, settings.without_retries(master), promised)
+
+
+def _too_few(needed: int, master: str, slots: int) -> InfrastructureError:
+    return InfrastructureError(
         f"app needs {needed} container slots, {master} has {slots}",
-        hint=f"use --containers {slots} or {_bigger(str(context.master), needed)}",
+        hint=f"use --containers {slots} or {_bigger(master, needed)}",
     )
 
 

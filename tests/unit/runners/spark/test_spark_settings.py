@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.core.errors import UsageError
+from headrace.core.errors import InfrastructureError, UsageError
 from headrace.runners.spark import settings
+from headrace.runners.spark.slots import check_promised_slots
 
 
 @pytest.mark.parametrize(
@@ -95,3 +96,18 @@ def test_addresses_of_standalone_masters() -> None:
 def test_a_standalone_master_without_host_or_port_is_refused(master: str) -> None:
     with pytest.raises(UsageError, match="is not HOST:PORT"):
         settings.check_master(master)
+
+
+def test_executors_on_this_machine_compile_as_the_driver_does() -> None:
+    given = "-XX:TieredStopAtLevel=1 -Dx=y -Xmx2g -XX:+UseSerialGC"
+    found = settings.executors_as_driver(given)
+    assert found == {"spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    assert settings.executors_as_driver("-Dx=y") == {}
+
+
+def test_a_master_that_promises_too_few_slots_is_refused_before_spark_starts() -> None:
+    with pytest.raises(InfrastructureError, match=r"app needs 4 container slots, local\[2\] has 2") as caught:
+        check_promised_slots("local[2]", 4)
+    assert caught.value.hint == "use --containers 2 or --master local[4]"
+    for enough in ("local[4]", "local[*]", "local-cluster[2,2,1024]", "yarn"):
+        check_promised_slots(enough, 4)
