@@ -205,7 +205,7 @@ def test_certificates_are_checked(tmp_path: Path) -> None:
     [
         ({"url": "localhost:8081"}, "not the address of a schema registry"),
         ({"url": "ftp://host"}, "not the address of a schema registry"),
-        ({"url": "http://x:word@host:8081"}, "has credentials in it"),
+        ({"url": "http://x:word@host:8081"}, "contains credentials"),
         ({"url": "http://host", "user": "eve"}, "wants user= and password= together"),
         ({"url": "http://host", "user": "a:b", "password": {"env": "P"}}, "can't have a colon"),
         ({"url": "http://host", "user": "a", "password": {"env": "P"}, "token": {"env": "T"}}, "not both"),
