@@ -230,7 +230,7 @@ class Run:
         >>> run.savepoint("before-the-change")
         Traceback (most recent call last):
         ...
-        headrace.core.errors.UsageError: app 'shop' doesn't run: shop finished  0 msg/s  sales done
+        headrace.core.errors.UsageError: app 'shop' isn't running: shop finished  0 msg/s  sales done
         ...
         """
         patience_ms = to_ms(timeout, "timeout", error=UsageError)
