@@ -211,7 +211,7 @@ def test_certificates_are_checked(tmp_path: Path) -> None:
         ({"url": "http://host", "user": "a", "password": {"env": "P"}, "token": {"env": "T"}}, "not both"),
         ({"url": "http://host", "passwort": {}}, "unknown settings"),
         ({"user": "eve"}, "no url"),
-        ({"url": "http://host", "token": "s3cret"}, "place of a secret|no place"),
+        ({"url": "http://host", "token": "s3cret"}, "reference to a secret|place of a secret"),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, object], message: str) -> None:
