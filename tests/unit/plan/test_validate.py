@@ -158,7 +158,7 @@ def test_a_declared_column_that_the_stream_lacks_can_be_added_to_it():
 
 
 def test_an_app_that_reads_nothing():
-    assert "app 'test-app' reads nothing" in error_of(AppBuilder())
+    assert "app 'test-app' has no input" in error_of(AppBuilder())
 
 
 def test_a_node_that_no_input_reaches():
