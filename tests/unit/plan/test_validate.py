@@ -143,7 +143,9 @@ def test_an_output_with_a_renamed_column_is_refused():
     app = simple_app()
     app.streams["out"] = replace(app.streams["out"], schema=SCHEMA)
     app.facts["out"] = StreamInfo("out", 4, {"key": pl.String(), "ts": pl.Int64()})
-    assert "other columns than the app would write: 'key' is only there; 'k' is only here" in error_of(app)
+    assert "different columns from those that the app would write: 'key' is only there; 'k' is only here" in error_of(
+        app
+    )
     assert "hint: select the columns it holds, or send to another stream" in error_of(app)
 
 
