@@ -335,8 +335,8 @@ class App(Declarations):
         check_options(master, containers, stages, conf)
         if savepoint and stages:
             raise UsageError(
-                "a savepoint is of the whole app, and this run has only some of its stages",
-                hint="run all stages, or take it while they run: headrace savepoint create",
+                "a savepoint covers the whole app, but this run has only some of its stages",
+                hint="run all stages, or take the savepoint while they run: headrace savepoint create",
             )
         graph = at_home(self.graph())
         make_room(graph.app, graph.settings.home, set(stages or ()), replace=False)
@@ -359,7 +359,7 @@ class App(Declarations):
     def _check_loaded(self) -> None:
         if getattr(sys.modules.get(_LOADED), "__headrace_loading__", False):
             raise UsageError(
-                f"the file of app {self.name!r} runs it while it is only being read",
+                f"the file of app {self.name!r} runs the app while the file is being loaded",
                 hint='put app.run() under `if __name__ == "__main__":`',
             )
 
@@ -493,7 +493,7 @@ def _backfill_of(
 
     if until is None:
         raise UsageError(
-            "a backfill needs to know up to where inputs are history",
+            "a backfill needs the time up to which inputs are history",
             hint='write until="now", or a time: until="2026-01-31T12:00Z"',
         )
     return Backfill(savepoint=savepoint, until=Until.of(until), tables=tables, publish=publish)

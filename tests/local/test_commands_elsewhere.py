@@ -179,7 +179,7 @@ def test_two_apps_may_call_different_logs_alike(
     other.run_until(102)
     there = elsewhere(views.home, capsys)
     said = there.say("stream", "read", "kafka.seen", code=2)
-    assert "apps 'others' and 'views' use different systems that are called 'kafka'" in said
+    assert "apps 'others' and 'views' use different systems named 'kafka'" in said
     assert "--app others" in said
     assert len(there.lines("stream", "read", "kafka.seen", "--app", "others")) == 102
     assert len(there.lines("stream", "read", "seen", "--app", "views")) == 100

@@ -205,7 +205,7 @@ def test_a_wrong_version_is_replaced_by_a_right_one_whose_state_was_computed_bes
 def test_what_cannot_be_backfilled_is_refused(tmp_path: Path, spark_context: SparkContext) -> None:
     write_views(tmp_path, range(10))
     app = declare(tmp_path)
-    with pytest.raises(UsageError, match="needs to know up to where inputs are history"):
+    with pytest.raises(UsageError, match="needs the time up to which inputs are history"):
         app.run(backfill=True)
     with pytest.raises(UsageError, match=r"2100-01-01 00:00:00Z is in the future"):
         app.backfill("2100-01-01T00:00Z", progress=False)

@@ -248,7 +248,7 @@ def test_keys_that_cannot_be(session: SparkSession) -> None:
 
 def test_sessions_that_cannot_do_it(session: SparkSession) -> None:
     streaming = session.readStream.format("rate").load()
-    with pytest.raises(DeclarationError, match=r"dataframe: a streaming DataFrame has no end"):
+    with pytest.raises(DeclarationError, match=r"dataframe: a streaming DataFrame never ends"):
         hr.io.dataframe(streaming)
     with pytest.raises(DeclarationError, match="type interval day"):
         hr.io.dataframe(session.sql("SELECT interval '1' day AS x"))

@@ -389,11 +389,11 @@ def named_aggregates(
         aggregate = _aggregate("an argument", given)
         name = name_of(given)
         if name in found:
-            raise DeclarationError(f"two aggregates are called {name!r}", hint='name them: .alias("total")')
+            raise DeclarationError(f"two aggregates are named {name!r}", hint='name them: .alias("total")')
         found[name] = aggregate
     for name, given in named.items():
         if name in found:
-            raise DeclarationError(f"two aggregates are called {name!r}", hint="give one of them another name")
+            raise DeclarationError(f"two aggregates are named {name!r}", hint="give one of them another name")
         found[name] = _aggregate(repr(name), given)
     return tuple(found.items())
 
@@ -403,7 +403,7 @@ def _aggregate(name: str, given: object) -> Aggregate:
         return given
     if not isinstance(given, pl.Expr):
         raise DeclarationError(
-            f"{name} must be an aggregate, and is {type(given).__name__} {given!s:.80}",
+            f"{name} must be an aggregate, not {type(given).__name__} {given!s:.80}",
             hint=f'write .agg(views=pl.len(), bytes=pl.col("bytes").sum()); {SUPPORTED}',
         )
     try:
@@ -422,7 +422,7 @@ def aggregate_dtype(
         return pl.Int64()
     if by is not None and not _has_order(by):
         raise DeclarationError(
-            f"{by} has no order, so there is no top by it", hint="cast it to a type that has an order"
+            f"{by} can't be ordered, so top_k can't use it", hint="cast it to a type that can be ordered"
         )
     result: pl.DataType | None
     match aggregate.kind:
@@ -481,6 +481,6 @@ def _expression(name: str, column: object) -> pl.Expr:
         return pl.col(column)
     with Declaring(name):
         raise DeclarationError(
-            f"its argument must be a column name or an expression, and is {type(column).__name__} {column!r:.80}",
+            f"its argument must be a column name or an expression, not {type(column).__name__} {column!r:.80}",
             hint=f'write {name}("price") or {name}(pl.col("price") * 2)',
         )

@@ -187,7 +187,7 @@ class Declarations:
             idle_ms = None if idle_timeout is None else to_ms(idle_timeout, "idle_timeout", minimum=1)
             if event_time is None and (lateness_ms or idle_ms):
                 given = "lateness" if lateness_ms else "idle_timeout"
-                raise DeclarationError(f"{given}= has no meaning without an event time", hint="name it: event_time=")
+                raise DeclarationError(f"{given}= needs an event time", hint="name it: event_time=")
             letters = dead_letter_id(on_error, dead_letter, "unreadable messages")
             if dead_letter is not None and dead_letter.draft is not self._draft:
                 raise DeclarationError(f"the output {letters!r} belongs to another app, {dead_letter.draft.app!r}")
@@ -451,7 +451,7 @@ class Declarations:
         """The source behind a stream that may become a side input: an input that nothing else reads."""
         if not isinstance(stream, Stream):
             raise DeclarationError(
-                f"a side input must be a stream, and is {type(stream).__name__} {stream!s:.80}",
+                f"a side input must be a stream, not {type(stream).__name__} {stream!s:.80}",
                 hint='write side_inputs=[app.input("profiles", {...})]',
             )
         if stream.draft is not self._draft:
@@ -459,12 +459,12 @@ class Declarations:
         source = self._draft.source_of(stream.node)
         if source is None:
             raise DeclarationError(
-                f"{stream.node!r} is computed, and a side input is read as it is",
-                hint="pass the input itself, or fill the table by send_to(table)",
+                f"{stream.node!r} is computed, but a side input is read unchanged",
+                hint="pass the input itself, or fill the table with send_to(table)",
             )
         if stream.node in self._draft.followed():
             raise DeclarationError(
                 f"the input {source.id!r} (at {source.location}) is read by a flow",
-                hint="a side input is for the table alone; fill the table by send_to(table) instead",
+                hint="a side input is for the table alone; fill the table with send_to(table) instead",
             )
         return source

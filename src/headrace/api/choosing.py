@@ -29,7 +29,7 @@ def first_matches(
     if wrong:
         raise DeclarationError(f"the name of a branch is a string, not {wrong[0]!r}", hint='write "slow"')
     if others in branches:
-        raise DeclarationError(f"others={others!r} is the name of a branch already", hint="choose another name")
+        raise DeclarationError(f"others={others!r} is already the name of a branch", hint="choose another name")
     found: dict[str, pl.Expr] = {}
     free = pl.lit(value=True)
     for name, predicate in branches.items():
@@ -50,12 +50,12 @@ def sampler(schema: Schema, fraction: float, key: str | Sequence[str] | None, se
     if key is None:
         if seed is not None:
             raise DeclarationError(
-                "seed= chooses keys, and without key= each message is chosen at random",
+                "seed= chooses by key, but without key= each message is chosen at random",
                 hint="leave it out, or name key=",
             )
         return SomeMessages(fraction)
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 63):
-        raise DeclarationError(f"seed={seed!r} is not a whole number from 0 up")
+        raise DeclarationError(f"seed={seed!r} is not a whole number of at least 0")
     if not isinstance(key, str) and not list(key):
         raise DeclarationError("key= names no column", hint='write key="member", or leave it out')
     return SomeKeys(fraction, key_columns(key, schema, "sample"), seed or 0)

@@ -90,9 +90,7 @@ class DataFrameInput:
     def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
         """The system of an input: files in the app's home, which are written when the app starts."""
         if use.start != "oldest":
-            raise DeclarationError(
-                f"start={use.start!r}: a DataFrame has no rows that come later", hint="leave start= out"
-            )
+            raise DeclarationError(f"start={use.start!r}: a DataFrame gets no rows later", hint="leave start= out")
         for name in use.event_time:
             _check_sortable(name, self.columns[name])
         place = f"{use.home}/dataframes/{use.app}/{stream_id}"
@@ -163,8 +161,8 @@ def columns_of(schema: Mapping[str, Any]) -> dict[str, pl.DataType]:
     for one in fields:
         if counts[one["name"].lower()] > 1:
             raise DeclarationError(
-                f"the DataFrame has several columns called {one['name']!r}",
-                hint="rename or drop all but one; capital letters make no difference to Spark",
+                f"the DataFrame has several columns named {one['name']!r}",
+                hint="rename or drop all but one; Spark ignores case",
             )
     if not fields:
         raise DeclarationError("the DataFrame has no columns", hint="select some")
@@ -198,7 +196,7 @@ def _refused(column: str, kind: str) -> DeclarationError:
     word = re.split(r"[ (]", kind)[0]
     remedy = _REMEDIES.get(word, 'drop it: .drop("{0}"), or make it another type')
     return DeclarationError(
-        f"column {column!r} of the DataFrame is of Spark's type {kind}, which a stream can't hold",
+        f"column {column!r} of the DataFrame has Spark's type {kind}, which a stream can't hold",
         hint=remedy.format(column),
     )
 
@@ -208,7 +206,7 @@ def _check_dataframe(df: object) -> None:
     kinds = [base.__module__ for base in type(df).__mro__ if base.__name__ == "DataFrame"]
     if any(kind.startswith("pyspark.sql.connect") for kind in kinds):
         raise DeclarationError(
-            "the DataFrame is of a Spark Connect session, which can't host containers",
+            "the DataFrame belongs to a Spark Connect session, which can't host containers",
             hint="make it with a session of the driver's own: SparkSession.builder.master(...).getOrCreate()",
         )
     if not any(kind.startswith("pyspark.sql") for kind in kinds):
@@ -219,7 +217,7 @@ def _check_dataframe(df: object) -> None:
         )
     if getattr(df, "isStreaming", False):
         raise DeclarationError(
-            "a streaming DataFrame has no end, and this input is copied as a whole",
+            "a streaming DataFrame never ends, but this input is copied as a whole",
             hint="have its query write to files, and read them with hr.io.files(folder, new_files='follow')",
         )
 
@@ -243,6 +241,6 @@ def _check_sortable(name: str, dtype: pl.DataType) -> None:
     """Raise if the order of the values isn't that of the times that they stand for."""
     if not (isinstance(dtype, pl.Datetime) or dtype in _SORTABLE):
         raise DeclarationError(
-            f"the event time column {name!r} of the DataFrame is {dtype}, whose order may not be that of time",
-            hint=f'make it a time before: .withColumn("{name}", F.to_timestamp("{name}"))',
+            f"the event time column {name!r} of the DataFrame is {dtype}, which may not sort by time",
+            hint=f'convert it to a time first: .withColumn("{name}", F.to_timestamp("{name}"))',
         )

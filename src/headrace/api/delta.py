@@ -46,7 +46,7 @@ class Delta(OutputOnly):
     def no_input(self) -> DeclarationError:
         return DeclarationError(
             f"the Delta table {self.path} can't be an input",
-            hint="a Delta table is an output only: it has no order to read on from; export it to files",
+            hint="a Delta table is an output only: it has no order in which reading could resume; export it to files",
         )
 
 

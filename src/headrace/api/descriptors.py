@@ -125,7 +125,7 @@ class Sql(OutputOnly):
     def no_input(self) -> DeclarationError:
         return DeclarationError(
             f"the table {self.table!r} of {self.url} can't be an input",
-            hint="a SQL table is an output only: it has no order to read on from; export it to files",
+            hint="a SQL table is an output only: it has no order in which reading could resume; export it to files",
         )
 
 
@@ -331,11 +331,11 @@ def sql(url: str, table: str, *, key: str | Sequence[str] | None = None, create_
 
 
 def check_partitions(partitions: int | None, name: str = "partitions") -> int | None:
-    """Return ``partitions`` if it is None or a whole number from 1 on; raise otherwise."""
+    """Return ``partitions`` if it is None or a whole number of at least 1; raise otherwise."""
     if partitions is not None and (isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1):
         raise DeclarationError(
             f"{name}={partitions!r} is not a number of partitions",
-            hint="write a whole number from 1 on, or leave it out for the planner to decide",
+            hint="write a whole number of at least 1, or leave it out for the planner to decide",
         )
     return partitions
 

@@ -64,8 +64,8 @@ class Draft:
         """Claim a durable id, which is unique in the app."""
         if id_ is None:
             raise DeclarationError(
-                f"{what} owns something durable, so it needs an id",
-                hint=f"give it a name that stays when the code around it changes: {example}",
+                f"{what} keeps durable data, so it needs an id",
+                hint=f"give it a name that doesn't change with the code around it: {example}",
             )
         self.check_unclaimed(id_)
         self._claims[id_] = _Claim(what, location)
@@ -79,7 +79,7 @@ class Draft:
             taken = _Claim("another step", self.nodes[id_].location)
         if taken is not None:
             raise DeclarationError(
-                f"the id {id_!r} is already that of {taken.what} at {taken.location}",
+                f"{taken.what} at {taken.location} already has the id {id_!r}",
                 hint="ids of streams, tables and steps are unique in an app; choose another",
             )
 
@@ -105,7 +105,7 @@ class Draft:
         known = self._systems.setdefault(spec.name, spec)
         if known != spec:
             raise DeclarationError(
-                f"two systems are called {spec.name!r}: {known.kind} {dict(known.options)} "
+                f"two systems are named {spec.name!r}: {known.kind} {dict(known.options)} "
                 f"and {spec.kind} {dict(spec.options)}",
                 hint="give one of them another name: name=",
             )

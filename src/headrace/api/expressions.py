@@ -32,7 +32,7 @@ def as_expression(value: object, what: str) -> pl.Expr:
     if isinstance(value, str):
         return pl.col(value)
     raise DeclarationError(
-        f"{what} must be a column name or a Polars expression, and is {type(value).__name__} {value!r:.80}",
+        f"{what} must be a column name or a Polars expression, not {type(value).__name__} {value!r:.80}",
         hint='write "url", pl.col("url") or pl.lit(value)',
     )
 
@@ -45,7 +45,7 @@ def named_expression(name: str, value: object) -> pl.Expr:
         return pl.lit(value).alias(name)
     except (PolarsError, TypeError):
         raise DeclarationError(
-            f"{name}= must be an expression or a plain value, and is {type(value).__name__} {value!r:.80}",
+            f"{name}= must be an expression or a plain value, not {type(value).__name__} {value!r:.80}",
             hint="write pl.col(...), the name of a column, or a number, text or time",
         ) from None
 
@@ -58,11 +58,11 @@ def projected(schema: Schema, exprs: Iterable[pl.Expr], *, keep: bool) -> dict[s
     lazy = pl.LazyFrame(schema=dict(schema.columns))
     columns = _resolve(lazy.with_columns(*exprs) if keep else lazy.select(*exprs), schema, exprs)
     if not columns:
-        raise DeclarationError("the result has no column", hint="name at least one column to keep")
+        raise DeclarationError("the result has no columns", hint="name at least one column to keep")
     if not keep and all(_is_scalar(expr) for expr in exprs):
         raise DeclarationError(
             "only constants are selected, so the number of rows would be lost",
-            hint="keep a column of the stream, or add constants by with_columns(...)",
+            hint="keep a column of the stream, or add constants with with_columns(...)",
         )
     return columns
 
@@ -125,7 +125,7 @@ def check_row_wise(expr: pl.Expr) -> None:
             raise DeclarationError(
                 f"{_short(part)} reads more than one row, and the batches of a stream begin and end anywhere",
                 hint="aggregate in a window: window(shape, key=, id=).agg(...); "
-                "drop or multiply rows by filter() or flat_map()",
+                "drop or multiply rows with filter() or flat_map()",
             )
 
 
@@ -182,7 +182,7 @@ def _resolve(lazy: pl.LazyFrame, schema: Schema, exprs: tuple[pl.Expr, ...]) -> 
     except DuplicateError as error:
         name = re.search(r"'([^']*)'", _first_line(error))
         which = f" called {name[1]!r}" if name else " of one name"
-        raise DeclarationError(f"there would be two columns{which}", hint='rename one: .alias("...")') from None
+        raise DeclarationError(f"the result would have two columns{which}", hint='rename one: .alias("...")') from None
     except PolarsError as error:
         columns = ", ".join(f"{name} {dtype}" for name, dtype in schema.columns.items())
         raise DeclarationError(_first_line(error), hint=f"the columns are: {columns}") from None

@@ -81,7 +81,7 @@ class Flow(Composed):
     @override
     def _head(self, n: int, sample: int | Mapping[str, Rows]) -> pl.DataFrame:
         if self.draft.preview is None:
-            raise UsageError("these declarations can't be run", hint="declare the stream of an hr.App")
+            raise UsageError("these declarations can't be run", hint="declare streams on an hr.App")
         return self.draft.preview(self.draft, self.node, n, sample)
 
     # -- how methods are made ------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def check_flow(value: object, what: str, draft: Draft) -> Flow:
     """Return ``value`` if it is a flow of the app that ``draft`` belongs to; ``what`` names it in errors."""
     if not isinstance(value, Flow):
         raise DeclarationError(
-            f"{what} must be a stream, and is {type(value).__name__} {value!s:.80}",
+            f"{what} must be a stream, not {type(value).__name__} {value!s:.80}",
             hint='streams come from app.input("...") and its methods',
         )
     _check_same_app(f"{what} ({value.node!r})", value.draft, draft)
@@ -254,5 +254,5 @@ def _check_same_app(what: str, theirs: Draft, ours: Draft) -> None:
     if theirs is not ours:
         raise DeclarationError(
             f"{what} belongs to the app {theirs.app!r}, and this flow to {ours.app!r}",
-            hint="two apps meet only in a stream that one writes and the other reads",
+            hint="apps share data only through a stream that one writes and the other reads",
         )

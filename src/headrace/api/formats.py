@@ -63,7 +63,7 @@ def registry(
         for name, value in {"password": password, "token": token}.items():
             if value is not None and not isinstance(value, SecretPlace):
                 raise DeclarationError(
-                    f"{name}= takes the place of a secret, not the secret, which would be shown in plans",
+                    f"{name}= takes a reference to a secret, not the secret itself, which plans would show",
                     hint=f'write {name}=hr.secret_env("REGISTRY_{name.upper()}"), or hr.secret_file(path)',
                 )
         timeout_ms = to_ms(timeout, "timeout", minimum=1)
@@ -166,7 +166,8 @@ def json_schema(
     with Declaring("json_schema"):
         if schema is None and registry is None:
             raise DeclarationError(
-                "this is JSON without a schema and without a registry", hint='write format="json", or give either'
+                "JSON with neither a schema nor a registry needs no json_schema()",
+                hint='write format="json", or give a schema or a registry',
             )
         if schema is not None and not isinstance(schema, Mapping | str):
             raise DeclarationError(
@@ -308,10 +309,10 @@ def _about(about: object, deleted: str) -> dict[str, str]:
     for name, what in about.items():
         if what not in known:
             raise DeclarationError(
-                f"about: {name!r} is to be {what!r}, which envelopes don't say", hint=f"they say {', '.join(known)}"
+                f"about: {name!r} asks for {what!r}, which envelopes don't have", hint=f"they have {', '.join(known)}"
             )
     if deleted in about:
-        raise DeclarationError(f"about: {deleted!r} says which rows are deletions", hint="take another name")
+        raise DeclarationError(f"about: {deleted!r} marks deletions", hint="take another name")
     return dict(about)
 
 
@@ -321,9 +322,7 @@ def _around(format: object, deleted: object) -> dict[str, Any]:
         raise DeclarationError(f"deleted={deleted!r} is not the name of a column", hint='write deleted="deleted"')
     inner = format_of(format)
     if "format" in inner.settings:
-        raise DeclarationError(
-            f"{inner.name} has a column for what is deleted already", hint="put it around a plain format"
-        )
+        raise DeclarationError(f"{inner.name} already has a column for deletions", hint="wrap it around a plain format")
     return {"format": inner.options(), "deleted": deleted}
 
 
@@ -332,7 +331,7 @@ def _registered(registry: object, subject: object, register: object) -> dict[str
     if registry is None:
         if subject is not None or register:
             raise DeclarationError(
-                "subject= and register= say where a registry has the schema, and registry= isn't given",
+                "subject= and register= concern a schema registry, but registry= is missing",
                 hint='write registry=hr.io.registry("http://localhost:8081")',
             )
         return {}

@@ -50,7 +50,7 @@ def freeze(draft: Draft) -> Graph:
 
 def _unfinished(node: Node) -> DeclarationError:
     return DeclarationError(
-        f"nothing takes the results of the step {node.id!r}\n  {at(node.location)}",
+        f"nothing uses the results of the step {node.id!r}\n  {at(node.location)}",
         hint="end the flow with send_to(output), send_to(table) or sink(function), or remove the step",
     )
 

@@ -144,8 +144,8 @@ def _check_record_key(spec: StreamSpec, key: str | Sequence[str] | None, schema:
     named = options.get("key") or options.get("output", {}).get("key")
     if key is not None:
         raise DeclarationError(
-            f"key= of send_to says nothing to the {_KEYED[kind]} {stream!r}: it has no partitions of the app's",
-            hint=f"name the key of its records where it is named: hr.io.{kind}({stream!r}, key={key!r})",
+            f"key= of send_to has no effect on the {_KEYED[kind]} {stream!r}: the app doesn't partition it",
+            hint=f"set the key of its records in the descriptor: hr.io.{kind}({stream!r}, key={key!r})",
         )
     if named is not None and named not in schema.columns:
         raise DeclarationError(
@@ -166,7 +166,7 @@ def adopt_schema(target: Output | Table, schema: Schema) -> tuple[str, ...]:
     difference = schema_difference(schema, wanted)
     if difference:
         raise DeclarationError(
-            f"this flow doesn't fit {target.id!r} (at {target.spec.location}): {difference}",
+            f"this flow doesn't match {target.id!r} (at {target.spec.location}): {difference}",
             hint=f"it takes: {describe(wanted)}; select or cast before send_to",
         )
     return tuple(wanted.columns)

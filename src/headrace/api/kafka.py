@@ -81,8 +81,8 @@ class Kafka:
         """The system of an input."""
         if use.start != "oldest":
             raise DeclarationError(
-                f"start={use.start!r}: where a topic of Kafka is read from is said where it is named",
-                hint=f'write system=hr.io.kafka("{self.topic}", start="upcoming", ...); it may be a time, too',
+                f"start={use.start!r}: the start of a Kafka topic belongs in hr.io.kafka(...)",
+                hint=f'write system=hr.io.kafka("{self.topic}", start="upcoming", ...); a time works too',
             )
         if outputs := self._differing("key", "timestamp", "headers", "transactions", "progress_topic"):
             raise DeclarationError(
@@ -294,7 +294,7 @@ def _end(end: object) -> dict[str, Any] | None:
     if isinstance(end, Mapping) and end and all(_is_offset(one) for both in end.items() for one in both):
         return {"offsets": {str(partition): offset for partition, offset in sorted(end.items())}}
     raise DeclarationError(
-        f"end={end!r} is no place to end",
+        f"end={end!r} is not a valid end",
         hint='write an offset for each partition: end={0: 1000, 1: 1200}, or a time: end="2026-01-31T12:00:00Z"; '
         "headrace run --batch --until now reads up to what is there",
     )

@@ -73,8 +73,8 @@ class Kinesis:
         """The system of an input, which remembers its slots in the app's home."""
         if use.start != "oldest":
             raise DeclarationError(
-                f"start={use.start!r}: where a Kinesis stream is read from is said where it is named",
-                hint=f'write system=hr.io.kinesis("{self.stream}", start="upcoming"); it may be a time, too',
+                f"start={use.start!r}: the start of a Kinesis stream belongs in hr.io.kinesis(...)",
+                hint=f'write system=hr.io.kinesis("{self.stream}", start="upcoming"); a time works too',
             )
         if use.broadcast:
             raise DeclarationError(
@@ -82,7 +82,7 @@ class Kinesis:
                 hint="read it without broadcast=True, then .broadcast(id=...)",
             )
         if self.key is not None:
-            raise DeclarationError("key= is for an output: it says which shard a record goes to", hint="leave it out")
+            raise DeclarationError("key= is for an output: it chooses the shard of a record", hint="leave it out")
         options = {
             **self.system(stream_id).options,
             "start": self.start,
@@ -215,7 +215,7 @@ def _key(key: object) -> str | None:
     if isinstance(key, Sequence) and not isinstance(key, str):
         raise DeclarationError(
             "key= takes one column: a record of Kinesis has one partition key",
-            hint='put them together: with_columns(key=pl.concat_str("member", "country", separator="/"))',
+            hint='combine them: with_columns(key=pl.concat_str("member", "country", separator="/"))',
         )
     raise DeclarationError(f"key={key!r} is not the name of a column", hint='write key="member"')
 

@@ -65,7 +65,7 @@ class MappedFlow(Flow):
                 step = RowFunction("filter", predicate, self._schema, self._schema, on_error)
                 return self._fallible("filter", step, here, self._schema, self._time, dead_letter)
             if on_error != "fail" or dead_letter is not None:
-                raise DeclarationError("on_error= and dead_letter= are for functions, and the predicate is none")
+                raise DeclarationError("on_error= and dead_letter= are for functions, and the predicate isn't one")
             expr = as_expression(predicate, "the predicate")
             check_predicate(self._schema, expr)
             return self._then("filter", Filter(expr), here, self._schema, self._time)

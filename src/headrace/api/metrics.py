@@ -27,7 +27,7 @@ class _Metric:
     def __init__(self, name: str, kind: Kind, text: str, bounds: Sequence[float] = ()) -> None:
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name.startswith("headrace_"):
             raise DeclarationError(
-                f"{name!r} is no name for a metric of yours",
+                f"{name!r} is not a valid metric name",
                 hint='use letters, digits and "_", up to 100, as in "slow_views"; "headrace_" is for Headrace\'s own',
             )
         if kind == "counter" and not name.endswith("_total"):
@@ -62,7 +62,9 @@ class Counter(_Metric):
         """
         if (metrics := entered()) is not None:
             if not 0 <= by < math.inf:
-                raise UsageError(f"{self.name}: a counter grows, and {by!r} is no number from 0 on", hint="use a gauge")
+                raise UsageError(
+                    f"{self.name}: a counter only grows, so it can't be increased by {by!r}", hint="use a gauge"
+                )
             metrics.add(self._like, _checked(labels), by)
 
 

@@ -60,8 +60,8 @@ def aggregate_of(expr: pl.Expr) -> Aggregate:
     for kind, polars in _BY_ROW_ORDER.items():
         if _equal(bare, polars(value)):
             raise DeclarationError(
-                f"{_short(bare)} goes by the order of rows, and the rows of a window have no order but that of arrival",
-                hint=f"write hr.aggregates.{kind}({_short(value)}): it goes by event time",
+                f"{_short(bare)} depends on the order of rows, but a window's rows are only in order of arrival",
+                hint=f"write hr.aggregates.{kind}({_short(value)}), which goes by event time",
             )
     if _equal(bare, value.implode()) or _equal(bare, value.implode(maintain_order=False)):
         return Aggregate("implode", value)
@@ -77,7 +77,8 @@ def name_of(expr: pl.Expr) -> str:
     name = expr.meta.output_name(raise_if_undetermined=False)
     if not name or expr.meta.has_multiple_outputs():
         raise DeclarationError(
-            f"{_short(expr)} gives no single column with a name", hint="write one aggregate for each column: total=..."
+            f"{_short(expr)} doesn't give exactly one named column",
+            hint="write one aggregate for each column: total=...",
         )
     return name
 
@@ -110,7 +111,7 @@ def _after_drop_nulls(value: pl.Expr, whole: pl.Expr, kind: str) -> pl.Expr:
     kept = _without_drop_nulls(value)
     if kept is value:
         raise DeclarationError(
-            f"{_short(whole)} takes null for a value, which Headrace leaves out",
+            f"{_short(whole)} counts null as a value, but Headrace leaves nulls out",
             hint=f"write {_short(value)}.drop_nulls() before .{kind}, or hr.aggregates.{kind}(...)",
         )
     return kept
@@ -132,7 +133,7 @@ def _equal(one: pl.Expr, other: pl.Expr) -> bool:
 
 
 def _unknown(expr: pl.Expr) -> DeclarationError:
-    return DeclarationError(f"{_short(expr)} is not an aggregation that a window knows", hint=SUPPORTED)
+    return DeclarationError(f"{_short(expr)} is not an aggregation that windows support", hint=SUPPORTED)
 
 
 def _short(expr: pl.Expr) -> str:

@@ -33,7 +33,7 @@ def start_of(start: object) -> str | int:
         return time_ms
     meant = _WORDS.get(start, "") if isinstance(start, str) else ""
     raise DeclarationError(
-        f"start={start!r} is no place to begin",
+        f"start={start!r} is not a valid start",
         hint=f'did you mean "{meant}"?' if meant else 'write "oldest", "upcoming", or a time: "2026-01-31T12:00:00Z"',
     )
 
@@ -61,8 +61,8 @@ def record_columns_of(columns: object, service: str, known: Sequence[str], examp
         if what not in known:
             swapped = name in known
             raise DeclarationError(
-                f"record_columns: {name!r} is to be {what!r}, which {service} doesn't say of a record",
-                hint=f"the column comes first: {example}" if swapped else f"it says {', '.join(known)}",
+                f"record_columns: {name!r} asks for {what!r}, which {service} doesn't have for a record",
+                hint=f"the column comes first: {example}" if swapped else f"it has {', '.join(known)}",
             )
     return dict(columns)
 
@@ -80,8 +80,8 @@ def input_schema(
     contents = {name: dtype for name, dtype in declared.columns.items() if name not in about}
     if not contents:
         raise DeclarationError(
-            f"the schema of {stream} has nothing of what is in a record, only what {service} says of it",
-            hint="add one column at least",
+            f"the schema of {stream} has no column from the record itself, only what {service} adds to it",
+            hint="add at least one column",
         )
     open_format(format).decoder(contents)
     missing = {name: dtype for name, dtype in about.items() if name not in declared.columns}

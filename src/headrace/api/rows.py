@@ -37,7 +37,7 @@ def check_function(function: object, what: str, given: Sequence[str] = ROW, *, m
     """Raise unless ``function`` can be called with the arguments ``given``, a description of each."""
     if isinstance(function, pl.Expr) or not callable(function):
         raise DeclarationError(
-            f"{what} must be a function, and is {type(function).__name__} {function!s:.80}",
+            f"{what} must be a function, not {type(function).__name__} {function!s:.80}",
             hint="for expressions there are select(...), with_columns(...) and filter(...)",
         )
     if inspect.isasyncgenfunction(function) or (is_async(function) and not may_be_async):

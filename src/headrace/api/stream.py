@@ -77,8 +77,8 @@ class Stream(MappedFlow):
                 difference = schema_difference(other._schema, self._schema)
                 if difference:
                     raise DeclarationError(
-                        f"{other.node!r} has other columns than {self.node!r}: {difference}",
-                        hint="bring them to one shape by select(...) or with_columns(...) first",
+                        f"{other.node!r} has different columns from {self.node!r}: {difference}",
+                        hint="give them the same columns with select(...) or with_columns(...) first",
                     )
             aligned = [self, *(other._ordered(tuple(self._schema.columns), here) for other in others)]
             records = {stream._schema.record for stream in aligned}

@@ -24,7 +24,7 @@ def declared_table(spec: TableSpec, sides: Sequence[StreamSpec]) -> TableSpec:
         raise DeclarationError("a table needs a key", hint='name its column: key="member"')
     if spec.ttl_ms is not None and spec.versions_ms is not None:
         raise DeclarationError(
-            "a table has a ttl= or versions=, not both",
+            "a table takes ttl= or versions=, not both",
             hint="versions= limits how long old rows are kept; the newest one of a key stays until deleted= removes it",
         )
     if spec.deleted is not None:
@@ -44,7 +44,7 @@ def declared_table(spec: TableSpec, sides: Sequence[StreamSpec]) -> TableSpec:
             )
         if spec.versions_ms is not None and side.event_time is None:
             raise DeclarationError(
-                f"the table has versions, and the side input {side.id!r} (at {side.location}) has no event time",
+                f"the table has versions, but the side input {side.id!r} (at {side.location}) has no event time",
                 hint=f'say when a row becomes valid: app.input("{side.id}", ..., event_time="ts")',
             )
     spec = replace(spec, side_inputs=tuple(side.id for side in sides))
@@ -78,7 +78,7 @@ def check_filled_by_flows(spec: TableSpec) -> None:
     """Raise for a table that side inputs fill."""
     if spec.side_inputs:
         raise DeclarationError(
-            f"the table {spec.id!r} (at {spec.location}) is kept by side inputs: no flow writes it",
+            f"the table {spec.id!r} (at {spec.location}) is filled by side inputs, so no flow can write it",
             hint="drop its side_inputs=, or write to another table",
         )
 
@@ -87,7 +87,7 @@ def nulls_to_delete(table: TableSpec) -> list[pl.Expr]:
     """The columns other than the key, all null: such a row deletes from a remote table."""
     if table.remote is None or table.remote.delete is None:
         raise DeclarationError(
-            f"nothing says how to delete rows of the remote table {table.id!r} (at {table.location})",
+            f"there is no function to delete rows of the remote table {table.id!r} (at {table.location})",
             hint="give it a function: hr.tables.remote(write=store, delete=remove); a SQL table can't be deleted from",
         )
     columns = {} if table.schema is None else table.schema.columns
@@ -104,23 +104,24 @@ def remote_table(table: TableSpec, remote: object, system: Callable[[Sql, str], 
         )
     if table.side_inputs:
         raise DeclarationError(
-            f"the table {table.id!r} can't be remote and kept by side inputs", hint="leave out side_inputs= or remote="
+            f"the table {table.id!r} can't be both remote and filled by side inputs",
+            hint="leave out side_inputs= or remote=",
         )
     if table.kind != "local":
-        raise DeclarationError(f'kind="{table.kind}" has no meaning for a remote table', hint="leave it out")
+        raise DeclarationError(f'kind="{table.kind}" is not for a remote table', hint="leave it out")
     if table.ttl_ms is not None:
         raise DeclarationError(
-            "ttl= has no meaning for a remote table", hint='cached rows have one: hr.tables.cached(..., ttl="1m")'
+            "ttl= doesn't apply to a remote table", hint='cached rows have one: hr.tables.cached(..., ttl="1m")'
         )
     given = {"versions": table.versions_ms, "deleted": table.deleted, "storage": {"disk": None}.get(table.storage, 1)}
     for name, value in given.items():
         if value is not None:
-            raise DeclarationError(f"{name}= has no meaning for a remote table", hint="leave it out")
+            raise DeclarationError(f"{name}= doesn't apply to a remote table", hint="leave it out")
     if table.schema is None:
-        raise DeclarationError(f"the remote table {table.id!r} needs a schema=", hint="name the columns that it has")
+        raise DeclarationError(f"the remote table {table.id!r} needs a schema=", hint="name its columns")
     if remote.delete is not None and not set(table.schema.columns) - set(table.key):
         raise DeclarationError(
-            f"the remote table {table.id!r} has no columns but its key, so no row of it can mean a deletion",
+            f"the remote table {table.id!r} has only key columns, so no row can mark a deletion",
             hint="give it a column beside the key, or leave out delete=",
         )
     place = None if remote.sql is None else system(replace(remote.sql, key=table.key), table.id)

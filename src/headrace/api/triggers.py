@@ -242,7 +242,7 @@ def _deadline(text: str, since: Since, duration: Duration, time: object, *, repe
 
 def _several(triggers: tuple[object, ...]) -> list[Trigger]:
     if len(triggers) < 2:
-        raise DeclarationError("one trigger is nothing to combine", hint="name two or more")
+        raise DeclarationError("there is only one trigger to combine", hint="name two or more")
     return [as_trigger(trigger) for trigger in triggers]
 
 
@@ -255,6 +255,6 @@ def _both(alternatives: tuple[Alternative, ...]) -> Alternative:
     if len({deadline.processing for deadline in deadlines}) > 1:
         raise DeclarationError(
             "event time and processing time can't be combined",
-            hint="the two clocks move independently: combine them by any_of, or use one of them",
+            hint="the two clocks are independent: combine them with any_of, or use only one of them",
         )
     return Alternative(all(a.repeats for a in alternatives), max(a.count for a in alternatives), deadlines)

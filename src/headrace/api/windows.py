@@ -69,13 +69,13 @@ def hopping(size: Duration, every: Duration, offset: Duration = "0s") -> Hopping
         if every_ms > size_ms:
             raise DeclarationError(
                 f"a window of {format_ms(size_ms)} every {format_ms(every_ms)} would lose messages between two windows",
-                hint="every= is at most the size; to look at samples only, filter() by the time first",
+                hint="every= is at most the size; to keep only a sample, filter() by time first",
             )
         if size_ms > every_ms * HOPPING_WINDOWS_MAX:
             raise DeclarationError(
                 f"with a window of {format_ms(size_ms)} every {format_ms(every_ms)} each message would be in "
                 f"{-(-size_ms // every_ms):,} windows",
-                hint=f"at most {HOPPING_WINDOWS_MAX:,} are allowed: choose a longer every=, or sliding()",
+                hint=f"at most {HOPPING_WINDOWS_MAX:,} are allowed: choose a longer every=, or use sliding()",
             )
         return Hopping(size_ms, every_ms, to_ms(offset, "offset", minimum=None))
 
@@ -159,11 +159,11 @@ def count(size: int, every: int | None = None) -> CountWindow:
             if not isinstance(number, int) or isinstance(number, bool):
                 raise DeclarationError(f"{name}: {number!r} is not a number of messages", hint="write one, like 100")
             if number < 1:
-                raise DeclarationError(f"{name}: a window of {number} messages holds nothing", hint="write 1 or more")
+                raise DeclarationError(f"{name}: a window can't have {number} messages", hint="write 1 or more")
         step = size if every is None else every
         if step > size:
             raise DeclarationError(
-                f"the last {size} of every {step} messages would lose the others",
+                f"keeping the last {size} of every {step} messages would lose the others",
                 hint="every= is at most the size",
             )
         return CountWindow(size, step)

@@ -78,7 +78,7 @@ class Changelog:
             raise ProtocolError(
                 f"the changelog record at offset {offset} is from producer {header.producer}, "
                 f"but this is the changelog of producer {self._producer}",
-                hint="two apps share a changelog stream; give one of them another app id",
+                hint="two apps share a changelog stream: give one of them another app id",
             )
         if self._base is not None:
             return self._take_base(offset, header, body)
@@ -117,7 +117,7 @@ class Changelog:
             )
         return FencedError(
             f"task {task}: generation {own} was replaced by generation {self.generation}",
-            hint="nothing to do: the newer one has taken over",
+            hint="nothing to do: the newer generation has taken over",
         )
 
     def _take_base(self, offset: Offset, header: Header, body: Bytes) -> ReplayStep:

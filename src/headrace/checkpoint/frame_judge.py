@@ -186,8 +186,8 @@ class FrameJudge:
             raise DeploymentError(
                 f"{ssp} at offset {offset}: this was written by task number {header.producer}, which isn't among the "
                 f"{len(partition.parents)} tasks that write this stream in the version of the app that runs here",
-                hint="another version of the app writes to this stream: stop the deployment that does, or deploy the "
-                "stages that read the stream from the same version (`headrace status` lists what runs)",
+                hint="another version of the app writes to this stream: stop the deployment that does, or "
+                "deploy the stages that read the stream from that version (`headrace status` lists what runs)",
             )
         partition.position = after
         label, seq = header.version, header.seq
@@ -371,10 +371,10 @@ class FrameJudge:
     def refuse_loss(self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset) -> Verdict:
         """Fail: the upstream task repeats what this task has committed the effects of."""
         raise ProtocolError(
-            f"{parent}: generation {header.generation} goes back to #{_restore(control).seq} at offset {offset}, but "
-            f"this task has committed what it was sent through #{parent.covered - 1}: commits of the task that sends "
-            "are missing",
-            hint="its changelog lost its end in a crash of the machine, or comes from an older backup: put a backup of "
+            f"{parent}: generation {header.generation} goes back to #{_restore(control).seq} at offset "
+            f"{offset}, but this task has committed input up to #{parent.covered - 1}: commits of the sending "
+            "task are missing",
+            hint="its changelog lost its end in a machine crash, or comes from an older backup: put a backup of "
             'the whole home back, or start the app under another name. durability="commit" survives a crash',
         )
 

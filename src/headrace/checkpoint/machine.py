@@ -66,7 +66,7 @@ class ProtocolMachine(TableMethods):
         """Note that the current instruction is done; ``end`` is the acknowledged offset, if the instruction has one."""
         step = self._steps.get(self.phase)
         if step is None or self._current is None or not step.then or self.phase is Phase.DOWN:
-            raise ProtocolError(f"task {self.config.task}: no instruction is to be performed ({self.phase.value})")
+            raise ProtocolError(f"task {self.config.task}: there is no instruction to perform ({self.phase.value})")
         if end is not None:
             self._read_to = end
         elif self.phase in {Phase.FENCING, Phase.COMMITTING}:
@@ -88,8 +88,7 @@ class ProtocolMachine(TableMethods):
         """
         if self.phase is not Phase.RUNNING or self._woken or self._judge.due:
             raise ProtocolError(
-                f"task {self.config.task}: a frame was received while an instruction is to be performed "
-                f"({self.phase.value})"
+                f"task {self.config.task}: received a frame before the instruction was performed ({self.phase.value})"
             )
         verdict = self._judge.receive(ssp, offset, after, header, control)
         if verdict is Verdict.ROLLBACK:

@@ -190,7 +190,7 @@ class ReadCommitted(Generic[T]):
         raise ProtocolError(
             f"producer {header.producer}: generation {header.generation} goes back to #{restore.seq} at offset "
             f"{offset}, but #{producer.committed} was committed: commits of this producer are missing",
-            hint="its changelog lost its end in a crash of the machine, or comes from an older backup: put a backup of "
+            hint="its changelog lost its end in a machine crash, or comes from an older backup: put a backup of "
             "the whole home back",
         )
 

@@ -309,11 +309,11 @@ class TableMethods:
         if self._changelog.generation != self.generation:
             raise ProtocolError(
                 f"task {self.config.task}: the changelog was not read through the task's own abort record",
-                hint="a base past the end belongs to another changelog: the host must throw it away and call rebase",
+                hint="a base past the end belongs to another changelog: the host must discard it and call rebase",
             )
         if self._changelog.seq != ABORT_SEQ:
             raise ProtocolError(
-                f"task {self.config.task}: it was given generation {self.generation}, which was used before",
+                f"task {self.config.task}: generation {self.generation} was already used",
                 hint="the app's metadata (metadata.db in its home) was lost, or is older than its streams: restore it "
                 "from a backup, or start over with another home",
             )
@@ -337,7 +337,7 @@ class TableMethods:
         local = self._changelog.local
         found = (local.generation, local.version) if local else None
         if not self.fenced() and found != (self.generation, self._commit_version):
-            raise ProtocolError(f"task {self.config.task}: its own commit was not found in the changelog")
+            raise ProtocolError(f"task {self.config.task}: didn't find its own commit in the changelog")
 
     def stored(self) -> None:
         """Go on from what was taken over: it is committed, and in the local database."""

@@ -29,7 +29,7 @@ def arguments_for(function: Callable[..., Any], named: str, pairs: Sequence[str]
     if unknown:
         raise UsageError(
             f"{shown} takes no argument {unknown[0]!r}",
-            hint=f"it takes {', '.join(takes)}" if takes else "it takes none: leave --arg out",
+            hint=f"it takes {', '.join(takes)}" if takes else "it takes no arguments: leave --arg out",
         )
     needed = (p for p in signature.parameters.values() if p.default is p.empty)
     missing = [p.name for p in needed if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in given]
@@ -73,7 +73,8 @@ def _value(text: str, name: str, parameter: inspect.Parameter | None, shown: str
     if declared not in _CONVERTED:
         raise UsageError(
             f"{shown}: {name!r} can't be given on the command line",
-            hint="only int, float, bool, str and pathlib.Path can; write a function of those that calls this one",
+            hint="only int, float, bool, str and pathlib.Path can; write a function with such parameters "
+            "that calls this one",
         )
     try:
         return _TRUTHS[text.lower()] if declared is bool else declared(text)

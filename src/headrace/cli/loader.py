@@ -40,13 +40,13 @@ def load_app(
     """
     place, variable = _parsed(str(target))
     if variable and name is not None:
-        raise UsageError(f"{target} and --app both say which app", hint="give one of them")
+        raise UsageError(f"{target} and --app both name an app", hint="give one of them")
     module = load_module(Path(place), arguments) if _is_file(place) else import_module(place, arguments)
     if variable:
         return _of_variable(module, place, variable, values)
     if values:
         raise UsageError(
-            "--arg is for a function that makes the app, and none is named",
+            "--arg is for a function that creates the app, but none is named",
             hint=_functions_hint(module, place) or f"name it: {place}:make_app",
         )
     apps = find_apps(module)
@@ -59,7 +59,7 @@ def load_app(
         return _named(apps, name, place)
     if len(apps) > 1:
         raise UsageError(
-            f"{place} has {len(apps)} apps: {', '.join(sorted(apps))}", hint=f"select one: --app {min(apps)}"
+            f"{place} has {len(apps)} apps: {', '.join(sorted(apps))}", hint=f"choose one: --app {min(apps)}"
         )
     return next(iter(apps.values()))
 
@@ -137,7 +137,7 @@ def _loading(marked: ModuleType, named: str, file: str | None) -> Iterator[None]
     except SystemExit as error:
         raise UserFunctionError(
             f"{named} called sys.exit({error.code!r}) while it was being loaded",
-            hint='put code for running the file as a script under if __name__ == "__main__":',
+            hint='put code that runs the file as a script under if __name__ == "__main__":',
         ) from error
     except Exception as error:
         raise UserFunctionError(f"{named} can't be loaded\n{_story(error, file)}") from error
@@ -160,7 +160,7 @@ def _of_variable(module: ModuleType, place: str, variable: str, values: Sequence
         return value
     if not callable(value):
         raise UsageError(
-            f"{named} is of type {type(value).__name__}: neither an app nor a function that returns one",
+            f"{named} is of type {type(value).__name__}, neither an app nor a function that returns one",
             hint=_choices(module) or None,
         )
     arguments = arguments_for(value, named, values)

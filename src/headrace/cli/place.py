@@ -58,7 +58,7 @@ class Place:
         """The folder of the log that has the stream. Raises ``UsageError`` if it isn't in a log of files."""
         if self.spec.kind != LOG:
             raise UsageError(
-                f"{self.stream} isn't in a log of files, but in {self.spec.kind}", hint="ask the tools of that system"
+                f"{self.stream} is not in a file log, but in {self.spec.kind}", hint="use the tools of that system"
             )
         return Path(self.spec.options["root"])
 

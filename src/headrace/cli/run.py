@@ -120,7 +120,7 @@ def run(
     if not batch and (again or (until and not backfill)):
         raise UsageError("--until and --again are for batch jobs", hint="add --batch")
     if from_tables and not backfill:
-        raise UsageError("--from-tables is the history for a backfill", hint="add --backfill and --until TIME")
+        raise UsageError("--from-tables gives the history for a backfill", hint="add --backfill and --until TIME")
     application = load_runnable_app(pipeline, app, arguments or (), arg or ())
     if not (local or batch or backfill):
         hurry_jvm(os.environ)

@@ -161,7 +161,7 @@ def restore(
     from headrace.runners.savepoints.restoring import restore as restore_now
 
     if outputs not in ("again", "silent"):
-        raise UsageError(f"--outputs {outputs}: there is no such way", hint="give again or silent")
+        raise UsageError(f"--outputs {outputs}: this choice doesn't exist", hint="write again or silent")
     counts = parse_counts(partitions or ())
 
     def asked(store: Any) -> Restoring:

@@ -28,9 +28,9 @@ def make_room(least: int, why: str) -> None:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError) as error:  # some systems have a lower limit than the one that they state
-            _log.info("the limit of open files stays as it is", limit=soft, error=str(error))
+            _log.info("can't raise the limit of open files", limit=soft, error=str(error))
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if soft != resource.RLIM_INFINITY and soft < least:
         raise InfrastructureError(
-            f"{why} need at least {least} open files, and the process may have {soft}", hint=hint()
+            f"{why} need at least {least} open files, but this process may open only {soft}", hint=hint()
         )

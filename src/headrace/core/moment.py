@@ -47,7 +47,7 @@ def check_past(ms: int, now_ms: int) -> int:
     """Return a time that is not in the future; else raise ``UsageError``."""
     if ms > now_ms:
         raise UsageError(
-            f"{utc_text(ms)} is in the future: it is {utc_text(now_ms)} now",
-            hint="to read only what comes from now on, use upcoming; times without a zone are taken for UTC",
+            f"{utc_text(ms)} is in the future: now is {utc_text(now_ms)}",
+            hint="to read only new messages, use upcoming; times without a zone are UTC",
         )
     return ms

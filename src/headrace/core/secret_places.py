@@ -32,7 +32,8 @@ class SecretPlace:
             case {"file": str(name), **rest} if name and not rest:
                 return cls("file", name)
         raise DeclarationError(
-            "this says no place of a secret", hint='write hr.secret_env("KAFKA_PASSWORD"), or hr.secret_file(path)'
+            "this doesn't name the place of a secret",
+            hint='write hr.secret_env("KAFKA_PASSWORD"), or hr.secret_file(path)',
         )
 
     def read(self, environment: Mapping[str, str]) -> str:
@@ -44,7 +45,7 @@ class SecretPlace:
             if value := environment.get(self.name):
                 return value
             raise InfrastructureError(
-                f"the environment variable {self.name} should have a secret, but it isn't set here",
+                f"the environment variable {self.name} should hold a secret, but isn't set here",
                 hint="set it wherever drivers, containers and commands run",
             )
         try:
@@ -54,12 +55,12 @@ class SecretPlace:
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it isn't text"
             raise InfrastructureError(
-                f"the file {self.name} should have a secret, but it can't be read: {why}",
-                hint="put it wherever drivers, containers and commands run, readable by them",
+                f"the file {self.name} should hold a secret, but can't be read: {why}",
+                hint="put it where drivers, containers and commands can read it",
             ) from None
         if len(data) > _BYTES_MAX or not text.strip():
             raise InfrastructureError(
-                f"the file {self.name} should have a secret, but it is {'too large' if text.strip() else 'empty'}",
-                hint="put the secret and nothing else into it",
+                f"the file {self.name} should hold a secret, but is {'too large' if text.strip() else 'empty'}",
+                hint="put only the secret into it",
             )
         return text.removesuffix("\n").removesuffix("\r")

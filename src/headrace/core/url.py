@@ -33,8 +33,8 @@ def check_no_credentials(path: str) -> None:
     names = {part.partition("=")[0].lower() for part in url.query.split("&")}
     if names & _STORE_SECRETS or (at and (":" in user or url.scheme not in _CONTAINER_FIRST)):
         raise DeclarationError(
-            f"the path {url.scheme}://... has credentials in it",
-            hint="leave them out: they come from the environment, for example AWS_ACCESS_KEY_ID and "
+            f"the path {url.scheme}://... contains credentials",
+            hint="leave them out and set them in the environment, for example AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY",
         )
 

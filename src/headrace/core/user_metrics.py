@@ -77,7 +77,7 @@ class UserMetrics:
             return cell
         if (kind := self._kinds.setdefault(like.name, like.kind)) != like.kind:
             raise UsageError(
-                f"the metric {like.name!r} is a {kind}, and a {like.kind} elsewhere", hint="give one another name"
+                f"the metric {like.name!r} is a {kind} here, but a {like.kind} elsewhere", hint="rename one of them"
             )
         if len(self._cells) >= SERIES_MAX:
             self._complain(f"the app's own metrics have more than {SERIES_MAX} series in one task; more are left out")

@@ -62,7 +62,7 @@ class Generations:
         raise UnavailableError(
             f"other drivers took a generation of {', '.join(map(str, wanted))} of app {self._app!r}"
             f" first, {_MOST_ATTEMPTS} times in a row",
-            hint="find out which other drivers run this app",
+            hint="find the other drivers that run this app",
         )
 
     def latest(self) -> dict[TaskName, int]:
@@ -77,7 +77,7 @@ class Generations:
             # If it was written, these numbers are skipped, which does no harm: the next call returns higher ones.
             raise StorageError(
                 f"can't issue generations for app {self._app!r}: {error.message}",
-                hint=error.hint or "make room on the disk of the metadata store",
+                hint=error.hint or "free up space on the disk of the metadata store",
             ) from error
 
     def _next(self, task: TaskName, entry: Entry | None) -> int:

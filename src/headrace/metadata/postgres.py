@@ -120,7 +120,7 @@ class PostgresMetadata(MetadataStore):
                     ) from None
                 versions = write.versions
         if (took := time.monotonic() - began) > _SLOW_S:
-            _log.warning("a write to the metadata store took long", store=str(self._url), seconds=round(took, 1))
+            _log.warning("a write to the metadata store took a long time", store=str(self._url), seconds=round(took, 1))
         return versions
 
     @override
@@ -209,7 +209,7 @@ class PostgresMetadata(MetadataStore):
     def _unknown(self, why: str) -> IndeterminateWriteError:
         return IndeterminateWriteError(
             f"can't write the metadata store {self._url}: {why}; the change may or may not be there",
-            hint="check that the server is up; what was started can be started again",
+            hint="check that the server is up, then start the app or command again",
         )
 
     # -- the connection ----------------------------------------------------------------------------
@@ -267,9 +267,9 @@ class PostgresMetadata(MetadataStore):
                 hint="the database's user must be allowed to create tables, or to use those named headrace_metadata",
             )
         if state == "53100":
-            return StorageError(where, hint="make room on the disk of the database")
+            return StorageError(where, hint="free up space on the disk of the database")
         if state.startswith("22"):
-            return DataError(where, hint="keys must be text that the database's encoding has: create it with UTF8")
+            return DataError(where, hint="keys must be text in the database's encoding: create the database with UTF8")
         if state and not state.startswith(_RETRIED):
             return InfrastructureError(where, hint="check that nothing else has changed the tables headrace_metadata*")
         return UnavailableError(where, hint="check that the server is up, and host, user and password in the URL")

@@ -192,7 +192,7 @@ class SqliteMetadata(MetadataStore):
                 hint="restore it from a backup; a new file would issue generations a second time",
             )
         if code == sqlite3.SQLITE_CANTOPEN:
-            return StorageError(f"{what}: {error}", hint="check that it is a file of yours: others may not read it")
+            return StorageError(f"{what}: {error}", hint="check that you own the file: others may not read it")
         if action == "commit" and code == sqlite3.SQLITE_IOERR:
             return IndeterminateWriteError(f"{what}: {error}; the change may or may not be there")
         return StorageError(f"{what}: {error}", hint="check that the disk isn't full and the folder is writable")

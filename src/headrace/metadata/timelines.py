@@ -119,7 +119,7 @@ class Timelines:
         if found is None:
             raise UsageError(
                 f"app {self._app!r} is in its first timeline: no restore can be undone",
-                hint=f"headrace savepoint timelines {self._app} shows what there is",
+                hint=f"headrace savepoint timelines {self._app} lists all timelines",
             )
         if found.before not in self.numbers:
             raise UsageError(
@@ -153,8 +153,8 @@ class Timelines:
 
     def _overtaken(self) -> UnavailableError:
         return UnavailableError(
-            f"another command has changed the timelines of app {self._app!r} at the same time",
-            hint=f"look at headrace savepoint timelines {self._app}, then try again",
+            f"another command changed the timelines of app {self._app!r} at the same time",
+            hint=f"check headrace savepoint timelines {self._app}, then try again",
         )
 
     def _read(self, entry: Entry) -> _Record:

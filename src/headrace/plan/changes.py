@@ -98,7 +98,7 @@ class Changes:
         hint = "take the change back"
         if flags:
             hint += f", or accept the loss: {' '.join(flags)}"
-        raise PlanError("this version of the app doesn't fit what it keeps:\n" + "\n".join(lines), hint=hint)
+        raise PlanError("this version of the app doesn't match its kept state:\n" + "\n".join(lines), hint=hint)
 
 
 def to_text(changes: Changes) -> str:
@@ -130,16 +130,17 @@ def check_consent(consent: Consent, new: Inventory, before: Inventory) -> None:
     now, then = new.ids(), before.ids()
     for id_ in sorted(consent.drop - now - then):
         known = ", ".join(sorted(now | then))
-        raise UsageError(f"--drop-state {id_}: the app has nothing of this id", hint=f"it has {known}")
+        raise UsageError(f"--drop-state {id_}: the app has nothing with this id", hint=f"it has {known}")
     for id_, old in sorted(consent.renamed.items()):
         if old not in then:
             raise UsageError(
-                f"--rename {old}={id_}: the app had nothing of the id {old!r}",
-                hint=f"it had {', '.join(sorted(then)) or 'nothing, for it has never run'}",
+                f"--rename {old}={id_}: the app had nothing with the id {old!r}",
+                hint=f"it had {', '.join(sorted(then)) or 'nothing: it has never run'}",
             )
         if id_ not in now:
             raise UsageError(
-                f"--rename {old}={id_}: the app has nothing of the id {id_!r}", hint=f"it has {', '.join(sorted(now))}"
+                f"--rename {old}={id_}: the app has nothing with the id {id_!r}",
+                hint=f"it has {', '.join(sorted(now))}",
             )
 
 

@@ -119,7 +119,7 @@ def _verify_existing(graph: Graph, facts: Facts, counts: Mapping[str, int]) -> N
             raise PlanError(
                 f"stream {str(spec.stream)!r} exists with {existing} partitions, "
                 f"and this app needs {counts[id_]} ({spec.location}: {spec.location.text})",
-                hint=f"write partitions={existing} at the step, or accept that what is in the stream is lost: "
+                hint=f"write partitions={existing} at the step, or accept the loss of what is in the stream: "
                 f"--drop-state {id_}",
             )
 
@@ -137,7 +137,7 @@ def _disagreement(graph: Graph, given: Mapping[str, int], groups: Sequence[JoinG
     first, last = (f"  {_stream(graph, stream, given)}" for stream in (streams[0], streams[-1]))
     names = " and ".join(repr(at) if at in graph.nodes else f"table {at!r}" for at in joins)
     return PlanError(
-        f"streams that meet in {names} need equal partition counts, and can't have them:\n"
+        f"streams that meet in {names} need equal partition counts, but can't have them:\n"
         + "\n".join([first, *steps, last]),
         hint=_remedy(graph, streams[0], streams[-1]),
     )

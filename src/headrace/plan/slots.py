@@ -20,12 +20,12 @@ def check_slots(graph: Graph) -> None:
     for _, spec in sorted(slotted.items()):
         if graph.settings.grouping == "container":
             raise PlanError(
-                f"{_stream(spec)} can't be read with grouping='container': its slots have a task each",
+                f"{_stream(spec)} can't be read with grouping='container': each of its slots has its own task",
                 hint="leave grouping= out: any number of containers shares the slots",
             )
         if spec.role is Role.SIDE_INPUT:
             raise PlanError(
-                f"{_stream(spec)} can't be a side input of a table: its keys aren't always in the same task",
+                f"{_stream(spec)} can't be a side input of a table: one key isn't always in the same task",
                 hint="read it as an input, then .partition_by(...).send_to(table)",
             )
     for id_, starts in sorted(inputs_of_meetings(graph, {}).items()):
@@ -61,7 +61,7 @@ def check_leases(streams: Mapping[str, StreamPlan]) -> None:
 def _apart(node: Node, spec: StreamSpec) -> PlanError:
     return PlanError(
         f"{node.operator.kind} {node.id!r} ({node.location}: {node.location.text}) needs all messages of a key in one "
-        f"task, and {_stream(spec)} doesn't have them there: its shards move between tasks",
+        f"task, and {_stream(spec)} doesn't keep them together: its shards move between tasks",
         hint='put .partition_by("key", id="by-key") before it',
     )
 

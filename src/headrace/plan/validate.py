@@ -34,8 +34,8 @@ def check_graph(graph: Graph) -> None:
         _check_references(graph, node)
     if not any(spec.role is Role.SOURCE for spec in graph.streams.values()) or not input_nodes(graph):
         raise PlanError(
-            f"app {graph.app!r} reads nothing ({graph.location})",
-            hint='declare an input: app.input("name", ...), and do something with it',
+            f"app {graph.app!r} has no input ({graph.location})",
+            hint='declare an input: app.input("name", ...), and process it',
         )
     _check_edges(graph)
     _check_intermediates(graph)
@@ -54,7 +54,7 @@ def check_facts(graph: Graph, facts: Facts) -> None:
                 raise _missing(spec)
             continue
         if info.partitions < 1:
-            raise PlanError(f"{_the(spec)} has {info.partitions} partitions", hint="a stream needs one at least")
+            raise PlanError(f"{_the(spec)} has {info.partitions} partitions", hint="a stream needs at least one")
         if spec.role is not Role.INTERMEDIATE and spec.partitions not in (None, info.partitions):
             raise other_count(spec, info.partitions)
         _check_columns(spec, facts)
@@ -81,7 +81,7 @@ def _check_settings(graph: Graph) -> None:
     if count is not None and count < 1:
         raise PlanError(
             f"app {graph.app!r} sets intermediate_partitions to {count} ({graph.location})",
-            hint="give a number from 1 up, or leave it out",
+            hint="give a number of at least 1, or leave it out",
         )
 
 
@@ -116,7 +116,7 @@ def _check_edges(graph: Graph) -> None:
         raise PlanError(
             f"operators feed each other in a cycle: {' -> '.join([*cycle, cycle[0]])} "
             f"({graph.nodes[cycle[0]].location})",
-            hint="messages can only go forward; to feed results back, send them to a stream or a table",
+            hint="messages only move forward; to feed results back, send them to a stream or a table",
         )
     reached = {id_ for start in input_nodes(graph) for id_ in reachable(start, successors.__getitem__)}
     for node in _sorted(graph.nodes.values()):
@@ -128,7 +128,9 @@ def _check_intermediates(graph: Graph) -> None:
     written = {node.operator.stream_written for node in graph.nodes.values()}
     for spec in _sorted(graph.streams.values()):
         if spec.role is Role.INTERMEDIATE and spec.id not in written:
-            raise PlanError(f"nothing writes {_the(spec)}", hint="it is what partition_by and broadcast write")
+            raise PlanError(
+                f"nothing writes {_the(spec)}", hint="partition_by and broadcast write intermediate streams"
+            )
 
 
 # -- tables -------------------------------------------------------------------------------------------
@@ -146,8 +148,8 @@ def _check_table(graph: Graph, table: TableSpec) -> None:
             raise PlanError(f"{where} has the side input {stream!r}, which isn't an input of the app")
     if table.side_inputs and writers:
         raise PlanError(
-            f"{where} is kept by side inputs, and {_at(writers[0])} writes it as well",
-            hint="a table has one origin: leave out side_inputs= or the send_to",
+            f"{where} is filled by side inputs, but {_at(writers[0])} writes it too",
+            hint="a table has only one source: leave out side_inputs= or the send_to",
         )
     if not table.side_inputs and not fillers:
         joins = [_at(node) for node in graph.joins_of(table.id)]
@@ -212,10 +214,10 @@ def _check_global_writer(graph: Graph, table: TableSpec, writer: Node) -> None:
         other = graph.nodes[id_].operator.table_joined
         if other is not None and graph.tables[other].kind == "local":
             raise PlanError(
-                f"global table {table.id!r} ({table.location}) would hold other rows in each task: {_at(writer)} "
+                f"global table {table.id!r} ({table.location}) would hold different rows in each task: {_at(writer)} "
                 f"fills it with what {_at(graph.nodes[id_])} finds in the local table {other!r}, "
-                "of which each task has a part",
-                hint="put the broadcast after that join, or make that table global, too",
+                "of which each task has only a part",
+                hint="put the broadcast after that join, or make that table global too",
             )
 
 
@@ -227,7 +229,8 @@ def _check_local_writers(graph: Graph, table: TableSpec, writers: Sequence[Node]
         raise PlanError(
             f"local table {table.id!r} ({table.location}): {_at(whole[0])} writes its rows in every task, "
             f"but {_at(parts[0])} only in the task of its partition, so the tasks would disagree",
-            hint='partition all that writes it by its key; or make it kind="global" and broadcast all that writes it',
+            hint='partition every flow that writes it by its key; or make it kind="global" and broadcast '
+            "every flow that writes it",
         )
 
 
@@ -249,7 +252,7 @@ def _check_declared_count(spec: StreamSpec) -> None:
     if spec.partitions is not None and spec.partitions < 1:
         raise PlanError(
             f"{_the(spec)} is declared with {spec.partitions} partitions",
-            hint="give a number from 1 up, or leave partitions= out",
+            hint="give a number of at least 1, or leave partitions= out",
         )
 
 
@@ -296,7 +299,9 @@ def _check_columns(spec: StreamSpec, facts: Facts) -> None:
         if missing:
             dtype = written(spec.schema.columns[missing[0]])
             hint += f"add it to the stream: headrace stream add-column {spec.stream.name} '{missing[0]}:{dtype}'"
-        raise PlanError(f"{_the(spec)} isn't what the app declares: {error.message}", hint=hint or None) from error
+        raise PlanError(
+            f"{_the(spec)} doesn't match what the app declares: {error.message}", hint=hint or None
+        ) from error
 
 
 def _check_written(spec: StreamSpec, schema: Schema, info: StreamInfo) -> None:
@@ -311,7 +316,9 @@ def _check_written(spec: StreamSpec, schema: Schema, info: StreamInfo) -> None:
         hint = f"send null: .with_columns({missing[0]}=pl.lit(None, pl.{there[missing[0]]})), or send to another stream"
     differences = [f"{name!r} is {written(there[name])} there and {written(sent[name])} here" for name in retyped]
     differences += [f"{name!r} is only there" for name in missing] + [f"{name!r} is only here" for name in new]
-    raise PlanError(f"{_the(spec)} has other columns than the app would write: {'; '.join(differences)}", hint=hint)
+    raise PlanError(
+        f"{_the(spec)} has different columns from those that the app would write: {'; '.join(differences)}", hint=hint
+    )
 
 
 # -- words --------------------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ def record_inputs(metadata: MetadataStore, plan: Plan, stages: Sequence[str] = (
         if not changes or metadata.write(namespace, changes) is not None:
             return
     raise UnavailableError(
-        f"other starts of app {plan.graph.app!r} have recorded its inputs at the same time",
+        f"other starts of app {plan.graph.app!r} recorded its inputs at the same time",
         hint="start it again, unless another one is running",
     )
 

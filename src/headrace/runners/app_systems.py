@@ -31,8 +31,8 @@ def check_systems(metadata: MetadataStore, app: str, settings: Settings) -> None
     begun = Timelines(metadata, app).get(settings.timeline)
     if begun is not None and begun.system != own.name:
         raise PlanError(
-            f"savepoint {begun.savepoint!r} of app {app!r} was restored for streams in {begun.system!r}, and the app "
-            f"declares that its own streams are in {own.name!r}",
+            f"savepoint {begun.savepoint!r} of app {app!r} was restored for streams in {begun.system!r}, but "
+            f"the app now keeps its own streams in {own.name!r}",
             hint="give the system in hr.App(system=...) the name that the savepoint was restored for",
         )
 
@@ -127,7 +127,7 @@ def system_called(metadata: MetadataStore, home: Path, name: str, app: str | Non
     if len(distinct) > 1:
         one, other, *_ = sorted(distinct.values())
         raise UsageError(
-            f"apps {one!r} and {other!r} use different systems that are called {name!r}",
+            f"apps {one!r} and {other!r} use different systems named {name!r}",
             hint=f"say which app you mean, for example --app {one}",
         )
     if not found:

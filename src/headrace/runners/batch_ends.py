@@ -128,7 +128,7 @@ def _check_named(connections: Connections, plan: Plan, until: Until | None, give
             raise UsageError(f"until= names {input_!r}, which is no input", hint=f"there are {', '.join(known)}")
         info = connections.admin(stream.spec.system).describe(stream.spec.stream.name)
         if input_ in given or _ends_by_itself(stream, info):
-            raise UsageError(f"until= names input {input_!r}, which is read to its end", hint="leave it out")
+            raise UsageError(f"until= names input {input_!r}, which is always read to its end", hint="leave it out")
         if number >= stream.partitions:
             raise UsageError(
                 f"until= names partition {number} of input {input_!r}", hint=f"it has 0 to {stream.partitions - 1}"

@@ -143,7 +143,7 @@ class Changelogs:
                 match reading.changelog.take(offset, header, body_of(payload)):
                     case ReplayStep.MISFIT:
                         _log.info(
-                            "a snapshot doesn't fit the changelog; trying an older one",
+                            "a snapshot doesn't match the changelog; trying an older one",
                             changelog=str(ssp),
                             offset=start,
                         )
@@ -161,7 +161,7 @@ class Changelogs:
             if base is None or reading is not None:
                 raise
             _log.info(
-                "a snapshot doesn't fit the changelog; trying an older one", changelog=str(ssp), offset=base.offset
+                "a snapshot doesn't match the changelog; trying an older one", changelog=str(ssp), offset=base.offset
             )
             return None  # a snapshot of another changelog, whose commit would be where no record begins
         return reading or Reading(Changelog(0, "", None), bare=base is None)

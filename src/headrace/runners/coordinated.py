@@ -170,14 +170,14 @@ def _silence(timelines: Timelines, app: str, planned: Plan, stages: Sequence[str
         return None
     if stages:
         raise UsageError(
-            f"app {app!r} was restored with --outputs silent, and hasn't come to where it was before: until then its "
-            "stages can't be deployed apart",
-            hint="run the whole app until its log says that it writes results again",
+            f"app {app!r} was restored with --outputs silent, and hasn't caught up with its former position: "
+            "until then its stages can't be deployed separately",
+            hint="run the whole app until its log reports that it writes results again",
         )
     if inputs := [one.stream for one in slotted_inputs(planned)]:
         raise UsageError(
             f"app {app!r} was restored with --outputs silent, but its input {inputs[0]!r} can't be read "
-            "again in the same order: its shards come and go",
+            "again in the same order: its shards change",
             hint="restore the savepoint again, with --outputs again",
         )
     return Silence([[task.name for task in stage.tasks] for stage in planned.stages], planned.graph.settings.guarantee)

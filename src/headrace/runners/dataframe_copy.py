@@ -90,9 +90,9 @@ class DataFrameCopy:
         ]
         if wrong:
             raise DeploymentError(
-                f"{self._stream} reads the copy of its DataFrame that was made when the app first ran, and has other "
-                f"columns now: {'; '.join(wrong)}",
-                hint="give it the columns of before; or give the input or the app another name, to copy it again",
+                f"{self._stream} reads the copy of its DataFrame from the app's first run, but now has "
+                f"different columns: {'; '.join(wrong)}",
+                hint="restore the former columns; or rename the input or the app to copy it again",
             )
         if wanted.ordered_by and record.ordered_by != wanted.ordered_by:
             before = f"in the order of {record.ordered_by!r}" if record.ordered_by else "in no order"
@@ -105,8 +105,8 @@ class DataFrameCopy:
 
     def _changed(self, now: str, before: str) -> DeploymentError:
         return DeploymentError(
-            f"{self._stream} {now}, and the copy of its DataFrame that was made when the app first ran is {before}",
-            hint="declare it as before; or give the input or the app another name, to copy it again",
+            f"{self._stream} {now}, but the copy of its DataFrame from the app's first run is {before}",
+            hint="declare it as before; or rename the input or the app to copy it again",
         )
 
     @contextmanager
@@ -117,7 +117,7 @@ class DataFrameCopy:
             make_private_folder(place.parent)
             file = os.fdopen(open_private(place, os.O_WRONLY | os.O_APPEND), "ab")
         except OSError as error:
-            raise StorageError(f"can't write {place}: {error}", hint="see who owns the folder") from error
+            raise StorageError(f"can't write {place}: {error}", hint="check who owns the folder") from error
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -170,7 +170,7 @@ class DataFrameCopy:
         except OSError as error:
             raise StorageError(
                 f"can't write the copy of the DataFrame of {self._stream} to {self.folder}: {error}",
-                hint="make room, or see who owns the folder; then start the app again",
+                hint="free up disk space or check who owns the folder; then start the app again",
             ) from error
         return record
 
@@ -178,7 +178,7 @@ class DataFrameCopy:
         return DeploymentError(
             f"the copy of the DataFrame of {self._stream} in {self.folder} is gone or incomplete, and the app may have "
             "read some of it",
-            hint="put it back; or give the input or the app another name, to copy the DataFrame again",
+            hint="put it back; or rename the input or the app to copy the DataFrame again",
         )
 
 
@@ -190,7 +190,7 @@ def _completed(staging: Path, wanted: Wanted) -> list[Path]:
     if (len(files) != len(there) and wanted.key) or not files.keys() <= set(numbers):
         raise DataError(
             f"Spark has written {len(there)} files for {wanted.partitions} partitions: {there[0].name}, ...",
-            hint="leave spark.sql.files.* and the commit protocol as Spark has them, or leave out key=",
+            hint="keep Spark's defaults for spark.sql.files.* and the commit protocol, or leave out key=",
         )
     for number in numbers:
         if number not in files:
@@ -212,6 +212,6 @@ def _checked(file: Path, columns: Columns, stream: str) -> int:
         if there.get(name) != dtype:
             raise DataError(
                 f"{stream}: Spark has written column {name!r} as {there.get(name)}, not as {dtype}",
-                hint="leave spark.sql.parquet.* as Spark has it; else cast the column in the DataFrame",
+                hint="keep Spark's defaults for spark.sql.parquet.*, or cast the column in the DataFrame",
             )
     return int(pl.scan_parquet(file, glob=False).select(pl.len()).collect().item())

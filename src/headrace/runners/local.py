@@ -110,7 +110,7 @@ def _run(planned: Plan, coordinator: Coordinator, progress: Progress | None, con
                 raise
             raise UserFunctionError(
                 f"the app's code called sys.exit({error.code!r}){users_line(error)}",
-                hint="raise an error instead: the app's code can't end the app in this way",
+                hint="raise an error instead: the app's code can't end the app this way",
             ) from error
         session.finish()
         status = coordinator.status()

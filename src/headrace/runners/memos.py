@@ -51,7 +51,7 @@ def _read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None  # these stages don't read it
     except OSError as error:
-        raise StorageError(f"can't read {path}: {error}", hint="see who may read the folder") from error
+        raise StorageError(f"can't read {path}: {error}", hint="check who may read the folder") from error
 
 
 def _namespace(app: str) -> str:

@@ -138,7 +138,7 @@ class Deployment:
             changes += self._given_up(self.inventory, new)
         if self._metadata.write(self._namespace, changes) is None:
             raise UnavailableError(
-                f"another start of app {self._declared.app!r} has recorded its version at the same time",
+                f"another start of app {self._declared.app!r} recorded its version at the same time",
                 hint="start it again, unless the other one is running",
             )
         self._entries = self._metadata.scan(self._namespace)
@@ -199,9 +199,9 @@ def check_not_ended(planned: Planned, metadata: MetadataStore, against: str = ""
     new = [c for c in planned.changes.of(Verdict.NEW, Verdict.GROWN, Verdict.DROPPED) if c.stage in over]
     if new:
         raise PlanError(
-            f"app {app!r} has ended: all of its inputs have ended, and it has processed them. What is new in it would "
-            f"never run: {', '.join(change.what for change in new)}",
-            hint="to run it over its inputs from their start, give it another name, or another home",
+            f"app {app!r} has ended: all of its inputs have ended, and it has processed them. The new parts "
+            f"would never run: {', '.join(change.what for change in new)}",
+            hint="to run it over its inputs from the start, give it another name or another home",
         )
 
 

@@ -85,7 +85,7 @@ def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:
             if info is not None and info.partitions > len(stage.tasks):
                 raise StreamExistsError(
                     f"stage {stage.name!r} had {info.partitions} tasks and should now have {len(stage.tasks)}",
-                    hint="its state can't be moved: keep the partition counts, or run it under another app name",
+                    hint="its state can't be moved: keep the partition counts, or rename the app",
                 )
             if info is not None:
                 internal.add_partitions(name, len(stage.tasks))

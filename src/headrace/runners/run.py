@@ -176,7 +176,7 @@ class Run:
         Raises
         ------
         UnavailableError
-            If the app still runs after the timeout.
+            If the app is still running after the timeout.
 
         Examples
         --------
@@ -187,8 +187,8 @@ class Run:
             self._control.stop()
         if not self._await(timeout):
             raise UnavailableError(
-                f"app {self.app!r} is to stop, and hasn't after {timeout}: {self.status()}",
-                hint="it ends when the function that it is in returns; headrace status names it",
+                f"app {self.app!r} didn't stop within {timeout}: {self.status()}",
+                hint="it ends when the running function returns; headrace status names that function",
             )
         return self.status()
 
@@ -230,13 +230,13 @@ class Run:
         >>> run.savepoint("before-the-change")
         Traceback (most recent call last):
         ...
-        headrace.core.errors.UsageError: app 'shop' doesn't run: shop finished  0 msg/s  sales done
+        headrace.core.errors.UsageError: app 'shop' isn't running: shop finished  0 msg/s  sales done
         ...
         """
         patience_ms = to_ms(timeout, "timeout", error=UsageError)
         if self._ended.is_set() or self._control.coordinator is None:
             raise UsageError(
-                f"app {self.app!r} doesn't run: {self.status()}", hint="take it while the state is running"
+                f"app {self.app!r} isn't running: {self.status()}", hint="take the savepoint while the app is running"
             )
         home = Path(self._launch.graph.settings.home)
         with existing_metadata(home, self._launch.metadata_url) as metadata:
@@ -254,7 +254,7 @@ class Run:
         try:
             self.stop()
         except HeadraceError as late:  # the error of the block counts
-            _log.warning("the app still runs", app=self.app, error=late.message)
+            _log.warning("the app is still running", app=self.app, error=late.message)
 
     @override
     def __repr__(self) -> str:
@@ -274,7 +274,7 @@ class Run:
             self._launch.run(self._control, self._line)
         except BaseException as error:  # noqa: BLE001  # raised by whoever waits for it
             self._error = error
-            _log.error("the app has failed; its run has the error", app=self.app, kind=type(error).__name__)
+            _log.error("the app has failed; its Run object holds the error", app=self.app, kind=type(error).__name__)
             if self._line is not None:
                 self._line.end(f"{self.app} failed: {error}")
         finally:
@@ -345,7 +345,7 @@ def make_room(app: str, home: str, stages: set[str], *, replace: bool) -> None:
         if not replace:
             raise UsageError(
                 f"app {app!r} is already running in this process, since {run._since}: {run.status()}",
-                hint="end it with run.drain() or run.stop() (hr.runs.running() has it), or write "
+                hint="end it with run.drain() or run.stop() (hr.runs.running() returns the run), or write "
                 "app.start(replace=True)",
             )
         with suppress(HeadraceError):  # it has failed: ``wait`` raises that

@@ -13,14 +13,14 @@ def check_kind_of_run(*, batch: bool, backfill: bool, until: str | None, again: 
     """Raise for options that have no meaning together, or for this kind of run."""
     if batch and backfill:
         raise UsageError(
-            "a batch job ends where a run that begins with a backfill goes on", hint="choose one: batch= or backfill="
+            "a batch job ends, but a run that begins with a backfill goes on", hint="choose one: batch= or backfill="
         )
     if again and not batch:
-        raise UsageError("again= is for batch jobs", hint="write batch=True, too")
+        raise UsageError("again= is for batch jobs", hint="add batch=True")
     if until is not None and not (batch or backfill):
         raise UsageError("until= is for batch jobs", hint="write batch=True, or backfill=True to go on live")
     if tables and not backfill:
-        raise UsageError("tables= are the history for a backfill", hint="write backfill=True, too")
+        raise UsageError("tables= gives the history for a backfill", hint="add backfill=True")
 
 
 def wanted_endpoint(listen: str | None, advertise: str | None) -> Wanted:
@@ -35,9 +35,10 @@ def check_not_connect(session: object = None) -> None:
     local = "SPARK_LOCAL_REMOTE" in os.environ  # the server is in this process, and has a SparkContext
     if type(session).__module__.startswith("pyspark.sql.connect") or (remote and not local):
         raise UsageError(
-            "this process reaches Spark by Spark Connect, which has no SparkContext: containers and batch jobs of "
+            "this process reaches Spark through Spark Connect, which has no SparkContext: containers and batch jobs of "
             "Headrace can't run there. Streams can be read and written as DataFrames",
-            hint="run the app with local=True, or from a driver: by spark-submit, or in a process without SPARK_REMOTE "
+            hint="run the app with local=True, or from a driver: with spark-submit, or in a process without "
+            "SPARK_REMOTE "
             'and builder.remote(...), with master="spark://host:7077"',
         )
 
@@ -56,7 +57,7 @@ def refuse(
     given |= {"listen": listen, "advertise": advertise}
     for name, value in given.items():
         if value is not None:
-            raise UsageError(f"{name}= has no meaning for {what}")
+            raise UsageError(f"{name}= doesn't apply to {what}")
 
 
 def check_options(master: object, containers: object, stages: object, conf: object) -> None:

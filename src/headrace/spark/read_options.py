@@ -136,7 +136,7 @@ class _Given:
         if text is None:
             return None
         if not text.strip().isdigit() or int(text) == 0:
-            raise UsageError(f"option {name} is a whole number from 1 on, not {text!r}")
+            raise UsageError(f"option {name} is a whole number of at least 1, not {text!r}")
         return int(text)
 
     def flag(self, name: str, *, default: bool) -> bool:

@@ -130,7 +130,7 @@ def _whole(name: str, text: str | None, lowest: int) -> int | None:
     if text is None:
         return None
     if not text.strip().isdecimal() or not lowest <= int(text) <= VERSION_MAX:
-        raise UsageError(f"option {name} is a whole number from {lowest} on, not {text!r}")
+        raise UsageError(f"option {name} is a whole number of at least {lowest}, not {text!r}")
     return int(text)
 
 

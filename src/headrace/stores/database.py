@@ -365,7 +365,9 @@ class Database:
             raise self._unwritable(error) from error
 
     def _unwritable(self, error: Exception) -> StorageError:
-        return StorageError(f"state folder {self.folder}: {error}", hint="make room on the disk; nothing has been lost")
+        return StorageError(
+            f"state folder {self.folder}: {error}", hint="free up space on the disk; nothing has been lost"
+        )
 
     def snapshot(self, folder: Path) -> None:
         """Copy the present state to ``folder``, by hard links if possible. The copy appears complete or not at all."""
@@ -379,7 +381,7 @@ class Database:
             sync_folder(folder.parent)  # the changelog is trimmed up to it
         except Exception as error:
             shutil.rmtree(draft, ignore_errors=True)
-            raise StorageError(f"can't write snapshot {folder}: {error}", hint="make room on the disk") from error
+            raise StorageError(f"can't write snapshot {folder}: {error}", hint="free up space on the disk") from error
 
     def close(self) -> None:
         """Release the folder. A second call does nothing. Never raises, since everything written is already safe."""
@@ -405,7 +407,7 @@ class Database:
 def _unreadable_copy(folder: Path, why: object) -> CorruptLogError:
     return CorruptLogError(
         f"the copy of a task's state in folder {folder} can't be read: {why}",
-        hint="see that the folder is complete and that this user may read it and write to it, or use another copy",
+        hint="check that the folder is complete, and that this user may read and write it, or use another copy",
     )
 
 

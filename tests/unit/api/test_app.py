@@ -82,7 +82,7 @@ WRONG: list[tuple[Step, str]] = [
     (lambda a, v: hr.App("a", checkpoint_interval="0s"), "checkpoint_interval: 0 is below 1 ms"),
     (lambda a, v: hr.App("a", ahead_bytes_max=0), "ahead_bytes_max=0 is not a number of bytes"),
     (lambda a, v: hr.App("a", guarantee="never"), "guarantee='never' is not one of the choices"),  # type: ignore[arg-type]
-    (lambda a, v: a.input("views"), "the id 'views' is already that of an input at "),
+    (lambda a, v: a.input("views"), "already has the id 'views'"),
     (lambda a, v: a.input("v", physical="views"), "the stream log.views is already declared as 'views'"),
     (lambda a, v: a.input("a/b"), "id 'a/b' is not a usable id"),
     (lambda a, v: a.input("i", {"x": complex}), "column 'x'"),
@@ -90,21 +90,21 @@ WRONG: list[tuple[Step, str]] = [
     (lambda a, v: a.input("i", {"t": pl.Int32}, event_time="t"), "the event time column 't' is Int32"),
     (lambda a, v: a.input("i", TIMED, event_time="t", lateness="-5s"), "lateness: '-5s' is below 0 ms"),
     (lambda a, v: a.input("i", TIMED, event_time="t", idle_timeout="0s"), "idle_timeout: 0 is below 1 ms"),
-    (lambda a, v: a.input("i", TIMED, lateness="5s"), "lateness= has no meaning without an event time"),
+    (lambda a, v: a.input("i", TIMED, lateness="5s"), "lateness= needs an event time"),
     (lambda a, v: a.input("i", on_error="ignore"), "on_error='ignore' is not one of the choices"),  # type: ignore[arg-type]
     (lambda a, v: a.input("i", on_error="dead_letter"), "needs the output that unreadable messages go to"),
     (lambda a, v: a.input("i", dead_letter=a.output("x")), 'dead_letter= is given, but on_error is "fail"'),
     (lambda a, v: a.input("i", start="newest"), "start='newest' is not one of the choices"),  # type: ignore[arg-type]
     (lambda a, v: a.input("i", system="files"), "system= takes a system, not str"),  # type: ignore[arg-type]
-    (lambda a, v: a.input("i", system=hr.io.log("/x", name="log")), "two systems are called 'log'"),
+    (lambda a, v: a.input("i", system=hr.io.log("/x", name="log")), "two systems are named 'log'"),
     (lambda a, v: a.output("o", partitions=-1), "partitions=-1 is not a number of partitions"),
     (lambda a, v: a.table("t", key=()), "a table needs a key"),
     (lambda a, v: a.table("t", key=None), "a table needs a key"),
     (lambda a, v: a.table("t", key="x", schema={"y": pl.Int64}), "there is no column 'x'"),
-    (lambda a, v: a.table("views", key="x"), "the id 'views' is already that of an input"),
+    (lambda a, v: a.table("views", key="x"), "already has the id 'views'"),
     (lambda a, v: a.table("t", key="x", kind="remote"), 'kind="remote" needs remote='),  # type: ignore[arg-type]
     (lambda a, v: a.table("t", key="x", ttl="0s"), "ttl: '0s' is below 1 ms"),
-    (lambda a, v: a.table("t", key="url", side_inputs=["v"]), "must be a stream, and is str v"),  # type: ignore[list-item]
+    (lambda a, v: a.table("t", key="url", side_inputs=["v"]), "must be a stream, not str v"),  # type: ignore[list-item]
     (lambda a, v: a.table("t", key="url", side_inputs=[v.select("url")]), "'select-1' is computed"),
     (lambda a, v: a.table("t", "url", side_inputs=[v, v.filter("ms")]), "is Int64, not Boolean"),
     (lambda a, v: a.table("t", "url", {"url": pl.String}, side_inputs=v), "doesn't fit the table: 'member'"),

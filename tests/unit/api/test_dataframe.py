@@ -103,7 +103,7 @@ def test_types_of_spark() -> None:
 @pytest.mark.parametrize(
     ("kind", "message", "hint"),
     [
-        ("void", "column 'x' of the DataFrame is of Spark's type void", 'F.col("x").cast("string")'),
+        ("void", "column 'x' of the DataFrame has Spark's type void", 'F.col("x").cast("string")'),
         ("variant", "type variant", "to_json"),
         ("interval", "type interval", "bigint"),
         ("interval day to second", "type interval day to second", "bigint"),
@@ -123,7 +123,7 @@ def test_types_that_a_stream_cannot_hold(kind: Any, message: str, hint: str) -> 
 
 def test_names_that_spark_takes_for_one() -> None:
     fields = [*schema_of(id="long")["fields"], *schema_of(ID="string")["fields"]]
-    with pytest.raises(hr.errors.DeclarationError, match="the DataFrame has several columns called 'id'"):
+    with pytest.raises(hr.errors.DeclarationError, match="the DataFrame has several columns named 'id'"):
         columns_of({"type": "struct", "fields": fields})
     with pytest.raises(hr.errors.DeclarationError, match="has no columns"):
         columns_of(schema_of())
@@ -155,7 +155,7 @@ def test_partitions_are_a_number(partitions: Any) -> None:
     [
         ({"member": pl.String, "euros": pl.Float64}, {}, "there is no column 'euros' in the DataFrame"),
         ({"member": pl.Datetime("ms")}, {"event_time": "member"}, "the event time column 'member' .* is String"),
-        (None, {"start": "upcoming"}, "start='upcoming': a DataFrame has no rows that come later"),
+        (None, {"start": "upcoming"}, "start='upcoming': a DataFrame gets no rows later"),
     ],
 )
 def test_uses_that_a_dataframe_does_not_have(schema: Any, options: dict[str, Any], message: str) -> None:

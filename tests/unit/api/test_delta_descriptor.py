@@ -57,7 +57,7 @@ def test_a_table_is_no_input() -> None:
     [
         (lambda: hr.io.delta(""), "delta: the path of the table is empty"),
         (lambda: hr.io.delta("file:///lake"), r"delta: a Delta table can't be written to file://\.\.\."),
-        (lambda: hr.io.delta(WITH_KEY), "has credentials in it"),
+        (lambda: hr.io.delta(WITH_KEY), "contains credentials"),
         (lambda: hr.io.delta("x", partition_by=["a", "a"]), r"partition_by=\['a', 'a'\] names a column twice"),
         (lambda: hr.io.delta("x", new_columns="maybe"), "new_columns='maybe'"),  # type: ignore[arg-type]
         (lambda: hr.io.delta("x", storage_options=SECRET), "storage_options are for object stores"),

@@ -59,7 +59,7 @@ WRONG: list[tuple[Step, str]] = [
     (lambda a, s: s.send_to(hr.App("b").output("o")), "'o' belongs to the app 'b'"),
     (
         lambda a, s: s.send_to(a.table("t", key="key", side_inputs=[a.input("raw")])),
-        r"the table 't' \(at .*\) is kept by side inputs",
+        r"the table 't' \(at .*\) is filled by side inputs",
     ),
 ]
 

@@ -57,7 +57,7 @@ def test_a_table(app: hr.App, views: hr.Stream) -> None:
 
 Step = Callable[[hr.App, hr.Stream], object]
 OF_STREAMS: list[tuple[Step, str]] = [
-    (lambda a, s: s.join(orders(a), on="member", within="1m"), "join owns something durable"),
+    (lambda a, s: s.join(orders(a), on="member", within="1m"), "join keeps durable data"),
     (lambda a, s: s.join(orders(a), on="member", id="j"), "needs within="),
     (lambda a, s: s.join(orders(a), within="1m", id="j"), "needs on="),
     (lambda a, s: s.join(orders(a), on="item", within="1m", id="j"), "there is no column 'item'"),
@@ -75,11 +75,11 @@ OF_STREAMS: list[tuple[Step, str]] = [
         lambda a, s: s.with_columns(ts_right=1).join(orders(a), on="member", within="1m", id="j"),
         "both sides have a column 'ts_right'",
     ),
-    (lambda a, s: s.join("orders", on="member", within="1m", id="j"), "must be a stream, and is str"),  # type: ignore[arg-type]
+    (lambda a, s: s.join("orders", on="member", within="1m", id="j"), "must be a stream, not str"),  # type: ignore[arg-type]
 ]
 OF_TABLES: list[tuple[Step, str]] = [
     (lambda a, s: s.join(a.table("t", key="id")), "the columns of the table 't' aren't known yet"),
-    (lambda a, s: s.join(a.table("t", "id", PROFILE), on="member", within="1m"), "no meaning for a table"),
+    (lambda a, s: s.join(a.table("t", "id", PROFILE), on="member", within="1m"), "doesn't apply to a table"),
     (lambda a, s: s.join(a.table("t", "id", PROFILE), on="member", how="full"), "how='full' is not one of"),
     (lambda a, s: s.join(a.table("t", "id", PROFILE)), "there is no column 'id'"),
     (lambda a, s: s.join(a.table("t", "age", PROFILE), on="member"), "'age' is Int64 on the right"),

@@ -96,7 +96,7 @@ def test_columns_about_records(said: Any, schema: Any, columns: dict[str, pl.Dat
         ({"end": "upcoming"}, "--until now"),
         ({"lost": "ignore"}, "lost"),
         ({"record_columns": {"key": "k"}}, "the column comes first"),
-        ({"record_columns": {"k": "sequence_number"}}, "which Kafka doesn't say"),
+        ({"record_columns": {"k": "sequence_number"}}, "which Kafka doesn't have"),
         ({"key_format": "text"}, "no column is the key"),
         ({"record_columns": {"k": "key"}, "key_format": "json"}, "its type isn't known"),
         ({"record_columns": {"n": "timestamp"}}, "is the timestamp of a record"),
@@ -121,7 +121,7 @@ def test_names_that_no_topic_has(topic: Any) -> None:
 
 def test_where_reading_begins_is_said_at_one_place() -> None:
     app = hr.App("shop", home="unused")
-    with pytest.raises(DeclarationError, match="where it is named"):
+    with pytest.raises(DeclarationError, match=r"belongs in hr\.io\.kafka"):
         app.input("orders", {"n": pl.Int64}, system=hr.io.kafka("orders", brokers=BROKERS), start="upcoming")
 
 

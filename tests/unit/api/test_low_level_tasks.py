@@ -81,7 +81,7 @@ def test_event_time_is_named_for_all_outputs_or_for_each() -> None:
 def test_an_output_whose_results_go_nowhere_is_refused() -> None:
     app, views = declared()
     app.task(Alerts(), {"views": views}, {"alerts": OUT}, id="alerts")
-    with pytest.raises(hr.errors.DeclarationError, match="nothing takes the results of the step 'alerts-alerts-1'"):
+    with pytest.raises(hr.errors.DeclarationError, match="nothing uses the results of the step 'alerts-alerts-1'"):
         app.graph()
 
 
@@ -157,18 +157,18 @@ class Locked(Alerts):
 
 
 REFUSED: dict[str, tuple[Callable[[hr.App, hr.Stream], Any], str, str]] = {
-    "the class": (lambda a, v: a.task(Alerts, {"v": v}, id="t"), "this is the class Alerts", "make one"),
+    "the class": (lambda a, v: a.task(Alerts, {"v": v}, id="t"), "not the class Alerts", "create one"),
     "no task": (lambda a, v: a.task(print, {"v": v}, id="t"), "subclass of hr.tasks.Task", "class Alerts"),
     "neither": (lambda a, v: a.task(Neither(), {"v": v}, id="t"), "neither process nor process_batch", "override one"),
     "both": (lambda a, v: a.task(Both(), {"v": v}, id="t"), "both process and process_batch", "override one"),
     "async": (lambda a, v: a.task(Async(), {"v": v}, id="t"), "Async.process is async", "plain method"),
     "no id": (lambda a, v: a.task(Alerts(), {"v": v}, id=None), "so it needs an id", "alerts"),
     "no copy": (lambda a, v: a.task(Locked(), {"v": v}, id="t"), "can't be copied", "init"),
-    "inputs": (lambda a, v: a.task(Alerts(), v, id="t"), "inputs= names the streams", "views"),
-    "no inputs": (lambda a, v: a.task(Alerts(), {}, id="t"), "inputs= names the streams", "views"),
+    "inputs": (lambda a, v: a.task(Alerts(), v, id="t"), "inputs= must be a dict of the streams", "views"),
+    "no inputs": (lambda a, v: a.task(Alerts(), {}, id="t"), "inputs= must be a dict of the streams", "views"),
     "an input": (lambda a, v: a.task(Alerts(), {"v": "views"}, id="t"), "must be a stream", "app.input"),
-    "stores": (lambda a, v: a.task(Twice(), {"v": v}, id="t"), "stores of one id, 'same'", "of its own"),
-    "shared": (lambda a, v: a.task(Shared(), {"v": v}, id="t"), "stores of one id, 'first'", "of its own"),
+    "stores": (lambda a, v: a.task(Twice(), {"v": v}, id="t"), "stores with the same id, 'same'", "of its own"),
+    "shared": (lambda a, v: a.task(Shared(), {"v": v}, id="t"), "stores with the same id, 'first'", "of its own"),
     "key": (lambda a, v: a.task(BadKey(), {"v": v}, id="t"), "store 'kept': column 'a'", "for a struct, its fields"),
     "output": (lambda a, v: a.task(Alerts(), {"v": v}, {"a b": OUT}, id="t"), "the output 'a b'", "letters"),
     "schema": (lambda a, v: a.task(Alerts(), {"v": v}, {"a": 3}, id="t"), "is not a schema", "dict"),
@@ -191,7 +191,7 @@ REFUSED: dict[str, tuple[Callable[[hr.App, hr.Stream], Any], str, str]] = {
     "another app": (
         lambda a, v: hr.App("other").task(Alerts(), {"v": v}, id="t"),
         "belongs to the app 'alerts'",
-        "two apps meet",
+        "apps share data",
     ),
 }  # fmt: skip
 
@@ -209,7 +209,7 @@ def test_what_makes_no_sense_is_refused_where_it_is_declared(case: str) -> None:
 def test_a_store_and_a_table_of_one_name_would_share_their_state() -> None:
     app, views = declared()
     app.table("alerts.last", key="member", schema=VIEWS)
-    with pytest.raises(hr.errors.DeclarationError, match=r"the id 'alerts.last' is already that of a table"):
+    with pytest.raises(hr.errors.DeclarationError, match=r"a table at .* already has the id 'alerts.last'"):
         app.task(Alerts(), {"views": views}, id="alerts")
 
 

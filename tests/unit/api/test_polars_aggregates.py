@@ -78,7 +78,7 @@ def test_what_is_accepted_gives_what_polars_gives(expr: pl.Expr) -> None:
 
 
 REFUSED: list[tuple[Any, str, str]] = [
-    (X, "is not an aggregation that a window knows", "hr.aggregates has"),
+    (X, "is not an aggregation that windows support", "hr.aggregates has"),
     (X.sum() / pl.len(), "is not an aggregation", ".agg(...).with_columns(...)"),
     (X.sum().cast(pl.Int32), "is not an aggregation", "with_columns"),
     (X.median(), "is not an aggregation", "pl.len()"),
@@ -87,17 +87,17 @@ REFUSED: list[tuple[Any, str, str]] = [
     (X.bottom_k(2), "is not an aggregation", "pl.len()"),
     (X.top_k_by("f", 2), "is not an aggregation", "top_k"),
     (X.first(ignore_nulls=True), "is not an aggregation", "pl.len()"),
-    (X.first(), "goes by the order of rows", 'write hr.aggregates.first(col("x"))'),
-    (X.last(), "goes by the order of rows", 'write hr.aggregates.last(col("x"))'),
-    (X.n_unique(), "takes null for a value", "drop_nulls() before .n_unique"),
-    (X.approx_n_unique(), "takes null for a value", "hr.aggregates.approx_n_unique(...)"),
-    (X.top_k(3), "takes null for a value", "drop_nulls() before .top_k"),
+    (X.first(), "depends on the order of rows", 'write hr.aggregates.first(col("x"))'),
+    (X.last(), "depends on the order of rows", 'write hr.aggregates.last(col("x"))'),
+    (X.n_unique(), "counts null as a value", "drop_nulls() before .n_unique"),
+    (X.approx_n_unique(), "counts null as a value", "hr.aggregates.approx_n_unique(...)"),
+    (X.top_k(3), "counts null as a value", "drop_nulls() before .top_k"),
     (X.drop_nulls().top_k(X.max()), "top_k takes a number", "write top_k(3)"),
     (X.shift(1).sum(), "reads more than one row", "agg("),
     (pl.col("x", "f").sum(), "computes 2 columns, not one", ""),
     (pl.all().sum(), "computes 6 columns, not one", ""),
     (pl.col("nope").sum(), "there is no column 'nope'", "there are: k, x"),
-    ("sum", "must be an aggregate, and is str sum", ".agg(views=pl.len()"),
+    ("sum", "must be an aggregate, not str sum", ".agg(views=pl.len()"),
 ]
 
 
@@ -124,10 +124,10 @@ def test_results_are_called_as_polars_calls_them() -> None:
 @pytest.mark.parametrize(
     ("aggregates", "named", "message"),
     [
-        ([X.sum(), X.max()], {}, "two aggregates are called 'x'"),
-        ([X.sum()], {"x": X.max()}, "two aggregates are called 'x'"),
+        ([X.sum(), X.max()], {}, "two aggregates are named 'x'"),
+        ([X.sum()], {"x": X.max()}, "two aggregates are named 'x'"),
         ([hr.count()], {}, "the count has no name"),
-        ([pl.all().sum()], {}, "gives no single column with a name"),
+        ([pl.all().sum()], {}, "doesn't give exactly one named column"),
         ([], {}, "names no aggregate"),
     ],
 )

@@ -50,24 +50,24 @@ def test_a_subject_is_given_to_what_has_a_registry_and_no_subject() -> None:
 WRONG: list[tuple[Any, str]] = [
     (lambda: hr.io.registry("localhost"), "is not the address of a schema registry"),
     (lambda: hr.io.registry(5), "url=5 is not an address"),  # type: ignore[arg-type]
-    (lambda: hr.io.registry("http://x:b@host"), "credentials in it"),
-    (lambda: hr.io.registry("http://host", user="a", password="s3cret"), "takes the place of a secret"),  # type: ignore[arg-type]
-    (lambda: hr.io.registry("http://host", token="s3cret"), "takes the place of a secret"),  # type: ignore[arg-type]
+    (lambda: hr.io.registry("http://x:b@host"), "contains credentials"),
+    (lambda: hr.io.registry("http://host", user="a", password="s3cret"), "takes a reference to a secret"),  # type: ignore[arg-type]
+    (lambda: hr.io.registry("http://host", token="s3cret"), "takes a reference to a secret"),  # type: ignore[arg-type]
     (lambda: hr.io.registry("http://host", user="a"), "wants user= and password= together"),
     (lambda: hr.io.registry("http://host", timeout="soon"), "timeout"),
     (hr.io.avro, "needs a schema, or a registry that has it"),
-    (lambda: hr.io.avro(ORDER, subject="a"), "registry= isn't given"),
-    (lambda: hr.io.avro(ORDER, register=True), "registry= isn't given"),
+    (lambda: hr.io.avro(ORDER, subject="a"), "registry= is missing"),
+    (lambda: hr.io.avro(ORDER, register=True), "registry= is missing"),
     (lambda: hr.io.avro(ORDER, registry="http://host"), "is not a schema registry"),  # type: ignore[arg-type]
     (lambda: hr.io.avro(ORDER, registry=REGISTRY, subject=""), "is not a subject"),
     (lambda: hr.io.changelog("xml"), "format="),  # type: ignore[arg-type]
     (lambda: hr.io.changelog("json", deleted=""), "is not the name of a column"),
-    (lambda: hr.io.changelog(hr.io.debezium()), "debezium has a column for what is deleted already"),
-    (lambda: hr.io.debezium(hr.io.changelog()), "changelog has a column for what is deleted already"),
+    (lambda: hr.io.changelog(hr.io.debezium()), "debezium already has a column for deletions"),
+    (lambda: hr.io.debezium(hr.io.changelog()), "changelog already has a column for deletions"),
     (lambda: hr.io.debezium("text"), "envelopes of Debezium aren't text"),
-    (lambda: hr.io.debezium(about={"at": "lsn"}), "which envelopes don't say"),  # type: ignore[dict-item]
+    (lambda: hr.io.debezium(about={"at": "lsn"}), "which envelopes don't have"),  # type: ignore[dict-item]
     (lambda: hr.io.debezium(about=["op"]), "doesn't name columns"),  # type: ignore[arg-type]
-    (lambda: hr.io.debezium(about={"deleted": "op"}), "says which rows are deletions"),
+    (lambda: hr.io.debezium(about={"deleted": "op"}), "marks deletions"),
 ]
 
 

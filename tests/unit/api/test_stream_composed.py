@@ -129,7 +129,7 @@ WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda s: s.split({"a": lambda row: True}), "the predicate of 'a' must be a column name or a Polars expression"),
     (lambda s: s.split({3: pl.col("ms") > 1}), "the name of a branch is a string, not 3"),
     (lambda s: s.split({"a": pl.col("ms") > 1}, others=""), "the name of a branch is a string, not ''"),
-    (lambda s: s.split({"a": pl.col("ms") > 1}, others="a"), "others='a' is the name of a branch already"),
+    (lambda s: s.split({"a": pl.col("ms") > 1}, others="a"), "others='a' is already the name of a branch"),
     (lambda s: s.sample(0), "fraction=0 is not in (0, 1]"),
     (lambda s: s.sample(1.1), "fraction=1.1 is not in (0, 1]"),
     (lambda s: s.sample(-0.5, key="url"), "fraction=-0.5 is not in (0, 1]"),
@@ -139,8 +139,8 @@ WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda s: s.sample(0.1, key=[]), "sample: key= names no column"),
     (lambda s: s.sample(0.1, key="nope"), "there is no column 'nope'"),
     (lambda s: s.sample(0.1, seed=3), "seed= chooses keys"),
-    (lambda s: s.sample(0.1, key="url", seed=-1), "seed=-1 is not a whole number from 0 up"),
-    (lambda s: s.sample(0.1, key="url", seed="x"), "seed='x' is not a whole number from 0 up"),
+    (lambda s: s.sample(0.1, key="url", seed=-1), "seed=-1 is not a whole number of at least 0"),
+    (lambda s: s.sample(0.1, key="url", seed="x"), "seed='x' is not a whole number of at least 0"),
 ]
 
 

@@ -73,7 +73,7 @@ def test_a_policy_that_can_not_be(views: hr.Stream, policy: dict[str, Any], says
 
 
 def test_an_expression_has_no_policy(views: hr.Stream) -> None:
-    with pytest.raises(hr.errors.DeclarationError, match="are for functions, and the predicate is none"):
+    with pytest.raises(hr.errors.DeclarationError, match="are for functions, and the predicate isn't one"):
         views.filter(pl.col("ms") > 1, on_error="skip")
 
 

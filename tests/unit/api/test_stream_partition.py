@@ -60,11 +60,11 @@ def test_broadcast_goes_to_every_task(app: hr.App, views: hr.Stream) -> None:
 
 
 WRONG: list[tuple[Callable[[hr.Stream], object], str]] = [
-    (lambda s: s.partition_by("member", id=None), "partition_by owns something durable, so it needs an id"),
-    (lambda s: s.broadcast(id=None), "broadcast owns something durable, so it needs an id"),
+    (lambda s: s.partition_by("member", id=None), "partition_by keeps durable data, so it needs an id"),
+    (lambda s: s.broadcast(id=None), "broadcast keeps durable data, so it needs an id"),
     (lambda s: s.partition_by("member", id="a b"), "id 'a b' is not a usable id"),
     (lambda s: s.partition_by("member", id="../x"), "id '../x' is not a usable id"),
-    (lambda s: s.partition_by("member", id="views"), "the id 'views' is already that of an input at "),
+    (lambda s: s.partition_by("member", id="views"), "already has the id 'views'"),
     (lambda s: s.partition_by([], id="x"), "partition_by needs a key"),
     (lambda s: s.partition_by([pl.col("nope").alias("day")], id="x"), "there is no column 'nope'"),
     (lambda s: s.partition_by("nope", id="x"), "there is no column 'nope'"),

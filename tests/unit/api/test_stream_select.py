@@ -80,17 +80,17 @@ def test_what_looks_at_one_row_is_not(views: hr.Stream, expr: pl.Expr) -> None:
 
 
 WRONG: list[tuple[Callable[[hr.Stream], object], str]] = [
-    (lambda s: s.select(), "the result has no column"),
+    (lambda s: s.select(), "the result has no columns"),
     (lambda s: s.with_columns(), "there is nothing to add"),
     (lambda s: s.select(pl.lit(1)), "only constants are selected"),
-    (lambda s: s.select("url", "url"), "there would be two columns called 'url'"),
-    (lambda s: s.rename({"url": "ms"}), "there would be two columns called 'ms'"),
+    (lambda s: s.select("url", "url"), "the result would have two columns called 'url'"),
+    (lambda s: s.rename({"url": "ms"}), "the result would have two columns called 'ms'"),
     (lambda s: s.select(pl.col("url") + 1), "arithmetic on dtypes str"),
-    (lambda s: s.select(3), "an argument must be a column name or a Polars expression, and is int 3"),  # type: ignore[arg-type]
+    (lambda s: s.select(3), "an argument must be a column name or a Polars expression, not int 3"),  # type: ignore[arg-type]
     (lambda s: s.with_columns(x=object()), "x= must be an expression or a plain value"),
     (lambda s: s.drop("nope"), "drop: there is no column 'nope'"),
     (lambda s: s.drop("ms", "ms"), "drop names 'ms' twice"),
-    (lambda s: s.drop("member", "url", "ms", "ts"), "the result has no column"),
+    (lambda s: s.drop("member", "url", "ms", "ts"), "the result has no columns"),
     (lambda s: s.rename({"nope": "x"}), "rename: there is no column 'nope'"),
 ]
 

@@ -20,7 +20,7 @@ def table(app: hr.App) -> hr.Table:
 @pytest.mark.parametrize(
     ("declare", "message", "hint"),
     [
-        (lambda app: app.table("t", key="k", ttl="1h", versions="1h"), "a ttl= or versions=, not both", "deleted="),
+        (lambda app: app.table("t", key="k", ttl="1h", versions="1h"), "ttl= or versions=, not both", "deleted="),
         (lambda app: app.table("t", key="k", versions="-1h"), "versions: '-1h' is below 0 ms", None),
         (
             lambda app: app.table("t", key="__k", schema={"__k": pl.String}, versions="1h"),
@@ -54,7 +54,7 @@ def table(app: hr.App) -> hr.Table:
         ),
         (
             lambda app: app.input("i", SALES, event_time="at").join(table(app)),
-            "join owns something durable, so it needs an id",
+            "join keeps durable data, so it needs an id",
             'id="orders-with-rates"',
         ),
     ],

@@ -78,5 +78,5 @@ def test_mistakes_name_the_line_and_the_method_of_the_user() -> None:
         views_of(app).process(Counted(), id=None)  # type: ignore[arg-type]
     assert 'process(..., id="alerts")' in (caught.value.hint or "")
     assert "test_tasks_of_a_flow.py" in caught.value.message
-    with pytest.raises(hr.errors.DeclarationError, match="this is the class Counted"):
+    with pytest.raises(hr.errors.DeclarationError, match="not the class Counted"):
         views_of(hr.App("other")).process(Counted, id="counted")  # type: ignore[arg-type]

@@ -74,14 +74,14 @@ def aggregated(app: hr.App, dtype: Any, aggregate: hr.aggregates.Aggregate) -> p
 
 
 WRONG: list[tuple[Callable[[hr.Stream], object], str]] = [
-    (lambda s: s.window(hr.tumbling("1s"), key="member", id=None).agg(**COUNT), "window owns something durable"),
+    (lambda s: s.window(hr.tumbling("1s"), key="member", id=None).agg(**COUNT), "window keeps durable data"),
     (lambda s: s.window(hr.tumbling("1s"), key="nope", id="w").agg(**COUNT), "there is no column 'nope'"),
     (lambda s: s.window(hr.tumbling("1s"), key="member", id="w").agg(), "it names no aggregate"),
     (lambda s: s.window("1s", key="member", id="w").agg(**COUNT), "the shape of a window can't be str '1s'"),  # type: ignore[arg-type]
     (lambda s: window(s, member=hr.count()), "the aggregate 'member' has the name of a key"),
     (lambda s: window(s, window_end=hr.count()), "'window_end' has the name of a window's own column"),
-    (lambda s: window(s, n=pl.col("ms")), "agg: 'n': col(.*) is not an aggregation that a window knows"),
-    (lambda s: window(s, n=3), "agg: 'n' must be an aggregate, and is int 3"),
+    (lambda s: window(s, n=pl.col("ms")), "agg: 'n': col(.*) is not an aggregation that windows support"),
+    (lambda s: window(s, n=3), "agg: 'n' must be an aggregate, not int 3"),
     (lambda s: window(s, n=hr.sum("url")), "agg: 'n': there is no sum of String"),
     (lambda s: window(s, n=hr.aggregates.mean("url")), "agg: 'n': there is no mean of String"),
     (lambda s: window(s, n=hr.sum("nope")), "agg: 'n': there is no column 'nope'"),

@@ -96,8 +96,8 @@ WRONG: list[tuple[Callable[[hr.App], object], str]] = [
     (lambda app: hr.session("0s"), "session: gap: 0 is below 1 ms"),
     (lambda app: hr.session("-1s"), "gap: '-1s' is below 1 ms"),
     (lambda app: hr.windows.sliding("0s"), "sliding: size: 0 is below 1 ms"),
-    (lambda app: hr.windows.count(0), "windows.count: size: a window of 0 messages holds nothing"),
-    (lambda app: hr.windows.count(10, 0), "every: a window of 0 messages holds nothing"),
+    (lambda app: hr.windows.count(0), "windows.count: size: a window can't have 0 messages"),
+    (lambda app: hr.windows.count(10, 0), "every: a window can't have 0 messages"),
     (lambda app: hr.hopping("10h", "1ms"), "each message would be in 36,000,000 windows"),
     (lambda app: hr.windows.count(2, 3), "the last 2 of every 3 messages would lose the others"),
     (lambda app: hr.windows.count("10"), "size: '10' is not a number of messages"),  # type: ignore[arg-type]
@@ -111,13 +111,13 @@ WRONG: list[tuple[Callable[[hr.App], object], str]] = [
         "all_of: event time and processing time can't be combined",
     ),
     (lambda app: plain(app, early="soon"), "the duration: 'soon' is not a duration"),
-    (lambda app: plain(app, late=1), "late= has no meaning without allowed_lateness="),
+    (lambda app: plain(app, late=1), "late= needs allowed_lateness="),
     (lambda app: plain(app, allowed_lateness="-1s"), "allowed_lateness: '-1s' is below 0 ms"),
-    (lambda app: plain(app, panes="discarding"), "has no meaning for a window that emits one result"),
+    (lambda app: plain(app, panes="discarding"), "is not for a window that emits only one result"),
     (lambda app: plain(app, early=1, panes="all"), "panes='all' is not one of the choices"),
-    (lambda app: plain(app, hr.windows.sliding("1s"), early=1), "a sliding window ends with its message"),
-    (lambda app: plain(app, hr.windows.count(2), early=1), "a count window ends by counting alone"),
-    (lambda app: plain(app, hr.windows.count(2), time="processing"), "a count window ends by counting alone"),
+    (lambda app: plain(app, hr.windows.sliding("1s"), early=1), "a sliding window closes with its message"),
+    (lambda app: plain(app, hr.windows.count(2), early=1), "a count window closes on its count alone"),
+    (lambda app: plain(app, hr.windows.count(2), time="processing"), "a count window closes on its count alone"),
     (
         lambda app: plain(app, hr.windows.global_(), allowed_lateness="1s"),
         "nothing is late for a window that never ends",
@@ -149,7 +149,7 @@ WRONG: list[tuple[Callable[[hr.App], object], str]] = [
     (lambda app: hr.aggregates.fold(0, max, dtype=int), "fold: dtype=<class 'int'> says nothing"),  # type: ignore[arg-type]
     (
         lambda app: plain(app, agg={"n": hr.aggregates.top_k("k", 2, by=pl.lit([1]))}),
-        "so there is no top by it",
+        "so top_k can't use it",
     ),
     (lambda app: plain(app, agg={"n": hr.aggregates.n_unique(pl.concat_list("v"))}), "there is no n_unique of List"),
 ]

@@ -94,7 +94,7 @@ def test_a_restore_behind_what_was_committed_here_is_an_error(one):
         assert frames(each, restore(1, 3, 0, 3, 1)) == [Verdict.TAKEN]
         said = refusal(each, restore(1, 4, 0, 2, 1))
         assert "generation 4 goes back to #2" in said
-        assert "this task has committed what it was sent through #3: commits" in said
+        assert "this task has committed input up to #3: commits" in said
 
 
 def test_what_at_least_once_tasks_repeat_is_no_error():

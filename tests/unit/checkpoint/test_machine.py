@@ -343,7 +343,7 @@ def test_giving_up_in_mid_commit_asks_for_a_new_generation_and_adopts_what_was_w
 @pytest.mark.parametrize(
     ("act", "says"),
     [
-        (lambda machine: machine.performed(), "no instruction is to be performed"),
+        (lambda machine: machine.performed(), "there is no instruction to perform"),
         (lambda machine: machine.start(1, None), "generation 1 can't start while generation 1 is running"),
         (lambda machine: machine.seal(), "seal was called while running"),
         (lambda machine: machine.rebase(None), "rebase was called while running"),
@@ -359,7 +359,7 @@ def test_no_frame_is_received_during_a_commit(reader):
     introduced(reader)
     reader.receive(A0, *checkpoint(1, 1, 0, 2))
     reader.receive(A0, *checkpoint(2, 1, 0, 2))
-    with pytest.raises(ProtocolError, match="while an instruction is to be performed"):
+    with pytest.raises(ProtocolError, match="before the instruction was performed"):
         reader.receive(A0, user(1, 1, 3, 1))
     assert isinstance(reader.run(until="FlushOutputs"), FlushOutputs)
     with pytest.raises(ProtocolError, match="flushing"):

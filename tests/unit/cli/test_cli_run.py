@@ -105,7 +105,7 @@ def test_options_reach_the_app(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("run", "--from-tables", "views=db.views"), "--from-tables is the history for a backfill"),
+        (("run", "--from-tables", "views=db.views"), "--from-tables gives the history for a backfill"),
         (("run", "--backfill", "--from-tables", "views"), "--from-tables views: not INPUT=TABLE"),
         (("run", "--backfill", "--from-tables", "v=a", "--from-tables", "v=b"), "gives 'v' two tables: 'a' and 'b'"),
         (("backfill",), "Missing option '--until'"),

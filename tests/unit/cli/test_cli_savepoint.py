@@ -337,7 +337,7 @@ BAD = [
     (("show", "nobody", "one"), 2, "no savepoint 'one'"),
     (("delete", "shop", "two"), 2, "no savepoint 'two'"),
     (("restore", "shop", "two"), 2, "no savepoint 'two'"),
-    (("restore", "shop", "one", "--outputs", "loud"), 2, "give again or silent"),
+    (("restore", "shop", "one", "--outputs", "loud"), 2, "write again or silent"),
     (("restore", "shop", "one", "--partitions", "by-article"), 2, "not STEP=N"),
     (("restore", "shop", "one", "--partitions", "by-article=x"), 2, "not STEP=N"),
     (("restore", "shop", "one", "--partitions", "by-article=0"), 2, "from 1 to"),

@@ -47,7 +47,7 @@ def test_results_that_a_stage_has_still_to_write_are_not_lost_silently(
     with shop.running("orders"):
         shop.until(all_read)
     refused = cli("savepoint", "restore", "shop", "one", "--outputs", "silent", "--quiet")
-    assert (refused.code, "it would never write their results" in refused.err) == (2, True), refused.err
+    assert (refused.code, "the app would never write their results" in refused.err) == (2, True), refused.err
     with shop.running():
         shop.until(lambda: out() == [1, 2])
     assert cli("savepoint", "restore", "shop", "one", "--outputs", "silent", "--quiet").code == 0

@@ -108,7 +108,7 @@ def test_a_full_disk_ends_a_local_run_and_says_how_to_continue(cli: Cli, spawn: 
     code, err = how_it_ended(run)
     assert code == 1
     assert "could not be written" in err
-    assert "hint: make room on the disk; then start the app again: it resumes from its last checkpoint" in err
+    assert "hint: free up space on the disk; then start the app again: it resumes from its last checkpoint" in err
     cli("stream", "seal", "numbers")
     assert how_it_ended(spawn("run", pipeline, "--local", "--quiet")) == (0, "")
     assert [row["n"] for row in cli("stream", "read", "doubles", "--committed").lines()] == [2, 4, 6, 8]
@@ -124,11 +124,11 @@ def test_a_full_disk_under_writers_says_what_became_of_the_rows(
         files_no_larger_than(file.stat().st_size)
         with pytest.raises(hr.errors.InfrastructureError, match="could not be written") as caught:
             writer.write([{"n": 2}])
-        assert "make room on the disk; then continue: these rows are kept" in (caught.value.hint or "")
+        assert "free up space on the disk; then continue: these rows are kept" in (caught.value.hint or "")
         refused = cli("stream", "write", "numbers", "rows.jsonl")
         assert refused.code == 1
         assert "written before it: at least 0 rows" in refused.err
-        assert "hint: make room on the disk; then repeat the command with --id " in refused.err
+        assert "hint: free up space on the disk; then repeat the command with --id " in refused.err
         files_no_larger_than(None)
         writer.write([{"n": 3}])
     assert hr.streams.read_stream("numbers")["n"].to_list() == [1, 2, 3]

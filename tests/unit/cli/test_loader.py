@@ -55,7 +55,7 @@ def test_several_apps_ask_which(file: Path) -> None:
     file.write_text("import headrace as hr\na = hr.App('one')\nb = hr.App('two')\n")
     with pytest.raises(UsageError, match="has 2 apps: one, two") as raised:
         load_app(file)
-    assert raised.value.hint == "select one: --app one"
+    assert raised.value.hint == "choose one: --app one"
     assert load_app(file, "two").name == "two"
     with pytest.raises(UsageError, match="has no app 'three'"):
         load_app(file, "three")

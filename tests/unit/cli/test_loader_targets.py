@@ -95,19 +95,19 @@ def test_an_app_that_a_function_makes(place: str, function: str, values: list[st
     ("target", "values", "says", "remedy"),
     [
         ("thrid", [], "has no 'thrid' at its top level", "there are: first, second, make_app(name: str, copies: int"),
-        ("LIMIT", [], "LIMIT is of type int: neither an app nor a function", "there are: first, second, make_app("),
+        ("LIMIT", [], "LIMIT is of type int, neither an app nor a function", "there are: first, second, make_app("),
         ("first", ["x=1"], "first is an app, not a function", "leave --arg out"),
         ("make_app", [], "make_app(name: str, copies: int = 1, *, share", "--arg name=VALUE"),
         ("make_app", ["nam=a"], "takes no argument 'nam'", "it takes name, copies, share, loud, folder"),
-        ("none", ["nam=a"], "none() takes no argument 'nam'", "it takes none: leave --arg out"),
+        ("none", ["nam=a"], "none() takes no argument 'nam'", "it takes no arguments: leave --arg out"),
         ("make_app", ["name=a", "copies=x"], "--arg copies=x: 'x' isn't of type int", "make_app(name: str"),
         ("make_app", ["name=a", "loud=x"], "'x' isn't of type bool; write true or false", "make_app(name: str"),
         ("make_app", ["name"], "--arg name: not NAME=VALUE", "write --arg topic=orders"),
         ("make_app", ["name=a", "name=b"], "--arg name is given twice: 'a' and 'b'", None),
         ("listed", ["names=a"], "listed(names: list[str]): 'names' can't be given on the command line", "int, float"),
         ("none", [], "none returned NoneType, not an app", "end it with: return app"),
-        ("runs", [], "runs it while it is only being read", "put app.run() under"),
-        ("", ["x=1"], "--arg is for a function that makes the app, and none is named", ":listed"),
+        ("runs", [], "runs the app while the file is being loaded", "put app.run() under"),
+        ("", ["x=1"], "--arg is for a function that creates the app, but none is named", ":listed"),
     ],
 )
 def test_what_cannot_be_called_says_why(
@@ -129,7 +129,7 @@ def test_a_function_that_raises_shows_its_own_frames_alone(place: str) -> None:
 
 
 def test_a_variable_and_a_name_are_too_much(place: str) -> None:
-    with pytest.raises(UsageError, match="and --app both say which app"):
+    with pytest.raises(UsageError, match="and --app both name an app"):
         load_app(f"{place}:first", "first")
 
 

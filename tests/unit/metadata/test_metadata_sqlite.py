@@ -144,7 +144,7 @@ def test_a_file_that_cant_be_opened_may_be_somebody_elses(path):
     path.mkdir()
     with pytest.raises(StorageError, match="can't open the metadata store") as caught:
         SqliteMetadata(path)
-    assert caught.value.hint == "check that it is a file of yours: others may not read it"
+    assert caught.value.hint == "check that you own the file: others may not read it"
 
 
 def test_a_full_disk_is_reported_and_nothing_was_written(path):

@@ -21,7 +21,7 @@ def test_two_inputs():
     s1, s2 = app.input("s1", 8), app.input("s2", 16)
     app.output("out", app.join("j", s1, s2))
     assert error_of(app) == (
-        "streams that meet in 'j' need equal partition counts, and can't have them:\n"
+        "streams that meet in 'j' need equal partition counts, but can't have them:\n"
         "  source 's1' has 8 partitions (/app/pipeline.py:1: app.input(\"s1\"))\n"
         "  join 'j' (/app/pipeline.py:5: in-s1.join(in-s2)) brings together 's1' and 's2'\n"
         "  source 's2' has 16 partitions (/app/pipeline.py:3: app.input(\"s2\"))\n"
@@ -38,7 +38,7 @@ def test_an_intermediate_stream_between_two_inputs():
     app.output("s3", app.join("first", s1, by_k))
     app.output("s5", app.join("second", by_k, s4))
     lines = error_of(app).splitlines()
-    assert lines[0] == "streams that meet in 'first' and 'second' need equal partition counts, and can't have them:"
+    assert lines[0] == "streams that meet in 'first' and 'second' need equal partition counts, but can't have them:"
     assert lines[1].startswith("  source 's1' has 16 partitions (/app/pipeline.py:1:")
     assert lines[2].startswith("  join 'first' (/app/pipeline.py:10: in-s1.join(in-s2-by-k)) brings together 's1' and")
     assert lines[3].startswith(
@@ -109,7 +109,7 @@ def test_what_writes_a_table_is_named_with_the_table():
     app.fill(t, app.input("s1", 4))
     app.fill(t, app.input("s2", 6))
     lines = error_of(app).splitlines()
-    assert lines[0] == "streams that meet in table 't' need equal partition counts, and can't have them:"
+    assert lines[0] == "streams that meet in table 't' need equal partition counts, but can't have them:"
     assert lines[2] == "  table 't' (/app/pipeline.py:1: app.table(\"t\")) brings together 's1' and 's2'"
 
 

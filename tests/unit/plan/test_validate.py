@@ -96,14 +96,17 @@ def test_an_input_that_lacks_a_column():
     app = simple_app()
     app.streams["s"] = replace(app.streams["s"], schema=SCHEMA)
     app.facts["s"] = StreamInfo("s", 4, {"key": pl.String(), "ts": pl.Int64()})
-    assert "source 's' (/app/pipeline.py:1: app.input(\"s\")) isn't what the app declares: column 'k'" in error_of(app)
+    assert (
+        "source 's' (/app/pipeline.py:1: app.input(\"s\")) doesn't match what the app declares: column 'k'"
+        in error_of(app)
+    )
 
 
 def test_an_input_with_a_column_that_cannot_become_what_is_declared():
     app = simple_app()
     app.streams["s"] = replace(app.streams["s"], schema=SCHEMA)
     app.facts["s"] = StreamInfo("s", 4, {"k": pl.String(), "ts": pl.List(pl.String())})
-    assert "isn't what the app declares: column 'ts'" in error_of(app)
+    assert "doesn't match what the app declares: column 'ts'" in error_of(app)
 
 
 def test_an_input_with_more_columns_or_narrower_ones_is_read():
@@ -117,7 +120,7 @@ def test_an_output_that_holds_something_else():
     app = simple_app()
     app.streams["out"] = replace(app.streams["out"], schema=SCHEMA)
     app.facts["out"] = StreamInfo("out", 4, {"k": pl.String(), "ts": pl.Int32()})
-    assert "has other columns than the app would write: 'ts' is i32 there and i64 here" in error_of(app)
+    assert "has different columns from those that the app would write: 'ts' is i32 there and i64 here" in error_of(app)
 
 
 def test_an_output_that_lacks_a_column_says_how_to_send_null():
@@ -140,7 +143,9 @@ def test_an_output_with_a_renamed_column_is_refused():
     app = simple_app()
     app.streams["out"] = replace(app.streams["out"], schema=SCHEMA)
     app.facts["out"] = StreamInfo("out", 4, {"key": pl.String(), "ts": pl.Int64()})
-    assert "other columns than the app would write: 'key' is only there; 'k' is only here" in error_of(app)
+    assert "different columns from those that the app would write: 'key' is only there; 'k' is only here" in error_of(
+        app
+    )
     assert "hint: select the columns it holds, or send to another stream" in error_of(app)
 
 
@@ -155,7 +160,7 @@ def test_a_declared_column_that_the_stream_lacks_can_be_added_to_it():
 
 
 def test_an_app_that_reads_nothing():
-    assert "app 'test-app' reads nothing" in error_of(AppBuilder())
+    assert "app 'test-app' has no input" in error_of(AppBuilder())
 
 
 def test_a_node_that_no_input_reaches():
@@ -226,7 +231,7 @@ def test_a_table_that_nobody_uses():
 def test_a_table_with_two_origins():
     app = AppBuilder()
     app.fill(app.table("t", app.side_input("side", 4)), app.input("s", 4))
-    assert "is kept by side inputs, and send_to 'in-s-fills-t'" in error_of(app)
+    assert "is filled by side inputs, but send_to 'in-s-fills-t'" in error_of(app)
 
 
 def test_a_side_input_that_is_no_input():
@@ -250,7 +255,7 @@ def test_a_global_table_filled_by_what_differs_between_tasks():
     app.fill(parts, app.input("s", 4))
     app.fill(t, app.table_join("j", app.broadcast("all", app.input("r", 4)), parts))
     text = error_of(app)
-    assert "global table 't' (/app/pipeline.py:1) would hold other rows in each task" in text
+    assert "global table 't' (/app/pipeline.py:1) would hold different rows in each task" in text
     assert "join 'j'" in text and "the local table 'parts'" in text
 
 

@@ -167,7 +167,7 @@ def test_a_function_that_does_not_return_is_named(home: Path, hung_after: str, m
     try:
         assert called.wait(60)
         if hung_after == "10m":
-            with pytest.raises(UnavailableError, match="app 'copies' is to stop, and hasn't after 0s"):
+            with pytest.raises(UnavailableError, match="app 'copies' didn't stop within 0s"):
                 run.stop(timeout="0s")
         else:
             with pytest.raises(UserFunctionError, match="in one call for more than 200ms"):
@@ -182,7 +182,7 @@ def test_a_function_that_does_not_return_is_named(home: Path, hung_after: str, m
 def test_spark_connect_is_refused_at_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere")
     for begin in (copies(home).start, copies(home).run):
-        with pytest.raises(UsageError, match="by Spark Connect, which has no SparkContext"):
+        with pytest.raises(UsageError, match="through Spark Connect, which has no SparkContext"):
             begin()
     assert copies(home).start(local=True, progress=False).drain().state == "finished"
 

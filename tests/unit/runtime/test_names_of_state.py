@@ -85,5 +85,5 @@ def test_a_step_with_state_demands_an_id(declare: Callable[[hr.Stream, hr.Stream
     app = hr.App("without")
     views, others = (app.input(name, VIEW, event_time="ts") for name in ("views", "others"))
     table = app.table("then", key="url", schema=PRICE, versions="1h")
-    with pytest.raises(hr.errors.DeclarationError, match="owns something durable, so it needs an id"):
+    with pytest.raises(hr.errors.DeclarationError, match="keeps durable data, so it needs an id"):
         declare(views, others, table)

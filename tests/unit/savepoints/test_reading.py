@@ -49,7 +49,7 @@ def test_reading_changes_nothing(bank: Bank) -> None:
 
 def test_wrong_names_are_refused(bank: Bank) -> None:
     saved = hr.read_savepoint(bank.app, "one")
-    with pytest.raises(UsageError, match="'one' of app 'bank' holds nothing of 'account'") as refused:
+    with pytest.raises(UsageError, match="'one' of app 'bank' has no state of 'account'") as refused:
         saved["account"]
     assert "accounts, per-10s, visits.seen" in str(refused.value)
     with pytest.raises(UsageError, match="app 'bank' has no savepoint 'two'"):

@@ -233,7 +233,7 @@ def test_tables_that_others_fill_are_refused(tmp_path: Path) -> None:
     for table, why in (
         ("copied", "is a copy of side input 'rates'"),
         ("remote", "is remote"),
-        ("direct", "nobody knows which of its 2 tasks keeps a row: its messages come from 'payments'"),
+        ("direct", "it isn't known which of its 2 tasks keeps a row: its messages come from 'payments'"),
     ):
         rows = pl.DataFrame(schema=PAYMENTS)
         with pytest.raises(UsageError, match=why):

@@ -166,7 +166,7 @@ def test_a_field_of_two_types_is_an_error_that_names_it() -> None:
 
 
 def test_a_field_that_is_always_null_asks_for_a_schema() -> None:
-    with pytest.raises(DataError, match="no value to infer the type of a from") as raised:
+    with pytest.raises(DataError, match="no value shows the type of a") as raised:
         infer_columns(b'{"a":null}')
     assert raised.value.hint is not None and '--schema "a:str,..."' in raised.value.hint
 

@@ -66,7 +66,7 @@ def test_the_home_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ({"startingOffsets": "{}"}, "earliest, latest or an offset", "-2 is the oldest"),
         ({"endingTimestamp": "2026-01-01"}, "a number of ms since the epoch, not '2026-01-01'", ""),
         ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "contradict each other", "one of them"),
-        ({"minPartitions": "0"}, "a whole number from 1 on, not '0'", ""),
+        ({"minPartitions": "0"}, "a whole number of at least 1, not '0'", ""),
         ({"committed": "yes"}, "option committed is true or false, not 'yes'", ""),
         ({"maxOffsetsPerTrigger": "1"}, "makes no sense with spark.read", "endingOffsets"),
     ],

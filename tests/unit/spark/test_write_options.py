@@ -32,7 +32,7 @@ def test_a_query_is_named_by_its_checkpoint_or_itself() -> None:
         ({"path": "a", "topic": "b"}, False, "not a, b"),
         ({"path": "a/b"}, False, "'a/b' is not a usable id"),
         ({"path": "a", "writr": "x"}, False, "'writr' is unknown\n.*did you mean writer"),
-        ({"path": "a", "partitions": "0"}, False, "partitions is a whole number from 1 on, not '0'"),
+        ({"path": "a", "partitions": "0"}, False, "partitions is a whole number of at least 1, not '0'"),
         ({"path": "a", "key": " "}, False, "key is a column or several"),
         ({"path": "a", "key": "[1"}, False, "key is a column or several"),
         ({"path": "a", "key": "[1]"}, False, "key is a column or several"),

@@ -418,7 +418,7 @@ def test_a_full_disk_publishes_nothing_until_there_is_room(home: Path, monkeypat
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", no_room)
             patch.setattr(os, "writev", no_room)
-            with pytest.raises(StorageError, match="make room"):
+            with pytest.raises(StorageError, match="free up space"):
                 writer.publish(0, [(0, b"x")])
         assert (writer.position(), rows_of(home)) == (-1, [])
         assert writer.publish(0, [(0, b"x")])

@@ -118,11 +118,11 @@ def test_state_is_dropped_only_where_it_must_be() -> None:
 
 def test_what_is_accepted_has_to_exist() -> None:
     with with_some(counting()) as t:
-        with pytest.raises(UsageError, match="--drop-state typo: the app has nothing of this id"):
+        with pytest.raises(UsageError, match="--drop-state typo: the app has nothing with this id"):
             t.change(counting(), drop_state=["typo"])
-        with pytest.raises(UsageError, match="--rename typo=v: the app had nothing of the id 'typo'"):
+        with pytest.raises(UsageError, match="--rename typo=v: the app had nothing with the id 'typo'"):
             t.change(counting(id_="v"), rename={"v": "typo"})
-        with pytest.raises(UsageError, match="--rename w=v: the app has nothing of the id 'v'"):
+        with pytest.raises(UsageError, match="--rename w=v: the app has nothing with the id 'v'"):
             t.change(counting(), rename={"v": "w"})
 
 

@@ -97,8 +97,8 @@ def deduplicate_step(schema: Schema, time: Time, key: str | Sequence[str], withi
     within_ms = to_ms(within, "within", minimum=None)
     if within_ms <= 0:
         raise DeclarationError(
-            f"within={within!r} is no stretch of time, so nothing would be a duplicate",
-            hint='write how far apart duplicates can be at most: within="1h"',
+            f"within={within!r} is not a positive duration, so nothing would count as a duplicate",
+            hint='give the longest time between duplicates: within="1h"',
         )
     return Deduplicate(keys, within_ms, needed_time(time, schema, "deduplicate"))
 

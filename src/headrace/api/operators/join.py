@@ -230,5 +230,5 @@ def check_key_types(ours: str, left: pl.DataType, theirs: str, right: pl.DataTyp
     if left != right:
         raise DeclarationError(
             f"the key {ours!r} is {left} on the left side, and {theirs!r} is {right} on the right",
-            hint="cast one of them by with_columns(...) before the join",
+            hint="cast one of them in with_columns(...) before the join",
         )

@@ -133,7 +133,9 @@ def table_join(
     if how == "full" or how not in ("inner", "left"):
         raise DeclarationError(f"how={how!r} is not one of the choices", hint='write "inner" or "left"')
     if within is not None:
-        raise DeclarationError("within= has no meaning for a table", hint="leave it out: a table has one row a key")
+        raise DeclarationError(
+            "within= doesn't apply to a table", hint="leave it out: a table has one row for each key"
+        )
     if table.schema is None:
         raise DeclarationError(
             f"the columns of the table {table.id!r} aren't known yet",
@@ -192,6 +194,6 @@ def deleting_columns(spec: TableSpec, schema: Schema, time: EventTime | None) ->
         if ours != theirs:
             raise DeclarationError(
                 f"the key {name!r} is {ours}, and {theirs} in the table {spec.id!r}",
-                hint="cast it by with_columns(...) before delete_from",
+                hint="cast it in with_columns(...) before delete_from",
             )
     return tuple(dict.fromkeys([*spec.key, *([] if time is None else [time.column])]))

@@ -138,12 +138,12 @@ def add_task(
 def _checked_task(task: object) -> Task:
     if isinstance(task, type) and issubclass(task, Task):
         raise DeclarationError(
-            f"a task is an instance, and this is the class {task.__name__}",
-            hint=f"make one, with its parameters: {task.__name__}(...)",
+            f"a task must be an instance, not the class {task.__name__}",
+            hint=f"create one with its parameters: {task.__name__}(...)",
         )
     if not isinstance(task, Task):
         raise DeclarationError(
-            f"a task is an instance of a subclass of hr.tasks.Task, and this is {type(task).__name__} {task!s:.80}",
+            f"a task must be an instance of a subclass of hr.tasks.Task, not {type(task).__name__} {task!s:.80}",
             hint="write class Alerts(hr.tasks.Task): ..., and pass Alerts()",
         )
     name = type(task).__name__
@@ -159,7 +159,7 @@ def _checked_task(task: object) -> Task:
         if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
             raise DeclarationError(
                 f"{name}.{method.__name__} is {'async' if inspect.iscoroutinefunction(function) else 'a generator'}",
-                hint="write a plain method; results leave by out.send(...)",
+                hint="write a plain method, and send results with out.send(...)",
             )
     return task
 
@@ -171,14 +171,14 @@ def _copied(task: Task) -> Task:
     except Exception as error:
         raise DeclarationError(
             f"this {type(task).__name__} can't be copied: {error}",
-            hint="each task gets a copy; open connections, files and locks in init(self, context)",
+            hint="every task gets a copy, so open connections, files and locks in init(self, context)",
         ) from error
 
 
 def _checked_inputs(draft: Draft, inputs: object) -> dict[str, Flow]:
     if not isinstance(inputs, Mapping) or not inputs:
         raise DeclarationError(
-            f"inputs= names the streams that the task takes, and is {type(inputs).__name__} {inputs!s:.80}",
+            f"inputs= must be a dict of the streams that the task takes, not {type(inputs).__name__} {inputs!s:.80}",
             hint='write inputs={"views": views}',
         )
     return {
@@ -192,7 +192,8 @@ def _claimed_stores(draft: Draft, task: Task, id_: str, here: Location) -> tuple
         name = store.id or store.name
         if name in specs:
             raise DeclarationError(
-                f"{specs[name].attribute!r} and {attribute!r} of {type(task).__name__} are stores of one id, {name!r}",
+                f"{specs[name].attribute!r} and {attribute!r} of {type(task).__name__} "
+                f"are stores with the same id, {name!r}",
                 hint="give each a hr.tasks.Store(...) and an id of its own",
             )
         _check_store(name, store)
@@ -227,7 +228,7 @@ def _output_times(
     untimed = [name for name, flow in flows.items() if flow._time is None]
     if named and untimed:
         raise DeclarationError(
-            f"event_time= needs inputs that have one, and {untimed[0]!r} hasn't",
+            f"event_time= needs inputs with an event time, but {untimed[0]!r} has none",
             hint='name the column that holds it: app.input("views", schema, event_time="ts", lateness="5s")',
         )
     return {

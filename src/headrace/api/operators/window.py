@@ -219,7 +219,7 @@ def window_step(
         )
     if timing.panes == "discarding" and not marked:
         raise DeclarationError(
-            'panes="discarding" has no meaning for a window that emits one result',
+            'panes="discarding" is not for a window that emits only one result',
             hint="add early= or allowed_lateness=, or leave it out",
         )
     step = Window(
@@ -312,8 +312,8 @@ def _triggers(timing: Timing) -> tuple[Trigger | None, Trigger | None, int]:
     lateness_ms = to_ms(timing.allowed_lateness, "allowed_lateness")
     if timing.late is not None and not lateness_ms:
         raise DeclarationError(
-            "late= has no meaning without allowed_lateness=: a window is over at its end",
-            hint='say how long it stays open for late messages: allowed_lateness="1m"',
+            "late= needs allowed_lateness=: a window closes at its end",
+            hint='set how long it stays open for late messages: allowed_lateness="1m"',
         )
     late = as_trigger(timing.late) if timing.late is not None else every(1) if lateness_ms else None
     return early, late, lateness_ms
@@ -325,14 +325,14 @@ def _check_shape(
     triggered = early is not None or late is not None
     if isinstance(shape, CountWindow) and (triggered or axis == "processing"):
         raise DeclarationError(
-            "a count window ends by counting alone: it has no triggers, no lateness and no time",
+            "a count window closes on its count alone: triggers, lateness and time don't apply",
             hint="leave early=, late=, allowed_lateness= and time= out; or use hr.windows.global_() with early=",
         )
     if isinstance(shape, GlobalWindow) and lateness_ms:
         raise DeclarationError("nothing is late for a window that never ends", hint="leave allowed_lateness= out")
     if isinstance(shape, Sliding) and triggered:
         raise DeclarationError(
-            "a sliding window ends with its message: there is no result to emit before or after",
+            "a sliding window closes with its message: it has no earlier or later results",
             hint="give the input more lateness=, or use hopping() for triggers and allowed lateness",
         )
     if axis == "processing" and lateness_ms:

@@ -19,7 +19,8 @@ def create(
         int,
         typer.Option(
             metavar="N",
-            help="The number of partitions: the most tasks that should ever share the work. It can't be changed later.",
+            help="The number of partitions: the largest number of tasks that should ever share the work. It "
+            "can't be changed later.",
         ),
     ],
     schema: Schema = None,

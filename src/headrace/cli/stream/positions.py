@@ -79,5 +79,5 @@ def _partition(place: Place, option: str, text: str, before: str, wanted: Sequen
     number = int(before)
     if number not in wanted:
         place.require_partition(number)
-        raise UsageError(f"{option} {text}: --partition {wanted[0]} leaves partition {number} out")
+        raise UsageError(f"{option} {text}: --partition {wanted[0]} excludes partition {number}")
     return number

@@ -75,7 +75,7 @@ def read(
 
     del as_json  # it prints nothing but JSON lines
     if limit is not None and limit < 1:
-        raise UsageError(f"--limit {limit}: a limit is 1 or more")
+        raise UsageError(f"--limit {limit}: a limit must be at least 1")
     place = locate(name, home, metadata, app)
     starts = _starts(place, start or (), time, ago, partition)
     lines = Lines(place.require().columns, control=control, offsets=offsets, limit=limit)

@@ -140,7 +140,7 @@ class Writing:
         if info is None and partitions is None:
             raise UsageError(
                 f"there is no {order.place.stream} yet, and --create needs its partition count",
-                hint="add --partitions 4: the most tasks that should ever share the work",
+                hint="add --partitions 4: the largest number of tasks that should ever share the work",
             )
         if info is not None:
             # Creates nothing: it raises if the stream has another shape.
@@ -173,7 +173,7 @@ class Writing:
     def _nothing(self, info: StreamInfo | None) -> Written:
         if info is None:
             raise UsageError(
-                f"there are no rows to infer the columns of {self._order.place.stream} from: it was not created",
+                f"there are no rows to infer the columns of {self._order.place.stream} from, so it was not created",
                 hint='declare them: --schema "member:str,ts:datetime[ms]"',
             )
         return self.written

@@ -41,7 +41,7 @@ class Savepoint:
         found = self.tables.get(id_)
         if found is None:
             raise UsageError(
-                f"savepoint {self.name!r} of app {self.app!r} holds nothing of {id_!r}",
+                f"savepoint {self.name!r} of app {self.app!r} has no state of {id_!r}",
                 hint=f"it holds {', '.join(sorted(self.tables)) or 'no state'}",
             )
         return found

@@ -35,7 +35,7 @@ def save(shelf: Shelf, name: str, job: FromBatch) -> Manifest:
     if missing:
         raise DataError(
             f"the results of the batch job lack the state of task {missing[0]}",
-            hint="somebody has changed the files of the run: delete them, and run it again",
+            hint="the files of the run were changed: delete them, and run the job again",
         )
     inventory = inventory_of(job.plan).after(job.before)
     with shelf.locked(), shelf.draft(name) as draft:

@@ -59,7 +59,7 @@ def delete_timeline(
                 if folder.exists():
                     shutil.rmtree(folder)
             except OSError as error:
-                raise StorageError(f"{folder} can't be deleted: {error}", hint="fix that, then try again") from error
+                raise StorageError(f"{folder} can't be deleted: {error}", hint="fix this, then try again") from error
         if own.kind != "log":
             _empty(own, streams)
         delete_inventory(metadata, app, number)
@@ -79,8 +79,8 @@ def _delete_snapshots(place: ObjectPlace | None, app: str, number: int) -> None:
         raise StorageError(
             f"timeline {number} of app {app!r} stays, because its snapshots in {place} can't be deleted: "
             f"{error.message}",
-            hint="run the command where the store can be reached, with the credentials that the app has; if the store "
-            "has moved, name its place with --snapshots",
+            hint="run the command where the store can be reached, with the credentials that the app has; if "
+            "the store has moved, give its new place with --snapshots",
         ) from error
 
 

@@ -45,8 +45,8 @@ def _rows(planned: Plan, task: TaskName, database: Path) -> Iterator[tuple[str, 
     stage = next((stage for stage in planned.stages if stage.name == task.stage), None)
     if stage is None or not stage.tasks:
         raise UsageError(
-            f"the app has no stage {task.stage!r}, of which the savepoint holds state",
-            hint="read it with the version of the app that it was taken of",
+            f"the app has no stage {task.stage!r}, but the savepoint holds state for it",
+            hint="read it with the version of the app from which it was taken",
         )
     known = stage.tasks[min(task.number, len(stage.tasks) - 1)]
     with closing(Disk().open_copy(database)) as opened, attempt_at_rest(planned, stage, known) as attempt:

@@ -133,9 +133,9 @@ def undo(home: Path, app: str, metadata: MetadataStore) -> Timeline:
         begun = last_commits(metadata, home, app, number, _tasks(inventory))
         if begun and timelines.get(number) is not None:
             raise UsageError(
-                f"app {app!r} has run since the savepoint was restored: {len(begun)} tasks have committed, and others "
-                "have seen what they wrote",
-                hint="restore another savepoint instead; what this timeline has written stays",
+                f"app {app!r} has run since the savepoint was restored: {len(begun)} tasks have committed, "
+                "and others may have read their results",
+                hint="restore another savepoint instead; what this timeline has written remains",
             )
         found = timelines.take_back()
         forget_systems(metadata, app, number)
@@ -159,8 +159,8 @@ def check_order_comes_again(app: str, record: CommitRecord) -> None:
     if slotted:
         raise UsageError(
             f"app {app!r} can't be restored with --outputs silent: its input {slotted[0]} can't be read again in the "
-            "same order, because its shards come and go",
-            hint="use --outputs again: results of what is read again are written again",
+            "same order, because its shards change",
+            hint="use --outputs again: it writes the results of repeated input a second time",
         )
 
 
@@ -175,7 +175,7 @@ def _check_still_stopped(restoring: Restoring, timelines: Timelines) -> None:
     if find_all(restoring.metadata, restoring.app):
         timelines.take_back()
         raise UnavailableError(
-            f"app {restoring.app!r} was started while the savepoint was being restored; the restore was taken back",
+            f"app {restoring.app!r} was started while the savepoint was being restored; the restore was undone",
             hint="stop the app, then restore the savepoint again",
         )
 
@@ -220,7 +220,7 @@ class _Restore:
             )
         if asked.outputs == "silent" and not self._before:
             raise UsageError(
-                f"app {asked.app!r} has never run here, so there is no place up to which it could be silent",
+                f"app {asked.app!r} has never run here, so there is no former position until which it could be silent",
                 hint="leave out --outputs silent",
             )
         if asked.outputs == "silent":
@@ -339,7 +339,7 @@ class _Restore:
                 if changelogs.messages_wait(part.kept_as, readers):
                     raise UsageError(
                         f"app {asked.app!r} was stopped before stage {record.stage!r} had processed all messages that "
-                        f"wait in {part.id!r}: restored with --outputs silent, it would never write their results",
+                        f"wait in {part.id!r}: restored with --outputs silent, the app would never write their results",
                         hint="start the app, and end it with headrace run --savepoint NAME: then nothing waits. Or "
                         "restore with --outputs again",
                     )

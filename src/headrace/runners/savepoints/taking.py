@@ -91,9 +91,9 @@ def take(taking: Taking, name: str) -> Manifest:
                 _log.info("a task has missed the cut of a savepoint", app=taking.app, attempt=attempt, why=str(error))
                 taking.progress(f"{error}; trying again")
     raise UnavailableError(
-        f"no savepoint was taken of app {taking.app!r}: {ATTEMPTS} times in a row, a task passed over the version at "
-        "which all were to commit",
-        hint="they restart, or wait for something: headrace status says what. Try again when they commit steadily",
+        f"took no savepoint of app {taking.app!r}: {ATTEMPTS} times in a row, a task skipped the version at "
+        "which all tasks should commit",
+        hint="tasks are restarting or waiting: headrace status shows the cause. Try again when they commit steadily",
     )
 
 
@@ -138,7 +138,7 @@ def _attempt(taking: Taking, shelf: Shelf, name: str) -> Manifest:
         manifest = _manifest(taking, name, timeline, inventory, draft, version or max(ended.values(), default=0))
         if recorded(taking.metadata, taking.app, timeline) != inventory:
             raise UnavailableError(
-                f"app {taking.app!r} was changed while a savepoint of it was taken", hint="take it again"
+                f"app {taking.app!r} changed while its savepoint was being taken", hint="take it again"
             )
         write_manifest(draft, manifest)
     return manifest
@@ -147,8 +147,8 @@ def _attempt(taking: Taking, shelf: Shelf, name: str) -> Manifest:
 def _check_reports(app: str, reports: Collection[CutReport]) -> None:
     if any(report.guarantee != "exactly_once" for report in reports):
         raise UsageError(
-            f"app {app!r} runs with guarantee='at_least_once': its tasks don't commit together, so their states don't "
-            "fit together",
+            f"app {app!r} runs with guarantee='at_least_once': its tasks don't commit together, so their "
+            "states don't match",
             hint="run it with guarantee='exactly_once'",
         )
 
@@ -212,13 +212,13 @@ def _wait(taking: Taking, cut: Cut, reports: list[CutReport]) -> dict[str, CutSt
             raise _MissedError(f"task {missed[0]} had passed version {cut.version} already")
         if apart := sorted(task for task, state in states.items() if state == "apart"):
             raise UsageError(
-                f"no savepoint was taken: task {apart[0]} runs on a machine, or in a container, that doesn't see "
+                f"took no savepoint: task {apart[0]} runs on a machine, or in a container, that doesn't see "
                 f"{Path(cut.folder).parent}",
                 hint="a savepoint needs a home that all containers of the app share with this command",
             )
         if any(report.id != cut.id for report in reports):
             raise UnavailableError(
-                "another savepoint of the app is being taken", hint="wait until that is done, then try again"
+                "another savepoint of the app is being taken", hint="wait until it is done, then try again"
             )
         waiting = sorted(task for task, state in states.items() if state == "waiting")
         if not waiting:
@@ -227,8 +227,8 @@ def _wait(taking: Taking, cut: Cut, reports: list[CutReport]) -> dict[str, CutSt
             taking.progress(said := now)
         if time.monotonic() > deadline:
             raise UnavailableError(
-                f"no savepoint was taken: {', '.join(waiting[:5])} didn't commit version {cut.version} in time",
-                hint="headrace status says what they wait for",
+                f"took no savepoint: {', '.join(waiting[:5])} didn't commit version {cut.version} in time",
+                hint="headrace status shows what they wait for",
             )
         never.wait(_POLL_S)
         reports = [link.cut(CutOrder(ask=True)) for link in taking.links]

@@ -126,8 +126,8 @@ def check_can_be_saved(graph: Graph) -> None:
         )
     if graph.settings.grouping != "partition":
         raise UsageError(
-            f"app {graph.app!r} has a task for each container (grouping='container'), so nobody knows yet which task "
-            "keeps a row",
+            f"app {graph.app!r} has a task for each container (grouping='container'), so the task that keeps "
+            "a row isn't known yet",
             hint="declare the app with grouping='partition'",
         )
 
@@ -235,7 +235,7 @@ def _share(writing: _Writing, stage: StagePlan, task: TaskName, id_: str) -> pl.
         return rows
     if dealing.why_not:
         raise UsageError(
-            f"table {id_!r} can't be written, because nobody knows which of its {record.active} tasks keeps a row: "
+            f"table {id_!r} can't be written, because it isn't known which of its {record.active} tasks keeps a row: "
             f"{dealing.why_not}",
             hint="fill it from a partition_by on columns of its key",
         )

@@ -134,5 +134,5 @@ def _told() -> Iterator[None]:
     except OSError as error:
         raise StorageError(
             f"early arrivals can't be kept in {tempfile.gettempdir()}: {error}",
-            hint="make room on that disk, or name a folder on another one by TMPDIR; nothing is lost",
+            hint="free up space on that disk, or set TMPDIR to a folder on another disk; nothing is lost",
         ) from error

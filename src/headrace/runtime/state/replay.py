@@ -86,7 +86,7 @@ class Replay:
     def _replaced(self, why: str) -> FencedError:
         return FencedError(
             f"task {self._task} was replaced while it read its changelog: {why}",
-            hint="nothing to do: the newer one has taken over",
+            hint="nothing to do: the newer generation has taken over",
         )
 
     def _lost(self, why: str) -> InfrastructureError:

@@ -37,7 +37,7 @@ class ChangelogFormat(Format):
     def encode(self, rows: pl.DataFrame) -> Sequence[Payload]:
         if rows.schema.get(self._deleted) != pl.Boolean:
             raise DataError(
-                f"the rows have no Boolean column {self._deleted!r}, which says what they delete",
+                f"the rows have no Boolean column {self._deleted!r}, which marks deletions",
                 hint=f"add it before send_to: .with_columns({self._deleted}=False)",
             )
         gone = rows[self._deleted].fill_null(False).to_numpy()
@@ -80,8 +80,8 @@ def with_flag(columns: Columns | None, deleted: str) -> Columns | None:
         return None
     if deleted in columns:
         raise DeclarationError(
-            f"a record has a column {deleted!r} already, so it can't say which rows are deletions",
-            hint='give that one another name: deleted="gone"',
+            f"a record already has a column {deleted!r}, so that name can't mark deletions",
+            hint='choose another name: deleted="gone"',
         )
     return {**columns, deleted: pl.Boolean()}
 
@@ -92,7 +92,7 @@ def without_flag(columns: Columns, deleted: str) -> Columns:
     if found != pl.Boolean:
         there = "isn't in the schema" if found is None else f"is of type {written(found)} in the schema, not bool"
         raise DeclarationError(
-            f"the column {deleted!r}, which says which rows are deletions, {there}",
+            f"the column {deleted!r}, which marks deletions, {there}",
             hint=f'add "{deleted}": pl.Boolean to the schema, and write deleted="{deleted}" in the table',
         )
     return {name: dtype for name, dtype in columns.items() if name != deleted}

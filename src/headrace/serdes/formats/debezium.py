@@ -69,7 +69,7 @@ class DebeziumFormat(Format):
                 )
         row = {name: dtype for name, dtype in rest.items() if name not in self._about}
         if not row:
-            raise DeclarationError("the schema has no column of a row", hint="add one at least")
+            raise DeclarationError("the schema has no column of a row", hint="add at least one")
         about = {name: what for name, what in self._about.items() if name in columns}
         return _DebeziumDecoder(self._inner, columns, row, self._deleted, about, wrapped=self._wrapped)
 

@@ -228,7 +228,7 @@ class DeltaClient:
             return DeclarationError(where, hint="the output and the table must have the same columns")
         if self._folder is not None:
             if isinstance(error, OSError) or "os error" in full:
-                return StorageError(where, hint="make room; see who owns the folder")
+                return StorageError(where, hint="free up disk space, or check who owns the folder")
             return InfrastructureError(where, hint="see whether DeltaTable(path) of deltalake can read it")
         if any(sign in full for sign in _DENIED):
             return InfrastructureError(

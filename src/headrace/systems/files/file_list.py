@@ -145,7 +145,8 @@ class ListFile:
                 _write(fd, data, self._read)
         except OSError as error:
             raise StorageError(
-                f"can't write the list of files {self.path}: {error}", hint="make room; see who owns the folder"
+                f"can't write the list of files {self.path}: {error}",
+                hint="free up disk space, or check who owns the folder",
             ) from error
         self.refresh()
         return True

@@ -80,7 +80,9 @@ class FilesTarget(Target):
                 self._note(name, version)
         except OSError as error:
             self._withdraw(name, making)
-            raise StorageError(f"can't write {done}: {error}", hint="make room; see who owns the folder") from error
+            raise StorageError(
+                f"can't write {done}: {error}", hint="free up disk space, or check who owns the folder"
+            ) from error
         except pl.exceptions.PolarsError as error:
             _remove(making)
             raise DataError(f"{done}: these rows can't be written as {self._format}: {error}") from error

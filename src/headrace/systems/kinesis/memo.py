@@ -47,7 +47,7 @@ def read_memo(path: Path) -> Memo | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StorageError(f"can't read {path}: {error}", hint="see who may read the folder") from error
+        raise StorageError(f"can't read {path}: {error}", hint="check who may read the folder") from error
     return decode_memo(data, f"{path}, which says what the app remembers of a Kinesis stream,")
 
 
@@ -61,7 +61,9 @@ def write_memo(path: Path, memo: Memo) -> Memo:
     try:
         make_private_folder(path.parent)
     except OSError as error:
-        raise StorageError(f"can't create the folder {path.parent}: {error}", hint="see who owns its parent") from error
+        raise StorageError(
+            f"can't create the folder {path.parent}: {error}", hint="check who owns its parent"
+        ) from error
     create_file(path, msgspec.json.encode(memo))
     found = read_memo(path)
     if found is None:

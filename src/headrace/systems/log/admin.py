@@ -185,7 +185,9 @@ def _append(path: Path, record: bytes) -> None:
         finally:
             os.close(fd)
     except OSError as error:
-        raise StorageError(f"can't append to {path}: {error}", hint="make room on the disk, then seal again") from error
+        raise StorageError(
+            f"can't append to {path}: {error}", hint="free up space on the disk, then seal again"
+        ) from error
 
 
 def _extent(folder: StreamFolder, partition: int, end: Offset, *, sealed: bool) -> Extent:

@@ -118,7 +118,7 @@ class _Appender:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         return StorageError(
             f"{self.what}: {len(self.bodies)} records ({self.bytes} bytes) could not be written: {error}",
-            hint="make room on the disk" if full else None,
+            hint="free up space on the disk" if full else None,
         )
 
     def _refuse_if_sealed(self) -> None:

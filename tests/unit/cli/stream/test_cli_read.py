@@ -178,10 +178,10 @@ def test_an_unreadable_control_message_is_named_with_its_place(cli: Cli, log: Lo
         (("--from", "32"), 2, "--from 0:32"),
         (("--from", "7:32"), 2, "has no partition 7"),
         (("--from", "x:32"), 2, "'x' is not the number of a partition"),
-        (("--from", "1:32", "--partition", "0"), 2, "--partition 0 leaves partition 1 out"),
+        (("--from", "1:32", "--partition", "0"), 2, "--partition 0 excludes partition 1"),
         (("--from", "0:99999"), 2, "is after the end"),
         (("--partition", "2"), 2, "has no partition 2, only 0 to 1"),
-        (("--limit", "0"), 2, "a limit is 1 or more"),
+        (("--limit", "0"), 2, "a limit must be at least 1"),
     ],
 )
 @pytest.mark.usefixtures("log")

@@ -27,7 +27,7 @@ def test_a_url_is_a_place(url: str):
         ("hdfs://a/b", "an object store that Headrace supports"),
         ("file://a/b", "whole path"),
         ("file:///", "whole path"),
-        ("s3://bucket:secret@bucket/a", "has credentials in it"),
+        ("s3://bucket:secret@bucket/a", "contains credentials"),
     ],
 )
 def test_what_is_no_place_is_refused(url: object, said: str):
@@ -40,7 +40,7 @@ def test_what_is_no_place_is_refused(url: object, said: str):
     ("options", "said"),
     [
         ({"endpoint": "localhost:1"}, "is not an http:// or https:// URL"),
-        ({"endpoint": "http://localhost:secret@localhost:1"}, "has credentials in it"),
+        ({"endpoint": "http://localhost:secret@localhost:1"}, "contains credentials"),
         ({"bandwidth": "50"}, "not a number of bytes per second"),
         ({"bandwidth": "0MB/s"}, "not a number of bytes per second"),
     ],

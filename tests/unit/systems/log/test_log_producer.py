@@ -42,7 +42,7 @@ def test_a_full_disk_is_an_error_and_the_flush_continues_when_there_is_room(
         producer.send(STREAM, 0, payload)
     with pytest.raises(StorageError, match=r"events\[0\]: 18 records .* could not be written") as caught:
         producer.flush()
-    assert caught.value.hint == "make room on the disk"
+    assert caught.value.hint == "free up space on the disk"
     with pytest.raises(StorageError):
         producer.flush()
     assert read_all(system) == ([b"acknowledged", *payloads[:2]], 0)

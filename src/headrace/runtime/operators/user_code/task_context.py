@@ -208,7 +208,7 @@ class TaskPort(TaskContext):
         if type(time) is not int or not 0 <= time <= TIME_MAX:
             raise UsageError(
                 f"a timer can't be set for {time!r:.80}",
-                hint="give milliseconds since the epoch (an int from 0 on) or a datetime",
+                hint="give milliseconds since the epoch (an int of at least 0) or a datetime",
             )
         if not self._has_on_timer:
             raise UsageError("the task sets a timer and has no on_timer", hint="write on_timer(self, timer, out)")

@@ -260,11 +260,11 @@ def test_a_table_is_remote_or_kept_here() -> None:
     app = hr.App("joining")
     members = app.input("members", MEMBER)
     both = {"key": "member", "schema": MEMBER, "remote": hr.tables.remote(fetch)}
-    with pytest.raises(hr.errors.DeclarationError, match="can't be remote and kept by side inputs"):
+    with pytest.raises(hr.errors.DeclarationError, match="can't be both remote and filled by side inputs"):
         app.table("t", side_inputs=members, **both)  # type: ignore[arg-type]
-    with pytest.raises(hr.errors.DeclarationError, match='kind="global" has no meaning'):
+    with pytest.raises(hr.errors.DeclarationError, match='kind="global" is not for'):
         app.table("t", kind="global", **both)  # type: ignore[arg-type]
-    with pytest.raises(hr.errors.DeclarationError, match="ttl= has no meaning"):
+    with pytest.raises(hr.errors.DeclarationError, match="ttl= doesn't apply"):
         app.table("t", ttl="1m", **both)  # type: ignore[arg-type]
     with pytest.raises(hr.errors.DeclarationError, match="needs a schema="):
         app.table("t", key="member", remote=hr.tables.remote(fetch))

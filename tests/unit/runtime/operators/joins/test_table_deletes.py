@@ -136,7 +136,7 @@ def test_the_plan_says_who_deletes() -> None:
             lambda app: app.input("i", MEMBERS).delete_from(
                 app.table("t", key="member", side_inputs=app.input("side", MEMBERS))
             ),
-            "is kept by side inputs: no flow writes it",
+            "is filled by side inputs, so no flow can write it",
         ),
         (lambda app: app.input("i", MEMBERS).delete_from(app.output("o")), "rows can be deleted from a table"),
         (

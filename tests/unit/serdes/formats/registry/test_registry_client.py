@@ -205,13 +205,13 @@ def test_certificates_are_checked(tmp_path: Path) -> None:
     [
         ({"url": "localhost:8081"}, "not the address of a schema registry"),
         ({"url": "ftp://host"}, "not the address of a schema registry"),
-        ({"url": "http://x:word@host:8081"}, "has credentials in it"),
+        ({"url": "http://x:word@host:8081"}, "contains credentials"),
         ({"url": "http://host", "user": "eve"}, "wants user= and password= together"),
         ({"url": "http://host", "user": "a:b", "password": {"env": "P"}}, "can't have a colon"),
         ({"url": "http://host", "user": "a", "password": {"env": "P"}, "token": {"env": "T"}}, "not both"),
         ({"url": "http://host", "passwort": {}}, "unknown settings"),
         ({"user": "eve"}, "no url"),
-        ({"url": "http://host", "token": "s3cret"}, "place of a secret|no place"),
+        ({"url": "http://host", "token": "s3cret"}, "reference to a secret|place of a secret"),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, object], message: str) -> None:
