@@ -272,7 +272,7 @@ class Moves:
             try:
                 self._command("savepoint", "create", APP, name, "--quiet", "--timeout", "20")
             except UnavailableError as error:
-                if attempt == ATTEMPTS or "no savepoint was taken" not in (error.hint or ""):
+                if attempt == ATTEMPTS or "took no savepoint" not in (error.hint or ""):
                     raise
             else:
                 return attempt

@@ -482,7 +482,7 @@ def test_credentials(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureF
             wrong.admin().describe("t")
         assert type(error.value) is InfrastructureError
         assert "sasl.password" in str(error.value.hint)
-        with pytest.raises(InfrastructureError, match="the environment variable MISSING should have a secret"):
+        with pytest.raises(InfrastructureError, match="the environment variable MISSING should hold a secret"):
             system_of(topic, options=login("MISSING")).admin().describe("t")
         said = f"{error.value} {caplog.text} {wrong.options}"
         assert "wr0ng-password" not in said

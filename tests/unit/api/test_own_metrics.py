@@ -14,6 +14,7 @@ from headrace.core.errors import DeclarationError, UsageError, UserFunctionError
 from headrace.core.user_metrics import SERIES_MAX, UserMetrics, enter
 from headrace.runners.coordination.prometheus import render
 from headrace.runners.metering import of_users
+from headrace.runtime import run_loop
 from headrace.runtime.metrics import TaskMetrics
 
 NUMBERS = {"n": pl.Int64}
@@ -41,7 +42,13 @@ def count(row: dict[str, int]) -> dict[str, int]:
     return row
 
 
-def test_functions_count_in_the_task_that_calls_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("looped", [True, False])
+def test_functions_count_in_the_task_that_calls_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looped: bool
+) -> None:
+    """Also when the run loop has turned to another task meanwhile, as while it waits for the disk."""
+    if not looped:
+        monkeypatch.setattr(run_loop, "enter", lambda metrics: None)
     hr.streams.create_stream("numbers", 2, NUMBERS, home=tmp_path)
     with hr.streams.StreamWriter("numbers", home=tmp_path) as writer:
         for numbers in ([1, 2, 3], [20]):  # one partition after the other

@@ -138,7 +138,7 @@ WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda s: s.sample("0.1"), "fraction='0.1' is not in (0, 1]"),
     (lambda s: s.sample(0.1, key=[]), "sample: key= names no column"),
     (lambda s: s.sample(0.1, key="nope"), "there is no column 'nope'"),
-    (lambda s: s.sample(0.1, seed=3), "seed= chooses keys"),
+    (lambda s: s.sample(0.1, seed=3), "seed= chooses by key"),
     (lambda s: s.sample(0.1, key="url", seed=-1), "seed=-1 is not a whole number of at least 0"),
     (lambda s: s.sample(0.1, key="url", seed="x"), "seed='x' is not a whole number of at least 0"),
 ]

@@ -83,7 +83,7 @@ def test_a_login_is_read_from_its_place(
     assert SECRET not in str(caught.value)
     assert SECRET not in repr(asking._settings)
     monkeypatch.delenv("REGISTRY_PASSWORD")
-    with pytest.raises(InfrastructureError, match="REGISTRY_PASSWORD should have a secret"):
+    with pytest.raises(InfrastructureError, match="REGISTRY_PASSWORD should hold a secret"):
         asking.by_id(1)
 
 
