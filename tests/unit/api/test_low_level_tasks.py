@@ -185,7 +185,7 @@ REFUSED: dict[str, tuple[Callable[[hr.App, hr.Stream], Any], str, str]] = {
     "untimed": (
         lambda a, v: a.task(Alerts(), {"v": v.map_batches(len, {"n": pl.Int64}), "u": a.input("u")}, {"a": OUT},
                             event_time="ts", id="t"),
-        "'u' hasn't",
+        "'u' has none",
         "app.input",
     ),
     "another app": (

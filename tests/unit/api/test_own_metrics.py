@@ -132,7 +132,7 @@ def test_mistakes_in_a_function_end_the_app_as_any_other() -> None:
 
 def test_kinds_and_labels_are_checked(task: TaskMetrics) -> None:
     SEEN.add()
-    with pytest.raises(UsageError, match="'seen_total' is a counter, and a gauge elsewhere"):
+    with pytest.raises(UsageError, match="'seen_total' is a counter here, but a gauge elsewhere"):
         hr.metrics.gauge("seen_total").set(1)
     with pytest.raises(UsageError, match="the labels stage, task have a meaning of their own"):
         SEEN.add(task="mine", stage="mine")

@@ -79,7 +79,7 @@ def test_a_changelog_of_texts_has_columns_of_its_own() -> None:
     assert columns == {"value": pl.String(), "gone": pl.Boolean()}
     assert format.decoder(columns).decode([b"a", None]).frame.rows() == [("a", False), (None, True)]
     taken = FormatSpec("changelog", settings={"format": {"name": "text"}, "deleted": "value"})
-    with pytest.raises(DeclarationError, match="a column 'value' already"):
+    with pytest.raises(DeclarationError, match="already has a column 'value'"):
         open_format(taken).columns()
 
 
