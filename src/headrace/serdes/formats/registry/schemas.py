@@ -67,10 +67,10 @@ class _Unknown:
 class SchemaSource:
     """The schemas of one registry. Any thread may use it."""
 
-    def __init__(self, client: Fetching, clock: Clock | None = None, *, wait_ms: float = WAIT_MS) -> None:
+    def __init__(self, client: Fetching, clock: Clock | None = None, *, wait_ms: float | None = None) -> None:
         self._client = client
         self._clock = clock or WallClock()
-        self._wait_ms = wait_ms
+        self._wait_ms = WAIT_MS if wait_ms is None else wait_ms
         self._throttle = Throttle(_log)
         self._lock = threading.Lock()
         self._idle = threading.Event()
@@ -97,7 +97,7 @@ class SchemaSource:
                 if missing:
                     raise _again(self._error) or UnavailableError(
                         f"schema {missing[0]} is being fetched from {self._client.url}",
-                        hint="it is waited for; check that the registry runs",
+                        hint="Headrace waits for it; check that the registry runs",
                     )
         with self._lock:
             found = {id: self._known.get(id) for id in ids}
