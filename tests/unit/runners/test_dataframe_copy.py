@@ -107,9 +107,9 @@ def test_other_columns_are_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("now", "message"),
     [
-        ({"ordered_by": "n"}, "has the event time 'n' now, and the copy .* is in the order of 'ts'"),
-        ({"key": ("ts",), "partitions": 3}, "has key=ts now, and the copy .* is by member"),
-        ({"key": ("member",), "partitions": 4}, "has 4 partitions now, and the copy .* is for 3"),
+        ({"ordered_by": "n"}, "has the event time 'n' now, but the copy .* is in the order of 'ts'"),
+        ({"key": ("ts",), "partitions": 3}, "has key=ts now, but the copy .* is by member"),
+        ({"key": ("member",), "partitions": 4}, "has 4 partitions now, but the copy .* is for 3"),
     ],
 )
 def test_another_order_is_refused(tmp_path: Path, now: dict[str, Any], message: str) -> None:

@@ -146,7 +146,7 @@ def test_a_savepoint_is_taken_while_it_runs(home: Path) -> None:
     run.savepoint("half-way")
     run.drain()
     assert (home / "savepoints" / "copies" / "half-way").is_dir()
-    with pytest.raises(UsageError, match="app 'copies' doesn't run"):
+    with pytest.raises(UsageError, match="app 'copies' isn't running"):
         run.savepoint("late")
 
 

@@ -61,7 +61,7 @@ def test_a_full_disk_is_told_clearly(room: int) -> None:
             list(buffer.take(7))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert "room" in (caught.value.hint or "")
+    assert "free up space" in (caught.value.hint or "")
     with suppress(StorageError):
         buffer.clear()
 

@@ -86,7 +86,7 @@ def test_a_full_disk_ends_containers_and_corrupts_nothing(
         assert errors
         for error in errors:
             assert error.retry
-            assert "room" in (error.hint or ""), str(error)
+            assert "free up space" in (error.hint or ""), str(error)
         for container in list(app.living):
             app.kill(container)
         app.start()

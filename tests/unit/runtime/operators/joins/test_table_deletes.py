@@ -118,7 +118,7 @@ def test_the_plan_says_who_deletes() -> None:
         (lambda app: app.input("i", MEMBERS).send_to(app.table("t", key="member", deleted="gone")), "no column 'gone'"),
         (
             lambda app: app.input("i", MEMBERS).send_to(app.table("t", key="member", schema=MEMBERS, deleted="gone")),
-            "doesn't fit 't' .*: 'gone' is missing",
+            "doesn't match 't' .*: 'gone' is missing",
         ),
         (
             lambda app: app.input("i", MEMBERS).delete_from(app.table("t", key="member")),
