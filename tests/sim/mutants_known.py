@@ -222,7 +222,7 @@ def only_next(self):
 
 
 mutant(
-    "F10 commit, then feed", "when M jumps, buffers are fed after the commit", node(buffer_due=only_next), first_seed=72
+    "F10 commit, then feed", "when M jumps, buffers are fed after the commit", node(buffer_due=only_next), first_seed=106
 )
 
 
