@@ -222,7 +222,10 @@ def only_next(self):
 
 
 mutant(
-    "F10 commit, then feed", "when M jumps, buffers are fed after the commit", node(buffer_due=only_next), first_seed=106
+    "F10 commit, then feed",
+    "when M jumps, buffers are fed after the commit",
+    node(buffer_due=only_next),
+    first_seed=106,
 )
 
 
