@@ -43,7 +43,7 @@ class AtWork:
         self.spent: Callable[[str, str, float], None] = lambda task, step, seconds: None
         """Is told how long each call of a step has taken."""
         self.entered: Callable[[str], None] = lambda task: None
-        """Is told which task each call is for, before it."""
+        """Is told which task the app's code works for from now on."""
         self._monotonic_ms = monotonic_ms
         self._keep = keep
 

@@ -19,7 +19,6 @@ from functools import partial
 
 from headrace.core.clock import Clock
 from headrace.core.log import logger
-from headrace.core.user_metrics import enter
 from headrace.runtime.connections import Connections
 from headrace.runtime.host.durability import Together
 from headrace.runtime.host.rest import Rest, can_rest, settled
@@ -81,7 +80,6 @@ class RunLoop:
             host.poll()
         now = self._clock.monotonic_ms()
         for host in hosts:
-            enter(host.metrics.user)  # calls that run elsewhere take it along
             for _ in range(self.steps_per_turn):
                 host.collect()
                 if host.due and not (yield from together.go_on(host.survival, host.performing())):

@@ -14,7 +14,7 @@ from headrace.core.errors import DeclarationError, UsageError, UserFunctionError
 from headrace.core.user_metrics import SERIES_MAX, UserMetrics, enter
 from headrace.runners.coordination.prometheus import render
 from headrace.runners.metering import of_users
-from headrace.runtime import run_loop
+from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.metrics import TaskMetrics
 
 NUMBERS = {"n": pl.Int64}
@@ -42,13 +42,24 @@ def count(row: dict[str, int]) -> dict[str, int]:
     return row
 
 
-@pytest.mark.parametrize("looped", [True, False])
+@pytest.mark.parametrize("disturbed", [False, True])
 def test_functions_count_in_the_task_that_calls_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looped: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disturbed: bool
 ) -> None:
     """Also when the run loop has turned to another task meanwhile, as while it waits for the disk."""
-    if not looped:
-        monkeypatch.setattr(run_loop, "enter", lambda metrics: None)
+    collect, step = TaskHost.collect, TaskHost.step
+
+    def collect_for_others(host: TaskHost) -> None:
+        enter(UserMetrics())
+        collect(host)
+
+    def step_for_others(host: TaskHost, now_ms: float) -> bool:
+        enter(UserMetrics())
+        return step(host, now_ms)
+
+    if disturbed:
+        monkeypatch.setattr(TaskHost, "collect", collect_for_others)
+        monkeypatch.setattr(TaskHost, "step", step_for_others)
     hr.streams.create_stream("numbers", 2, NUMBERS, home=tmp_path)
     with hr.streams.StreamWriter("numbers", home=tmp_path) as writer:
         for numbers in ([1, 2, 3], [20]):  # one partition after the other

@@ -146,16 +146,13 @@ class Provenance:
         """A context manager around a call of the app's own code by a step."""
         return UserCall(self._at_work, self._task, step, "" if self._arrival is None else str(self._arrival), done)
 
-    def calls_elsewhere(self) -> None:
-        """Calls that are handed to other threads now are for this task."""
-        self._at_work.entered(self._task)
-
     def arrive(self, arrival: Arrival | None) -> None:
         """Rows enter the task; None: they have been processed."""
         self._arrival = arrival
 
     def enter(self, rows: pl.DataFrame) -> None:
-        """An operator begins to process rows."""
+        """An operator begins to process rows. What the app's code counts meanwhile, on any thread, is this task's."""
+        self._at_work.entered(self._task)
         self._passages.append(_Passage(rows))
 
     def leave(self) -> None:

@@ -57,7 +57,6 @@ class RemoteLookup(WaitingOperator[_Batch]):
             return
         (place,) = self._queue.take_places(1)
         batch = _Batch(place, rows, keys, [known])
-        self.provenance.calls_elsewhere()
         for piece in unknown.iter_slices(self._table.remote.batch):
             if piece.height:
                 self._asked[self._next] = batch, self._table.ask(piece)

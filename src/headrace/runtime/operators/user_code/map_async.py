@@ -59,7 +59,6 @@ class MapAsyncOperator(WaitingOperator[_Answer]):
         batch = _Batch(rows, self.provenance.here())
         places = self._queue.take_places(rows.height)
         self._asked |= {place: (batch, row) for row, place in enumerate(places)}
-        self.provenance.calls_elsewhere()
         self._lane.put(zip(places, self._spec.input.to_records(rows), strict=True))
         self._counts.update()
 
