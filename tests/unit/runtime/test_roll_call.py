@@ -31,6 +31,14 @@ def rested(app: DrivenApp, container: Container) -> None:
     raise AssertionError("the tasks don't rest")
 
 
+def at_rest(app: DrivenApp, container: Container) -> dict[str, int]:
+    """How often each task was visited when all rest, and nothing is left to do."""
+    rested(app, container)
+    while container.turn() == 0.0:
+        pass
+    return turns(container)
+
+
 def test_an_app_without_messages_rests_and_commits_no_more(tmp_path: Path, orders: Orders) -> None:
     with DrivenApp(orders_app(tmp_path)) as app:
         container = app.start()
@@ -70,10 +78,7 @@ def test_tasks_of_a_part_of_an_app_do_not_rest(tmp_path: Path, orders: Orders) -
 def test_a_turn_visits_the_task_for_which_something_has_come_and_no_other(tmp_path: Path, orders: Orders) -> None:
     with DrivenApp(orders_app(tmp_path)) as app:
         container = app.start()
-        rested(app, container)
-        while container.turn() == 0.0:
-            pass
-        before = turns(container)
+        before = at_rest(app, container)
         orders.write(1)
         container.turn()
         visited = {name for name, number in turns(container).items() if number > before[name]}
@@ -84,10 +89,7 @@ def test_a_turn_visits_the_task_for_which_something_has_come_and_no_other(tmp_pa
 def test_who_rings_has_everyone_visited(tmp_path: Path, orders: Orders) -> None:
     with DrivenApp(orders_app(tmp_path)) as app:
         container = app.start()
-        rested(app, container)
-        while container.turn() == 0.0:
-            pass
-        before = turns(container)
+        before = at_rest(app, container)
         container.wakeup.ring()
         container.turn()
         assert all(number > before[name] for name, number in turns(container).items())
@@ -98,10 +100,7 @@ def test_a_clock_that_is_set_has_everyone_visited(tmp_path: Path, orders: Orders
     """Each task has said after how long something is due, and that isn't true any more."""
     with DrivenApp(orders_app(tmp_path)) as app:
         container = app.start()
-        rested(app, container)
-        while container.turn() == 0.0:
-            pass
-        before = turns(container)
+        before = at_rest(app, container)
         container.turn()
         assert turns(container) == before
         app.clock.jump(ms)
