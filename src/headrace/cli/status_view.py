@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import counted, format_bytes
+from headrace.core.ids import stage_of
 from headrace.runners.coordination.messages import AppStatus, Holdup, OutputStatus, StageStatus, TaskStatus, What
 from headrace.runners.progress import lag_of, time_of
 
@@ -84,7 +85,7 @@ def held_up(status: AppStatus, now_ms: int) -> Iterable[str]:
         for holdup in task.holdups:
             if task.state == "finished" or holdup.what == "checkpoint":  # those are summed up above
                 continue
-            stage = task.name.rpartition("/")[0]
+            stage = stage_of(task.name)
             same = (holdup.where,) if holdup.what in ("user code", "run loop") else (stage, holdup.what, *holdup.by)
             alike.setdefault((*same, holdup.remedy), []).append((task.name, holdup))
     for found in sorted(alike.values(), key=lambda found: (_is_derived(found[0][1]), found[0][1].since_ms)):
@@ -205,7 +206,7 @@ def _checkpoints(status: AppStatus) -> Table:
     """The oldest and the slowest checkpoint of each stage, and what the protocol had to do."""
     table = _table("checkpoints", "version>", "age>", "took>", "early>", "rollbacks>", "duplicates>")
     for stage in status.stages:
-        tasks = [task for task in status.tasks if task.name.rpartition("/")[0] == stage.name]
+        tasks = [task for task in status.tasks if stage_of(task.name) == stage.name]
         known = [task.checkpoint for task in tasks if task.checkpoint is not None]
         early = sum(task.early_bytes for task in tasks)
         table.add_row(
@@ -226,7 +227,7 @@ def _calls(status: AppStatus) -> Table:
     """The calls of each stage's steps into other services: how many, how long, and how many the cache saved."""
     table = _table("calls", "in flight>", "done>", "took>", "repeated>", "too late>", "given up>", "from cache>")
     for stage in status.stages:
-        tasks = [task for task in status.tasks if task.name.rpartition("/")[0] == stage.name]
+        tasks = [task for task in status.tasks if stage_of(task.name) == stage.name]
         sums = Counter[str]()
         for task in tasks:
             sums.update(task.counters)

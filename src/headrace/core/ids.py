@@ -74,5 +74,9 @@ class TaskName(msgspec.Struct, frozen=True, order=True, cache_hash=True):
     @classmethod
     def parse(cls, text: str) -> TaskName:
         """Parse what ``str`` returns."""
-        stage, _, number = text.rpartition("/")
-        return cls(stage, int(number))
+        return cls(stage_of(text), int(text.rpartition("/")[2]))
+
+
+def stage_of(task: str) -> str:
+    """The stage of a task that is given as text."""
+    return task.rpartition("/")[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import secrets
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -56,7 +55,7 @@ def coordinated(
 
     ``savepoint`` is the name of one to take at the end. ``replaced``: containers that end start again.
     """
-    app, home, started_at = planned.graph.app, Path(planned.graph.settings.home), _now_ms()
+    app, home, started_at = planned.graph.app, Path(planned.graph.settings.home), WallClock().now_ms()
     ledger = _ledger(
         planned,
         stages,
@@ -113,13 +112,9 @@ def coordinated(
             coordinator.fail(_interrupted() if isinstance(error, KeyboardInterrupt) else error)
             raise
         finally:
-            ending = msgspec.structs.replace(coordinator.status(), ended_at=_now_ms())
+            ending = msgspec.structs.replace(coordinator.status(), ended_at=WallClock().now_ms())
             publication.close(ending)
             page.end(ending)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _of_this_run(planned: Plan, stages: Sequence[str]) -> dict[str, list[TaskName]]:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import msgspec
 from typing_extensions import override
 
+from headrace.core.ids import stage_of
 from headrace.core.log import ROOT, LogSettings, fields_of
 from headrace.core.url import hide_passwords
 from headrace.core.user_metrics import entered
@@ -108,7 +109,7 @@ def _is_own(record: logging.LogRecord) -> bool:
 def _line(record: logging.LogRecord) -> LogLine:
     fields = {name: str(value)[:FIELD_CHARS_MAX] for name, value in list(fields_of(record).items())[:FIELDS_MAX]}
     if not _is_own(record) and (metrics := entered()) is not None and metrics.task:
-        fields = {"stage": metrics.task.rpartition("/")[0], "task": metrics.task, **fields}
+        fields = {"stage": stage_of(metrics.task), "task": metrics.task, **fields}
     text = record.getMessage()
     if record.exc_info:
         text = f"{text}\n{_TRACEBACKS.formatException(record.exc_info)}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
 import msgspec
 
+from headrace.core.ids import stage_of
 from headrace.core.metric_table import BY_NAME
 from headrace.runners.coordination.driver_status import ExportStatus
 from headrace.runners.coordination.holders import holders
@@ -43,13 +44,13 @@ def all_series(status: AppStatus, now_ms: int) -> Iterator[Series]:
     for container in status.containers:
         yield from _of_container(container, {**app, "container": str(container.id)})
     for task in status.tasks:
-        labels = {**app, "stage": task.name.rpartition("/")[0], "task": task.name}
+        labels = {**app, "stage": stage_of(task.name), "task": task.name}
         yield from _of_task(task, labels, now_ms)
     for (name, partition), number in holders(status.tasks).items():
-        labels = {**app, "stage": name.rpartition("/")[0], "task": name, **_partition(partition)}
+        labels = {**app, "stage": stage_of(name), "task": name, **_partition(partition)}
         yield _gauge("headrace_input_holds_watermarks", labels, number)
     for held in status.held_up:
-        labels = {**app, "stage": held.by.rpartition("/")[0], "task": held.by}
+        labels = {**app, "stage": stage_of(held.by), "task": held.by}
         yield _gauge("headrace_task_blocks_others_seconds", labels, held.for_ms / 1000)
 
 
@@ -125,6 +126,14 @@ def _gauge(name: str, labels: _Labels, value: float) -> Series:
 
 def _counter(name: str, labels: _Labels, value: float) -> Series:
     return Series(name=name, kind="counter", labels=dict(labels), value=float(value))
+
+
+def by_name(series: Iterable[Series]) -> Mapping[str, Sequence[Series]]:
+    """The series of each metric."""
+    found: dict[str, list[Series]] = {}
+    for one in series:
+        found.setdefault(one.name, []).append(one)
+    return found
 
 
 def help_of(one: Series) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from headrace.core.metric_table import SECONDS
-from headrace.runners.coordination.exposition import help_of
+from headrace.runners.coordination.exposition import by_name, help_of
 from headrace.runners.coordination.messages import Series
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -31,14 +31,11 @@ class _Snapshot(Collector):
 
     @override
     def collect(self) -> Iterator[Metric]:
-        families: dict[str, list[Series]] = {}
-        for one in self._series:
-            families.setdefault(one.name, []).append(one)
-        for found in families.values():
+        for found in by_name(self._series).values():
             yield _family(found)
 
 
-def _family(found: list[Series]) -> Metric:
+def _family(found: Sequence[Series]) -> Metric:
     first = found[0]
     labels = sorted({label for one in found for label in one.labels})
     match first.kind:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.core.metric_table import SECONDS
-from headrace.runners.coordination.messages import AppStatus, Series, TaskStatus
+from headrace.runners.coordination.messages import AppStatus, Series
 
 _PARTS_BY_LABEL = {
     "headrace_input_messages_total": ("inputs", "input"),
@@ -168,8 +168,3 @@ def quantile(counts: Sequence[int], share: float) -> float | None:
             return low + (high - low) * (wanted - below) / count
         below += count
     return SECONDS[-1]
-
-
-def stage_of(task: TaskStatus) -> str:
-    """The stage of a task."""
-    return task.name.rpartition("/")[0]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import floor, log10
 from typing import Any
 
+from headrace.core.ids import stage_of
 from headrace.plan.render import RenderedPlan
 from headrace.runners.coordination.messages import (
     AppStatus,
@@ -23,7 +24,7 @@ from headrace.runners.coordination.messages import (
 )
 from headrace.runners.dashboard.patch import Document
 from headrace.runners.dashboard.reasons import held_back, reasons
-from headrace.runners.dashboard.sampling import Between, Pace, stage_of
+from headrace.runners.dashboard.sampling import Between, Pace
 
 _BUSY_FROM = 0.01
 _TRACE_LINES = 40
@@ -64,7 +65,7 @@ def view_of(facts: PlanFacts, status: AppStatus, happened: Between, now_ms: int)
     hosts = {name: container for container in status.containers for name in container.tasks}
     of_stage: dict[str, list[TaskStatus]] = {}
     for task in status.tasks:
-        of_stage.setdefault(stage_of(task), []).append(task)
+        of_stage.setdefault(stage_of(task.name), []).append(task)
     found = reasons(status, facts.readers, lambda name: paces[name].share("busy") if name in paces else 0.0, now_ms)
     return {
         "app": _without_none(
@@ -178,7 +179,7 @@ def _steps(tasks: Iterable[TaskStatus], paces: Mapping[str, Pace]) -> Document:
     keys: dict[str, float] = {}
     held: set[str] = set()
     for task in tasks:
-        pace, stage = paces[task.name], stage_of(task)
+        pace, stage = paces[task.name], stage_of(task.name)
         for id_, rate in pace.rates("steps").items():
             step = f"{stage}/{id_}"
             rates[step] = rates.get(step, 0.0) + rate

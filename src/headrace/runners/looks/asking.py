@@ -9,11 +9,13 @@ from typing import TypeVar
 import msgspec
 
 from headrace.core.errors import UsageError
+from headrace.core.ids import stage_of
 from headrace.runners.coordination.messages import AppStatus, TaskStatus
 from headrace.runners.coordination.query_messages import Answers, Ask, Look
 from headrace.runners.looks.results import SECONDS_MAX, TASKS_MAX, Peeked, Profiled
 
 LIMIT_MS = 3000
+_STEPS = "headrace_step_messages_total"
 
 Asking = Callable[[Ask], Answers]
 _T = TypeVar("_T", bound=msgspec.Struct)
@@ -35,7 +37,7 @@ def peek(ask: Asking, status: AppStatus, step: str, id_: str, stage: str | None 
     """
     tasks = [task.name for task in status.tasks if _has(task, step, stage)][:TASKS_MAX]
     if not tasks:
-        steps = sorted({one.labels["step"] for task in status.tasks for one in task.series if _counts_steps(one.name)})
+        steps = sorted({one.labels["step"] for task in status.tasks for one in task.series if one.name == _STEPS})
         raise UsageError(
             f"no running task has a step {step!r}", hint=f"there are {', '.join(steps)}" if steps else None
         )
@@ -62,13 +64,9 @@ def as_collapsed(profiled: Profiled) -> str:
 
 
 def _has(task: TaskStatus, step: str, stage: str | None) -> bool:
-    if task.state == "finished" or (stage is not None and task.name.rpartition("/")[0] != stage):
+    if task.state == "finished" or (stage is not None and stage_of(task.name) != stage):
         return False
-    return any(_counts_steps(one.name) and one.labels.get("step") == step for one in task.series)
-
-
-def _counts_steps(name: str) -> bool:
-    return name == "headrace_step_messages_total"
+    return any(one.name == _STEPS and one.labels.get("step") == step for one in task.series)
 
 
 def _asked(ask: Asking, tasks: list[str], look: Look, kind: type[_T]) -> Mapping[str, _T]:

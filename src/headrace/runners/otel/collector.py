@@ -35,8 +35,9 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, TraceFlags
 from typing_extensions import override
 
+from headrace.core.ids import stage_of
 from headrace.core.metric_table import SECONDS
-from headrace.runners.coordination.exposition import help_of
+from headrace.runners.coordination.exposition import by_name, help_of
 from headrace.runners.coordination.messages import CommitParts, Series
 from headrace.runners.otel.names import attributes_of, name_of, unit_of
 from headrace.runners.otel.version_book import VersionTrace
@@ -100,7 +101,7 @@ class Collector:
         root = self._context(trace.version)
         yield self._span("version", root, None, number, first, last)
         for task, commit in sorted(trace.commits.items()):
-            about = {**number, "headrace.task": task, "headrace.stage": task.rpartition("/")[0]}
+            about = {**number, "headrace.task": task, "headrace.stage": stage_of(task)}
             mine = self._context(trace.version, task)
             began = commit.began_ms
             yield self._span("commit", mine, root, about, began, began + _length(commit))
@@ -166,10 +167,7 @@ def _resource(app: str) -> Resource:
 
 
 def _metrics(series: Iterable[Series], started: int, now: int) -> Iterator[Metric]:
-    families: dict[str, list[Series]] = {}
-    for one in series:
-        families.setdefault(one.name, []).append(one)
-    for name, found in families.items():
+    for name, found in by_name(series).items():
         data = _points(found, started, now)
         yield Metric(name_of(name), help_of(found[0]), unit_of(name), data)
 
