@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -208,12 +209,10 @@ class _Resolving:
         one = place.input
         self._check_not_ended(place)
         spec = self._inputs.system(one)
-        described = {"input": one.id, "stream": one.stream, "partition": place.partition, "task": place.task}
+        here = partial(Move, input=one.id, stream=one.stream, partition=place.partition, task=place.task)
         position = position_in(self._committed(place.task), one, place.partition)
         if spec is None or (isinstance(point, StartpointCustom) and self._is_unknown(point)):
-            return msgspec.convert(
-                described | {"direction": "unknown", "fromOffset": position, "committed": position is not None}, Move
-            )
+            return here(direction="unknown", from_offset=position, committed=position is not None)
         admin = self._connections.admin(spec)
         ssp = one.ssp(place.partition)
         key = one.stream, place.partition
@@ -226,11 +225,7 @@ class _Resolving:
             if start is None
             else distance(self._connections, spec, ssp, min(start, to), max(start, to))
         )
-        return Move(
-            input=one.id,
-            stream=one.stream,
-            partition=place.partition,
-            task=place.task,
+        return here(
             direction=_direction(start, to),
             from_offset=start,
             to_offset=to,

@@ -24,6 +24,7 @@ from headrace.core.errors import DataError
 from headrace.core.records import UNREADABLE
 from headrace.serdes.dtypes import instantiate
 from headrace.serdes.row_pieces import RowsUnreadable
+from headrace.serdes.values import column
 
 
 class JsonRows:
@@ -52,7 +53,7 @@ class JsonRows:
     def _frame(self, rows: Sequence[Any]) -> pl.DataFrame:
         return pl.DataFrame(
             [
-                pl.Series(name, _plain(list(map(attrgetter(field), rows)), dtype), dtype=dtype, strict=True)
+                column(name, _plain(list(map(attrgetter(field), rows)), dtype), dtype)
                 for (name, dtype), field in zip(self.columns.items(), self._fields, strict=True)
             ]
         )

@@ -24,6 +24,7 @@ from headrace.serdes.calendar import beyond, holds_times, why_beyond
 from headrace.serdes.casting import cast_column
 from headrace.serdes.declared import columns_of_class, dtype_of, is_record, record_builder, record_maker
 from headrace.serdes.foreign_schemas import columns_of_schema
+from headrace.serdes.values import column
 
 BYTES_COLUMNS: Mapping[str, pl.DataType] = {"key": pl.Binary(), "value": pl.Binary()}
 """The columns of a stream that is declared without a schema."""
@@ -275,12 +276,12 @@ class Schema:
         """
         columns = zip(self.columns.items(), zip(*rows, strict=True), strict=True)
         try:
-            return pl.DataFrame([pl.Series(name, column, dtype, strict=True) for (name, dtype), column in columns])
+            return pl.DataFrame([column(name, values, dtype) for (name, dtype), values in columns])
         except Exception as error:
             for index, row in enumerate(rows):
                 for (name, dtype), value in zip(self.columns.items(), row, strict=True):
                     try:
-                        pl.Series(name, [value], dtype, strict=True)
+                        column(name, [value], dtype)
                     except Exception as cause:
                         misfit = f"column {name!r}: {value!r:.100} ({type(value).__name__}) is not of type {dtype}"
                         raise DataError(f"{where(index)}: {misfit}") from cause
@@ -290,7 +291,7 @@ class Schema:
         values = list(map(self._read(name), records))
         if self.record is not None and isinstance(dtype, pl.Struct | pl.List):
             values = [_without_dataclasses(value) for value in values]
-        return pl.Series(name, values, dtype=dtype, strict=True)
+        return column(name, values, dtype)
 
     def _check_record(self, index: int, record: Any) -> None:
         """Raise ``DataError`` if this record doesn't fit."""

@@ -12,7 +12,7 @@ from headrace.core.errors import UsageError
 from headrace.core.ids import stage_of
 from headrace.runners.coordination.messages import AppStatus, TaskStatus
 from headrace.runners.coordination.query_messages import Answers, Ask, Look
-from headrace.runners.looks.results import SECONDS_MAX, TASKS_MAX, Peeked, Profiled
+from headrace.runners.looks.results import PEEKED, PROFILED, SECONDS_MAX, TASKS_MAX, Profiled
 
 LIMIT_MS = 3000
 _STEPS = "headrace_step_messages_total"
@@ -41,7 +41,7 @@ def peek(ask: Asking, status: AppStatus, step: str, id_: str, stage: str | None 
         raise UsageError(
             f"no running task has a step {step!r}", hint=f"there are {', '.join(steps)}" if steps else None
         )
-    found = _asked(ask, tasks, Look(id=id_, kind="peek", step=step), Peeked)
+    found = _asked(ask, tasks, Look(id=id_, kind="peek", step=step), PEEKED)
     columns = next((one.columns for one in found.values() if one.columns), [])
     rows = [(task, row) for task, one in found.items() for row in one.rows]
     return PeekFound(columns, rows, all(one.over for one in found.values()))
@@ -55,7 +55,7 @@ def profile(ask: Asking, status: AppStatus, container: int, seconds: float, id_:
     if known is None:
         raise UsageError(f"there is no container {container} with tasks")
     task = known.tasks[0]
-    return _asked(ask, [task], Look(id=id_, kind="profile", seconds=seconds), Profiled)[task]
+    return _asked(ask, [task], Look(id=id_, kind="profile", seconds=seconds), PROFILED)[task]
 
 
 def as_collapsed(profiled: Profiled) -> str:
@@ -69,10 +69,10 @@ def _has(task: TaskStatus, step: str, stage: str | None) -> bool:
     return any(one.name == _STEPS and one.labels.get("step") == step for one in task.series)
 
 
-def _asked(ask: Asking, tasks: list[str], look: Look, kind: type[_T]) -> Mapping[str, _T]:
+def _asked(ask: Asking, tasks: list[str], look: Look, decoder: msgspec.json.Decoder[_T]) -> Mapping[str, _T]:
     """The answers of those tasks that answer."""
     answers = ask(Ask(table="", tasks=tasks, look=look, limit_ms=LIMIT_MS)).answers
-    found = {one.task: msgspec.json.decode(one.rows, type=kind) for one in answers if one.error is None}
+    found = {one.task: decoder.decode(one.rows) for one in answers if one.error is None}
     if not found:
         raise next(one.error.as_error() for one in answers if one.error is not None)
     return found

@@ -15,6 +15,7 @@ import polars as pl
 from headrace.core.errors import DeclarationError
 from headrace.serdes.formats.avro_schema import MAP, ReadSchema
 from headrace.serdes.row_pieces import RowsUnreadable
+from headrace.serdes.values import column
 
 
 class RowReader:
@@ -58,7 +59,7 @@ class RowReader:
                 if data.tell() != len(payload):
                     raise RowsUnreadable("not a datum of the Avro schema: it ends elsewhere")
             columns = [
-                pl.Series(name, [self._values[name](row[name]) for row in rows], dtype=dtype)
+                column(name, [self._values[name](row[name]) for row in rows], dtype)
                 for name, dtype in self._columns.items()
             ]
             return pl.DataFrame(columns).with_columns(self._made).select(self._names)

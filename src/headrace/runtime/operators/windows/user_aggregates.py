@@ -16,6 +16,7 @@ import polars as pl
 
 from headrace.api.operators.aggregate import Aggregate
 from headrace.serdes.schema import Schema
+from headrace.serdes.values import column
 
 Calling = Callable[[str], AbstractContextManager[None]]
 """Makes a context manager for calls of the user's function: what it raises becomes an error that names the function."""
@@ -49,10 +50,10 @@ class UserAggregate:
         with self._calling(self._what):
             results = list(self._results(partials))
             try:
-                column = pl.Series(self.made, results, pl.List(self._dtype), strict=True)
+                made = column(self.made, results, pl.List(self._dtype))
             except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
                 raise TypeError(f"what it returned doesn't fit dtype={self._dtype}: {error}") from error
-        return partials.with_columns(column, *(pl.lit([], partials.schema[c]).alias(c) for c in self.waiting))
+        return partials.with_columns(made, *(pl.lit([], partials.schema[c]).alias(c) for c in self.waiting))
 
     def begun(self, partials: pl.DataFrame) -> pl.DataFrame:
         """Give a fold that no message has reached its initial value: it was declared when the last one had come."""
@@ -60,7 +61,7 @@ class UserAggregate:
         if self._aggregate.kind == "reduce" or not empty.any():
             return partials
         with self._calling(self._what):
-            initial = pl.Series(self.made, [[self._initial()]], pl.List(self._dtype), strict=True)
+            initial = column(self.made, [[self._initial()]], pl.List(self._dtype))
         return partials.with_columns(pl.when(empty).then(pl.lit(initial)).otherwise(self.made).alias(self.made))
 
     def evened(self, kept: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
