@@ -41,8 +41,9 @@ from headrace.systems.startpoint import Grant, Outcome
 
 _log = logger(__name__)
 
-FILES_A_TASK = 4
-"""At least: a lock, the changelog to append to and to read, and an input in a log. A database takes ten more."""
+FILES_A_TASK = 5
+"""At least: a lock, the changelog to append to and to read, an input and an output in a log. A database
+takes ten more."""
 STATUS_MS_MAX = 5000.0
 """How old the status of a task that does nothing gets: ages and lags in it are as old."""
 
