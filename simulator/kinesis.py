@@ -146,8 +146,8 @@ class SimStream:
         self._put_some()
         while (self._cluster.oracle.missing() or self.judge.unrest()) is not None:
             yield 5.0
-            if self.judge.unrest() is not None and chance.random() < 0.05:
-                self._put_everywhere()
+            if self.judge.unrest() is not None and chance.random() < 0.05 and self._cluster.oracle.missing() is None:
+                self._put_everywhere()  # but not faster than it is read
         self.over = True
         self.ring()
         self._tell("has been read, and its shards are dealt")

@@ -50,9 +50,9 @@ class MemoryKinesis(KinesisApi):
     """One stream. ``close`` does nothing, so any number of readers and writers can share it.
 
     Attributes: ``limited`` makes the limits of shards count. ``throttled`` names shards that take and give nothing at
-    present. ``list_lag_ms`` is how old the list of shards is that readers get. Of ``empty_every`` pages one is empty.
-    ``interfere`` is called with each call, when it is asked for and when it is done. The caller gets what it raises:
-    at ``"asked"`` the call is lost, at ``"done"`` its reply.
+    present. ``list_lag_ms`` is how old the list of shards is that readers get. Every ``empty_every``-th page of a shard
+    is empty. ``interfere`` is called with each call, when it is asked for and when it is done. The caller gets what it
+    raises: at ``"asked"`` the call is lost, at ``"done"`` its reply.
     """
 
     def __init__(self, name: str, *, shards: int = 1, clock: Clock) -> None:
@@ -70,7 +70,6 @@ class MemoryKinesis(KinesisApi):
         self._exists = False
         self._issued = 0
         self._expired = 0
-        self._pages = 0
         self.create(shards)
 
     # -- what an account does with its stream
@@ -161,8 +160,8 @@ class MemoryKinesis(KinesisApi):
             if self.limited:
                 shard.reads.spend(now_ms)
                 shard.read_bytes.check(now_ms)
-            self._pages += 1
-            if self.empty_every and self._pages % self.empty_every == 0:
+            shard.pages += 1
+            if self.empty_every and shard.pages % self.empty_every == 0:
                 return Page([], self._issue(shard, index), shard.behind_ms(index, self._clock.now_ms()))
             records, after = shard.page(index, min(limit, READ_RECORDS))
             if self.limited:
@@ -275,6 +274,7 @@ class _StoredShard:
         self.read_bytes = _Allowance(2 << 20, "bytes to be read")
         self.puts = _Allowance(1000, "records to be written")
         self.put_bytes = _Allowance(1 << 20, "bytes to be written")
+        self.pages = 0
         self._number = number
         self._parents = parents
         self._records: list[KinesisRecord] = []
