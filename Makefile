@@ -5,6 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.set-up
 SERVERS := .venv/servers/.set-up .venv/servers/kfake .venv/servers/kafka/.set-up
 ENTRY := $(BIN)/python -m
+PIP := --quiet --disable-pip-version-check
 
 # Where it is set, each of the hundreds of processes that tests start would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -22,26 +23,29 @@ help:  ## list the targets
 
 setup: $(STAMP)  ## make .venv with pinned dependencies and Headrace in it
 
-$(STAMP): requirements/run.txt requirements/dev.txt pyproject.toml
+$(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Headrace needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1 | cut -d" " -f2). Try: make PYTHON=python3.12" >&2; exit 1; }
-	@test -x $(BIN)/pip || { rm -rf .venv; $(PYTHON) -m venv .venv; }
-	$(ENTRY) pip install --quiet --disable-pip-version-check -r requirements/run.txt -r requirements/dev.txt
-	$(ENTRY) pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@rm -rf .venv && $(PYTHON) -m venv .venv
+
+# Modules are compiled when they are first imported: most of them never are.
+$(STAMP): requirements/run.txt requirements/dev.txt pyproject.toml | $(BIN)/pip
+	$(ENTRY) pip install $(PIP) --no-compile -r requirements/run.txt -r requirements/dev.txt
+	$(ENTRY) pip install $(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
 # Servers that tests start. Tests that need one are skipped, and say so, where it can't be installed.
-.venv/servers/.set-up: requirements/servers/package.json requirements/servers/package-lock.json | $(STAMP)
+.venv/servers/.set-up: requirements/servers/package.json requirements/servers/package-lock.json | $(BIN)/pip
 	@mkdir -p $(@D) && cp $^ $(@D)
 	@if npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel=error; then touch $@; \
 	  else echo "The servers that stand in for Kinesis are not installed (npm has failed): tests on them will be skipped" >&2; fi
 
-.venv/servers/kfake: $(wildcard requirements/servers/kfake/*) | $(STAMP)
+.venv/servers/kfake: $(wildcard requirements/servers/kfake/*) | $(BIN)/pip
 	@mkdir -p $(@D)
 	@go build -C requirements/servers/kfake -trimpath -ldflags="-s -w" -o $(CURDIR)/$@ . || \
 	  echo "kfake is not installed (go build has failed): tests on this small broker will be skipped" >&2
 
-.venv/servers/kafka/.set-up: requirements/servers/kafka/pom.xml | $(STAMP)
+.venv/servers/kafka/.set-up: requirements/servers/kafka/pom.xml | $(BIN)/pip
 	@rm -rf $(@D) && mkdir -p $(@D)
 	@if mvn -q -B -Dstyle.color=never -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(@D)/jars; \
 	  then touch $@; else echo "Apache Kafka is not installed (mvn has failed): tests on it will be skipped" >&2; fi
@@ -49,6 +53,11 @@ $(STAMP): requirements/run.txt requirements/dev.txt pyproject.toml
 # Tests start dozens of JVMs with Spark. This spares each a third of its start; where it can't be written, they take longer.
 .venv/spark.jsa: $(STAMP) tests/spark_classes.py
 	@$(BIN)/python tests/spark_classes.py $@ || echo "No archive of Spark's classes: tests on Spark will take longer" >&2
+
+# pip, npm, Go and Maven wait for the network most of the time, so they work side by side.
+.PHONY: installed
+installed:
+	@$(MAKE) --no-print-directory -j4 $(STAMP) $(SERVERS)
 
 demo: $(STAMP)  ## run the page-view app in containers on local Spark, about 20 s
 	$(BIN)/python demo/page_views.py
@@ -58,7 +67,7 @@ kafka: $(STAMP) .venv/servers/kafka/.set-up  ## run the lesson on Kafka with an 
 
 # tests/conftest.py deals all tests on Spark to one of the processes, as they share one session. There are three for two
 # processors, because tests that start processes mostly wait. One of the tests runs mypy.
-test: style $(SERVERS) .venv/spark.jsa  ## check, then run all tests
+test: installed style .venv/spark.jsa  ## check, then run all tests
 	$(ENTRY) pytest -n 3 --dist loadgroup
 
 check: style  ## lint, format, types, import directions
@@ -93,7 +102,7 @@ soak: $(STAMP) $(SERVERS) .venv/spark.jsa  ## repeat what `make test` does once:
 # Others that the part kafka of the benchmark is measured against. A part says so if one isn't there.
 .venv/peers/quix/.set-up: requirements/peers/quix.txt | $(STAMP)
 	@rm -rf $(@D) && $(PYTHON) -m venv $(@D)
-	@if $(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<; then touch $@; \
+	@if $(@D)/bin/python -m pip install $(PIP) -r $<; then touch $@; \
 	  else echo "Quix Streams is not installed (pip has failed): it will not be measured" >&2; rm -rf $(@D); fi
 
 .venv/peers/kafka-streams/.set-up: requirements/peers/kafka-streams/pom.xml | $(STAMP)
@@ -108,7 +117,7 @@ bench: $(STAMP)  ## measure against Structured Streaming; writes bench/results
 
 .venv/docs/.set-up: requirements/docs.txt | $(STAMP)
 	@rm -rf $(@D) && $(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	$(@D)/bin/python -m pip install $(PIP) -r $<
 	@touch $@
 
 docs: .venv/docs/.set-up  ## build the documentation as a site, in build/manual/site
