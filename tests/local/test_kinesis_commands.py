@@ -142,7 +142,7 @@ def test_commands_show_where_an_app_is(
     assert "results of messages that are read again are sent again" in oldest
     by_time = cli("startpoint", "set", file, "orders/0", "--time", "2026-01-01T00:00Z", "--dry-run")
     assert "2026-01-01 00:00:00Z reads from that time on" in by_time
-    assert "begin at a time, or at oldest" in cli("startpoint", "set", file, "orders/0", "--offset", 3, code=2)
+    assert "begin at a time, at oldest or at upcoming" in cli("startpoint", "set", file, "orders/0", "--offset", 3, code=2)
     plan = cli("plan", file)
     assert f"slots that share the shards of {orders.name}" in plan
     assert "kinesis-orders.orders 2 partitions outside -> orders" in plan

@@ -99,8 +99,8 @@ class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if before.own != self.own or not old.is_where(new):
             raise PlanError(
                 f"app {app!r} has kept its own streams in {_described(before.own, old)} until now, and now declares "
-                f"{_described(self.own, new)}: it wouldn't find its state and its positions there",
-                hint="leave hr.App(system=...) as it was; to start over, give the app another name or another home",
+                f"{_described(self.own, new)}: it wouldn't find its state and positions there",
+                hint="restore hr.App(system=...); to start over, give the app another name or another home",
             )
 
     def check_snapshots(self, now: SnapshotsPlace | None, app: str) -> None:
@@ -109,10 +109,10 @@ class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if there != here:
             raise PlanError(
                 f"app {app!r} has kept its snapshots in {there or 'its home'} until now, and would now look for them "
-                f"in {here or 'its home'}: state that only they have would be lost",
+                f"in {here or 'its home'}: state that only those snapshots hold would be lost",
                 hint=(f"write snapshots={there!r}, or HEADRACE_SNAPSHOTS={there}" if there else _IN_HOME)
-                + ". To move them, run the app as it was, end it with headrace run --savepoint NAME, restore that "
-                "(headrace savepoint restore), and start it with the new place",
+                + ". To move them, run the unchanged app, end it with headrace run --savepoint NAME, restore that savepoint "
+                "(headrace savepoint restore), and start the app with the new place",
             )
 
     def spec(self, name: str, home: Path) -> SystemSpec | None:
@@ -129,9 +129,9 @@ class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         spec = self.spec(self.own, home)
         if spec is None:
             raise UsageError(
-                f"app {app!r} keeps its own streams in {_described(self.own, self.systems[self.own])}, which only its "
-                "program can open",
-                hint="commands can open only the embedded log and hr.io.kafka_log",
+                f"app {app!r} keeps its own streams in {_described(self.own, self.systems[self.own])}, which only the "
+                "app itself can open",
+                hint="use the tools of that system; commands can open only the embedded log and hr.io.kafka_log",
             )
         return spec
 
@@ -145,7 +145,7 @@ class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return {name: spec for name, spec in self.specs(home).items() if not keeps_rows(spec)}
 
 
-_IN_HOME = "leave snapshots= out, and the variable HEADRACE_SNAPSHOTS"
+_IN_HOME = "leave out snapshots=, and don't set the variable HEADRACE_SNAPSHOTS"
 _DECODER = msgspec.json.Decoder(AppSystems)
 
 

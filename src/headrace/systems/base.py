@@ -75,7 +75,7 @@ def check_within(ssp: SSP, offset: Offset, extent: Extent) -> None:
     """Raise ``TrimmedOffsetError`` if the offset is below the extent, ``UsageError`` if it is past its end."""
     if offset < extent.oldest:
         raise TrimmedOffsetError(
-            f"{ssp}: offset {offset} is below the oldest one that is kept, {extent.oldest}",
+            f"{ssp}: offset {offset} is before the oldest kept record, {extent.oldest}",
             hint="read from oldest, or from a later offset",
         )
     if offset > extent.upcoming:
@@ -317,7 +317,7 @@ class Admin(Protocol):
         ``UnsupportedPositionError`` if the system doesn't know when records were appended.
         """
         raise UnsupportedPositionError(
-            f"{ssp}: its system doesn't know when records were appended, so a time is no position in it",
+            f"{ssp}: its system doesn't record when messages were appended, so reading can't begin at a time",
             hint="use an offset, oldest or upcoming",
         )
 
@@ -342,7 +342,7 @@ class Admin(Protocol):
         Raises ``UnsupportedPositionError`` if the system doesn't know the kind, ``UsageError`` if the value is wrong.
         """
         raise UnsupportedPositionError(
-            f"{ssp}: its system knows no positions of the kind {kind!r}",
+            f"{ssp}: its system doesn't know positions of the kind {kind!r}",
             hint="use an offset, a time, oldest or upcoming",
         )
 

@@ -34,7 +34,7 @@ def next_polled(consumer: Consumer, ssp: SSP, end: Offset, max_bytes: int) -> li
             break
         if time.monotonic() > until:
             raise UnavailableError(
-                f"{ssp}: nothing has arrived for {ARRIVES_MS // 1000} s, though more is there",
+                f"{ssp}: no record has arrived for {ARRIVES_MS // 1000} s, though the stream has more",
                 hint="check the broker; the same call may succeed later",
             )
     return found

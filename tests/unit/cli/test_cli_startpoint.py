@@ -138,7 +138,7 @@ def test_offsets(scene, cli):
         (("views", "--ago", "5"), "ago: '5' is not a duration"),
         (("views", "--custom", "{"), "--custom: not JSON"),
         (("views", "--custom", "{}"), "--custom: the JSON names no kind"),
-        (("views", "--custom", '{"kind": "magic"}'), "knows no positions of the kind 'magic'"),
+        (("views", "--custom", '{"kind": "magic"}'), "doesn't know positions of the kind 'magic'"),
         (("views", "--oldest", "--task", "views/9"), "task 'views/9' of app 'page-views' doesn't read views"),
         (("views", "--oldest", "--apply"), "app 'page-views' isn't running on"),
     ],

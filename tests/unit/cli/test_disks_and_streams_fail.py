@@ -77,8 +77,8 @@ def test_an_input_that_is_moved_away_ends_the_app_and_nothing_is_lost(
     (home / "streams" / "numbers").rename(home / "elsewhere")
     code, err = how_it_ended(run)
     assert code == 1
-    assert err.startswith("error: log.numbers[0] was deleted or moved away while it was in use"), err
-    assert "hint: put the folder of the stream back" in err
+    assert err.startswith("error: log.numbers[0] was deleted or moved while it was in use"), err
+    assert "hint: put the stream's folder back" in err
     assert "Traceback" not in err
     (home / "elsewhere").rename(home / "streams" / "numbers")
     write(4)

@@ -289,7 +289,7 @@ def test_one_that_cant_be_resolved_stops_the_app_and_stays_until_it_is_deleted(r
         assert "headrace startpoint delete page-views" in caught.value.hint
     states = {state.partition: state for state in ran.points.list()}
     assert states[0].state == "failed"
-    assert "below the oldest" in states[0].reason
+    assert "before the oldest" in states[0].reason
     ran.points.delete("views", partition=0)
     ran.run()
 
@@ -321,7 +321,7 @@ def trim(scene, partition, before):
         (lambda p: p.set("views", hr.startpoints.at(1.5)), "1.5 is no time"),
         (lambda p: p.set("views", hr.startpoints.ago(5)), "ago: '5' is not a duration"),
         (lambda p: p.set("views", hr.startpoints.ago(timedelta(hours=-1))), "below 0 ms"),
-        (lambda p: p.set("views", hr.startpoints.custom("nonsense")), "knows no positions of the kind 'nonsense'"),
+        (lambda p: p.set("views", hr.startpoints.custom("nonsense")), "doesn't know positions of the kind 'nonsense'"),
         (lambda p: p.set("views", "oldest"), "'oldest' is no startpoint"),
         (lambda p: p.delete("clicks"), "app 'page-views' has no input 'clicks'"),
     ],
@@ -339,7 +339,7 @@ def test_a_time_before_the_oldest_message_is_refused_where_messages_are_gone(ran
     ran.points.preview("views", hr.startpoints.at(early))  # nothing is gone
     ran.write(4, first=50)
     trim(ran, partition, offsets[partition].committed)
-    with pytest.raises(hr.errors.TrimmedOffsetError, match=r"keeps nothing from .*: its oldest message arrived at"):
+    with pytest.raises(hr.errors.TrimmedOffsetError, match=r"has deleted the messages from .*: its oldest one arrived at"):
         ran.points.set("views", hr.startpoints.at(early))
     assert ran.points.list() == []
 
@@ -365,9 +365,9 @@ def test_kinds_that_an_app_cant_register():
             return 0
 
     for wrong, message in (
-        ([Last({"how": 1})], "is no subclass"),
+        ([Last({"how": 1})], "isn't a subclass"),
         ([Nameless], "Nameless has no name"),
-        ([Last, Last], "two classes have the name 'last'"),
+        ([Last, Last], "two classes have the kind 'last'"),
     ):
         with pytest.raises(DeclarationError, match=message):
             hr.App("x", startpoints=wrong)

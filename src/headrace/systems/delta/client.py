@@ -179,7 +179,7 @@ class DeltaClient:
         properties = table.metadata().configuration
         if _FORGETS in properties:
             raise DeclarationError(
-                f"{self._where()} has the property {_FORGETS}: it forgets how far its writers are, "
+                f"{self._where()} has the property {_FORGETS}: it forgets the positions of its writers, "
                 "so rows could be added twice",
                 hint="remove the property, or write to another table",
             )
@@ -215,26 +215,26 @@ class DeltaClient:
             return StreamNotFoundError(f"{self._where()} doesn't exist", hint="start the app again to create it")
         if isinstance(error, CommitFailedError):
             return UnavailableError(
-                f"{self._where()}: others were faster in changing it: {text}",
-                hint="if that goes on, write it from fewer tasks, or with a longer checkpoint_interval",
+                f"{self._where()}: other writers changed it first: {text}",
+                hint="if this happens often, write to it from fewer tasks, or with a longer checkpoint_interval",
             )
         if isinstance(error, DeltaProtocolError):
             return DeclarationError(where, hint="the table has a feature that deltalake can't write; use another table")
         if "Invalid data found" in full:
             return DataError(
-                where, hint="rows violate NOT NULL or a constraint of the table: drop that, and run the app again"
+                where, hint="rows violate NOT NULL or a constraint of the table: filter such rows, or drop the constraint"
             )
         if isinstance(error, SchemaMismatchError):
             return DeclarationError(where, hint="the output and the table must have the same columns")
         if self._folder is not None:
             if isinstance(error, OSError) or "os error" in full:
                 return StorageError(where, hint="free up disk space, or check who owns the folder")
-            return InfrastructureError(where, hint="see whether DeltaTable(path) of deltalake can read it")
+            return InfrastructureError(where, hint="check whether deltalake's DeltaTable(path) can read it")
         if any(sign in full for sign in _DENIED):
             return InfrastructureError(
                 where, hint="check the bucket, storage_options, and the credentials in the environment"
             )
-        return UnavailableError(where, hint="check storage_options, and whether this machine reaches the store")
+        return UnavailableError(where, hint="check storage_options, and that this machine can reach the store")
 
 
 def _position(table: DeltaTable, writer: str) -> int:

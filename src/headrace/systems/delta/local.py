@@ -33,7 +33,7 @@ def check_folder(folder: Path) -> None:
     if wrong or unquote(name) != name:
         found = repr(wrong[0]) if wrong else "a % with two digits"
         raise DeclarationError(
-            f"the folder {name!r} can't have a Delta table: deltalake can't use a name with {found} in it",
+            f"the folder {name!r} can't hold a Delta table: deltalake can't use a name with {found} in it",
             hint="use another folder",
         )
 
@@ -100,8 +100,8 @@ def _check_empty(folder: Path) -> None:
     others = [] if not folder.is_dir() else sorted(one.name for one in folder.iterdir() if one.name[0] not in "._")
     if others and not (folder / LOG).exists():
         raise DeclarationError(
-            f"the folder {folder} has other files in it, such as {others[0]}: it can't become a Delta table, "
-            "because cleaning the table would remove them",
+            f"the folder {folder} can't become a Delta table, because cleaning the table would remove its other "
+            f"files, such as {others[0]}",
             hint="use another folder, or convert the files with convert_to_deltalake of deltalake",
         )
 

@@ -143,8 +143,8 @@ class Reader:
         found = self.storage.find(entry.path)
         if not isinstance(found, Found):
             raise DataError(
-                f"{entry.path} is gone, and the app hasn't read all of it",
-                hint="put it back; or give the app another name to read the files that are there now",
+                f"{entry.path} has disappeared before the app read all of it",
+                hint="put the file back, or give the app another name to read the present files from the start",
             )
         if not self._same(entry, found):
             raise changed(entry.path, entry, found)

@@ -57,7 +57,7 @@ class _Stretch(Source):
             raise StorageError(f"can't read {self._path}: {error}", hint="check that it can be reached") from error
         self._left -= len(data)
         if not data and self._left and size:
-            raise SourceBroken(f"it ends {self._left} bytes before the end that it had")
+            raise SourceBroken(f"it is {self._left} bytes shorter than when it was listed")
         return data
 
     @override

@@ -72,11 +72,11 @@ class Stock:
                 raise refused(added, self._policy)
             ends = self._ends and not listed.ended
             if not (added or partitions or ends) or self._file.append(added, partitions=partitions, ended=ends):
-                _log.debug("took stock of files", path=self._policy.path, new=len(added), files=len(listed.latest))
+                _log.debug("listed the files of an input", path=self._policy.path, new=len(added), files=len(listed.latest))
                 return self._file.contents
         raise UnavailableError(
             f"other processes changed the list of files {self._file.path} {_ATTEMPTS_MAX} times in a row",
-            hint="find out which other runs read this input",
+            hint="look for other runs that read this input",
         )
 
     def refresh(self) -> None:
@@ -95,7 +95,7 @@ class Stock:
     def _checked(self, listed: FileList) -> FileList:
         if self._partitions not in (None, listed.partitions):
             raise DeclarationError(
-                f"files {self._policy.path}: partitions={self._partitions} is declared, and the first run dealt the "
+                f"files {self._policy.path}: declared with partitions={self._partitions}, but the first run dealt the "
                 f"files to {listed.partitions}",
                 hint=f"write partitions={listed.partitions}, or give the app another name",
             )

@@ -200,7 +200,7 @@ class KafkaConsumer(RegisteringConsumer[_KafkaReading]):
             if not error.retry:
                 raise
             reading.held = fetched
-            self._throttle.warning("records can't be decoded now; waiting", ssp=str(ssp), error=error.message)
+            self._throttle.warning("records can't be decoded yet; waiting", ssp=str(ssp), error=error.message)
             self._fetching.signal()
             return None
         reading.held = None

@@ -256,7 +256,7 @@ class Fetching(ReaderThread):
         elif not self._skip_lost:
             self._break(feed, lost_records(self._topic, feed.partition, feed.fetched_to, low))
         else:
-            _log.warning("records were deleted unread", topic=self._topic, partition=feed.partition, first=low)
+            _log.warning("records were deleted before they were read", topic=self._topic, partition=feed.partition, first=low)
             with self.lock:
                 feed.put(Fetched([], [], low, lost=low - feed.fetched_to))
                 self.signal_held()
@@ -281,14 +281,14 @@ class Fetching(ReaderThread):
             raise StreamNotFoundError(
                 f"the topic {self._topic!r} was deleted and created again while the app read it: its id was "
                 f"{known.id}, and is now {found.id}",
-                hint="start the app again: the error then says how to continue",
+                hint="start the app again: it then fails with an error whose hint says how to continue",
             )
         if found.partitions > known.partitions:
             raise DeploymentError(
                 f"the topic {self._topic!r} now has {found.partitions} partitions, but the app reads "
                 f"{known.partitions}",
-                hint="start the app again: it reads all of them then, unless it keeps state by the topic's partitions; "
-                "in that case partition_by(...) the input first, or run it under another name",
+                hint="start the app again, and it reads all of them; if the app keeps state by the topic's partitions, first "
+                "add partition_by(...) after the input, or run the app under another name",
             )
 
 
@@ -326,15 +326,15 @@ def lost_records(topic: str, partition: int, position: Offset, low: Offset) -> T
     return TrimmedOffsetError(
         f"partition {partition} of topic {topic!r}: offsets {position} to {low - 1} were deleted before they "
         f"were read, up to {low - position} records",
-        hint='keep the topic\'s records for longer (retention.ms); to go on without these: lost="skip" where the '
-        "topic is named, or headrace startpoint set ... --oldest",
+        hint='keep the topic\'s records for longer (retention.ms); to continue without the lost ones, set lost="skip" '
+        "in hr.io.kafka(...), or run headrace startpoint set ... --oldest",
     )
 
 
 def beyond_the_end(topic: str, partition: int, position: Offset, high: Offset) -> StreamNotFoundError:
     """The error for a position that the topic hasn't got any more."""
     return StreamNotFoundError(
-        f"partition {partition} of topic {topic!r} ends at offset {high}, and was read up to {position}: it isn't the "
-        "topic that the app has read before, or it has lost its end",
-        hint="put the old one back and start again; to read the one that is there, use another app name",
+        f"partition {partition} of topic {topic!r} ends at offset {high}, but the app has read up to {position}: "
+        "this is another topic of that name, or it has lost its last records",
+        hint="restore the old topic and start the app again; to read this topic, start the app under another name",
     )

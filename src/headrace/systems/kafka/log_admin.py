@@ -72,7 +72,7 @@ class KafkaLogAdmin(Admin):
             found = self._metadata.find(wanted.name)
             if found is None:
                 raise DeploymentError(
-                    f"the topic {topic!r} is there already, and isn't one of Headrace's streams",
+                    f"the topic {topic!r} exists already, and isn't one of Headrace's streams",
                     hint="use another name or prefix, or delete the topic",
                 )
             return found
@@ -191,8 +191,8 @@ class KafkaLogAdmin(Admin):
 
     def _gone(self, stream: str) -> HeadraceError:
         return StreamNotFoundError(
-            f"stream {stream!r} has lost its topic {self._options.topic(stream)!r}: it isn't there, or not complete",
-            hint="somebody has deleted it: put it back, or create the stream again without what was in it",
+            f"stream {stream!r} has lost its topic {self._options.topic(stream)!r}: the topic is missing or incomplete",
+            hint="the topic was probably deleted: restore it, or create the stream again without its former records",
         )
 
 

@@ -201,7 +201,7 @@ class Fetching(ReaderThread):
         else:
             problem = self.client.problem(error, "reading frames")
             if problem.retry:
-                self._throttle.warning("Kafka can't be read now; Headrace tries again", error=problem.message)
+                self._throttle.warning("can't read from Kafka; Headrace tries again", error=problem.message)
                 return
         if feed is None:
             raise problem

@@ -114,7 +114,7 @@ class Metadata:
             self._producer.raw.flush(ANSWER_S + 1)
         if not results:
             self._producer = None
-            raise IndeterminateWriteError(f"{doing}: nobody has answered", hint="do it again: nothing is done twice")
+            raise IndeterminateWriteError(f"{doing}: no broker answered", hint="run the command again: this is safe to repeat")
         error, message = results[0]
         if error is not None:
             problem = self._producer.problem(error, doing)
@@ -134,9 +134,9 @@ class Metadata:
             end = self._cluster.upcoming(self._topic, 0)
             if end < self._position:
                 raise StreamNotFoundError(
-                    f"the topic {self._topic!r} ends at {end}, and was read up to {self._position}: it was deleted or "
-                    "replaced, and with it what was known of the streams",
-                    hint="put it back as it was; to begin without, use another prefix",
+                    f"the topic {self._topic!r} ends at {end}, but was read up to {self._position}: it was deleted or "
+                    "replaced, and the list of streams is lost with it",
+                    hint="restore the topic; to start over without its streams, use another prefix",
                 )
         until = time.monotonic() + ANSWER_S
         while self._position < end:
@@ -165,7 +165,7 @@ class Metadata:
         if offset > self._position == 0:
             raise CorruptLogError(
                 f"the topic {self._topic!r} has lost its beginning: its first record has offset {offset}",
-                hint="somebody has deleted records of it; put it back as it was, or use another prefix",
+                hint="records of the topic were deleted; restore the topic, or use another prefix",
             )
         if value is not None:
             self._registry.apply(decode_order(value, f"{self._topic}[0], offset {offset}"))

@@ -104,7 +104,7 @@ class KafkaLogProducer(Producer):
             except BufferError:
                 if time.monotonic() > until:
                     raise UnavailableError(
-                        f"Kafka at {client.brokers} has taken nothing for {ACKNOWLEDGED_S:.0f} s: the queue to it is "
+                        f"Kafka at {client.brokers} has accepted no record for {ACKNOWLEDGED_S:.0f} s: the queue to it is "
                         "full",
                         hint="check the broker; Headrace tries again",
                     ) from None
@@ -142,9 +142,9 @@ class KafkaLogProducer(Producer):
             raise client.problem(place.error, doing)
         if len(place.offsets) < place.sent or min(place.offsets) < 0:
             raise IndeterminateWriteError(
-                f"{doing}: {len(place.offsets)} of {place.sent} records were acknowledged, or it isn't known "
-                "where they are",
-                hint="they may have been written; what is there decides",
+                f"{doing}: the broker acknowledged {len(place.offsets)} of {place.sent} records, or didn't say at which "
+                "offsets it wrote them",
+                hint="the records may have been written; Headrace checks the topic before it continues",
             )
 
     def _check_not_behind_the_end(self, place: _Place) -> None:
@@ -156,8 +156,8 @@ class KafkaLogProducer(Producer):
         while entry.sealing and entry.ends is None:
             if time.monotonic() > until:
                 raise IndeterminateWriteError(
-                    f"stream {place.stream!r} is being sealed, and it isn't known where it ends",
-                    hint="seal it again (headrace stream seal); what is there decides",
+                    f"stream {place.stream!r} is being sealed, but its end isn't known yet",
+                    hint="the records may have been written; seal the stream again (headrace stream seal), which sets its end",
                 )
             entry = self._metadata.require(place.stream)
         end = entry.end(place.partition)
@@ -213,6 +213,6 @@ class KafkaLogProducer(Producer):
             found = client.raw.list_topics(topic, timeout=_SEAL_S).topics[topic]
         if partition not in found.partitions:
             raise UnavailableError(
-                f"partition {partition} of topic {topic!r} was just added, and isn't known everywhere yet",
+                f"partition {partition} of topic {topic!r} was just added, and not every broker knows it yet",
                 hint="Headrace tries again",
             )

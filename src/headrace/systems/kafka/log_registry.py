@@ -81,7 +81,7 @@ class Entry:
         """Raise ``StreamSealedError`` if the stream takes no more records."""
         if self.sealing:
             raise StreamSealedError(
-                f"stream {self.info.name!r} was sealed: it takes no more records, and gets no partitions",
+                f"stream {self.info.name!r} was sealed: it takes no more records or partitions",
                 hint="a seal is permanent: use another stream",
             )
 
@@ -105,8 +105,8 @@ class Registry:
         entry = self._entries.get(stream)
         if entry is None:
             raise StreamNotFoundError(
-                f"no stream {stream!r} in this log in Kafka",
-                hint=f"create it (headrace stream create {stream}), or check name, brokers and prefix",
+                f"this log in Kafka has no stream {stream!r}",
+                hint=f"create it (headrace stream create {stream}), or check its name, the brokers and the prefix",
             )
         return entry
 

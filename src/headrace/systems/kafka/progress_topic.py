@@ -132,7 +132,7 @@ class ProgressTopic:
             if time.monotonic() > end_s:
                 if not heard:
                     raise UnavailableError(
-                        f"topic {self.name!r} can't be read: nobody has answered in {READ_S:g} s",
+                        f"topic {self.name!r} can't be read: no broker answered in {READ_S:g} s",
                         hint="check the brokers; Headrace tries again",
                     )
                 return None
@@ -150,18 +150,18 @@ class ProgressTopic:
         client = self._topics.client
         new = NewTopic(self.name, 1, config=dict(_SETTINGS))
         try:
-            with client.translating(f"creating topic {self.name!r}, which keeps what was published"):
+            with client.translating(f"creating topic {self.name!r}, which keeps the positions of writers"):
                 client.raw.create_topics([new], request_timeout=_CREATED_S)[self.name].result()
-            _log.info("created the topic that keeps what was published", topic=self.name)
+            _log.info("created the topic that keeps the positions of writers", topic=self.name)
         except StreamExistsError:
-            _log.debug("another writer has created the progress topic", topic=self.name)
+            _log.debug("another writer created the progress topic", topic=self.name)
         except HeadraceError as error:
             if error.retry:
                 raise
             error.hint = (
-                f"let whoever may do so create it: kafka-topics.sh --create --topic {self.name} --partitions 1 "
-                "--config cleanup.policy=compact; the app has to be allowed to read, write and describe it. Or name "
-                "another one: progress_topic="
+                f"ask an administrator to create it: kafka-topics.sh --create --topic {self.name} --partitions 1 "
+                "--config cleanup.policy=compact; the app needs the rights Read, Write and Describe for it. Or name another "
+                "topic with progress_topic="
             )
             raise
         end_s = time.monotonic() + _CREATED_S
@@ -179,7 +179,7 @@ class ProgressTopic:
         policy = settings.get("cleanup.policy", "compact")
         if policy != "compact":
             raise InfrastructureError(
-                f"topic {self.name!r} keeps what was published, and has cleanup.policy={policy}: it would be deleted",
-                hint=f"kafka-configs.sh --alter --entity-type topics --entity-name {self.name} "
+                f"topic {self.name!r} keeps the positions of writers, but has cleanup.policy={policy}, so Kafka would delete them",
+                hint=f"run kafka-configs.sh --alter --entity-type topics --entity-name {self.name} "
                 "--add-config cleanup.policy=compact",
             )

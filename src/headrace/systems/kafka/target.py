@@ -153,7 +153,7 @@ class _Writer:
                     session.commit()
                     return machine.committed()
         except FencedError as error:
-            _log.debug("Kafka refuses a producer", writer=self._name, why=error.message)
+            _log.debug("Kafka refused a producer", writer=self._name, why=error.message)
             elapsed_ms = session.elapsed_ms
             session.drop()  # or its transaction, if it is still open, would hide what is looked for
             return machine.fenced(elapsed_ms)
@@ -180,16 +180,16 @@ class _Writer:
         if machine.state is State.SHARED:
             who = f" by {machine.other}" if machine.other else ""
             return FencedError(
-                f"topic {self._topic!r}: the transactional id {transactional_id(self._name)!r} is used by somebody "
-                f"else as well{who}, again and again",
-                hint="two apps of this name write to this cluster: give one of them another name",
+                f"topic {self._topic!r}: the transactional id {transactional_id(self._name)!r} is also used by "
+                f"another process{who}, again and again",
+                hint="two apps of this name write to this cluster: rename one of them",
             )
         if self._error is not None:
             return worth_a_retry(self._error)
         return UnavailableError(
-            f"topic {self._progress_topic!r}: an open transaction of another writer hides what {self._name} has "
-            "published",
-            hint="it ends by itself when the transaction does, or is timed out; Headrace tries again",
+            f"topic {self._progress_topic!r}: an open transaction of another writer hides which versions "
+            f"{self._name} has published",
+            hint="this lasts until that transaction ends or times out; Headrace tries again",
         )
 
     def _lost(self) -> InfrastructureError:
@@ -197,8 +197,8 @@ class _Writer:
         what = f"only version {found}" if found >= 0 else "nothing"
         record = '{"format":1,"version":N,"rows":"","by":"me"}'
         return InfrastructureError(
-            f"topic {self._progress_topic!r} says that {what} of {self._name} was published to {self._topic!r}, but "
-            f"the app's commits say that version {self.machine.floor} was: the topic was deleted, or records of it",
+            f"according to topic {self._progress_topic!r}, {what} of {self._name} was published to {self._topic!r}, "
+            f"but the app's commits say version {self.machine.floor}: the topic or some of its records were deleted",
             hint=f"find the highest headrace-version N of the records in {self._topic!r} whose headrace-writer is "
             f"{self._name!r}, and write a record with that key and the value {record} to {self._progress_topic!r}; or "
             "rename the app",

@@ -32,7 +32,7 @@ def worth_a_retry(error: HeadraceError) -> HeadraceError:
     What is there decides then, or the rows come again.
     """
     if isinstance(error, IndeterminateWriteError):
-        return UnavailableError(error.message, hint="Headrace looks what is there, and goes on")
+        return UnavailableError(error.message, hint="Headrace checks what was written, then continues")
     return error
 
 
@@ -60,7 +60,7 @@ class TopicTarget(Target):
                 self._next_look_s = time.monotonic() + LOOK_AGAIN_S
                 self.limits.look()
         except UnavailableError as error:
-            _log.debug("nobody says how large records can be", topic=self.topic, why=error.message)
+            _log.debug("can't find out how large records may be", topic=self.topic, why=error.message)
         return self._records.records(rows, self.limits.record_bytes)
 
     @override

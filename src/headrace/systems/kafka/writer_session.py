@@ -161,5 +161,5 @@ class WriterSession:
 
     def _opened(self) -> KafkaClient[Producer]:
         if self._client is None:
-            raise UnavailableError(f"{self._writer} has no producer")
+            raise UnavailableError(f"{self._writer} has no open producer")
         return self._client

@@ -58,7 +58,7 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
     @override
     def register(self, ssp: SSP, position: Position) -> None:
         if not 0 <= ssp.partition < self._slots:
-            raise StreamNotFoundError(f"{ssp}: there are slots 0 to {self._slots - 1}")
+            raise StreamNotFoundError(f"{ssp}: the stream has slots 0 to {self._slots - 1}")
         self.unregister(ssp)
         count = 0 if isinstance(position, Edge) else position
         moment = moment_of(count)
@@ -163,7 +163,7 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
         except HeadraceError as error:
             if not error.retry:
                 raise
-            self._throttle.warning("records wait to be decoded", stream=self._stream, shard=shard, why=error.message)
+            self._throttle.warning("records can't be decoded yet; waiting", stream=self._stream, shard=shard, why=error.message)
             return None
 
     def _made(self, reading: _SlotReading, shard: str, records: Fetched, decoded: Decoded) -> Rows:

@@ -117,7 +117,7 @@ class _Orders:
     def give(self, slot: int, shard: str, order: ShardOrder) -> None:
         """Order a slot to do something with a shard."""
         before = self._orders[slot].setdefault(shard, order)
-        assert before == order, f"slot {slot} is to {before} shard {shard}, and to {order} it"
+        assert before == order, f"slot {slot} has two orders for shard {shard}: {before} and {order}"
 
     def given(self, slot: int, shard: str) -> bool:
         """The slot is ordered to do something with the shard."""
@@ -180,7 +180,7 @@ def _load(holdings: Holdings) -> list[int]:
 def _read_twice(holdings: Holdings) -> list[str]:
     """Say which shards several slots read. It can't happen, unless commits were restored that don't belong together."""
     return [
-        f"shard {shard} is read by slots {' and '.join(map(str, slots))}: its records count twice"
+        f"shard {shard} is read by slots {' and '.join(map(str, slots))}, so its records count twice"
         for shard in holdings
         if len(slots := holdings.slots(shard, Phase.READING)) > 1
     ]
@@ -202,6 +202,6 @@ class _Audit:
         if self._times < AUDITS:
             return []
         return [
-            f"no open shard takes the hashes {first} to {last}: Kinesis has listed none for minutes"
+            f"no open shard covers the hashes {first} to {last}: Kinesis has listed none for minutes"
             for first, last in self._found
         ]

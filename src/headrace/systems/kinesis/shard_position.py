@@ -109,7 +109,7 @@ def parse_position(text: str) -> Position:
         return Position(time_ms=int(rest))
     if head.isdecimal() and (not rest or rest.isdecimal()) and text == text.rstrip():
         return Position(int(head), int(rest) if rest else None)
-    raise ProtocolError(f"{text!r} is no position in a shard", hint="another version of Headrace wrote it")
+    raise ProtocolError(f"{text!r} isn't a position in a shard", hint="another version of Headrace wrote it")
 
 
 @lru_cache(maxsize=1 << 12)  # reports are repeated until something changes

@@ -72,7 +72,7 @@ class FileWatcher:
                 data = os.read(self.fd, _READ_BYTES)
             except BlockingIOError:
                 if not known:
-                    _throttle.info("the queue of inotify overflowed: all files are looked at")
+                    _throttle.info("inotify's queue overflowed: checking all files")
                 return changed if known else None
             start = 0
             while start < len(data):

@@ -50,7 +50,7 @@ FORMAT_VERSION = 1
 MAX_PARTITIONS = 100_000
 MAX_ADDITIONS = 9999
 _POSITION = struct.Struct(">Q")
-_RESEAL = "the file was damaged; its contents are also in the partitions: headrace stream repair writes it again"
+_RESEAL = "the file was damaged, but the partitions have its contents: run headrace stream repair, which writes it again"
 T = TypeVar("T")
 
 
@@ -119,7 +119,7 @@ class StreamFolder:
         if info is None:
             raise StreamNotFoundError(
                 f"no stream {self.name!r} in {self.path.parent}",
-                hint=f"create it (headrace stream create {self.name}), or check name and folder",
+                hint=f"create it (headrace stream create {self.name}), or check its name and the folder",
             )
         return info
 
@@ -176,7 +176,7 @@ class StreamFolder:
         wanted_shape(self.name, max(partitions, 1), None, MAX_PARTITIONS)
         if partitions > found.partitions and self.seal.exists():
             raise StreamSealedError(
-                f"stream {self.name!r} is sealed, and gets no partitions",
+                f"stream {self.name!r} is sealed, so it can't get more partitions",
                 hint="a seal is permanent: use another stream",
             )
         for partition in range(found.partitions, partitions):
@@ -202,7 +202,7 @@ class StreamFolder:
             return segment.FILE_HEADER_SIZE
         if not text.strip().isdigit():
             raise CorruptLogError(
-                f"{path}: {text[:40]!r} is not an offset", hint="the file was damaged: put it back as it was"
+                f"{path}: {text[:40]!r} is not an offset", hint="the file was damaged: restore it from a backup"
             )
         return int(text)
 
@@ -263,17 +263,17 @@ def require_there(path: Path, opened: os.stat_result, what: str) -> None:
         raise _gone(what, path) from None
     if not os.path.samestat(found, opened):
         raise StreamNotFoundError(
-            f"{what} was replaced while it was in use: another stream with that name is there now ({path})",
-            hint="put the folder of the old stream back, and start again; "
-            "to use the new stream, start over under another app name",
+            f"{what} was replaced by another stream of that name while it was in use ({path})",
+            hint="put the old stream's folder back and start again; "
+            "to use the new stream, start the app under another name",
         )
 
 
 def _gone(what: str, path: Path) -> StreamNotFoundError:
     return StreamNotFoundError(
-        f"{what} was deleted or moved away while it was in use: {path} doesn't exist any more",
-        hint="put the folder of the stream back as it was, and start again; "
-        "to continue without its messages, start over under another app name",
+        f"{what} was deleted or moved while it was in use: {path} doesn't exist any more",
+        hint="put the stream's folder back and start again; "
+        "to continue without its messages, start the app under another name",
     )
 
 
@@ -298,7 +298,7 @@ def _read_shape(path: Path, read: Callable[[dict[str, Any]], T]) -> T | None:
         return read(data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
-            f"{path}: a field is missing or wrong: {error!r}", hint="put the file back as Headrace wrote it"
+            f"{path}: a field is missing or wrong: {error!r}", hint="restore the file as Headrace wrote it"
         ) from error
 
 
@@ -306,7 +306,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text())
     except ValueError as error:
-        raise DataError(f"{path}: not JSON: {error}", hint="put the file back as Headrace wrote it") from error
+        raise DataError(f"{path}: not JSON: {error}", hint="restore the file as Headrace wrote it") from error
     version = data.get("version") if isinstance(data, dict) else None
     if version != FORMAT_VERSION:
         raise DataError(

@@ -91,7 +91,7 @@ def test_an_offset_after_the_end_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_place_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StreamNotFoundError, match="no file, folder or pattern nowhere/at/all"):
+    with pytest.raises(StreamNotFoundError, match="no file or folder matches nowhere/at/all"):
         FilesSystem("nowhere/at/all").consumer()
     with pytest.raises(StreamNotFoundError, match="no files to read in the folder"):
         FilesSystem(str(tmp_path)).consumer()

@@ -114,9 +114,9 @@ class LeaseMirror:
             self._write((evict(lease) for lease in ours), until_ms)
             left = sum(self._wanted.ours(row.lease.holder) for row in self._supposed.values())
             if left:
-                _log.warning("leases are left to expire", table=self._table.name, leases=left, reason=self._trouble)
+                _log.warning("leases weren't released, and have to expire", table=self._table.name, leases=left, reason=self._trouble)
         except LeaseHeldError as error:
-            _log.warning("leases are left as they are", table=self._table.name, reason=error.message)
+            _log.warning("leases weren't released", table=self._table.name, reason=error.message)
         finally:
             self._table.close()
 
@@ -131,7 +131,7 @@ class LeaseMirror:
                 self._pause(write, error)
                 return
             if not written.made:
-                _log.debug("somebody has changed a lease", table=self._table.name, write=str(write))
+                _log.debug("another application changed a lease", table=self._table.name, write=str(write))
             self._learn(write.shard, written.lease)
             if self._trouble is not None:
                 _log.info("the lease table can be written again", table=self._table.name)
@@ -182,10 +182,10 @@ def _free_rows(table: LeaseTable, app: str, clock: Clock, wait: Callable[[float]
         _refuse_living(table.name, strangers, first)
         left_ms = began_ms + FAILOVER_MS - clock.monotonic_ms()
         if left_ms < 0:
-            _log.info("takes over leases that were given up", table=table.name, leases=len(strangers))
+            _log.info("taking over abandoned leases", table=table.name, leases=len(strangers))
             break
         if wait(min(LOOK_EVERY_MS, left_ms + 1) / 1000):
-            raise UnavailableError(f"lease table {table.name}: the app was stopped before it was certain who has it")
+            raise UnavailableError(f"lease table {table.name}: the app was stopped before it knew who owns the table")
         rows = _read(table, clock)
     return rows
 
@@ -215,5 +215,5 @@ def _signs_of_life(lease: Lease) -> tuple[int, str | None, str | None]:
 def _held(table: str, shard: str, owner: str) -> LeaseHeldError:
     return LeaseHeldError(
         f"lease table {table}: the lease of {shard} belongs to {owner}, which is alive",
-        hint="stop that application, or name another table: two applications on one table process each record twice",
+        hint="stop that application, or name another table; two applications on one table process each record twice",
     )
