@@ -107,7 +107,7 @@ class PostgresMetadata(MetadataStore):
         if not changes:
             return []
         if not self._exists:
-            raise UsageError(f"the metadata store {self._url} was opened for reading only, and has no tables")
+            raise UsageError(f"the metadata store {self._url} was opened for reading only, but has no tables yet")
         write = _Write(namespace, changes)
         began = time.monotonic()
         with self._lock:
@@ -193,7 +193,7 @@ class PostgresMetadata(MetadataStore):
 
     def _has_happened(self, write: _Write, lost: str) -> bool:
         """Whether a write whose commit got no answer is there. Raises ``IndeterminateWriteError`` if nobody can say."""
-        _log.warning("looking up whether a write to the metadata store has happened", store=str(self._url), error=lost)
+        _log.warning("checking whether a write reached the metadata store", store=str(self._url), error=lost)
         end = time.monotonic() + _RESOLVE_S
         while True:
             try:
@@ -208,7 +208,7 @@ class PostgresMetadata(MetadataStore):
 
     def _unknown(self, why: str) -> IndeterminateWriteError:
         return IndeterminateWriteError(
-            f"can't write the metadata store {self._url}: {why}; the change may or may not be there",
+            f"can't write the metadata store {self._url}: {why}; the change may or may not have happened",
             hint="check that the server is up, then start the app or command again",
         )
 
@@ -219,7 +219,7 @@ class PostgresMetadata(MetadataStore):
             raise UnavailableError(f"the metadata store {self._url} was closed")
         if os.getpid() != self._pid:
             raise UnavailableError(
-                f"the metadata store {self._url} was opened by process {self._pid}, this is {os.getpid()}",
+                f"the metadata store {self._url} was opened by process {self._pid}, but this is process {os.getpid()}",
                 hint="open it again in each process",
             )
         if self._connection is None:
@@ -249,7 +249,7 @@ class PostgresMetadata(MetadataStore):
         if found != FORMAT:
             raise InfrastructureError(
                 f"the metadata store {self._url} is of format {found}; this version of Headrace reads {FORMAT}",
-                hint="use the Headrace that wrote it, or a newer one",
+                hint="use the version of Headrace that wrote it, or a newer one",
             )
         return True
 
@@ -271,7 +271,9 @@ class PostgresMetadata(MetadataStore):
         if state.startswith("22"):
             return DataError(where, hint="keys must be text in the database's encoding: create the database with UTF8")
         if state and not state.startswith(_RETRIED):
-            return InfrastructureError(where, hint="check that nothing else has changed the tables headrace_metadata*")
+            return InfrastructureError(
+                where, hint="check whether another program has changed the tables headrace_metadata*"
+            )
         return UnavailableError(where, hint="check that the server is up, and host, user and password in the URL")
 
 

@@ -262,7 +262,7 @@ class StartpointBook:
             raise FencedError(
                 f"task {task} of app {self._app!r} was about to apply a startpoint for {outcome.order.stream}"
                 f"[{outcome.order.partition}] that has been deleted",
-                hint="nothing to do: the task starts again without it",
+                hint="wait: the task starts again without it",
             )
 
     def _unfinished(self) -> dict[str, Entry]:
@@ -304,7 +304,8 @@ class StartpointBook:
 
     def _overtaken(self, what: str) -> UnavailableError:
         return UnavailableError(
-            f"another command changed the startpoints of app {self._app!r} while they were {what}; nothing was changed",
+            f"another command changed the startpoints of app {self._app!r} while they were {what}; this command "
+            "changed nothing",
             hint="look at them with headrace startpoint list, and try again",
         )
 

@@ -170,7 +170,7 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise DeploymentError(
                 f"Spark's checkpoint is of {form.stream}, committed={form.committed}; "
                 f"the query reads {self._source.stream}, committed={options.committed}",
-                hint="another stream, or another way to read it, needs another checkpointLocation",
+                hint="use another checkpointLocation for another stream, or for another way to read it",
             )
         return places
 

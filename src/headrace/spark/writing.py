@@ -64,7 +64,9 @@ class Destination:
         self.folder = staging_folder(options.home, options.stream)
         names = schema.fieldNames()
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise UsageError(f"the DataFrame has several columns {twice!r}", hint="rename or drop all but one")
+            raise UsageError(
+                f"the DataFrame has several columns named {twice!r}", hint="rename or drop all but one of them"
+            )
         given = to_polars_columns(schema)
         self._info = self._there(given)
         columns = self._info.columns
@@ -79,8 +81,8 @@ class Destination:
         if info is not None:
             if wanted not in (None, info.partitions):
                 raise UsageError(
-                    f"option partitions is {wanted}, but {self.stream} has {info.partitions}",
-                    hint="leave it out: it is for streams that don't exist yet",
+                    f"option partitions is {wanted}, but {self.stream} has {info.partitions} partitions",
+                    hint="leave out partitions, which is only for streams that don't exist yet",
                 )
             return info
         if wanted is None:
@@ -177,17 +179,17 @@ class Destination:
         position = writer.position()
         if version < position:
             raise UsageError(
-                f"version {version} of writer {writer.name!r} comes after version {position}, which {self.stream} has: "
-                "the versions of a writer rise",
-                hint="another series of writes, or a streaming query whose checkpoint was deleted, needs a writer "
-                'of another name: option("writer", ...)',
+                f"version {version} of writer {writer.name!r} follows version {position}, which {self.stream} has: "
+                "the versions of a writer must increase",
+                hint="for another series of writes, or for a streaming query whose checkpoint was deleted, use another "
+                'name: option("writer", ...)',
             )
         rows = sum(staged.rows for staged in _staged(messages))
         if writer.publish(version, self.frames(messages)):
             _log.info("published", stream=str(self.stream), writer=writer.name, version=version, rows=rows)
         else:
             _log.warning(
-                "nothing is written: this version was published before",
+                "writing nothing, because this version was published before",
                 stream=str(self.stream),
                 writer=writer.name,
                 version=version,
@@ -235,7 +237,7 @@ class BatchWriter(DataSourceArrowWriter):
                 if writer.position() < version:
                     raise
                 _log.warning(
-                    "published, but readers don't know yet: the next write to the stream tells them",
+                    "published, but couldn't notify readers: the next write to the stream does",
                     stream=str(self._to.stream),
                     reason=error.message,
                 )
@@ -257,7 +259,7 @@ def _check_same(given: pl.Series, cast: pl.Series) -> None:
     if len(lost):
         raise DataError(
             f"column {given.name!r}: {given[lost[0]]!r} can't be written as {cast.dtype} without a change",
-            hint="round it before it is written, or write to a stream whose column has a finer unit",
+            hint="round the values before you write them, or write to a stream whose column has a finer unit",
         )
 
 

@@ -193,10 +193,10 @@ class Database:
 
     def _make(self, folder: Path, *, read_only: bool) -> Rdict:
         if read_only and not (folder / "CURRENT").exists():  # RocksDict would create the folder
-            raise _unreadable_copy(folder, "there is no database in it")
+            raise _unreadable_copy(folder, "it has no database")
         if (folder / _UNREADABLE).exists():
             raise StateCorruptError(
-                f"state folder {folder} could not be read the last time", hint="nothing is lost: it is rebuilt"
+                f"state folder {folder} couldn't be read last time", hint="nothing is lost: Headrace rebuilds it"
             )
         cache = _CACHE.acquire()
         try:
@@ -291,7 +291,7 @@ class Database:
 
     def _was_released(self) -> UnavailableError:
         return UnavailableError(
-            f"state folder {self.folder} was released", hint="ask the container that runs the task now"
+            f"state folder {self.folder} was released", hint="read the task's state from its present container"
         )
 
     def _unreadable(self, error: Exception) -> InfrastructureError:
@@ -365,9 +365,7 @@ class Database:
             raise self._unwritable(error) from error
 
     def _unwritable(self, error: Exception) -> StorageError:
-        return StorageError(
-            f"state folder {self.folder}: {error}", hint="free up space on the disk; nothing has been lost"
-        )
+        return StorageError(f"state folder {self.folder}: {error}", hint="free up space on the disk; nothing was lost")
 
     def snapshot(self, folder: Path) -> None:
         """Copy the present state to ``folder``, by hard links if possible. The copy appears complete or not at all."""
@@ -406,7 +404,7 @@ class Database:
 
 def _unreadable_copy(folder: Path, why: object) -> CorruptLogError:
     return CorruptLogError(
-        f"the copy of a task's state in folder {folder} can't be read: {why}",
+        f"the copy of a task's state in {folder} can't be read: {why}",
         hint="check that the folder is complete, and that this user may read and write it, or use another copy",
     )
 

@@ -55,17 +55,17 @@ def described(columns: Mapping[str, pl.DataType]) -> dict[str, str]:
 def misfit(kept: StateForm, declared: StateForm) -> tuple[str, str] | None:
     """Say why rows of the form ``kept`` can't be opened as ``declared``, and what to do; None if they can."""
     if kept.what != declared.what:
-        return f"was stored as {kept.what}, and is now declared as {declared.what}", TAKE_BACK
+        return f"was stored as {kept.what}, but is now declared as {declared.what}", TAKE_BACK
     if list(kept.key.items()) != list(declared.key.items()):
-        return f"has the key {_shown(kept.key)}, and is now declared with {_shown(declared.key)}", TAKE_BACK
+        return f"has the key {_shown(kept.key)}, but is now declared with {_shown(declared.key)}", TAKE_BACK
     for name in sorted({*kept.fixed, *declared.fixed}):
         was, now = kept.fixed.get(name), declared.fixed.get(name)
         if was != now:
-            return f"{name} was stored as {was or 'nothing'}, and is now declared as {now or 'nothing'}", TAKE_BACK
+            return f"{name} was stored as {was or 'nothing'}, but is now declared as {now or 'nothing'}", TAKE_BACK
     for name, now in declared.columns.items():
         was = kept.columns.get(name, now)
         if was != now:
-            return f"column {name!r} was stored as {was}, and is now declared as {now}", _RENAME
+            return f"column {name!r} was stored as {was}, but is now declared as {now}", _RENAME
     return None
 
 

@@ -42,7 +42,7 @@ class FolderLock:
         with self._guard:
             if self._path in self._held:
                 raise StateLockedError(
-                    f"state folder {folder} is open elsewhere in this process", hint="close it there first"
+                    f"state folder {folder} is open elsewhere in this process", hint="close it first"
                 )
             try:
                 make_private_folder(folder.parent)
@@ -81,7 +81,7 @@ def restore_snapshot(snapshot: Path, folder: Path) -> None:
         shutil.rmtree(draft, ignore_errors=True)
         raise StorageError(
             f"snapshot {snapshot} can't be restored to {folder}: {error}",
-            hint="check the free space of the disk, and that both folders may be read and written",
+            hint="check the disk's free space, and that this user may read and write both folders",
         ) from error
 
 
@@ -89,13 +89,13 @@ def discard(folder: Path) -> None:
     """Delete local state."""
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
-        _log.warning("local state can't be deleted, and still takes space on the disk", folder=str(folder))
+        _log.warning("can't delete local state, which still takes space on the disk", folder=str(folder))
 
 
 def discard_drafts(snapshots: Path) -> None:
     """Delete the unfinished snapshots of killed incarnations. A zombie that is still writing one fails."""
     for draft in snapshots.glob(str(draft_of(Path("*")))):
-        _log.info("deleting a snapshot that a killed process left unfinished", folder=str(draft))
+        _log.info("deleting the unfinished snapshot of a killed process", folder=str(draft))
         discard(draft)
 
 
@@ -123,7 +123,7 @@ def discard_abandoned(folder: Path) -> None:
         except OSError:
             continue  # it is open
         else:
-            _log.info("deleting the state folder of a process that is gone", folder=str(stand_in))
+            _log.info("deleting the state folder of a dead process", folder=str(stand_in))
             discard(stand_in)
 
 

@@ -212,7 +212,7 @@ class RowReader:
             if name in columns and columns[name] != dtype:
                 raise DeclarationError(
                     f"store {self._id!r}: column {name!r} was stored as {columns[name]}, "
-                    f"and is now declared as {dtype}",
+                    f"but is now declared as {dtype}",
                     hint="add a column with another name, or give the step another id (then its state starts empty)",
                 )
 
@@ -318,7 +318,7 @@ def check_types(id_: str, rows: pl.DataFrame, columns: Columns) -> None:
         found = rows.schema.get(name)
         if found != dtype:
             raise DataError(
-                f"store {id_!r}: column {name!r} is {found or 'missing'}, where the table has {dtype}",
+                f"store {id_!r}: column {name!r} is {found or 'missing'}, but the table has {dtype}",
                 hint=f"cast it first: pl.col({name!r}).cast(...)" if found else None,
             )
 
@@ -346,7 +346,7 @@ def _bound(id_: str, key: Columns, first: Mapping[str, Any]) -> bytes:
     if set(first) != set(names):
         raise DeclarationError(
             f"store {id_!r}: {list(first)} aren't the first columns of the key {list(key)}",
-            hint="give values of the first columns of the key, without gaps",
+            hint="give values for the first columns of the key, without gaps",
         )
     columns = {name: key[name] for name in names}
     row = pl.DataFrame({name: pl.Series([first[name]], dtype=dtype) for name, dtype in columns.items()})

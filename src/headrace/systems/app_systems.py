@@ -111,8 +111,8 @@ class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 f"app {app!r} has kept its snapshots in {there or 'its home'} until now, and would now look for them "
                 f"in {here or 'its home'}: state that only those snapshots hold would be lost",
                 hint=(f"write snapshots={there!r}, or HEADRACE_SNAPSHOTS={there}" if there else _IN_HOME)
-                + ". To move them, run the unchanged app, end it with headrace run --savepoint NAME, restore that savepoint "
-                "(headrace savepoint restore), and start the app with the new place",
+                + ". To move them, run the unchanged app, end it with headrace run --savepoint NAME, restore that "
+                "savepoint (headrace savepoint restore), and start the app with the new place",
             )
 
     def spec(self, name: str, home: Path) -> SystemSpec | None:

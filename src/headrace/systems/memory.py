@@ -371,5 +371,7 @@ def open_memory(name: str, options: Mapping[str, Any]) -> MemorySystem:
     """Return the memory system of a ``SystemSpec``: the one called ``options["name"]``, else ``name``."""
     unknown = set(options) - {"name"}
     if unknown:
-        raise DeclarationError(f"system {name!r} (memory): unknown options {sorted(unknown)}", hint="the only option is name")
+        raise DeclarationError(
+            f"system {name!r} (memory): unknown options {sorted(unknown)}", hint="the only option is name"
+        )
     return MemorySystem.named(options.get("name", name))

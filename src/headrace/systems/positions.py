@@ -128,7 +128,9 @@ def check_customs(kinds: Iterable[object]) -> Customs:
             )
         name = getattr(kind, "kind", None)
         if not isinstance(name, str) or not name:
-            raise DeclarationError(f"startpoints: {kind.__name__} has no kind", hint='write kind = "after-release" in the class')
+            raise DeclarationError(
+                f"startpoints: {kind.__name__} has no kind", hint='write kind = "after-release" in the class'
+            )
         if any(other.kind == name for other in found):
             raise DeclarationError(f"startpoints: two classes have the kind {name!r}", hint="give each its own kind")
         found.append(kind)

@@ -53,7 +53,7 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: hr.io.registry("http://x:b@host"), "contains credentials"),
     (lambda: hr.io.registry("http://host", user="a", password="s3cret"), "takes a reference to a secret"),  # type: ignore[arg-type]
     (lambda: hr.io.registry("http://host", token="s3cret"), "takes a reference to a secret"),  # type: ignore[arg-type]
-    (lambda: hr.io.registry("http://host", user="a"), "wants user= and password= together"),
+    (lambda: hr.io.registry("http://host", user="a"), "needs user= and password= together"),
     (lambda: hr.io.registry("http://host", timeout="soon"), "timeout"),
     (hr.io.avro, "needs a schema, or a registry that has it"),
     (lambda: hr.io.avro(ORDER, subject="a"), "registry= is missing"),

@@ -131,7 +131,7 @@ def test_a_restore_goes_back_and_reads_on_from_there(kept: Shop, cli: Cli) -> No
     assert [t["number"] for t in cli("savepoint", "timelines", "shop", "--json").json()] == [1]
     restored = cli("savepoint", "restore", "shop", "one")
     assert restored.code == 0, restored.err
-    assert "will appear there a second time" in restored.out
+    assert "will appear a second time" in restored.out
     with kept.running():
         kept.until(lambda: euros(kept) == {"lamp": "1.00", "desk": "2.00", "sofa": "3.00"})
         checkpoints = cli("checkpoint", "list", "shop", "--json").json()
@@ -337,9 +337,9 @@ BAD = [
     (("show", "nobody", "one"), 2, "no savepoint 'one'"),
     (("delete", "shop", "two"), 2, "no savepoint 'two'"),
     (("restore", "shop", "two"), 2, "no savepoint 'two'"),
-    (("restore", "shop", "one", "--outputs", "loud"), 2, "write again or silent"),
-    (("restore", "shop", "one", "--partitions", "by-article"), 2, "not STEP=N"),
-    (("restore", "shop", "one", "--partitions", "by-article=x"), 2, "not STEP=N"),
+    (("restore", "shop", "one", "--outputs", "loud"), 2, "expected again or silent"),
+    (("restore", "shop", "one", "--partitions", "by-article"), 2, "expected STEP=N"),
+    (("restore", "shop", "one", "--partitions", "by-article=x"), 2, "expected STEP=N"),
     (("restore", "shop", "one", "--partitions", "by-article=0"), 2, "from 1 to"),
     (("restore", "shop", "one", "--partitions", "nothing=2"), 2, "no intermediate stream 'nothing'"),
     (("restore", "shop", "one", "--partitions", "prices-in=4"), 2, "aren't the app's to change"),

@@ -146,7 +146,7 @@ def test_pages(table: Cli) -> None:
         words = ["--after", lines[1]["@after"]] if len(lines) == 2 else []
     assert (sorted(seen), words) == ([("attic", 1), ("cellar", -2), ("cellar", 1), ("cellar", 30)], [])
     first = table("scan", "stock", "--limit", "3")
-    assert "there are more rows: --after " in first.err
+    assert "for the next rows, add --after " in first.err
     rest = table("scan", "stock", "--after", first.err.split()[-1])
     assert rest.err.startswith("1 row of ")
 
@@ -185,15 +185,15 @@ def test_the_app_doesnt_run(cli: Cli, home: Path) -> None:
             2,
             ["has no table 'price'; its tables: prices, rates, stock", "did you mean 'prices'?"],
         ),
-        (["get", "prices", "x", "y"], 2, ["2 values were given, the key of table 'prices' is article (String)"]),
+        (["get", "prices", "x", "y"], 2, ["got 2 values, but the key of table 'prices' is article (String)"]),
         (["get", "stock", "cellar"], 2, ["the key of table 'stock' is place (String), shelf (Int64); 1 values"]),
         (
             ["get", "stock", "cellar", "one"],
             2,
-            ["'one' is not a value of column 'shelf' of table 'stock', which is Int64"],
+            ["'one' isn't a value for column 'shelf' of table 'stock', whose type is Int64"],
         ),
-        (["get", "stock", "cellar", "1.5"], 2, ["'1.5' is not a value of column 'shelf'"]),
-        (["scan", "stock", "a", "1", "--from", "2"], 2, ["3 values were given"]),
+        (["get", "stock", "cellar", "1.5"], 2, ["'1.5' isn't a value for column 'shelf'"]),
+        (["scan", "stock", "a", "1", "--from", "2"], 2, ["got 3 values"]),
         (["scan", "stock", "cellar", "--prefix", "1"], 2, ["only text and binary have prefixes", "use from and to"]),
         (["scan", "stock", "--limit", "0"], 2, ["a limit of 0 rows", "1 to 10000 rows"]),
         (["scan", "stock", "--limit", "10001"], 2, ["1 to 10000 rows"]),

@@ -127,7 +127,7 @@ def test_a_full_disk_under_writers_says_what_became_of_the_rows(
         assert "free up space on the disk; then continue: these rows are kept" in (caught.value.hint or "")
         refused = cli("stream", "write", "numbers", "rows.jsonl")
         assert refused.code == 1
-        assert "written before it: at least 0 rows" in refused.err
+        assert "written before that: at least 0 rows" in refused.err
         assert "hint: free up space on the disk; then repeat the command with --id " in refused.err
         files_no_larger_than(None)
         writer.write([{"n": 3}])

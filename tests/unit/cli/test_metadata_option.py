@@ -60,7 +60,7 @@ def test_an_app_is_found_from_any_folder(
     cli: Cli, spawn: Spawn, pipeline: Path, home: Path, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nothing = cli("status", "--metadata", url)
-    assert (nothing.code, "no app runs on postgresql://tester:***@" in nothing.err) == (0, True)
+    assert (nothing.code, "no app is running in postgresql://tester:***@" in nothing.err) == (0, True)
     monkeypatch.setenv("HEADRACE_METADATA", url)
     run = start(spawn, pipeline)
     monkeypatch.delenv("HEADRACE_METADATA")

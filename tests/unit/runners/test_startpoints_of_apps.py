@@ -339,7 +339,9 @@ def test_a_time_before_the_oldest_message_is_refused_where_messages_are_gone(ran
     ran.points.preview("views", hr.startpoints.at(early))  # nothing is gone
     ran.write(4, first=50)
     trim(ran, partition, offsets[partition].committed)
-    with pytest.raises(hr.errors.TrimmedOffsetError, match=r"has deleted the messages from .*: its oldest one arrived at"):
+    with pytest.raises(
+        hr.errors.TrimmedOffsetError, match=r"has deleted the messages from .*: its oldest one arrived at"
+    ):
         ran.points.set("views", hr.startpoints.at(early))
     assert ran.points.list() == []
 

@@ -229,7 +229,7 @@ def test_after_damage_a_snapshot_is_read_through_before_it_is_taken(
         own.write_bytes(bytes(data))
         app.start()
         warnings = app.host("by-member/0").state.warnings
-        assert "could not be read the last time" in warnings[0]
+        assert "couldn't be read last time" in warnings[0]
         assert warnings[1].startswith(f"snapshot {newest.name}: ")
         orders.members = 50
         finished(app, orders)

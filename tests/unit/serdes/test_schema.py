@@ -145,7 +145,7 @@ def test_order_is_restored_and_extras_are_dropped() -> None:
 
 
 def test_a_missing_column_is_an_error_with_a_suggestion() -> None:
-    with pytest.raises(DataError, match=r"column 'member' \(String\) is missing; there are Member, ts") as caught:
+    with pytest.raises(DataError, match=r"column 'member' \(String\) is missing; the rows have Member, ts") as caught:
         PAGE_VIEWS.conform(pl.DataFrame({"Member": ["a"], "ts": [1]}))
     assert caught.value.hint == "did you mean 'Member'?"
 

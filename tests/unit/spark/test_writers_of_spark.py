@@ -106,7 +106,7 @@ def test_a_version_of_a_name_is_written_once(home: Path) -> None:
     for version in ("5", "5", "7"):
         write(batch_writer(home, writer="daily", version=version), ROWS.head(1))
     assert stored(home) == [("ann", 1.0)] * 2
-    with pytest.raises(UsageError, match="version 6 of writer 'daily' comes after version 7"):
+    with pytest.raises(UsageError, match="version 6 of writer 'daily' follows version 7"):
         write(batch_writer(home, writer="daily", version="6"), ROWS.head(1))
     assert staged(home) == []
 
@@ -386,9 +386,7 @@ def test_a_batch_without_rows_counts(home: Path) -> None:
 
 def test_a_query_that_starts_over_under_its_name_is_refused(home: Path) -> None:
     run_batch(home, 3, ROWS, writer="by-day")
-    with pytest.raises(
-        UsageError, match=r"version 0 of writer 'by-day' comes after version 3.*\n.*checkpoint was deleted"
-    ):
+    with pytest.raises(UsageError, match=r"version 0 of writer 'by-day' follows version 3.*\n.*checkpoint was deleted"):
         run_batch(home, 0, ROWS, writer="by-day")
 
 
@@ -408,5 +406,5 @@ def test_a_query_is_named_by_its_checkpoint(tmp_path: Path) -> None:
     (folder / "metadata").write_text('{"id":"0b5c"}')
     assert writer_of(str(folder)) == writer_of(folder.as_uri()) == "query-0b5c"
     (folder / "metadata").write_text("{}")
-    with pytest.raises(DataError, match="doesn't say which query it is of"):
+    with pytest.raises(DataError, match="doesn't name the query it belongs to"):
         writer_of(str(folder))

@@ -176,7 +176,7 @@ def other(**changed: Any) -> StateForm:
         (other(key={"k": "Int64"}), "has the key k: String, and is now declared with k: Int64"),
         (other(key={"k": "String", "l": "Int64"}), "has the key k: String, and is now declared with k: String, l"),
         (other(key={}), r"has the key k: String, and is now declared with \(none\)"),
-        (other(fixed={"time": "Int64"}), ": time was stored as nothing, and is now declared as Int64"),
+        (other(fixed={"time": "Int64"}), ": time was stored as nothing, but is now declared as Int64"),
         (other(columns={"total": "max Int64"}), ": column 'total' was stored as sum Int64, and is now declared as max"),
     ],
 )

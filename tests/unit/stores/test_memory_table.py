@@ -65,11 +65,11 @@ def test_a_table_may_have_nothing_but_its_key() -> None:
 
 
 def test_wrong_columns_are_refused() -> None:
-    with pytest.raises(DataError, match="store 'm': column 'v' is String, where the table has Int64"):
+    with pytest.raises(DataError, match="store 'm': column 'v' is String, but the table has Int64"):
         memory().put_rows(rows(("a", 1.0, 1)).cast({"v": pl.String}))
     with pytest.raises(DataError, match="store 'm': column 'x' is missing"):
         memory().get_rows(keys(("a", 1.0)).select("k"))
-    with pytest.raises(UsageError, match="its time was never set"):
+    with pytest.raises(UsageError, match="its clock was never set"):
         memory(TTL_MS).put_rows(rows(("a", 1.0, 1)))
 
 
@@ -106,7 +106,7 @@ def test_columns_may_be_added_and_taken_away(tmp_path: Path, from_log: bool) -> 
     ):
         again(COLUMNS | {"v": pl.String()}).get_rows(keys(("a", 1.0)))
     with pytest.raises(
-        DeclarationError, match=r"in memory without a time to live, and is now declared as .* with a time"
+        DeclarationError, match=r"in memory without a time to live, but is now declared as .* with a time"
     ):
         again(COLUMNS, TTL_MS).get_rows(keys(("a", 1.0)))
     database.close()
@@ -118,7 +118,7 @@ def test_a_table_that_had_a_time_to_live_is_refused_without() -> None:
     table.put_rows(rows(("a", 1.0, 1)))
     other = memory()
     with pytest.raises(
-        DeclarationError, match=r"in memory with a time to live, and is now declared as .* without a time"
+        DeclarationError, match=r"in memory with a time to live, but is now declared as .* without a time"
     ):
         for change in table.store.take_changes(1):
             other.store.apply(change)

@@ -206,7 +206,7 @@ def test_a_key_is_a_choice_of_the_columns(key: tuple[str, ...]) -> None:
 
 def test_rows_of_other_types_are_refused() -> None:
     people = table()
-    with pytest.raises(DataError, match="column 'at' is Int32, where the table has Int64"):
+    with pytest.raises(DataError, match="column 'at' is Int32, but the table has Int64"):
         people.get_rows(keys().with_columns(pl.col("at").cast(pl.Int32)))
     with pytest.raises(DataError, match="column 'note' is missing"):
         people.put_rows(rows().drop("note"))

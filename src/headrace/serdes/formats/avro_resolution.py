@@ -59,7 +59,7 @@ class _Resolution:
             elif note.default:
                 made[name] = default_of(note.default[0], dtype, path)
             else:
-                raise SchemasDisagree(f"there is no field {path!r}, and the reader's schema has no default for it")
+                raise SchemasDisagree(f"the field {path!r} is missing, and the reader's schema has no default for it")
         return made
 
     def _fitted(self, column: pl.Expr, found: pl.DataType, wanted: pl.DataType, path: str) -> pl.Expr:
@@ -94,7 +94,7 @@ def default_of(value: Any, dtype: pl.DataType, path: str) -> pl.Expr:
             return pl.lit(value).cast(dtype)
         return pl.lit(pl.Series([value], dtype=dtype)).first()
     except (pl.exceptions.PolarsError, TypeError, ValueError, AttributeError, OverflowError):
-        raise SchemasDisagree(f"there is no field {path!r}, and its default {value!r:.40} can't be used") from None
+        raise SchemasDisagree(f"the field {path!r} is missing, and its default {value!r:.40} can't be used") from None
 
 
 def _columns(dtype: pl.Struct) -> Columns:

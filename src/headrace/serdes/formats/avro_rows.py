@@ -30,7 +30,8 @@ class RowReader:
             import fastavro
         except ImportError as error:
             raise DeclarationError(
-                f"its fields {', '.join(schema.left_out)} have unions, and fastavro, which reads them, isn't installed",
+                f"its fields {', '.join(schema.left_out)} have unions, which only fastavro reads, and fastavro isn't "
+                "installed",
                 hint='install it wherever containers run: pip install "headrace[avro]"',
             ) from error
         named: dict[str, Any] = {}
@@ -39,7 +40,7 @@ class RowReader:
                 fastavro.parse_schema(json.loads(one), named_schemas=named)
             self._parsed = fastavro.parse_schema(json.loads(text), named_schemas=named)
         except Exception as error:
-            raise DeclarationError(f"fastavro can't read it: {error}", hint="check the schema") from error
+            raise DeclarationError(f"fastavro can't read the schema: {error}", hint="check the schema") from error
         self._read_one = fastavro.schemaless_reader
         self._columns = schema.columns
         self._values = {one["name"]: _value_maker(one["type"]) for one in schema.record["fields"]}
@@ -56,7 +57,7 @@ class RowReader:
                 data.seek(self._lead)
                 rows.append(self._read_one(data, self._parsed, None))
                 if data.tell() != len(payload):
-                    raise RowsUnreadable("not a datum of the Avro schema: it ends elsewhere")
+                    raise RowsUnreadable("not a datum of the Avro schema: its length doesn't match")
             columns = [
                 pl.Series(name, [self._values[name](row[name]) for row in rows], dtype=dtype)
                 for name, dtype in self._columns.items()

@@ -20,7 +20,7 @@ from headrace.serdes.row_pieces import readable_rows
 Payload = bytes | None
 """The value of a record; None if it has none (in Kafka a tombstone: it deletes what has its key)."""
 
-NO_VALUE = "no value: it deletes what has its key; hr.io.changelog(...) reads that"
+NO_VALUE = "no value, which deletes its key; hr.io.changelog(...) reads such records"
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ def open_format(spec: FormatSpec) -> Format:
             wrapped = settings["format"]["name"] in _JSON
             return DebeziumFormat(_inner(spec), settings["deleted"], settings.get("about", {}), wrapped=wrapped)
     known = ", ".join((*_PLAIN, "json_schema", "avro", "protobuf", "changelog", "debezium"))
-    raise DeclarationError(f"unknown format {spec.name!r} of records", hint=f"known: {known}")
+    raise DeclarationError(f"unknown format {spec.name!r} of records", hint=f"known formats: {known}")
 
 
 def _inner(spec: FormatSpec) -> Format:

@@ -84,7 +84,9 @@ class Fetch:
                     self._is_damaged(snapshot)
                     continue
                 if not manifest.whole(listing):
-                    _log.info("a snapshot in the store isn't complete", folder=self._folder, snapshot=snapshot)
+                    _log.info(
+                        "skipping an incomplete snapshot in the object store", folder=self._folder, snapshot=snapshot
+                    )
                     continue
                 came = yield from self._bring(manifest)
                 if came is Came.WHOLE:
@@ -96,11 +98,11 @@ class Fetch:
                 return None
         raise UnavailableError(
             f"snapshots in {self._folder} are deleted faster than they can be fetched",
-            hint="nothing to do: the next start tries again",
+            hint="wait: the next start tries again",
         )
 
     def _is_damaged(self, snapshot: str) -> None:
-        self._calls.warn(f"snapshot {snapshot} in the store is damaged; trying an older one")
+        self._calls.warn(f"snapshot {snapshot} in the object store is damaged; trying an older one")
         self.damaged.add(snapshot)
 
     def _bring(self, manifest: Manifest) -> Work[Came]:

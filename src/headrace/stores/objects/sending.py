@@ -62,7 +62,7 @@ class Calls:
                 if after_ms is None:
                     raise
                 pause_ms = after_ms
-                self.warn(f"the store of snapshots doesn't answer: {error.message}")
+                self.warn(f"the object store for snapshots doesn't answer: {error.message}")
 
 
 class Sender:
@@ -96,7 +96,7 @@ class Sender:
             manifest = layout.read_manifest(data)
             if manifest is None:
                 self._calls.warn(
-                    f"snapshot {layout.snapshot_of(name)} in the store is damaged; looking for an older one"
+                    f"snapshot {layout.snapshot_of(name)} in the object store is damaged; looking for an older one"
                 )
             elif manifest.whole(listing):
                 self.take_base(manifest)
@@ -169,8 +169,8 @@ class Sender:
         found = yield from self._calls.tried(partial(self._store.get, name))
         if found not in {data, None}:  # else an earlier try has written it, and a newer generation may have deleted it
             raise CorruptLogError(
-                f"another program has written {name} in the store of snapshots",
-                hint="another app of the same name uses this store, or once did: give this app another prefix",
+                f"another program has written {name} in the object store for snapshots",
+                hint="another app of this name uses the store, or once did: give this app another prefix",
             )
 
     def _listing(self) -> Work[dict[str, int]]:
@@ -184,7 +184,7 @@ class Sender:
             for first in range(0, len(gone), _DELETED_AT_ONCE):
                 paths = [self._folder + name for name in gone[first : first + _DELETED_AT_ONCE]]
                 yield from self._calls.tried(partial(self._store.delete, paths))
-                _log.debug("deleted what snapshots don't need", folder=self._folder, objects=len(paths))
+                _log.debug("deleted objects that no snapshot needs", folder=self._folder, objects=len(paths))
 
     def _garbage(self, names: Collection[str]) -> tuple[list[str], list[str]]:
         return layout.garbage(names, self._generation, self._complete)

@@ -222,7 +222,8 @@ class DeltaClient:
             return DeclarationError(where, hint="the table has a feature that deltalake can't write; use another table")
         if "Invalid data found" in full:
             return DataError(
-                where, hint="rows violate NOT NULL or a constraint of the table: filter such rows, or drop the constraint"
+                where,
+                hint="rows violate NOT NULL or a constraint of the table: filter such rows, or drop the constraint",
             )
         if isinstance(error, SchemaMismatchError):
             return DeclarationError(where, hint="the output and the table must have the same columns")

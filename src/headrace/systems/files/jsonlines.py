@@ -17,7 +17,9 @@ def infer_jsonlines(file: TextFile) -> Columns:
     data, _ = file.block(COUNT_BYTES)
     good = b"\n".join(line for line in data.splitlines() if _is_object(line))
     if not good:
-        raise DataError(f"{file.path}: no JSON object in its first {len(data)} bytes", hint="check that the file is JSON lines")
+        raise DataError(
+            f"{file.path}: no JSON object in its first {len(data)} bytes", hint="check that the file is JSON lines"
+        )
     try:
         return without_null_types(dict(pl.read_ndjson(good, infer_schema_length=None).schema))
     except pl.exceptions.PolarsError as error:

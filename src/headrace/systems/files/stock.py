@@ -72,7 +72,9 @@ class Stock:
                 raise refused(added, self._policy)
             ends = self._ends and not listed.ended
             if not (added or partitions or ends) or self._file.append(added, partitions=partitions, ended=ends):
-                _log.debug("listed the files of an input", path=self._policy.path, new=len(added), files=len(listed.latest))
+                _log.debug(
+                    "listed the files of an input", path=self._policy.path, new=len(added), files=len(listed.latest)
+                )
                 return self._file.contents
         raise UnavailableError(
             f"other processes changed the list of files {self._file.path} {_ATTEMPTS_MAX} times in a row",

@@ -90,9 +90,7 @@ def _start(file: Found, last: Entry, look: Look, policy: Policy) -> int | None:
 
 def changed(path: str, listed: Entry, file: Found) -> DataError:
     """The error for a file that is no longer the one that was listed."""
-    how = (
-        f"it had {listed.size} bytes, now {file.size}" if file.size != listed.size else "its contents are different"
-    )
+    how = f"it had {listed.size} bytes, now {file.size}" if file.size != listed.size else "its contents are different"
     return DataError(
         f"{path} has changed since the app listed it: {how}",
         hint='put new data into new files; or set changed_files="read_again" (with new_files="next_run" or "follow"), '

@@ -187,6 +187,8 @@ def _reading(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise StreamNotFoundError(f"there is no file {path}", hint="it existed when the app listed the files: put it back") from error
+        raise StreamNotFoundError(
+            f"there is no file {path}", hint="it existed when the app listed the files: put it back"
+        ) from error
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"can't read {path}: {error}", hint="check that it can be reached and read") from error

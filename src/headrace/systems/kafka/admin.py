@@ -60,7 +60,8 @@ class KafkaAdmin(Admin):
         partitions = topic.partitions
         if end is not None and (strange := sorted(p for p in end.offsets if p >= partitions)):
             raise UsageError(
-                f"end= of topic {self._topic!r} names partition {strange[0]}, but the topic has partitions 0 to {partitions - 1}",
+                f"end= of topic {self._topic!r} names partition {strange[0]}, but the topic has partitions 0 to "
+                f"{partitions - 1}",
                 hint="name an offset for each of the topic's partitions",
             )
         if end is not None and end.time_ms is None and len(end.offsets) < partitions:
@@ -83,7 +84,9 @@ class KafkaAdmin(Admin):
 
     @override
     def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
-        raise self._refused("is an input, so Headrace doesn't add partitions to it", "use kafka-topics.sh --alter --partitions")
+        raise self._refused(
+            "is an input, so Headrace doesn't add partitions to it", "use kafka-topics.sh --alter --partitions"
+        )
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:

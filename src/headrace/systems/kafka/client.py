@@ -318,7 +318,8 @@ _LOGIN = _Meaning(
     "(ssl.ca.location)",
 )
 _RIGHTS = _Meaning(
-    InfrastructureError, "ask the cluster's administrators to grant this user the right (kafka-acls), or use another user"
+    InfrastructureError,
+    "ask the cluster's administrators to grant this user the right (kafka-acls), or use another user",
 )
 _NO_TOPIC = _Meaning(StreamNotFoundError, "check the topic's name and the cluster, or create the topic")
 _GONE = _Meaning(TrimmedOffsetError, "read from oldest, or from a later offset")

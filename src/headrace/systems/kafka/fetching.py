@@ -256,7 +256,9 @@ class Fetching(ReaderThread):
         elif not self._skip_lost:
             self._break(feed, lost_records(self._topic, feed.partition, feed.fetched_to, low))
         else:
-            _log.warning("records were deleted before they were read", topic=self._topic, partition=feed.partition, first=low)
+            _log.warning(
+                "records were deleted before they were read", topic=self._topic, partition=feed.partition, first=low
+            )
             with self.lock:
                 feed.put(Fetched([], [], low, lost=low - feed.fetched_to))
                 self.signal_held()
@@ -287,8 +289,8 @@ class Fetching(ReaderThread):
             raise DeploymentError(
                 f"the topic {self._topic!r} now has {found.partitions} partitions, but the app reads "
                 f"{known.partitions}",
-                hint="start the app again, and it reads all of them; if the app keeps state by the topic's partitions, first "
-                "add partition_by(...) after the input, or run the app under another name",
+                hint="start the app again, and it reads all of them; if the app keeps state by the topic's partitions, "
+                "first add partition_by(...) after the input, or run the app under another name",
             )
 
 

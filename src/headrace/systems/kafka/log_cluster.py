@@ -137,7 +137,9 @@ class Cluster:
         doing = f"looking for offsets of topic {topic!r}"
         found = [int(self._answer(future, doing).offset) for _, future in sorted(asked.items())]
         if any(offset < _NONE for offset in found):
-            raise UnavailableError(f"{doing}: the broker knows no offset yet", hint="check the broker; Headrace tries again")
+            raise UnavailableError(
+                f"{doing}: the broker knows no offset yet", hint="check the broker; Headrace tries again"
+            )
         return found
 
     # -- asking ----------------------------------------------------------------------------------------

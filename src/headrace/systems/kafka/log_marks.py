@@ -36,5 +36,7 @@ def mark_ends(options: LogOptions, stream: str, partitions: int) -> tuple[Offset
     if errors:
         raise producer.problem(errors[0], doing)
     if len(ends) < partitions:
-        raise IndeterminateWriteError(f"{doing}: no broker answered", hint="seal the stream again: this is safe to repeat")
+        raise IndeterminateWriteError(
+            f"{doing}: no broker answered", hint="seal the stream again: this is safe to repeat"
+        )
     return tuple(ends[partition] for partition in range(partitions))

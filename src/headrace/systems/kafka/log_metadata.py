@@ -114,7 +114,9 @@ class Metadata:
             self._producer.raw.flush(ANSWER_S + 1)
         if not results:
             self._producer = None
-            raise IndeterminateWriteError(f"{doing}: no broker answered", hint="run the command again: this is safe to repeat")
+            raise IndeterminateWriteError(
+                f"{doing}: no broker answered", hint="run the command again: this is safe to repeat"
+            )
         error, message = results[0]
         if error is not None:
             problem = self._producer.problem(error, doing)

@@ -104,8 +104,8 @@ class KafkaLogProducer(Producer):
             except BufferError:
                 if time.monotonic() > until:
                     raise UnavailableError(
-                        f"Kafka at {client.brokers} has accepted no record for {ACKNOWLEDGED_S:.0f} s: the queue to it is "
-                        "full",
+                        f"Kafka at {client.brokers} has accepted no record for {ACKNOWLEDGED_S:.0f} s: the queue to it "
+                        "is full",
                         hint="check the broker; Headrace tries again",
                     ) from None
                 client.raw.poll(_POLL_S)
@@ -142,8 +142,8 @@ class KafkaLogProducer(Producer):
             raise client.problem(place.error, doing)
         if len(place.offsets) < place.sent or min(place.offsets) < 0:
             raise IndeterminateWriteError(
-                f"{doing}: the broker acknowledged {len(place.offsets)} of {place.sent} records, or didn't say at which "
-                "offsets it wrote them",
+                f"{doing}: the broker acknowledged {len(place.offsets)} of {place.sent} records, or didn't say at "
+                "which offsets it wrote them",
                 hint="the records may have been written; Headrace checks the topic before it continues",
             )
 
@@ -157,7 +157,8 @@ class KafkaLogProducer(Producer):
             if time.monotonic() > until:
                 raise IndeterminateWriteError(
                     f"stream {place.stream!r} is being sealed, but its end isn't known yet",
-                    hint="the records may have been written; seal the stream again (headrace stream seal), which sets its end",
+                    hint="the records may have been written; seal the stream again (headrace stream seal), which sets "
+                    "its end",
                 )
             entry = self._metadata.require(place.stream)
         end = entry.end(place.partition)

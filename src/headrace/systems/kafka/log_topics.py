@@ -45,7 +45,8 @@ class LogOptions:
         own = {"prefix", "replication", "record_bytes"}
         if unknown := sorted(set(options) - own - set(SETTINGS)):
             raise DeclarationError(
-                f"unknown options of a log in Kafka: {', '.join(unknown)}", hint=f"known: {', '.join(sorted({*own, *SETTINGS}))}"
+                f"unknown options of a log in Kafka: {', '.join(unknown)}",
+                hint=f"known: {', '.join(sorted({*own, *SETTINGS}))}",
             )
         settings = KafkaSettings.of({name: options[name] for name in SETTINGS if name in options})
         return cls(settings, **{name: options[name] for name in own if name in options})
@@ -57,7 +58,9 @@ class LogOptions:
                 hint="use 1 to 100 letters, digits, '.', '_' or '-', beginning with a letter or a digit",
             )
         if self.replication is not None and (type(self.replication) is not int or self.replication < 1):
-            raise DeclarationError(f"replication={self.replication!r} isn't a number of replicas", hint="write a number such as 3")
+            raise DeclarationError(
+                f"replication={self.replication!r} isn't a number of replicas", hint="write a number such as 3"
+            )
         if type(self.record_bytes) is not int or self.record_bytes < 1 << 16:
             raise DeclarationError(
                 f"record_bytes={self.record_bytes!r} is too small for a frame", hint="write at least 65536"

@@ -99,7 +99,8 @@ class RecordMaker:
         if column.dtype.is_integer() or isinstance(column.dtype, _TEXTS):
             return column.cast(pl.String).cast(pl.Binary)
         raise DeclarationError(
-            f"topic {self._topic!r}: key={name!r} is of type {column.dtype}, which has more than one possible text form",
+            f"topic {self._topic!r}: key={name!r} is of type {column.dtype}, which has more than one possible text "
+            "form",
             hint='choose one with key_format=, such as "json"; or cast the column to String',
         )
 
@@ -113,8 +114,8 @@ class RecordMaker:
         if largest > limit:
             raise DataError(
                 f"a row for topic {self._topic!r} becomes a record of about {largest} bytes; the topic takes {limit}",
-                hint="send fewer or smaller columns, filter such rows out before send_to, or raise max.message.bytes of the "
-                "topic and restart the app",
+                hint="send fewer or smaller columns, filter such rows out before send_to, or raise max.message.bytes "
+                "of the topic and restart the app",
             )
 
 

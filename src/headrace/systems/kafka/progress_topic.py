@@ -160,8 +160,8 @@ class ProgressTopic:
                 raise
             error.hint = (
                 f"ask an administrator to create it: kafka-topics.sh --create --topic {self.name} --partitions 1 "
-                "--config cleanup.policy=compact; the app needs the rights Read, Write and Describe for it. Or name another "
-                "topic with progress_topic="
+                "--config cleanup.policy=compact; the app needs the rights Read, Write and Describe for it. Or name "
+                "another topic with progress_topic="
             )
             raise
         end_s = time.monotonic() + _CREATED_S
@@ -179,7 +179,8 @@ class ProgressTopic:
         policy = settings.get("cleanup.policy", "compact")
         if policy != "compact":
             raise InfrastructureError(
-                f"topic {self.name!r} keeps the positions of writers, but has cleanup.policy={policy}, so Kafka would delete them",
+                f"topic {self.name!r} keeps the positions of writers, but has cleanup.policy={policy}, so Kafka would "
+                "delete them",
                 hint=f"run kafka-configs.sh --alter --entity-type topics --entity-name {self.name} "
                 "--add-config cleanup.policy=compact",
             )

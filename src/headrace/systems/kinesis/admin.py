@@ -103,8 +103,8 @@ class KinesisAdmin(Admin):
     def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
         raise UsageError(
             f"the Kinesis stream {self._name!r}: the number of slots is fixed at the first run of an app",
-            hint="splitting shards is fine, because slots share them. For more tasks, give the input another id and slots= "
-            "(the stream is then read from its start)",
+            hint="splitting shards is fine, because slots share them. For more tasks, give the input another id and "
+            "slots= (the stream is then read from its start)",
         )
 
     @override
@@ -130,7 +130,8 @@ class KinesisAdmin(Admin):
         """Raises ``UsageError`` for an offset that isn't a moment."""
         if not is_moment(offset):
             raise UsageError(
-                f"{ssp}: an offset of a Kinesis stream counts the rows of a slot, so reading can't begin at offset {offset}",
+                f"{ssp}: an offset of a Kinesis stream counts the rows of a slot, so reading can't begin at offset "
+                f"{offset}",
                 hint="begin at a time, at oldest or at upcoming",
             )
         slots = len(self.extents(ssp.stream.name))

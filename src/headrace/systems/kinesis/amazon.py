@@ -78,12 +78,11 @@ def local_problem(where: str, call: str, service: str, error: Exception, endpoin
             f"{where}: no region is configured", hint="set region=, or the variable AWS_DEFAULT_REGION"
         )
     if isinstance(error, _NO_CREDENTIALS):
-        return InfrastructureError(
-            f"{where}: {call}: {kind}: boto3 finds no usable credentials", hint=CREDENTIALS_HINT
-        )
+        return InfrastructureError(f"{where}: {call}: {kind}: boto3 finds no usable credentials", hint=CREDENTIALS_HINT)
     if isinstance(error, _NOT_ANSWERED):
         return UnavailableError(
-            f"{where}: {call}: {kind}: no answer from {service}{_at(endpoint)} or from the service that issues credentials",
+            f"{where}: {call}: {kind}: no answer from {service}{_at(endpoint)} or from the service that issues "
+            "credentials",
             hint="check the region and endpoint_url=, and that this machine can reach that address",
         )
     return None

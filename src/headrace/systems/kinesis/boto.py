@@ -92,7 +92,9 @@ class BotoKinesis(KinesisApi):
             return self._iterator(shard, **_asked(position))
         except UsageError as error:
             if position.sequence is not None:
-                problem = TrimmedOffsetError(error.message, hint="the position belongs to an earlier stream of this name")
+                problem = TrimmedOffsetError(
+                    error.message, hint="the position belongs to an earlier stream of this name"
+                )
             elif position.time_ms is not None:  # later than Amazon's clock
                 return self._iterator(shard, ShardIteratorType="LATEST")
             else:

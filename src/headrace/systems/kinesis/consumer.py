@@ -163,7 +163,9 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
         except HeadraceError as error:
             if not error.retry:
                 raise
-            self._throttle.warning("records can't be decoded yet; waiting", stream=self._stream, shard=shard, why=error.message)
+            self._throttle.warning(
+                "records can't be decoded yet; waiting", stream=self._stream, shard=shard, why=error.message
+            )
             return None
 
     def _made(self, reading: _SlotReading, shard: str, records: Fetched, decoded: Decoded) -> Rows:

@@ -216,8 +216,8 @@ class Feed:
         except StreamNotFoundError:
             error = StreamNotFoundError(
                 f"the Kinesis stream {self._stream!r} doesn't exist any more; {self.shard} was not read to its end",
-                hint="the stream was deleted while the app was reading it. To read a new stream of that name, start the app "
-                "under another name",
+                hint="the stream was deleted while the app was reading it. To read a new stream of that name, start "
+                "the app under another name",
             )
             return Answer(error=error, again=error.message)
 

@@ -71,7 +71,8 @@ class KinesisTarget(Target):
         payloads = self._format.encode(self._contents(rows))
         if self._format.deletes and None in payloads:
             raise DataError(
-                f"a row for the Kinesis stream {self._name!r} is a deletion, but a Kinesis record can't be without a value",
+                f"a row for the Kinesis stream {self._name!r} is a deletion, but a Kinesis record can't be without a "
+                "value",
                 hint='filter such rows out before send_to, or send them with format="json"',
             )
         records = pl.DataFrame({"key": keys, "data": payloads}, _RECORDS)

@@ -50,7 +50,9 @@ FORMAT_VERSION = 1
 MAX_PARTITIONS = 100_000
 MAX_ADDITIONS = 9999
 _POSITION = struct.Struct(">Q")
-_RESEAL = "the file was damaged, but the partitions have its contents: run headrace stream repair, which writes it again"
+_RESEAL = (
+    "the file was damaged, but the partitions have its contents: run headrace stream repair, which writes it again"
+)
 T = TypeVar("T")
 
 

@@ -223,7 +223,9 @@ def _start(index: TimeIndex, time_ms: int, oldest: Offset, end: Offset) -> Offse
     except _Damaged as damage:
         _throttle.warning("replacing a damaged time index", index=str(index.path), reason=str(damage))
     except (OSError, StorageError) as error:
-        _throttle.warning("can't use a time index; reading the records instead", index=str(index.path), reason=str(error))
+        _throttle.warning(
+            "can't use a time index; reading the records instead", index=str(index.path), reason=str(error)
+        )
         return oldest
     _renew(index, oldest, end)
     try:

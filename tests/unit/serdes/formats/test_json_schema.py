@@ -65,9 +65,9 @@ ITSELF = {"$ref": "#/$defs/node", "$defs": {"node": of(next={"$ref": "#/$defs/no
     ("schema", "reason"),
     [
         ("{", "isn't JSON"),
-        ("[]", "isn't one of an object with properties"),
-        ({"type": "string"}, "isn't one of an object with properties"),
-        (of(), "isn't one of an object with properties"),
+        ("[]", "doesn't describe an object with properties"),
+        ({"type": "string"}, "doesn't describe an object with properties"),
+        (of(), "doesn't describe an object with properties"),
         (of(a={"type": ["string", "integer"]}), "property a: .* can't be read as a column"),
         (of(a={"oneOf": [{"type": "string"}, {"type": "integer"}]}), "property a: .* can't be read as a column"),
         (of(a=of(b={"type": "object"})), "property a.b: .* can't be read as a column"),

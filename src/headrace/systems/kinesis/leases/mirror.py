@@ -114,7 +114,12 @@ class LeaseMirror:
             self._write((evict(lease) for lease in ours), until_ms)
             left = sum(self._wanted.ours(row.lease.holder) for row in self._supposed.values())
             if left:
-                _log.warning("leases weren't released, and have to expire", table=self._table.name, leases=left, reason=self._trouble)
+                _log.warning(
+                    "leases weren't released, and have to expire",
+                    table=self._table.name,
+                    leases=left,
+                    reason=self._trouble,
+                )
         except LeaseHeldError as error:
             _log.warning("leases weren't released", table=self._table.name, reason=error.message)
         finally:
