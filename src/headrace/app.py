@@ -65,12 +65,11 @@ class App(Declarations):
         How long one call of a function may take before its container is killed and restarted. None sets no limit.
     durability
         ``"commit"``: committed results survive a power cut, because a checkpoint waits until its streams, its changelog
-        and the part of the embedded log that it has read are on the disk. ``"process"``: they survive the death of any
-        process, but a power cut may lose the last seconds of some files and not of others, which an app can't always
-        notice.
+        and the part of the embedded log that it has read are on the disk. ``"process"``: they survive killed processes,
+        but a power cut may lose the last seconds of only some files, which an app can't always notice.
     lost_results
-        What to do if an external output, such as a table, has lost rows that the app has written, because it was
-        emptied or restored from an older backup: ``"refuse"`` to start, or ``"accept"`` the loss and continue.
+        What to do if an external output, such as a table, has lost rows that the app has written, for example because
+        it was emptied: ``"refuse"`` to start, or ``"accept"`` the loss and continue.
     grouping
         Whether each partition (``"partition"``) or each container (``"container"``) gets a task.
     startpoints
@@ -185,33 +184,32 @@ class App(Declarations):
         conf
             More Spark settings.
         progress
-        Whether to show a line of progress, and how the app ended, on standard error.
+            Whether to show a line of progress, and how the app ended, on standard error.
         drop_state
-        The ids of steps, tables, streams and inputs that may start over empty, because what they have kept doesn't
-        fit the changed app. See the page "Changing an app".
+            The ids of steps, tables, streams and inputs that may start over empty. See the page "Changing an app".
         rename
-        New ids with the former ones: ``{"per-minute": "per-10s"}``.
+            New ids with the former ones: ``{"per-minute": "per-10s"}``.
         savepoint
-            Take a savepoint of this name when the app ends, before it drains, so that nothing is processed after the
-            savepoint. See the page "Savepoints".
+            Take a savepoint of this name when the app ends, before it drains. See the page "Savepoints".
         listen
             The address on which the coordinator listens for containers and commands: ``"HOST"``, ``"HOST:PORT"`` or
             ``":PORT"``. By default that of the environment variable ``HEADRACE_LISTEN``; without it, the coordinator
             listens on loopback, or on a cluster where Spark's driver does. See the page "Deploying".
-            advertise
+        advertise
             The address at which containers and commands reach the coordinator, if it differs from ``listen``. By
             default that of the environment variable ``HEADRACE_ADVERTISE``, or ``listen``.
         batch
-            Run the app as one Spark job over the present contents of its inputs, without containers. See the page
-            "Batch".
+            Run the app as one Spark job over its inputs' present contents, without containers. See the page "Batch".
         until
             Where a batch job stops reading inputs that don't end: ``"now"``, a time such as ``"2026-01-31T12:00Z"``, or
             offsets such as ``"views/0=1200,views/1=980"``.
-            again
+        again
             Whether to run a batch job even if its results are published already; they then appear twice.
-            backfill
+        backfill
             When the app first starts, compute the history up to ``until`` in a batch job, then continue live from
-            there. See the page "From history to live". tables As for the method ``backfill``.
+            there. See the page "From history to live".
+        tables
+            As for the method ``backfill``.
 
         Raises
         ------
@@ -386,7 +384,7 @@ class App(Declarations):
         until
             Where the history of inputs ends: ``"now"``, a time such as ``"2026-01-31T12:00Z"``, or offsets such as
             ``"views/0=1200,views/1=980"``.
-            tables
+        tables
             Inputs whose history is in a table: a Spark DataFrame, the name of a table in Spark's catalog, or
             ``"parquet:/path"``. The job reads the rows with an event time before ``until`` from the table; the live run
             reads later rows from the input.
@@ -399,9 +397,9 @@ class App(Declarations):
         conf
             More Spark settings.
         again
-        Whether to run even if results of a batch job are published already; they then appear twice.
+            Whether to run even if results of a batch job are published already; they then appear twice.
         progress
-        Whether to report progress on standard error.
+            Whether to report progress on standard error.
 
         Raises
         ------

@@ -108,7 +108,7 @@ def test_startpoints_on_an_app_that_runs_and_on_one_that_has_stopped(
         run.until(lambda: len(run.numbers()) == expected.total() + 10)
     assert run.errors == []
     said = cli("startpoint", "set", "shop", "orders", "--time", moment)
-    assert "it takes effect when the app starts the next time" in said
+    assert "it takes effect at the app's next start" in said
     with running(app, tmp_path) as run:
         expected += Counter([*range(20, 30), *range(20, 30)])
         run.until(lambda: Counter(run.numbers()) == expected)

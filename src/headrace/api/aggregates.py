@@ -309,16 +309,16 @@ def fold(
     initial
         The first result: a value, which is copied, or a function that returns it.
     step
-    ``step(so_far, row)`` returns the new result. ``row`` is as in ``map``, or a value of ``column``.
+        ``step(so_far, row)`` returns the new result. ``row`` is as in ``map``, or a value of ``column``.
     merge
-    ``merge(a, b)`` merges two results. Sessions need it.
+        ``merge(a, b)`` merges two results. Sessions need it.
     dtype
         The Polars type in which results are kept.
     column
         The column or expression whose values ``step`` gets instead of whole rows.
     version
-    Change it when a changed ``step`` can't continue with stored results. The app then starts only if you allow it
-    to drop them.
+        Change it when a changed ``step`` can't continue with stored results. The app then starts only if you allow it
+        to drop them.
 
     Returns
     -------
@@ -441,7 +441,7 @@ def aggregate_dtype(
             result = value
     if result is None:
         raise DeclarationError(
-            f"there is no {aggregate.kind.removeprefix('approx_')} of {value}",
+            f"{aggregate.kind.removeprefix('approx_')} doesn't work for {value}",
             hint="cast the column to a type that has one, or implode() it",
         )
     return result

@@ -143,17 +143,17 @@ class Declarations:
         name
             Its id in the app, and its name in the system unless ``physical`` gives another.
         schema
-        Its columns: a dict of types (of Polars, Python, PyArrow or Spark), a dataclass, a model of Pydantic (whose
+            Its columns: a dict of types (of Polars, Python, PyArrow or Spark), a dataclass, a model of Pydantic (whose
             rows are dicts), or a schema of PyArrow or Spark. By default the bytes ``key`` and ``value``.
         event_time
             The column with the time at which a message happened: ``pl.Datetime`` (best in milliseconds), or
             milliseconds since the epoch as ``pl.Int64``. To read dates, declare ``pl.Datetime("ms")``: each date then
             means the beginning of its day.
-            lateness
+        lateness
             How far a message's event time may be behind that of messages before it.
-            idle_timeout
+        idle_timeout
             A partition that has received nothing for this long no longer holds windows back.
-            system
+        system
             The system of the stream, see ``hr.io``. By default the app's embedded log.
         physical
             Its name in the system.
@@ -165,7 +165,7 @@ class Declarations:
         start
             Where the first run begins: with the ``"oldest"`` message, or with those that arrive from then on
             (``"upcoming"``).
-            broadcast
+        broadcast
             Whether every task reads the whole stream.
 
         Returns
@@ -229,9 +229,9 @@ class Declarations:
         name
             Its id in the app, and its name in the system unless ``physical`` gives another.
         partitions
-        Its partition count. By default the planner or the system decides.
+            Its partition count. By default the planner or the system decides.
         system
-        The system of the stream, see ``hr.io``. By default the app's embedded log.
+            The system of the stream, see ``hr.io``. By default the app's embedded log.
         physical
             Its name in the system.
         schema
@@ -285,17 +285,17 @@ class Declarations:
         kind
             ``"local"``: each task holds the keys of its partition, so the table and the flows that join it must be
             partitioned alike. ``"global"``: each task holds the whole table.
-            ttl
+        ttl
             How long a row is kept after it was last written, by the wall clock. By default forever.
-            deleted
+        deleted
             Marks the incoming rows that delete the row of their key: a Boolean column, which the table itself then
             doesn't have, or an expression.
-            versions
+        versions
             How long old versions of rows are kept behind the watermark, so that a join finds the row that was valid at
             the time of its message.
-            storage
+        storage
             ``"disk"``, or ``"memory"`` for much faster lookups. Either way, the changelog has all rows.
-            remote
+        remote
             A table outside Headrace: ``hr.tables.remote``, ``sql_table`` or ``cached``. It needs a schema. Any flow can
             join it, and rows sent to it are written there.
 
@@ -364,12 +364,12 @@ class Declarations:
         inputs
             The flows that the task reads, by names that it chooses.
         outputs
-        The columns of each output, by the output's name.
+            The columns of each output, by the output's name.
         id
-        The name of the task's state. Keep it when the code changes: the state is durable.
+            The name of the task's state. Keep it when the code changes: the state is durable.
         event_time
-        The column with the outputs' event time, for all or by output. By default, a column that has the name and type
-        of an input's event time keeps that role.
+            The column with the outputs' event time, for all or by output. By default, a column that has the name and
+            type of an input's event time keeps that role.
         on_error
             What happens to a message on which ``process`` raises: ``"fail"`` stops the app, ``"skip"`` drops it and
             counts it, ``"dead_letter"`` sends it to ``dead_letter``. The effects of the call before it raised are

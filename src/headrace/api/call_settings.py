@@ -51,7 +51,7 @@ def calling_of(*, concurrency: int, timeout: Duration, retry: Retry | None, defa
     check_count("concurrency", concurrency, CONCURRENCY_MAX)
     if retry is not None and not isinstance(retry, Retry):
         raise DeclarationError(
-            f"retry={retry!r} is not made by hr.calls.retry(...)", hint="write retry=hr.calls.retry(attempts=5)"
+            f"retry={retry!r} isn't a result of hr.calls.retry(...)", hint="write retry=hr.calls.retry(attempts=5)"
         )
     return Calling(concurrency, to_ms(timeout, "timeout", minimum=1), retry or default or Retry(5, 100, 10_000))
 

@@ -23,7 +23,7 @@ def first_matches(
     """Return for each branch a predicate that is true if its own and no earlier one is; ``others`` takes the rest."""
     if not isinstance(branches, Mapping) or not branches:
         raise DeclarationError(
-            "there is nothing to split by", hint='name predicates: split({"slow": pl.col("ms") > 1000}, others="rest")'
+            "split() needs at least one predicate", hint='write split({"slow": pl.col("ms") > 1000}, others="rest")'
         )
     wrong = [name for name in (*branches, others) if name is not None and (not isinstance(name, str) or not name)]
     if wrong:

@@ -139,7 +139,7 @@ class Composed:
         key
             One column or several. Either all messages of a key are kept or none; every run, task and app chooses the
             same keys. By default each message is chosen at random.
-            seed
+        seed
             Different seeds choose different keys.
 
         Returns

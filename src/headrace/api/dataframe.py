@@ -67,7 +67,7 @@ class DataFrameInput:
     def system(self, stream_id: str) -> SystemSpec:
         """Refuse, because only ``input_system`` knows enough of the input."""
         raise DeclarationError(
-            f"a DataFrame can be an input only, and {stream_id!r} is none",
+            f"a DataFrame can only be an input, but {stream_id!r} isn't one",
             hint="write an output to files, hr.io.files(folder): spark.read.parquet(folder) reads them",
         )
 
@@ -119,10 +119,10 @@ def dataframe(df: Any, *, partitions: int = PARTITIONS, key: str | Sequence[str]
     df
         The DataFrame. Declaring it, planning the app and testing it run no Spark job.
     partitions
-    The number of partitions for the rows.
+        The number of partitions for the rows.
     key
-    One column or several, by which rows are partitioned as with ``partition_by`` and as many partitions. The side
-    input of a local table needs this. By default a row may be in any partition.
+        One column or several, by which rows are partitioned as with ``partition_by`` and as many partitions. The side
+        input of a local table needs this. By default a row may be in any partition.
 
     Returns
     -------

@@ -68,7 +68,7 @@ def delta(
     path
         The table's folder, which all containers must reach; or its URL in an object store, such as
         ``s3://bucket/views``.
-        partition_by
+    partition_by
         One column or several by which the table is partitioned: dates, whole numbers, text or booleans. An existing
         table must be partitioned by the same columns.
     create_table
@@ -76,8 +76,9 @@ def delta(
     new_columns
         What happens if the output has columns that the table lacks: ``"refuse"`` stops the app before it runs,
         ``"add"`` adds them with null in earlier rows. Types never change, and columns are never removed.
-        storage_options For an object store: options of deltalake, such as ``{"aws_region": "eu-west-1"}``. Their values
-        are never shown. Prefer credentials from the environment.
+    storage_options
+        For an object store: options of deltalake, such as ``{"aws_region": "eu-west-1"}``. Their values are never
+        shown. Prefer credentials from the environment.
 
     Returns
     -------
@@ -121,6 +122,6 @@ def _secret(options: Mapping[str, str] | None, *, local: bool) -> SecretOptions:
     for name, value in (options or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise DeclarationError(
-                f"storage_options: the value of {name!r} is no text", hint='write text, such as {"allow_http": "true"}'
+                f"storage_options: the value of {name!r} isn't text", hint='write text, such as {"allow_http": "true"}'
             )
     return SecretOptions.of(options or {})

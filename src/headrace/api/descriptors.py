@@ -148,14 +148,18 @@ def files(
     format
         ``"parquet"``, ``"jsonl"``, ``"csv"``, or ``hr.io.csv(...)`` for other kinds of CSV. By default it follows from
         the files' endings. Text files whose names end with ``.gz`` or ``.zst`` are compressed.
-        partitions
+    partitions
         The number of partitions for the files. An input keeps the number of its first run. By default that is the
-        number of files at the first run, at most 64; or one if files may be added later. new_files What happens to
-        files that are added after the first run has begun. ``"refuse"``: the input ends with the files of the first
-        run, and a later run that finds others fails. ``"next_run"``: a run ends when it has read the files that existed
-        when it began, and the next run continues with new ones. ``"follow"``: the app reads them as they appear, until
-        it is stopped. changed_files What happens to a file that was replaced: ``"refuse"`` fails, ``"read_again"``
-        reads it from its start. look_every How often to look for new files, with ``new_files="follow"``.
+        number of files at the first run, at most 64; or one if files may be added later.
+    new_files
+        What happens to files that are added after the first run has begun. ``"refuse"``: the input ends with the files
+        of the first run, and a later run that finds others fails. ``"next_run"``: a run ends when it has read the files
+        that existed when it began, and the next run continues with new ones. ``"follow"``: the app reads them as they
+        appear, until it is stopped.
+    changed_files
+        What happens to a file that was replaced: ``"refuse"`` fails, ``"read_again"`` reads it from its start.
+    look_every
+        How often to look for new files, with ``new_files="follow"``.
 
     Returns
     -------
@@ -179,7 +183,8 @@ def files(
         one_of("changed_files", changed_files, ChangedFiles)
         if changed_files == "read_again" and new_files == "refuse":
             raise DeclarationError(
-                'changed_files="read_again" needs an input that goes on', hint='add new_files="next_run" or "follow"'
+                'changed_files="read_again" needs an input that accepts new files',
+                hint='add new_files="next_run" or "follow"',
             )
         place = os.fspath(path)
         check_no_credentials(place)
@@ -204,12 +209,12 @@ def csv(
     separator
         The character between two fields.
     header
-    Whether the first line has the names of the columns. If not, the fields are the input's columns in their order,
-    or the columns that you list here.
+        Whether the first line has the names of the columns. If not, the fields are the input's columns in their order,
+        or the columns that you list here.
     quote
-    The character around a text that contains separators or line breaks; None if there is none.
+        The character around a text that contains separators or line breaks; None if there is none.
     null_values
-    The unquoted texts that mean null.
+        The unquoted texts that mean null.
     encoding
         The encoding, such as ``"latin-1"``.
     skip_lines

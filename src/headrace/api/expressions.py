@@ -102,7 +102,7 @@ def unknown_column(name: str, columns: Columns, where: str = "") -> DeclarationE
     """Return the error for a missing column, which lists the columns and suggests the likeliest."""
     near = difflib.get_close_matches(name, columns, n=1)
     guess = f"did you mean {near[0]!r}? " if near else ""
-    return DeclarationError(f"there is no column {name!r}{where}", hint=f"{guess}there are: {', '.join(columns)}")
+    return DeclarationError(f"there is no column {name!r}{where}", hint=f"{guess}the columns are {', '.join(columns)}")
 
 
 def unchanged_columns(schema: Schema, exprs: Iterable[pl.Expr], *, keep: bool) -> set[str]:

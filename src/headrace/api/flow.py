@@ -185,7 +185,7 @@ class Flow(Composed):
         all_ += [named_expression(name, value) for name, value in named.items()]
         schema = Schema.of(projected(self._schema, all_, keep=keep))
         if schema == self._schema and keep and not all_:
-            raise DeclarationError("there is nothing to add", hint="name at least one column")
+            raise DeclarationError("with_columns() needs at least one column", hint="pass an expression")
         same = unchanged_columns(self._schema, all_, keep=keep)
         time = after_projection(self._time, same, schema, kind, here)
         return self._then(kind, Project(tuple(all_), keep), here, schema, time)

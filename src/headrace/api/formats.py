@@ -36,13 +36,13 @@ def registry(
     url
         Its address. Some registries need a path, such as ``/apis/ccompat/v7``.
     user
-    The user who logs in with ``password``.
+        The user who logs in with ``password``.
     password
-    The place of the password: ``hr.secret_env(...)`` or ``hr.secret_file(...)``.
+        The place of the password: ``hr.secret_env(...)`` or ``hr.secret_file(...)``.
     token
-    The place of a bearer token, for registries that need one instead of a password.
+        The place of a bearer token, for registries that need one instead of a password.
     ca_file
-    A PEM file with the certificates to trust. By default those of the machine.
+        A PEM file with the certificates to trust. By default those of the machine.
     timeout
         How long one request may take.
 
@@ -87,8 +87,9 @@ def avro(
     ----------
     schema
         The Avro schema of a record, as a dict or as the text of an ``.avsc`` file. An input with a registry doesn't
-        need it: each record is then decoded with its own schema, into the columns of the input. registry The registry
-        with the records' schemas: ``hr.io.registry(...)``. Without it, all records have ``schema``.
+        need it: each record is then decoded with its own schema, into the columns of the input.
+    registry
+        The registry with the records' schemas: ``hr.io.registry(...)``. Without it, all records have ``schema``.
     subject
         For outputs with a registry: the subject that has the schema. ``hr.io.kafka`` uses ``<topic>-value``.
     register
@@ -197,7 +198,7 @@ def protobuf(
     message
         The generated class of the message, or the message's full name.
     descriptors
-    For a name: the output of ``protoc --include_imports --descriptor_set_out=FILE``.
+        For a name: the output of ``protoc --include_imports --descriptor_set_out=FILE``.
     registry
         For records with the header of a registry: ``hr.io.registry(...)``. Reading doesn't ask it.
     subject
@@ -223,7 +224,7 @@ def protobuf(
             name, files = files_of_class(message)
         else:
             raise DeclarationError(
-                f"{message!r:.80} is no protobuf message",
+                f"{message!r:.80} isn't a Protobuf message",
                 hint='give a generated class, or a name and its descriptors: hr.io.protobuf("shop.Order", '
                 "descriptors=Path('shop.desc').read_bytes())",
             )
@@ -243,7 +244,7 @@ def changelog(format: FormatName | FormatSpec = "json", *, deleted: str = "delet
     format
         The format of the other records.
     deleted
-    The Boolean column that marks deletions. If the input declares a schema, it must have this column.
+        The Boolean column that marks deletions. If the input declares a schema, it must have this column.
 
     Returns
     -------
@@ -273,11 +274,11 @@ def debezium(
     format
         The format of a record: ``"json"``, or ``hr.io.avro(registry=...)``.
     deleted
-    The Boolean column that is true for deletions. If the input declares a schema, it must have this column. Also
-    pass the name to the table: ``app.table(..., deleted="deleted")``.
+        The Boolean column that is true for deletions. If the input declares a schema, it must have this column. Also
+        pass the name to the table: ``app.table(..., deleted="deleted")``.
     about
-    Columns for details of a change, by the name of the column: ``"op"``, ``"ts_ms"`` (when Debezium saw the change)
-    and ``"source_ts_ms"`` (when the database made it). If the input declares a schema, it must have them.
+        Columns for details of a change, by the name of the column: ``"op"``, ``"ts_ms"`` (when Debezium saw the change)
+        and ``"source_ts_ms"`` (when the database made it). If the input declares a schema, it must have them.
 
     Returns
     -------

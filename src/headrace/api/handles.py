@@ -167,6 +167,6 @@ def adopt_schema(target: Output | Table, schema: Schema) -> tuple[str, ...]:
     if difference:
         raise DeclarationError(
             f"this flow doesn't match {target.id!r} (at {target.spec.location}): {difference}",
-            hint=f"it takes: {describe(wanted)}; select or cast before send_to",
+            hint=f"select or cast before send_to; its columns are {describe(wanted)}",
         )
     return tuple(wanted.columns)

@@ -183,45 +183,44 @@ def kafka(
     brokers
         The addresses of one broker or several, as in ``"host1:9092,host2:9092"``.
     format
-    The format of a record: ``"json"`` (an object), ``"text"`` (a column of type ``pl.String``), ``"bytes"`` (a column
-    of
-        type ``pl.Binary``), or one of ``hr.io`` such as ``hr.io.avro(...)``.
+        The format of a record: ``"json"`` (an object), ``"text"`` (a column of type ``pl.String``), ``"bytes"`` (a
+        column of type ``pl.Binary``), or one of ``hr.io`` such as ``hr.io.avro(...)``.
     key_format
         The format of a record's key, for columns with keys: ``"bytes"`` (``pl.Binary``), ``"text"`` (``pl.String``), or
         a format with columns, which become a ``pl.Struct``.
-        start
+    start
         For inputs: where the first run begins. ``"oldest"``, ``"upcoming"`` for records that arrive after it has begun,
         or a time: a ``datetime``, or text such as ``"2026-01-31T12:00:00Z"``. A time without a zone is in UTC.
-        end
+    end
         For inputs: where to stop. An offset for each partition, ``{0: 1000, 1: 1200}``, or a time: each partition ends
         before its first record of that time or later. By default an input doesn't end.
-        record_columns
+    record_columns
         For inputs: columns for the metadata of a record, by the name of the column: ``"key"``, ``"headers"``,
         ``"timestamp"``, ``"partition"`` and ``"offset"``. They are added to the schema unless it has them.
-        uncommitted
+    uncommitted
         For inputs: also read records of open and aborted transactions.
-        lost
+    lost
         For inputs: what happens if records were deleted before the app has read them. ``"stop"`` ends the app with an
         error that names them, ``"skip"`` counts them and continues.
-        options
+    options
         Options of librdkafka, by its names: login, certificates, sizes. Give secrets as ``hr.secret_env(...)`` or
         ``hr.secret_file(...)``.
-        oauth
+    oauth
         For SASL's OAUTHBEARER: ``"module:function"``. Drivers and containers call it without arguments; it returns a
         token, and its expiry time in seconds since the epoch.
-        key
+    key
         For outputs: the column that becomes the key of a record. It stays part of the value. The hash of the key
         chooses the partition, as in Kafka's own clients; rows without a key go to any partition. Text, numbers and
         bytes become keys directly, unless ``key_format`` says otherwise.
-        timestamp
+    timestamp
         For outputs: the column of type ``pl.Datetime`` that becomes the timestamp of a record, in UTC if it has no
         zone. By default the timestamp is the time of writing.
-        headers
+    headers
         For outputs: a column of headers, with the same type as in inputs. It isn't part of the value.
-        transactions
+    transactions
         For outputs: whether to write rows in transactions. On clusters without transactions, False writes rows at least
         once.
-        progress_topic
+    progress_topic
         For outputs: the topic that keeps the positions of writers. By default ``headrace.progress.`` and the app's
         name.
 

@@ -51,16 +51,16 @@ def kafka_log(
     prefix
         The beginning of the names of all its topics. Logs with different prefixes are independent.
     replication
-    The number of replicas of new topics. By default the cluster decides.
+        The number of replicas of new topics. By default the cluster decides.
     record_bytes
-    The largest record of a new topic; the topic's ``max.message.bytes`` follows from it.
+        The largest record of a new topic; the topic's ``max.message.bytes`` follows from it.
     options
-    Options of librdkafka, such as those for TLS and SASL. Give secrets as ``hr.secret_env(name)`` or
-    ``hr.secret_file(path)``.
+        Options of librdkafka, such as those for TLS and SASL. Give secrets as ``hr.secret_env(name)`` or
+        ``hr.secret_file(path)``.
     oauth
-    ``module:function``, which returns tokens for SASL's OAUTHBEARER.
+        ``module:function``, which returns tokens for SASL's OAUTHBEARER.
     name
-    The log's name, as part of the names of its streams.
+        The log's name, as part of the names of its streams.
 
     Returns
     -------

@@ -78,7 +78,7 @@ class Kinesis:
             )
         if use.broadcast:
             raise DeclarationError(
-                f"the Kinesis stream {self.stream} can't be read by every task: its shards are dealt to tasks",
+                f"the Kinesis stream {self.stream} can't be read by every task: its shards are divided among tasks",
                 hint="read it without broadcast=True, then .broadcast(id=...)",
             )
         if self.key is not None:
@@ -140,20 +140,20 @@ def kinesis(
     start
         For inputs: where the first run begins. ``"oldest"``, ``"upcoming"`` for records that arrive after it has begun,
         or a time: a ``datetime``, or text such as ``"2026-01-31T12:00:00Z"``. A time without a zone is in UTC.
-        slots
+    slots
         For inputs: the number of slots, which are the input's partitions and share the stream's shards. By default the
         number of open shards at the first run. It never changes afterwards.
-        record_columns
+    record_columns
         For inputs: columns for the metadata of a record, by the name of the column: ``"partition_key"``,
         ``"sequence_number"``, ``"arrival_time"`` and ``"shard"``. They are added to the schema unless it has them.
     key
         For outputs: the column with the partition key. Records with the same key stay in order. By default records are
         spread over the shards, in no order. ``"text"`` and ``"bytes"`` write one column; the key may then be a second
         one, which isn't written.
-        lease_table
+    lease_table
         For inputs: a DynamoDB table in which the app records its progress, in the form of the Kinesis Client Library
         (KCL). If a KCL application that was stopped has left the table, the app continues where it stopped.
-        endpoint_url
+    endpoint_url
         An address other than Amazon's, such as that of a test server. ``"memory://"`` is a stream in the memory of
         this process, see ``headrace.testing.kinesis``.
 

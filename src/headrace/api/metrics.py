@@ -58,7 +58,7 @@ class Counter(_Metric):
         by
             The amount, which must not be negative.
         **labels
-        Labels, such as ``country="PT"``. Each combination is a separate series, so keep their number small.
+            Labels, such as ``country="PT"``. Each combination is a separate series, so keep their number small.
         """
         if (metrics := entered()) is not None:
             if not 0 <= by < math.inf:
@@ -116,7 +116,7 @@ def counter(name: str, help: str = "") -> Counter:
     name
         Its name. In ``/metrics`` it ends with ``_total``.
     help
-    Its description in ``/metrics``.
+        Its description in ``/metrics``.
 
     Returns
     -------
@@ -167,8 +167,8 @@ def histogram(name: str, help: str = "", *, buckets: Sequence[float] = SECONDS) 
     help
         Its description in ``/metrics``.
     buckets
-    The rising upper bounds of its buckets; one more bucket takes all higher values. The default suits seconds, from
-    1 ms to a minute.
+        The rising upper bounds of its buckets; one more bucket takes all higher values. The default suits seconds, from
+        1 ms to a minute.
 
     Returns
     -------

@@ -29,8 +29,8 @@ _COUNTING_NULL_ONCE: dict[AggregateKind, Callable[[pl.Expr], pl.Expr]] = {
 _BY_ROW_ORDER: dict[AggregateKind, Callable[[pl.Expr], pl.Expr]] = {"first": pl.Expr.first, "last": pl.Expr.last}
 
 SUPPORTED = (
-    "of Polars' aggregations there are pl.len(), and sum, min, max, mean, count, len, null_count, implode, "
-    "drop_nulls().n_unique(), drop_nulls().approx_n_unique() and drop_nulls().top_k(k) of an expression; "
+    "Headrace accepts these aggregations of Polars: pl.len(), and sum, min, max, mean, count, len, null_count, "
+    "implode, drop_nulls().n_unique(), drop_nulls().approx_n_unique() and drop_nulls().top_k(k) of an expression; "
     "hr.aggregates has first, last, top_k, n_unique, fold and reduce; "
     "compute with results afterwards: .agg(...).with_columns(...)"
 )

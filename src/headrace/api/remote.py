@@ -80,13 +80,13 @@ def remote(
     read
         Gets a DataFrame of distinct keys and returns the rows that it finds, including their keys: a DataFrame or a
         list of dicts. Required for joins.
-        write
+    write
         Gets a DataFrame of rows with distinct keys. Required for ``send_to``.
-        delete
-        Gets a DataFrame of keys to delete. If given, a row with only nulls besides its key is a deletion.
-        batch
+    delete
+        Gets a DataFrame of keys to delete. If given, a row whose other columns are all null is a deletion.
+    batch
         The maximum number of keys or rows per call.
-        concurrency
+    concurrency
         The number of reads that a task makes at once.
     timeout
         How long one attempt may take.
@@ -199,12 +199,12 @@ def cached(remote: Remote, rows: int = 100_000, ttl: Duration = "1m", *, write: 
     remote
         The result of ``remote`` or ``sql_table``.
     rows
-    The number of keys in a task's cache, which keeps the most recently used ones.
+        The number of keys in a task's cache, which keeps the most recently used ones.
     ttl
-    How long a key stays in the cache. Meanwhile the task doesn't see other programs' writes to it.
+        How long a key stays in the cache. Meanwhile the task doesn't see other programs' writes to it.
     write
-    What happens when the task itself writes a key: ``"through"`` puts the row into the cache, ``"around"`` removes
-    the key from the cache.
+        What happens when the task itself writes a key: ``"through"`` puts the row into the cache, ``"around"`` removes
+        the key from the cache.
 
     Returns
     -------

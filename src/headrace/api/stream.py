@@ -71,7 +71,7 @@ class Stream(MappedFlow):
         """
         with Declaring("merge") as here:
             if not others:
-                raise DeclarationError("there is nothing to merge with", hint="name at least one other stream")
+                raise DeclarationError("merge() needs at least one other stream", hint="pass the streams to merge with")
             for other in others:
                 self._check_other(other)
                 difference = schema_difference(other._schema, self._schema)
@@ -170,17 +170,24 @@ class Stream(MappedFlow):
         shape
             The shape of the windows: ``hr.tumbling("10s")``, ``hr.hopping``, ``hr.session``, or one of ``hr.windows``.
         key
-        One column or several. Null is a key of its own. None groups all messages of a task together.
+            One column or several. Null is a key of its own. None groups all messages of a task together.
         id
             The name of the window's state. Keep it when the code changes: the state is durable.
         time
             Another column for the event time. With ``"processing"``, messages belong to the window of their arrival,
-            and windows end by the clock. early When to emit results before the end of a window: a trigger of
-            ``hr.triggers``, a number of messages or a duration. late When to emit results for messages that arrive
-            after the end. By default with each of them. allowed_lateness How long a window accepts messages after its
-            end. panes Whether a result covers everything since the beginning of its window (``"accumulating"``), or
-            only messages since the previous result (``"discarding"``). late_to An output for messages that arrive too
-            late. They are counted either way.
+            and windows end by the clock.
+        early
+            When to emit results before the end of a window: a trigger of ``hr.triggers``, a number of messages or a
+            duration.
+        late
+            When to emit results for messages that arrive after the end. By default with each of them.
+        allowed_lateness
+            How long a window accepts messages after its end.
+        panes
+            Whether a result covers everything since the beginning of its window (``"accumulating"``), or only messages
+            since the previous result (``"discarding"``).
+        late_to
+            An output for messages that arrive too late. They are counted either way.
 
         Returns
         -------
@@ -250,19 +257,19 @@ class Stream(MappedFlow):
         within
             How far apart in event time the messages of two streams may be: ``"5m"`` before and after, or a pair such as
             ``("-5m", "+1m")``. Required for a join of streams, not accepted for a join with a table.
-            id
+        id
             The name of the join's state. Required for a join of streams, and for a join with a table of versions that a
             flow fills. Keep it when the code changes: the state is durable.
-            suffix
+        suffix
             Added to columns of the other side whose names this side has, too.
 
-            Returns
-            -------
-            Stream
+        Returns
+        -------
+        Stream
 
-            Examples
-            --------
-            >>> orders = app.input("orders", {"member": pl.String, "at": pl.Datetime("ms")}, event_time="at")
+        Examples
+        --------
+        >>> orders = app.input("orders", {"member": pl.String, "at": pl.Datetime("ms")}, event_time="at")
         >>> bought = views.join(orders, on="member", within=("0s", "10m"), id="views-then-orders")
         >>> profiles = app.table("profiles", key="member", schema={"member": pl.String, "age": pl.Int64})
         >>> aged = views.join(profiles, how="left")
@@ -398,13 +405,13 @@ class Stream(MappedFlow):
         outputs
             The columns of each output, by the output's name.
         id
-        The name of the task's state. Keep it when the code changes: the state is durable.
+            The name of the task's state. Keep it when the code changes: the state is durable.
         event_time
-        The column with the outputs' event time, for all or by output. By default, a column that has the name and type
-        of the input's event time keeps that role.
+            The column with the outputs' event time, for all or by output. By default, a column that has the name and
+            type of the input's event time keeps that role.
         on_error
-        What happens to a message on which ``process`` raises: ``"fail"``, ``"skip"`` or ``"dead_letter"``. The
-        effects of the call before it raised are undone.
+            What happens to a message on which ``process`` raises: ``"fail"``, ``"skip"`` or ``"dead_letter"``. The
+            effects of the call before it raised are undone.
         dead_letter
             The output for such messages, with ``on_error="dead_letter"``. No flow may write it as well.
 
@@ -442,8 +449,8 @@ class Stream(MappedFlow):
         target
             The result of ``app.output`` or ``app.table``.
         key
-        For an output: the columns that choose the partition of a message. By default, messages go to the partition
-        with the number of their task.
+            For an output: the columns that choose the partition of a message. By default, messages go to the partition
+            with the number of their task.
 
         Examples
         --------

@@ -14,12 +14,12 @@ One thread calls the methods of an instance, one after the other:
 2. ``process(message, out)`` for each message, or ``process_batch(rows, out)`` for a DataFrame of them, in the
    order of each partition. ``out.input`` names their input. Batches begin and end anywhere.
 3. ``on_timer(timer, out)`` for each timer that is due, in order of time. Event-time timers fire when the watermark has
-reached them, before it is passed on, so a row sent with the time of the timer is never late. A timer that is set for
-a past time fires after the batch. Processing-time timers fire when the clock has reached them, or slightly later;
-after a restart, timers that became due meanwhile fire.
+   reached them, before it is passed on, so a row sent with the time of the timer is never late. A timer that is set for
+   a past time fires after the batch. Processing-time timers fire when the clock has reached them, or slightly later;
+   after a restart, timers that became due meanwhile fire.
 4. ``on_watermark(watermark, out)`` when event time has risen, after the timers.
 5. ``on_end_of_stream(out)`` when all inputs have ended, after all timers have fired: first those of event time, then
-   those of processing time, ahead of their times. Timers that are set after that are dropped and counted
+   those of processing time, ahead of their times. Timers set in these last calls are dropped and counted
    (``timers_dropped``).
 6. ``close()`` when the instance is no longer needed, unless its process was killed.
 

@@ -117,7 +117,7 @@ class Changelog:
             )
         return FencedError(
             f"task {task}: generation {own} was replaced by generation {self.generation}",
-            hint="nothing to do: the newer generation has taken over",
+            hint="ignore this: the newer generation has taken over",
         )
 
     def _take_base(self, offset: Offset, header: Header, body: Bytes) -> ReplayStep:

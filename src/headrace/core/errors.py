@@ -1,6 +1,6 @@
 """All errors that Headrace raises on purpose.
 
-Besides its message, which says what is wrong and where, every error answers three questions: whose fault it is
+The message of an error says what is wrong and where. Every error also answers three questions: whose fault it is
 (``fault``), whether the same call may succeed later (``retry``), and what to do now (``hint``).
 """
 

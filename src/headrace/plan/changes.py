@@ -95,7 +95,7 @@ class Changes:
             return
         lines = [f"  {change.what}: {change.why}" for change in refused]
         flags = list(dict.fromkeys(change.flag for change in refused if change.flag is not None))
-        hint = "take the change back"
+        hint = "undo the change"
         if flags:
             hint += f", or accept the loss: {' '.join(flags)}"
         raise PlanError("this version of the app doesn't match its kept state:\n" + "\n".join(lines), hint=hint)
@@ -105,7 +105,7 @@ def to_text(changes: Changes) -> str:
     """The changes for a terminal, one on each line: ``grown    table 'prices'   gains colour``."""
     rows = [(change.verdict.value, change.what, change.why) for change in changes.notable]
     if not rows:
-        return "nothing has changed in what the app keeps"
+        return "the app's kept state hasn't changed"
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     return "\n".join(f"{verdict:<{widths[0]}}  {what:<{widths[1]}}  {why}".rstrip() for verdict, what, why in rows)
 

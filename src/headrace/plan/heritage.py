@@ -50,15 +50,13 @@ NO_CONSENT = Consent()
 def consent_of(drop: Sequence[str], renamed: Mapping[str, str]) -> Consent:
     """What the user accepts, checked as far as it can be without the app."""
     if isinstance(drop, str):
-        raise UsageError(f"drop_state={drop!r} is not a list of ids", hint=f"write drop_state=[{drop!r}]")
+        raise UsageError(f"drop_state={drop!r} isn't a list of ids", hint=f"write drop_state=[{drop!r}]")
     twice = [old for old in renamed.values() if list(renamed.values()).count(old) > 1]
     if twice:
         raise UsageError(f"{twice[0]!r} can't be renamed to two ids", hint="a state has only one owner")
     both = sorted(set(drop) & set(renamed))
     if both:
-        raise UsageError(
-            f"{both[0]!r} can't be both renamed and dropped", hint="leave out the rename of what is dropped"
-        )
+        raise UsageError(f"{both[0]!r} can't be both renamed and dropped", hint="leave out the rename")
     return Consent(frozenset(drop), dict(renamed))
 
 

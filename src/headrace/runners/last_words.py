@@ -145,7 +145,7 @@ def _read(path: Path) -> LastWords | None:
             data = file.read(_NOTE_BYTES + _HOW_BYTES_MAX)
     except OSError as error:
         if not isinstance(error, FileNotFoundError):
-            _log.warning("can't read what a dead container has left behind", file=str(path), error=str(error))
+            _log.warning("can't read the files of a dead container", file=str(path), error=str(error))
         return None
     task, step, place = _noted(data[:_NOTE_BYTES])
     how = _how(data[_NOTE_BYTES:].decode(errors="replace"))

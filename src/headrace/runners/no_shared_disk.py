@@ -48,7 +48,7 @@ def check_no_shared_disk(plan: Plan, metadata: MetadataStore, stages: Sequence[s
             )
     if savepoint:
         raise UsageError(
-            f"no savepoint of app {app!r} can be taken: savepoints are kept in the home, and {why}",
+            f"app {app!r} can't have savepoints, which are kept in the home: {why}",
             hint="leave --savepoint out",
         )
     restored = any(task.founding is not None and task.founding.donors for stage in plan.stages for task in stage.tasks)

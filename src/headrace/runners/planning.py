@@ -109,7 +109,7 @@ class Deployment:
             with opened_changelogs(self._metadata, home, graph.app, self.timeline) as changelogs:
                 return changelogs is not None and not changelogs.messages_wait(part.kept_as, readers)
         except HeadraceError as error:
-            _log.info("can't say whether messages wait", stream=part.kept_as, error=error.message)
+            _log.info("can't find out whether messages wait", stream=part.kept_as, error=error.message)
             return False
 
     def _planned(self, consent: Consent, containers: int, stages: Sequence[str]) -> Planned:

@@ -96,7 +96,7 @@ def offset(number: int) -> Startpoint:
     4096
     """
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise UsageError(f"{number!r} is no offset", hint="offsets are integers, 0 or more")
+        raise UsageError(f"{number!r} isn't an offset", hint="use an integer of at least 0")
     return StartpointSpecific(offset=number)
 
 
@@ -123,7 +123,7 @@ def at(time: datetime | int | str) -> Startpoint:
         return StartpointTimestamp(time_ms=parse_moment(time)[0])
     given: object = time
     if isinstance(given, bool) or not isinstance(given, int):
-        raise UsageError(f"{given!r} is no time", hint="give a datetime, ISO 8601, or milliseconds since the epoch")
+        raise UsageError(f"{given!r} isn't a time", hint="give a datetime, ISO 8601, or milliseconds since the epoch")
     return StartpointTimestamp(time_ms=time)
 
 
@@ -182,7 +182,7 @@ def as_startpoint(point: Startpoint | CustomStartpoint) -> Startpoint:
             ) from error
         return StartpointCustom(name=point.kind, value=value)
     if not isinstance(point, Startpoint):
-        raise UsageError(f"{point!r} is no startpoint", hint="write hr.startpoints.oldest(), or ago('1h')")
+        raise UsageError(f"{point!r} isn't a startpoint", hint="write hr.startpoints.oldest(), or ago('1h')")
     return point
 
 
@@ -383,8 +383,8 @@ class Startpoints:
 
     def _not_running(self) -> UsageError:
         return UsageError(
-            f"app {self.app!r} isn't running on {self._metadata or self._home}, so nothing can be applied now",
-            hint="leave apply out: a startpoint takes effect when the app starts",
+            f"app {self.app!r} isn't running in {self._metadata or self._home}, so a startpoint can't be applied now",
+            hint="leave out apply: a startpoint takes effect when the app starts",
         )
 
     @contextmanager
@@ -412,7 +412,7 @@ class Startpoints:
             f"app {self.app!r} has never run on {metadata.place}",
             hint=f"apps that have: {known}"
             if known
-            else "name the home folder, or the metadata store, that it uses, or give the app's file",
+            else "name its home folder or its metadata store, or give the app's file",
         )
 
 

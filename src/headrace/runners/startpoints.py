@@ -37,11 +37,11 @@ from headrace.systems.positions import as_custom, extent_of, resolve
 from headrace.systems.startpoint import Startpoint, StartpointCustom, StartpointSpecific, StartpointTimestamp
 
 CLOSED_WINDOWS = (
-    "event time doesn't go back: windows that have closed stay closed, and what is older than them is late. To compute "
-    "them again, restore a savepoint"
+    "event time doesn't go back: closed windows stay closed, and older messages are late. To compute them again, "
+    "restore a savepoint"
 )
 AGAIN = "results of messages that are read again are sent again"
-LATER = "it takes effect when the app starts the next time"
+LATER = "it takes effect at the app's next start"
 UNRESOLVED = "it can't be resolved without the app's program: give the app's file in place of its name to see where to"
 
 
@@ -117,7 +117,7 @@ class StartpointService:
         most = max(one.partitions for one in inputs)
         if target.partition is not None and not 0 <= target.partition < most:
             raise UsageError(
-                f"input {target.input!r} has no partition {target.partition}, only 0 to {most - 1}",
+                f"input {target.input!r} has no partition {target.partition}; its partitions are 0 to {most - 1}",
                 hint=f"write {target.input}/0, or {target.input} for all partitions",
             )
         places = [
@@ -147,7 +147,7 @@ class StartpointService:
         point = request.startpoint
         if isinstance(point, StartpointSpecific):
             if point.offset < 0:
-                raise UsageError(f"{point.offset} is no offset", hint="offsets are 0 or more")
+                raise UsageError(f"{point.offset} isn't an offset", hint="use an integer of at least 0")
             if partitions > 1:
                 raise UsageError(
                     f"input {request.input!r} has {partitions} partitions, each with its own offsets",

@@ -70,7 +70,7 @@ class Shelf:
         if (self.folder / name).exists():
             raise UsageError(
                 f"app {self._app!r} has a savepoint {name!r} already",
-                hint=f"take another name, or delete it: headrace savepoint delete {self._app} {name}",
+                hint=f"use another name, or delete it: headrace savepoint delete {self._app} {name}",
             )
 
     @contextmanager
@@ -104,7 +104,7 @@ class Shelf:
         """The right to change savepoints of the app; deletes what killed commands have left."""
         with locked(self.folder, f"the savepoints of app {self._app!r}"):
             for draft in self.folder.glob(f"{_DRAFT}*"):
-                _log.info("deleting what a command has left that was ended", folder=str(draft))
+                _log.info("deleting the draft of a killed command", folder=str(draft))
                 shutil.rmtree(draft, ignore_errors=True)
             yield
 
@@ -122,7 +122,7 @@ def locked(folder: Path, what: str) -> Iterator[None]:
     except BlockingIOError as error:
         os.close(descriptor)
         raise UnavailableError(
-            f"another command is at work on {what}", hint="wait until it has ended, then try again"
+            f"another command is changing {what}", hint="wait until it has ended, then try again"
         ) from error
     try:
         yield
@@ -145,8 +145,8 @@ def read_manifest(folder: Path) -> Manifest:
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise UsageError(
-            f"{folder} holds no savepoint: {FILE} is missing",
-            hint="it is written last, so an export that was interrupted has none: export the savepoint again",
+            f"{folder} isn't a savepoint: {FILE} is missing",
+            hint="export the savepoint again: an interrupted export lacks this file, which is written last",
         ) from error
     except OSError as error:
         raise InfrastructureError(f"{path} can't be read: {error.strerror}") from error

@@ -76,13 +76,13 @@ def decode_founding(data: bytes, folder: Path) -> Founding:
         found = msgspec.json.decode(data, type=_Format).format
         if found != FORMAT:
             raise DataError(
-                f"what the tasks in {folder} begin with is of format {found}; this version of Headrace reads {FORMAT}",
-                hint="start the app with the Headrace that restored the savepoint, or restore it again",
+                f"the initial state of tasks in {folder} has format {found}; this version of Headrace reads {FORMAT}",
+                hint="start the app with the version of Headrace that restored the savepoint, or restore it again",
             )
         known = _DECODER.decode(data)
     except UNREADABLE as error:
         raise DataError(
-            f"what the tasks in {folder} begin with is unreadable: {error}: {data[:100]!r}",
+            f"the initial state of tasks in {folder} is unreadable: {error}: {data[:100]!r}",
             hint="restore the savepoint again",
         ) from error
     donors = [TaskName.parse(name) for name in known.donors]

@@ -86,13 +86,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             if found != FORMAT:
                 raise DataError(
                     f"{where} is a savepoint of format {found}; this version of Headrace reads {FORMAT}",
-                    hint="use the Headrace that took it, or a newer one",
+                    hint="use the version of Headrace that took it, or a newer one",
                 )
             return _DECODER.decode(data)
         except UNREADABLE as error:
             raise DataError(
-                f"{where} is not the manifest of a savepoint, or is damaged: {error}: {data[:100]!r}",
-                hint="export the savepoint again from where it was taken",
+                f"{where} isn't the manifest of a savepoint, or is damaged: {error}: {data[:100]!r}",
+                hint="export the savepoint again from its home",
             ) from error
 
 

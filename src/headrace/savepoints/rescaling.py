@@ -125,8 +125,8 @@ def _streams(inventory: Inventory, counts: Mapping[str, int]) -> dict[str, int]:
         for stream in _meant(inventory, id_):
             if found.setdefault(stream, count) != count:
                 raise UsageError(
-                    f"intermediate stream {stream!r} is to have {found[stream]} and {count} partitions",
-                    hint="give it one count",
+                    f"intermediate stream {stream!r} is given both {found[stream]} and {count} partitions",
+                    hint="give one count for each stream",
                 )
     return found
 
@@ -142,14 +142,14 @@ def _meant(inventory: Inventory, id_: str) -> list[str]:
             return sorted(streams)
         raise UsageError(
             f"{id_!r} can't have another number of partitions: its stage {owned[0].stage!r} reads no intermediate "
-            "stream, but inputs as they come",
+            "stream, but the inputs directly",
             hint="put a partition_by before it",
         )
     known = sorted(_reading(inventory))
-    there = f"there are {', '.join(known)}" if known else "it has no intermediate stream"
+    there = f"the app has {', '.join(known)}" if known else "the app has no intermediate stream"
     if mine:
         raise UsageError(
-            f"{id_!r} is an {mine[0][1].kind} of the app, and its partitions aren't the app's to change",
+            f"{id_!r} is an {mine[0][1].kind} of the app, whose partition count the app can't change",
             hint=f"only intermediate streams can be rescaled: {there}",
         )
     raise UsageError(f"the app has no intermediate stream {id_!r}", hint=there)
@@ -191,7 +191,7 @@ def _check(inventory: Inventory, id_: str, count: int, streams: Mapping[str, int
 def _why_not_dealt(stream: Part) -> str | None:
     if stream.fixed.get("key") == TO_ALL:
         return "it is a broadcast stream, of which every task reads all"
-    return None if "key" in stream.fixed else "it has no key by which its messages are dealt"
+    return None if "key" in stream.fixed else "its messages have no key to divide them by"
 
 
 def _why_not_read(record: StageRecord, count: int, streams: Mapping[str, int]) -> tuple[str, str] | None:
@@ -232,16 +232,17 @@ def _why_not_at_that_time(workers: Commits) -> tuple[str, str] | None:
     """
     over = [task for task, record in workers.items() if record.ended]
     if over:
-        return f"had ended in task {over[0]}", "keep the count: what has ended can't be dealt to other tasks"
+        return f"had ended in task {over[0]}", "keep the count: the state of an ended task can't be moved to other "
+        "tasks"
     times: dict[str, tuple[TaskName, int]] = {}
     for task, record in workers.items():
         for step, watermark in decode_times(record.bookkeeping).operators.items():
             first, known = times.setdefault(step, (task, watermark))
             if watermark != known:
                 return (
-                    f"had come to different event times: its step {step!r} in {first} to another than in {task}, as "
-                    "may happen for a moment while an input is idle",
-                    "restore it with the present count, let the app run on, and take another savepoint",
+                    f"had reached different event times in its step {step!r} in {first} and {task}, which "
+                    "happens for moments while an input is idle",
+                    "restore it with the present count, let the app continue, and take another savepoint",
                 )
     return None
 
@@ -251,6 +252,6 @@ def _why_not_kept(part: Part) -> tuple[str, str] | None:
     if not part.dealing.why_not:
         return None
     return (
-        f"keeps state of {part.kind} {part.owner!r} that can't be dealt: {part.dealing.why_not}",
+        f"keeps state of {part.kind} {part.owner!r} that can't be divided: {part.dealing.why_not}",
         f"keep the count, or start without that state: run the app with --drop-state {part.owner} first",
     )

@@ -89,7 +89,7 @@ WRONG: list[tuple[Callable[[hr.Stream], object], str]] = [
     (lambda s: hr.sum(3), "sum: its argument must be a column name"),  # type: ignore[arg-type]
     (lambda s: hr.tumbling("0s"), "size: 0 is below 1 ms"),
     (lambda s: hr.tumbling("-1s"), "size: '-1s' is below 1 ms"),
-    (lambda s: hr.tumbling("ten"), "size: 'ten' is not a duration"),
+    (lambda s: hr.tumbling("ten"), "size: 'ten' isn't a duration"),
 ]
 
 

@@ -87,7 +87,7 @@ def test_without_apply_a_running_app_goes_on_and_the_command_says_so(scene, cli)
     with scene.running():
         scene.until(scene.caught_up)
         outcome = cli("startpoint", "set", "page-views", "views", "--oldest")
-        assert "it takes effect when the app starts the next time" in outcome.err
+        assert "it takes effect at the app's next start" in outcome.err
         assert cli("startpoint", "set", "page-views", "nothing", "--oldest").err.startswith(
             "error: app 'page-views' has no input 'nothing'"
         )
@@ -125,8 +125,8 @@ def test_offsets(scene, cli):
     [
         (("views",), "no position is given"),
         (("views", "--oldest", "--upcoming"), "--oldest and --upcoming are different positions"),
-        (("views/0", "--offset", "1.5"), "--offset 1.5: '1.5' is no offset"),
-        (("views/0", "--offset", "-3"), "--offset -3: '-3' is no offset"),
+        (("views/0", "--offset", "1.5"), "--offset 1.5: expected an integer"),
+        (("views/0", "--offset", "-3"), "--offset -3: expected an integer"),
         (("views/0", "--offset", "9999999"), "is after the end"),
         (("views", "--offset", "32"), "input 'views' has 2 partitions, each with its own offsets"),
         (("views/x", "--oldest"), "'views/x': expected INPUT/PARTITION"),
@@ -135,7 +135,7 @@ def test_offsets(scene, cli):
         (("by-member", "--oldest"), "'by-member' is an intermediate stream of app 'page-views'"),
         (("views", "--time", "noon"), "'noon' is no time"),
         (("views", "--time", "2200-01-01"), "2200-01-01 00:00:00Z is in the future"),
-        (("views", "--ago", "5"), "ago: '5' is not a duration"),
+        (("views", "--ago", "5"), "ago: '5' isn't a duration"),
         (("views", "--custom", "{"), "--custom: not JSON"),
         (("views", "--custom", "{}"), "--custom: the JSON has no"),
         (("views", "--custom", '{"kind": "magic"}'), "doesn't know positions of the kind 'magic'"),

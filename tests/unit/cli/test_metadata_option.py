@@ -104,7 +104,7 @@ def test_an_app_is_found_from_any_folder(
         (waiting,) = cli("startpoint", "list", app, "--json", "--metadata", url).json()
         assert waiting["state"] == "pending"
     monkeypatch.setenv("HEADRACE_METADATA", url)
-    assert "nothing has changed" in cli("plan", pipeline, "--against", "prices").out
+    assert "hasn't changed" in cli("plan", pipeline, "--against", "prices").out
     assert not (tmp_path / "elsewhere").exists()
     for file in home.rglob("*"):
         assert file.is_dir() or b"s3cret" not in file.read_bytes()

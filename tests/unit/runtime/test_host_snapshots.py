@@ -204,7 +204,7 @@ def test_a_snapshot_under_a_false_name_is_not_taken(tmp_path: Path, orders: Orde
         _, newest = snapshots(tmp_path, "by-member-0")
         newest.rename(newest.with_name(f"9{newest.name[1:]}"))
         app.start()
-        assert "doesn't hold what its name says" in app.host("by-member/0").state.warnings[0]
+        assert "don't match its name" in app.host("by-member/0").state.warnings[0]
         finished(app, orders)
 
 

@@ -74,7 +74,7 @@ def test_rows_of_every_kind(rows: Any) -> None:
     ids=["polars", "pandas", "arrow", "dicts"],
 )
 def test_a_column_that_the_stream_does_not_have_is_refused(rows: Any) -> None:
-    with pytest.raises(DataError, match="orders has no column 'euro'; there are member, euros") as caught:
+    with pytest.raises(DataError, match="orders has no column 'euro'; it has member, euros") as caught:
         given_rows(rows, SCHEMA, "orders")
     assert caught.value.hint == "did you mean 'euros'?"
 

@@ -97,8 +97,8 @@ def test_no_schema_is_bytes_and_a_schema_is_itself() -> None:
     ("declared", "message"),
     [
         ({}, "at least one column"),
-        ("ts:int", "is not a schema"),
-        (int, "is not a schema"),
+        ("ts:int", "isn't a schema"),
+        (int, "isn't a schema"),
         ({"a": object}, "column 'a'"),
         ({"a": [pl.Int64]}, "column 'a'"),
     ],
@@ -119,7 +119,7 @@ def test_schemas_compare_and_travel() -> None:
 
 def test_require_suggests_the_column_that_was_meant() -> None:
     PAGE_VIEWS.require(["ts", "member"], "window")
-    with pytest.raises(DeclarationError, match="window: unknown column 'membr'; there are member, ts") as caught:
+    with pytest.raises(DeclarationError, match="window: unknown column 'membr'; the columns are member, ts") as caught:
         PAGE_VIEWS.require(["ts", "membr"], "window")
     assert caught.value.hint == "did you mean 'member'?"
     with pytest.raises(DeclarationError) as caught:

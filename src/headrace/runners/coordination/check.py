@@ -54,9 +54,7 @@ class Limits:
 def _restarts(text: str) -> tuple[int, int]:
     matched = _RESTARTS.fullmatch(text)
     if matched is None:
-        raise UsageError(
-            f"--max-restarts {text!r} is no number in a time", hint="write 3/10m: 3 restarts in 10 minutes"
-        )
+        raise UsageError(f"--max-restarts {text!r}: expected N/TIME", hint="write 3/10m: 3 restarts in 10 minutes")
     if int(matched["most"]) >= RESTARTS_KEPT:
         raise UsageError(f"--max-restarts {text!r}: that many aren't remembered", hint=f"stay below {RESTARTS_KEPT}")
     return int(matched["most"]), to_ms(matched["within"], "--max-restarts", minimum=1, error=UsageError)

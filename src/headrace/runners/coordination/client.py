@@ -35,7 +35,7 @@ from headrace.runners.coordination.startpoint_messages import (
 _log = logger(__name__)
 
 _A = TypeVar("_A", bound=messages.Message)
-_LOOK = "the driver has ended or can't be reached from here; look at its output"
+_LOOK = "the driver has ended or can't be reached from here; see its output"
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _REFUSED_PATIENCE_S = 1.0

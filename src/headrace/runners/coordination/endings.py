@@ -30,8 +30,8 @@ def _gone(address: Address) -> messages.AppStatus:
     return _status(
         address,
         "gone",
-        f"its driver ({address.driver}) is gone, without an error",
-        "it was killed, or its machine went down; start the app again, and it resumes from its last checkpoints",
+        f"its driver ({address.driver}) has disappeared without an error",
+        "the driver was killed or its machine crashed; start the app again, and it resumes from its last checkpoints",
     )
 
 

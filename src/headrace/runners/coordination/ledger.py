@@ -185,7 +185,7 @@ class Ledger:
         (name,) = self._of_container(container, [task])
         if strangers := set(generations) - {current.grants.get(name)}:
             raise FencedError(
-                f"generation {_listed(strangers)} of task {task} of app {self.app!r} is not the current one, which is "
+                f"generation {_listed(strangers)} of task {task} of app {self.app!r} isn't the current one, "
                 f"{current.grants.get(name)}"
             )
 
@@ -402,7 +402,7 @@ class Ledger:
         )
         return FencedError(
             f"{who} of container {number} of app {self.app!r} is not the current one: {by}",
-            hint="nothing to do: it ends without having changed anything",
+            hint="ignore this: the older copy ends without having changed anything",
         )
 
     def _of_container(self, number: int, names: Iterable[str]) -> list[TaskName]:

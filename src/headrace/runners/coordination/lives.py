@@ -38,7 +38,7 @@ def death(container: int, host: str, peak_bytes: int, words: LastWords | None, *
 
 def _hint(words: LastWords, frozen: bool) -> str:
     if words.by_itself:
-        return "fix what ends the process; a function that can't go on should raise an error"
+        return "fix the code that ends the process; a function that can't continue should raise an error"
     if frozen and not words.how:
         return "look at the machine: it may be overloaded, or native code holds Python's lock"
     return (

@@ -87,7 +87,8 @@ class CallLimits:
         """The error that ends an app whose drain takes too long; ``waits`` says what each container does."""
         more = [f"{len(waits) - _NAMED_MAX} more containers"] if len(waits) > _NAMED_MAX else []
         error = UserFunctionError(
-            f"gave up the drain after {format_ms(self.drain_timeout_ms)}: {'; '.join([*waits[:_NAMED_MAX], *more])}",
+            f"the drain didn't end within {format_ms(self.drain_timeout_ms)}: "
+            f"{'; '.join([*waits[:_NAMED_MAX], *more])}",
             hint="the next run repeats what isn't committed; make functions faster, or raise drain_timeout",
         )
         return ErrorReport.of(error, with_traceback=False)
@@ -100,9 +101,10 @@ class CallLimits:
             type="InfrastructureError" if ours else "UserFunctionError",
             message=f"container {container} on {host} has been in one {'turn' if ours else 'call'} for more than "
             f"{format_ms(self.hung_after_ms or 0)}, so {done}\n  in {call.where}",
-            hint="look at what the machine and its disks do; if a turn may take this long, raise hung_after"
+            hint="check the load of the machine and its disks; if a turn may take this long, raise hung_after"
             if ours
-            else "add a timeout to what the function waits for; if a call may take this long, raise hung_after",
+            else "add a timeout to the call that the function waits for; if a call may take this long, raise "
+            "hung_after",
             fault="environment" if ours else "user",
             retry=self.replaced,
         )

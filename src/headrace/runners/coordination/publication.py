@@ -121,7 +121,7 @@ class LifeSign(RepeatedStep):
         self._end(
             FencedError(
                 f"another run of app {address.app!r} has replaced this one ({address.driver})",
-                hint=f"this driver gave no sign of life for {LOST_S:.0f} s; the other one goes on",
+                hint=f"this driver gave no sign of life for {LOST_S:.0f} s; the other one continues",
             )
         )
         return False
@@ -166,7 +166,7 @@ def publish(
         _log.debug("another run of the app began or ended meanwhile; looking again", app=app)
     raise UnavailableError(
         f"the runs of app {app!r} in the metadata store {metadata.place} changed {_MOST_ATTEMPTS} times meanwhile",
-        hint="find out what keeps starting this app",
+        hint="stop the program that keeps starting this app",
     )
 
 
@@ -181,7 +181,7 @@ def _forgotten(metadata: MetadataStore, app: str, stages: Sequence[str]) -> list
                 f"app {app!r} is already running {run.address.deployment}: {run.address.driver}, says {metadata.place}",
                 hint="stop that run first (deployments of one app need different stages)",
             )
-        _log.info("forgot a run that is gone", app=app, driver=run.address.driver)
+        _log.info("removed the record of a dead run", app=app, driver=run.address.driver)
         changes.append(Delete(run.key, run.version))
     for ended in all_ended(metadata, app):
         if ended.status is None or not set(stages).isdisjoint(stage.name for stage in ended.status.stages):

@@ -94,7 +94,7 @@ def find(metadata: MetadataStore, app: str, stage: str | None = None) -> Address
     if len(live) > 1:
         raise UsageError(
             f"app {app!r} runs as {len(live)} deployments: {'; '.join(a.deployment for a in live)}",
-            hint="name one of their stages",
+            hint="name a stage of one of them",
         )
     return live[0]
 
@@ -136,5 +136,5 @@ def _status(key: str, entry: Entry) -> messages.AppStatus | None:
     try:
         return messages.decode(messages.AppStatus, entry.value)
     except ProtocolError as error:
-        _log.warning("passing over the record of a run: it can't be read", key=key, error=str(error))
+        _log.warning("ignoring an unreadable record of a run", key=key, error=str(error))
         return None

@@ -351,7 +351,7 @@ class Coordinator:
             speak()
             with self._granting:  # what is granted from here on is granted to a task that speaks
                 silence.end({TaskName.parse(task.name): task for task in self.status().tasks})
-            _log.info("the app has come to where it was before, and writes results again", app=self._ledger.app)
+            _log.info("the app has reached its former positions, and writes results again", app=self._ledger.app)
             return True
         mute = silence.to_restart(tasks)
         with self._noticing():

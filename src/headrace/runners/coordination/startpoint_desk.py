@@ -67,7 +67,7 @@ class StartpointDesk:
             order = outcome.order
             where = f"{order.stream}[{order.partition}]"
             if book.note(task, outcome, self._clock.now_ms()) is None:
-                _log.info("a report about a startpoint that is over", task=task, where=where, state=outcome.state)
+                _log.info("ignoring a report about a finished startpoint", task=task, where=where, state=outcome.state)
             elif outcome.state == "failed":
                 _log.warning("a startpoint can't be applied", task=task, where=where, reason=outcome.reason or "")
             else:

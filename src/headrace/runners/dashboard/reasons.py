@@ -193,7 +193,7 @@ def _why(
         since = now_ms - (container.last_seen_ms or 0)
         cause = f": {container.error.message.splitlines()[0]}" if container.error is not None else ""
         hint = container.error.hint if container.error is not None else None
-        remedy = hint or "it starts again if its process is gone; else look at its machine"
+        remedy = hint or "wait for its restart if its process has died; otherwise check its machine"
         where = f"container {container.id} on {container.host or 'no host yet'}"
         return "container", f"{where} is {container.state}{cause}", remedy, since
     task = tasks.get(end)
@@ -214,9 +214,9 @@ def _why(
         remedy = "make its functions faster, or give the stage more partitions"
         return "busy", f"{end} works as fast as it can ({share:.0%} busy)", remedy, now_ms
     if task.state in ("starting", "restoring"):
-        return "restore", f"{end} is {task.state}", "nothing to do: it goes on by itself", now_ms
+        return "restore", f"{end} is {task.state}", "wait: it continues by itself", now_ms
     beside = hosts[end].tasks if end in hosts else ()
     if begun := [one for one in beside if one in tasks and tasks[one].state in ("starting", "restoring")]:
         said = f"its container {hosts[end].id} still starts {len(begun)} of its tasks"
-        return "restore", said, "nothing to do: it goes on by itself", now_ms
+        return "restore", said, "wait: it continues by itself", now_ms
     return "running", f"{end} is running, but hasn't got there yet", "look at its container and its machine", now_ms

@@ -88,7 +88,7 @@ def take(taking: Taking, name: str) -> Manifest:
                 return _attempt(taking, shelf, name)
             except _MissedError as error:
                 _give_up(taking.links)
-                _log.info("a task has missed the cut of a savepoint", app=taking.app, attempt=attempt, why=str(error))
+                _log.info("a task missed the cut of a savepoint", app=taking.app, attempt=attempt, why=str(error))
                 taking.progress(f"{error}; trying again")
     raise UnavailableError(
         f"took no savepoint of app {taking.app!r}: {ATTEMPTS} times in a row, a task skipped the version at "
@@ -119,7 +119,7 @@ def _attempt(taking: Taking, shelf: Shelf, name: str) -> Manifest:
     inventory = recorded(taking.metadata, taking.app, timeline)
     if not inventory:
         raise UsageError(
-            f"app {taking.app!r} has never run on {taking.home}", hint="name the home folder that it uses with --home"
+            f"app {taking.app!r} has never run in {taking.home}", hint="name the home folder that it uses with --home"
         )
     tasks = [TaskName(stage, n) for stage, record in inventory.stages.items() for n in range(record.tasks)]
     reports = [link.cut(CutOrder(ask=True)) for link in taking.links]
@@ -268,7 +268,7 @@ def _copy_state(taking: Taking, timeline: int, task: TaskName, commit: Committed
     try:
         lock = FolderLock(local)
     except StateLockedError as error:
-        raise UnavailableError(f"task {task} is still at work: {error.message}", hint="try again") from error
+        raise UnavailableError(f"task {task} is still running: {error.message}", hint="try again") from error
     try:
         if commit.bare:
             make_private_folder(target)

@@ -179,7 +179,7 @@ class ContainerJob:
         except (Py4JError, OSError) as error:
             if not self._cancelled.is_set():
                 said = f"Spark ended the containers of {self._description!r}: {_cause(error)}"
-                hint = "the log lines above say what happened to each container"
+                hint = "see the log lines above for what happened to each container"
                 self._error = jvm_lost(error) if is_loss(error) else InfrastructureError(said, hint=hint)
         finally:
             self._ended.set()

@@ -56,7 +56,7 @@ def jvm_lost(error: BaseException) -> InfrastructureError:
     return InfrastructureError(f"Spark's JVM {how} while the app ran", hint=f"{_LOOK}; {_RESUMES}")
 
 
-_LOOK = "if nobody killed it, look into the kernel's log (dmesg) for a lack of memory"
+_LOOK = "if you didn't kill it, check the kernel's log (dmesg) for a lack of memory"
 _RESUMES = "start the app again: it resumes from its last checkpoints"
 
 

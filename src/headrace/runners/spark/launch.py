@@ -86,7 +86,8 @@ def _launch(launch_conf: Mapping[str, str]) -> None:
         said = relay.stop()
         raise InfrastructureError(
             f"Spark's JVM (JAVA_HOME {os.environ.get('JAVA_HOME')}) didn't start: {said or error}",
-            hint="the lines above are the JVM's own; a wrong spark.driver.* option or too little memory is usual",
+            hint="see the JVM's own lines above; the usual causes are a wrong spark.driver.* option and too little "
+            "memory",
         ) from error
     except BaseException:
         relay.let_go()

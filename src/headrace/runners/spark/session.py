@@ -109,7 +109,7 @@ def open_context(
     except Py4JJavaError as error:
         raise InfrastructureError(
             f"Spark doesn't start on {complete.get('spark.master')}: {error.java_exception.getMessage()}",
-            hint="look at --conf and spark-defaults.conf; HEADRACE_TRACEBACK=1 shows all that Spark says",
+            hint="check --conf and spark-defaults.conf; HEADRACE_TRACEBACK=1 shows Spark's whole error",
         ) from error
     prepare_workers(context)
     return context
@@ -177,7 +177,7 @@ def _check_running(context: SparkContext, master: str | None) -> None:
     if asked != there:
         raise UsageError(
             f"Spark is already running on {there}, but this app asks for {asked}",
-            hint="leave the master out, or stop the running session first",
+            hint="leave out the master, or stop the running session first",
         )
     if context in _suitable:
         return

@@ -95,7 +95,7 @@ def standalone_addresses(master: str) -> list[tuple[str, int]]:
         host, _, port = address.strip().rpartition(":")
         if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 1 << 16:
             raise UsageError(
-                f"Spark master {master!r}: {address!r} is not HOST:PORT",
+                f"Spark master {master!r}: {address!r} isn't HOST:PORT",
                 hint="write spark://host:7077, or spark://one:7077,other:7077 where several are on standby",
             )
         addresses.append((_without_brackets(host), int(port)))

@@ -35,7 +35,7 @@ def find_table(metadata: MetadataStore, app: str, table: str) -> tuple[Address, 
             return address, facts
     stages = ", ".join(facts.stage for facts, _ in named)
     raise UnavailableError(
-        f"table {table!r} of app {app!r} is kept by stage {stages}, which doesn't run on {metadata.place} now",
+        f"table {table!r} of app {app!r} is kept by stage {stages}, which isn't running in {metadata.place}",
         hint=f"start it: headrace run ... --stage {named[0][0].stage}",
     )
 

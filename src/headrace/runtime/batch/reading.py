@@ -148,6 +148,6 @@ def _wait(consumer: Consumer, ssp: SSP) -> None:
     number = consumer.fileno()
     if number is None or not readable(number, WAIT_MS_MAX):
         raise UnavailableError(
-            f"{ssp} has nothing to read before its end, at offset {consumer.position(ssp)}",
+            f"{ssp} has no more records before its end, at offset {consumer.position(ssp)}",
             hint="it may have lost its end; headrace stream describe shows where it is",
         )

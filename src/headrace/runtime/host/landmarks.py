@@ -49,4 +49,4 @@ class Landmarks:
             if ssp is None or entry.landmark is UNSET or positions.get(ssp) != entry.offset:
                 continue
             if not self._inputs.has_landmark(ssp, entry.landmark):
-                raise not_what_was_read(f"{ssp}: what was before offset {entry.offset} is gone")
+                raise not_what_was_read(f"{ssp}: the record before offset {entry.offset} is missing")

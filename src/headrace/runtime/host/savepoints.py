@@ -71,7 +71,7 @@ class Keeper:
         """Keep a durable copy of the local state and of its commit."""
         cut, local, record = self._cut, self._machine.local, self._machine.record
         if cut is None or local is None or record is None:
-            raise ProtocolError(f"task {self._task}: there is no commit to keep")
+            raise ProtocolError(f"task {self._task}: no commit to keep")
         folder = Path(cut.folder) / task_folder(self._task)
         kept = KeptCommit(task=str(self._task), offset=local.offset, record=record)
         self._state.keep(folder / DATABASE_FOLDER, folder / COMMIT_FILE, kept.encode())
@@ -97,7 +97,7 @@ def taken_over(
     What its outboxes get from now on is of another timeline.
     """
     if founding is None:
-        raise ProtocolError(f"task {task}: there is nothing to take over", hint="this is a bug in the planning")
+        raise ProtocolError(f"task {task}: no state to take over", hint="this is a bug in the planning")
     for donor in founding.donors:
         share = None
         if founding.shares is not None:

@@ -47,7 +47,7 @@ class Startpoints:
                 ssp = self._input(order)
                 if ssp in ended:
                     raise UsageError(
-                        f"{ssp} has ended, and what follows from its end is in the app's state and its results",
+                        f"{ssp} has ended, and the app's state and results already reflect its end",
                         hint="restore a savepoint from before the end, or read the input in an app of another name",
                     )
                 offset = self._resolve(order, ssp)

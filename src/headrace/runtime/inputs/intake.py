@@ -143,8 +143,8 @@ class Intake:
     def _misplaced(self, ssp: SSP, offset: Offset, error: DataError) -> DataError:
         return DataError(
             f"{ssp} at offset {offset}: {error.message}",
-            hint="an intermediate stream holds what another version of the app wrote; drain the app before "
-            "changing what flows through it, or give the step a new id",
+            hint="an intermediate stream has messages of another version of the app; drain the app before "
+            "changing the stream's columns, or give the step a new id",
         )
 
     def _foreign(self, ssp: SSP, offset: Offset, payload: bytes) -> pl.DataFrame:

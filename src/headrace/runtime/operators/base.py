@@ -198,7 +198,7 @@ class Operator:
             wrong = beyond(column)
             if wrong.size:
                 raise UserFunctionError(
-                    f"{self.described(what)} made a value that can't be used: "
+                    f"{self.described(what)} returned an unusable value: "
                     f"{why_beyond(column, int(wrong[0]))}{self.at_work_on()}",
                     hint="filter such messages out before this step, or compute null for them",
                 )

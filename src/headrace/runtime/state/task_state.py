@@ -189,7 +189,7 @@ class TaskState:
                     self._restored = snapshot
                     _log.info("restored a snapshot", changelog=str(self._changelog), snapshot=snapshot.folder.name)
                     return snapshot.local
-                self._warn(f"snapshot {snapshot.folder.name} doesn't hold what its name says")
+                self._warn(f"the contents of snapshot {snapshot.folder.name} don't match its name")
             except StateCorruptError as error:
                 self._warn(f"snapshot {snapshot.folder.name}: {error.message}")
             self._disk.set_aside(snapshot.folder)
@@ -349,7 +349,7 @@ class TaskState:
                 continue
             if store is None:
                 raise CorruptLogError(
-                    f"{self._changelog} holds state of step {change.store!r}, which the app doesn't have any more",
+                    f"{self._changelog} holds state of step {change.store!r}, which the app no longer has",
                     hint="the metadata of the app is lost, or older than its streams: put it back, or start the app "
                     "under another name (its state starts empty)",
                 )
@@ -434,6 +434,6 @@ class TaskState:
 
 def _in_memory() -> InfrastructureError:
     return InfrastructureError(
-        "the app keeps its state in memory, where nobody else can read it",
-        hint="an app that runs by app.run() or headrace run keeps it on disk",
+        "the app keeps its state in memory, where other processes can't read it",
+        hint="run the app with app.run() or headrace run, which keep state on disk",
     )

@@ -224,9 +224,9 @@ def test_a_message_is_named_in_a_set_of_descriptors() -> None:
         ({"message": "shop.Other", "descriptors": files.SerializeToString()}, r"no protobuf message 'shop\.Other'"),
         ({"message": "shop.Order", "descriptors": b"\xff"}, "isn't a set of protobuf descriptors"),
         ({"message": "shop.Order", "descriptors": b""}, "isn't a set of protobuf descriptors"),
-        ({"message": "shop.Order"}, "is no protobuf message"),
-        ({"message": int}, "is no protobuf message"),
-        ({"message": ORDER, "descriptors": b""}, "is no protobuf message"),
+        ({"message": "shop.Order"}, "isn't a Protobuf message"),
+        ({"message": int}, "isn't a Protobuf message"),
+        ({"message": ORDER, "descriptors": b""}, "isn't a Protobuf message"),
     ):
         with pytest.raises(DeclarationError, match=reason) as caught:
             hr.io.protobuf(**wrong)  # type: ignore[arg-type]

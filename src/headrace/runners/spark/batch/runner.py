@@ -116,7 +116,7 @@ def run_planned(planned: Plan, options: BatchOptions, handover: Handover | None)
             if handover is not None:
                 handover.finish(pieces_of(journal.results(entry), LEFT))
         except HeadraceError as error:
-            again = "run it again: it goes on with publishing what is computed"
+            again = "run it again: it continues to publish the computed results"
             error.hint = again if error.hint is None else f"{error.hint}; then {again}"
             raise
         if words := set_aside(counters_of(journal.results(entry))):
@@ -280,7 +280,7 @@ def _as_ours(said: str) -> HeadraceError:
     kind = getattr(errors, found[1], None) if found is not None else None
     if found is None or not isinstance(kind, type) or not issubclass(kind, HeadraceError):
         missing = "No module named 'headrace'" in said
-        hint = "what Spark logged above says more" if not missing else "executors need Headrace: see docs/deploying.md"
+        hint = "see Spark's log lines above" if not missing else "executors need Headrace: see docs/deploying.md"
         return InfrastructureError(f"Spark couldn't compute the results: {said[:1000]}", hint=hint)
     message, _, hint = found[2].partition("\n  hint: ")
     return kind(message, hint=hint or None)

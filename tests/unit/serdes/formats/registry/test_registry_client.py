@@ -149,7 +149,7 @@ def test_an_answer_that_never_ends_is_given_up() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "message"),
-    [("[]", "no JSON object"), ("<html>", "no JSON object"), ("{}", "no schema"), ('{"schema": 5}', "no schema")],
+    [("[]", "a JSON object"), ("<html>", "JSON object"), ("{}", "has no schema"), ('{"schema": 5}', "has no schema")],
 )
 def test_something_else_than_a_registry_is_named(answer: str, message: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -203,8 +203,8 @@ def test_certificates_are_checked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"url": "localhost:8081"}, "not the address of a schema registry"),
-        ({"url": "ftp://host"}, "not the address of a schema registry"),
+        ({"url": "localhost:8081"}, "isn't the address of a schema registry"),
+        ({"url": "ftp://host"}, "isn't the address of a schema registry"),
         ({"url": "http://x:word@host:8081"}, "contains credentials"),
         ({"url": "http://host", "user": "eve"}, "needs user= and password= together"),
         ({"url": "http://host", "user": "a:b", "password": {"env": "P"}}, "can't contain a colon"),
