@@ -442,7 +442,7 @@ def aggregate_dtype(
     if result is None:
         raise DeclarationError(
             f"{aggregate.kind.removeprefix('approx_')} doesn't work for {value}",
-            hint="cast the column to a type that has one, or implode() it",
+            hint="cast the column to another type, or implode() it",
         )
     return result
 

@@ -167,6 +167,6 @@ def adopt_schema(target: Output | Table, schema: Schema) -> tuple[str, ...]:
     if difference:
         raise DeclarationError(
             f"this flow doesn't match {target.id!r} (at {target.spec.location}): {difference}",
-            hint=f"select or cast before send_to; its columns are {describe(wanted)}",
+            hint=f"its columns are {describe(wanted)}; select or cast before send_to",
         )
     return tuple(wanted.columns)

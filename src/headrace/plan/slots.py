@@ -1,4 +1,4 @@
-"""Check that nothing keeps state by key right behind an input of slots, and that no two readers share a lease table.
+"""Check that no step keeps state by key right after an input of slots, and that no two readers share a lease table.
 
 Its shards move between slots, and so between tasks, whenever they split, merge or are balanced. A key goes with them,
 but state doesn't. ``partition_by`` brings each key to one task for good.

@@ -151,7 +151,7 @@ WRONG: list[tuple[Callable[[hr.App], object], str]] = [
         lambda app: plain(app, agg={"n": hr.aggregates.top_k("k", 2, by=pl.lit([1]))}),
         "so top_k can't use it",
     ),
-    (lambda app: plain(app, agg={"n": hr.aggregates.n_unique(pl.concat_list("v"))}), "there is no n_unique of List"),
+    (lambda app: plain(app, agg={"n": hr.aggregates.n_unique(pl.concat_list("v"))}), "n_unique doesn't work for List"),
 ]
 
 

@@ -140,7 +140,7 @@ def test_offsets(scene, cli):
         (("views", "--custom", "{}"), "--custom: the JSON has no"),
         (("views", "--custom", '{"kind": "magic"}'), "doesn't know positions of the kind 'magic'"),
         (("views", "--oldest", "--task", "views/9"), "task 'views/9' of app 'page-views' doesn't read views"),
-        (("views", "--oldest", "--apply"), "app 'page-views' isn't running on"),
+        (("views", "--oldest", "--apply"), "app 'page-views' isn't running in"),
     ],
 )
 def test_wrong_usage(once, monkeypatch, cli, words, message):

@@ -173,7 +173,7 @@ def test_the_app_doesnt_run(cli: Cli, home: Path) -> None:
     for words in (["list", "shop"], ["get", "shop", "prices", "x"], ["scan", "shop", "prices"]):
         gone = cli("table", *words)
         assert gone.code == 1
-        assert f"app 'shop' isn't running on {home}; running there: nothing" in gone.err
+        assert f"app 'shop' isn't running in {home}; running there: nothing" in gone.err
         assert "start it with headrace run" in gone.err
 
 

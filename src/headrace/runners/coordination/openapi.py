@@ -1,4 +1,4 @@
-"""The OpenAPI document of the requests about startpoints, made from the classes of the messages."""
+"""The OpenAPI document of the requests about startpoints, generated from the classes of the messages."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def _attempt(taking: Taking, shelf: Shelf, name: str) -> Manifest:
         ended = _keep_ended(taking, timeline, idle, draft)
         for task, final in ended.items():
             if version is not None and final > version:
-                raise _MissedError(f"task {task} has ended at version {final}, behind {version}")
+                raise _MissedError(f"task {task} has ended at version {final}, above {version}")
         manifest = _manifest(taking, name, timeline, inventory, draft, version or max(ended.values(), default=0))
         if recorded(taking.metadata, taking.app, timeline) != inventory:
             raise UnavailableError(

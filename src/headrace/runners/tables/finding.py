@@ -75,11 +75,11 @@ def _not_running(metadata: MetadataStore, app: str) -> UnavailableError:
         close = difflib.get_close_matches(app, known, n=1)
         meant = f"did you mean {close[0]!r}? Otherwise " if close else ""
         return UnavailableError(
-            f"no app {app!r} has ever run on {metadata.place}; running there: {running}",
+            f"no app {app!r} has ever run in {metadata.place}; running there: {running}",
             hint=f"{meant}check its name, or name the home folder that it uses with --home, or its metadata store "
             "with --metadata",
         )
     return UnavailableError(
-        f"app {app!r} isn't running on {metadata.place}; running there: {running}",
+        f"app {app!r} isn't running in {metadata.place}; running there: {running}",
         hint="tables can be read only while their app runs: start it with headrace run",
     )
