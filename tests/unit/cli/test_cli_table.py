@@ -164,7 +164,7 @@ def test_one_partition(table: Cli) -> None:
 def test_no_such_app(cli: Cli, shop: Shop) -> None:
     unknown = cli("table", "get", "store", "prices", "x", "--home", shop.home)
     assert (unknown.code, unknown.out) == (1, "")
-    assert f"no app 'store' has ever run on {shop.home}; running there: shop" in unknown.err
+    assert f"no app 'store' has ever run in {shop.home}; running there: shop" in unknown.err
 
 
 def test_the_app_doesnt_run(cli: Cli, home: Path) -> None:

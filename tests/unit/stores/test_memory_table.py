@@ -102,7 +102,7 @@ def test_columns_may_be_added_and_taken_away(tmp_path: Path, from_log: bool) -> 
     changed.put_rows(pl.DataFrame({"k": ["b"], "x": [1.0], "v": [2], "n": [None]}).cast({"n": pl.Date}))
     assert changed.get_rows(keys(("a", 1.0), ("b", 1.0))).select("v", "n").rows() == [(1, None), (2, None)]
     with pytest.raises(
-        DeclarationError, match="store 'm': column 'v' was stored as Int64, and is now declared as String"
+        DeclarationError, match="store 'm': column 'v' was stored as Int64, but is now declared as String"
     ):
         again(COLUMNS | {"v": pl.String()}).get_rows(keys(("a", 1.0)))
     with pytest.raises(
@@ -139,7 +139,7 @@ def test_the_key_is_given_once_before_the_first_rows() -> None:
     again.store.apply(golden)
     again.put_rows(rows(("b", 1.0, 1)))
     assert [change[:1] for change in again.store.take_changes(4)] == [b"\x01"]
-    with pytest.raises(DeclarationError, match="has the key k: String, x: Float64, and is now declared with k"):
+    with pytest.raises(DeclarationError, match="has the key k: String, x: Float64, but is now declared with k"):
         MemoryTable("m", COLUMNS, ["k"]).store.apply(golden)
 
 

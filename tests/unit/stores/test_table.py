@@ -189,7 +189,7 @@ def test_another_key_is_refused(key: tuple[str, ...]) -> None:
     old = table()
     old.put_rows(rows(("a", 1, 10, "x")))
     other = TableStore(old.store, COLUMNS, key)
-    kept = "has the key name: String, at: Int64, and is now declared with"
+    kept = "has the key name: String, at: Int64, but is now declared with"
     with pytest.raises(DeclarationError, match=kept):
         scanned(other.scan())
     with pytest.raises(DeclarationError, match=kept):

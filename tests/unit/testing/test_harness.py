@@ -62,14 +62,14 @@ def test_inputs_may_have_different_partition_counts() -> None:
 def test_partitions_of_what_is_no_input_are_refused() -> None:
     with pytest.raises(hr.errors.UsageError, match="names 'vews', which isn't an input of the app") as info:
         counting().test({"vews": 3})
-    assert info.value.hint == "there are views"
+    assert info.value.hint == "its inputs: views"
 
 
 def test_a_stream_that_is_not_the_apps_is_refused_with_those_that_are() -> None:
     with counting().test() as t:
         with pytest.raises(hr.errors.UsageError, match="has no stream 'view'") as info:
             t.feed("view", [])
-        assert "there are views" in str(info.value)
+        assert "its streams: views" in str(info.value)
         with pytest.raises(hr.errors.UsageError, match="has no stream 'out'"):
             t.feed("out", [])
 
@@ -160,7 +160,7 @@ def test_time_passes_by_durations_and_never_back() -> None:
 
 
 def test_partitions_are_numbers() -> None:
-    with pytest.raises(hr.errors.UsageError, match="partitions='x' is not a number"):
+    with pytest.raises(hr.errors.UsageError, match="partitions='x' isn't a number"):
         counting().test("x")  # type: ignore[arg-type]
     with (
         counting().test() as t,

@@ -41,8 +41,8 @@ def test_what_is_no_place_is_refused(url: object, said: str):
     [
         ({"endpoint": "localhost:1"}, "isn't an http:// or https:// URL"),
         ({"endpoint": "http://localhost:secret@localhost:1"}, "contains credentials"),
-        ({"bandwidth": "50"}, "not a number of bytes per second"),
-        ({"bandwidth": "0MB/s"}, "not a number of bytes per second"),
+        ({"bandwidth": "50"}, "isn't a number of bytes per second"),
+        ({"bandwidth": "0MB/s"}, "isn't a number of bytes per second"),
     ],
 )
 def test_options_are_checked(options: dict[str, str], said: str):
