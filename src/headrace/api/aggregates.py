@@ -140,7 +140,7 @@ def first(column: str | pl.Expr) -> Aggregate:
     Of several messages with that time, the one that arrived first counts. A null is a value like any other. Where
     messages have no event time, or the window follows the clock, the order is that of arrival.
 
-    ``pl.col("x").first()`` goes by the order of rows instead, and is refused.
+    ``pl.col("x").first()`` depends on the order of rows instead, and is refused.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def last(column: str | pl.Expr) -> Aggregate:
     Of several messages with that time, the one that arrived last counts. A null is a value like any other. Where
     messages have no event time, or the window follows the clock, the order is that of arrival.
 
-    ``pl.col("x").last()`` goes by the order of rows instead, and is refused.
+    ``pl.col("x").last()`` depends on the order of rows instead, and is refused.
 
     Parameters
     ----------

@@ -60,7 +60,7 @@ def aggregate_of(expr: pl.Expr) -> Aggregate:
         if _equal(bare, polars(value)):
             raise DeclarationError(
                 f"{_short(bare)} depends on the order of rows, but a window's rows are only in order of arrival",
-                hint=f"write hr.aggregates.{kind}({_short(value)}), which goes by event time",
+                hint=f"write hr.aggregates.{kind}({_short(value)}), which uses event time",
             )
     if _equal(bare, value.implode()) or _equal(bare, value.implode(maintain_order=False)):
         return Aggregate("implode", value)

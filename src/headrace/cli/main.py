@@ -198,7 +198,7 @@ def _commands(named: str) -> Callable[..., Any]:
 
 
 def _output_closed() -> int:
-    """Discard buffered output, because its reader has closed the pipe. That is no error."""
+    """Discard buffered output, because its reader has closed the pipe. That isn't a failure."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return Exit.OK
 

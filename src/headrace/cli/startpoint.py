@@ -231,7 +231,7 @@ def _time(text: str) -> Startpoint:
 
     ms, has_zone = parse_moment(text)
     if not has_zone:
-        print_note(f"note: {text} names no zone, so it is taken for UTC: {utc_text(ms)}")
+        print_note(f"note: {text} names no zone, so it is read as UTC: {utc_text(ms)}")
     return at(ms)
 
 

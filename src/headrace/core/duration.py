@@ -22,7 +22,7 @@ def to_ms(
     minimum: int | None = 0,
     error: type[HeadraceError] = DeclarationError,
 ) -> int:
-    """Return the duration in ms. Raises ``error`` naming ``what`` if it is none, or below ``minimum``."""
+    """Return the duration in ms. Raises ``error``, naming ``what``, if it isn't one or is below ``minimum``."""
     bare: object = value  # what users pass may be of any type
     if isinstance(value, timedelta):
         ms, rest = divmod(value, timedelta(milliseconds=1))

@@ -120,7 +120,7 @@ def _ends_by_itself(stream: StreamPlan, info: StreamInfo | None) -> bool:
 
 
 def _check_named(connections: Connections, plan: Plan, until: Until | None, given: frozenset[str]) -> None:
-    """Raise ``UsageError`` for an offset of what isn't a partition of an input, or doesn't have offsets."""
+    """Raise ``UsageError`` for an offset whose partition doesn't exist or has no offsets."""
     for input_, number in until.offsets if until is not None else ():
         stream = plan.streams.get(input_)
         if stream is None or stream.spec.role not in (Role.SOURCE, Role.SIDE_INPUT):

@@ -142,7 +142,7 @@ class Doing:
 
     ``turned_ms`` is when it last came round, ``work`` the call of the app's own code that is under way, and
     ``moved_ms`` when that was last called for another message. ``line`` returns the line of the app's own code at which
-    the run loop is. If somebody debugs it (``debugged``), it may stand still for as long as that takes.
+    the run loop is. Under a debugger (``debugged``), it may stand still for any time.
     ``calls_since_ms`` and ``calls_line`` are of the event loop of calls, while one of them blocks it.
     """
 
@@ -209,7 +209,7 @@ def older(status: TaskStatus, ms: int) -> TaskStatus:
 
 
 class Standstill:
-    """Since when values have been what they are. The oldest are kept as long as they are asked for."""
+    """Records since when values are unchanged. The oldest are kept as long as they are asked for."""
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, tuple[object, float]] = {}

@@ -1,4 +1,4 @@
-"""What an app can't have on machines that share no disk. It says so by keeping its snapshots in an object store.
+"""Refuse features that need a shared disk. An app with snapshots in an object store runs on machines without one.
 
 Whatever containers read that only the driver writes, or the other way round, has to be in a system that all of them
 reach. What is left in the home is each machine's own.

@@ -64,7 +64,7 @@ def oldest() -> Startpoint:
 
 
 def upcoming() -> Startpoint:
-    """Read what arrives from the start on; what is there already is skipped.
+    """Read messages that arrive after the start, and skip all earlier ones.
 
     Returns
     -------
@@ -232,7 +232,7 @@ class Startpoints:
         Raises
         ------
         UsageError
-            If there is no such input, partition or task, or the position doesn't exist.
+            If the input, partition, task or position doesn't exist.
         """
         return self._set(input, startpoint, partition, task, apply=apply, dry_run=False)
 
@@ -281,7 +281,7 @@ class Startpoints:
     def delete(
         self, input: str, *, partition: int | None = None, task: str | None = None
     ) -> builtins.list[StartpointState]:
-        """Delete startpoints that no task has been told to apply; with the app stopped, all.
+        """Delete startpoints that haven't been ordered to a task yet; if the app is stopped, all.
 
         Parameters
         ----------
@@ -424,7 +424,7 @@ def open_startpoints(
     Parameters
     ----------
     app
-        The app's name, or the app. By its name only what it has recorded at its last start is known.
+        The app or its name. With a name, only the facts recorded at its last start are known.
     home
         The app's home. By default that of the app, the environment variable ``HEADRACE_HOME``, or ``.headrace``.
     metadata

@@ -67,7 +67,7 @@ class StartpointService:
         self._clock = clock
 
     def set(self, request: SetStartpoint) -> SetAnswer:
-        """Write startpoints for what the request names, all or none; with ``dry_run`` only say what they would do."""
+        """Write the startpoints of the request, all or none; with ``dry_run``, only return their effect."""
         places = self._places(request)
         keys = list(dict.fromkeys(self._key(request, place) for place in places))
         self._check(request, len({key.partition for key in keys}))
@@ -112,7 +112,7 @@ class StartpointService:
         return self.inputs.named(name)
 
     def _places(self, target: StartpointTarget) -> list[_Place]:
-        """The partitions and tasks that a request is about. Raises ``UsageError`` if there are none."""
+        """Return the partitions and tasks of a request. Raises ``UsageError`` if there are none."""
         inputs = self.inputs.named(target.input)
         most = max(one.partitions for one in inputs)
         if target.partition is not None and not 0 <= target.partition < most:
@@ -180,7 +180,7 @@ class StartpointService:
 
 
 def _direction(start: Offset | None, to: Offset) -> Literal["back", "ahead", "same", "unknown"]:
-    """Which way it is. From a number of rows to a moment nobody knows, but for the oldest one."""
+    """Return the direction of a move. Between a number of rows and a moment it is unknown, except for the oldest."""
     if start is None or (is_moment(to) and not is_moment(start) and to != MOMENTS):
         return "unknown"
     if is_moment(to) and not is_moment(start):

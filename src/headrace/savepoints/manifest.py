@@ -1,4 +1,4 @@
-"""The manifest of a savepoint: what it holds, and how to know that it is complete. Pure data.
+"""The manifest of a savepoint: its contents, with checksums that prove that it is complete. Pure data.
 
 A savepoint is a folder: ``savepoint.json`` is the manifest, which is written last, and each task has a folder of its
 own (``checkpoint.founding``).
@@ -27,7 +27,7 @@ class FileSum(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskCopy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a savepoint has of a task. ``files`` go by their paths in the task's folder."""
+    """A task in a savepoint. ``files`` are by their paths in the task's folder."""
 
     task: str
     ended: bool = False
@@ -47,7 +47,7 @@ class TaskCopy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A savepoint of ``app`` at ``version``: every task had committed exactly that.
 
-    ``stages`` is the inventory of the app, and ``gone`` are the names that it had given up. ``system`` is the name of
+    ``stages`` is the inventory of the app, and ``gone`` are its former names. ``system`` is the name of
     the system of its intermediate streams. ``written``: it was made of rows, not taken of a running app.
     """
 
@@ -66,7 +66,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def inventory(self) -> Inventory:
-        """What the app kept, with its names."""
+        """The app's inventory, with its names."""
         return Inventory({record.stage: record for record in self.stages}, frozenset(self.gone))
 
     @property

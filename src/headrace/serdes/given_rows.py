@@ -56,7 +56,7 @@ def given_rows(rows: Rows, schema: Schema | None, where: str, optional: Collecti
 
 
 def as_polars(given: object) -> object:
-    """Return a DataFrame of pandas, Spark or Arrow as one of Polars; anything else as it is."""
+    """Return a DataFrame of pandas, Spark or Arrow as one of Polars; anything else unchanged."""
     if isinstance(given, pl.DataFrame | pl.Series):
         return given
     origin = _library(given)

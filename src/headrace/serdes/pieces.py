@@ -35,7 +35,7 @@ SCHEMA = pa.schema(
         pa.field("body", pa.binary(), nullable=False),
     ]
 )
-"""Pieces as a table. ``number`` counts those of a writer, so that the order of equal times is always the same."""
+"""Pieces as a table. ``number`` counts the pieces of a writer, so that the order of equal times is stable."""
 
 
 _NUMBERS = {pa.int32(): np.int32, pa.int64(): np.int64}

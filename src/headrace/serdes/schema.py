@@ -113,7 +113,7 @@ class Schema:
 
     @classmethod
     def of(cls, declared: object = None) -> Schema:
-        """Return the schema of what declares columns.
+        """Return the schema of a declaration of columns.
 
         That is a dict of types (Polars', Python's, PyArrow's or Spark's), a dataclass, a model of Pydantic, a schema of
         PyArrow or Spark, a ``Schema``, or None for bytes (``key``, ``value``). Raises ``DeclarationError`` naming the

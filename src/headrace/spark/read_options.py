@@ -1,6 +1,6 @@
-"""The options of ``spark.read.format("headrace")`` and ``spark.readStream``: read, checked, and what they mean.
+"""The options of ``spark.read.format("headrace")`` and ``spark.readStream``: parsed and checked.
 
-Spark hands options over as texts, with names in lower case. They are named as those of Spark's Kafka source, where that
+Spark passes options as text, with names in lower case. They are named like those of Spark's Kafka source, where that
 has them. Pure: where a stream begins and ends is looked up by the readers.
 """
 

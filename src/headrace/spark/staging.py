@@ -8,7 +8,7 @@
 
 All numbers are big-endian. A task writes a file under a random name into the folder of the stream in the home, and
 tells the driver the name. It begins with that of the job, whose files are all removed at its end: those of tasks that
-Spark has killed, too. The next write removes files that nobody has removed when they are a day old.
+Spark has killed, too. The next write removes forgotten files when they are a day old.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _exactly(file: BinaryIO, size: int, path: Path) -> bytes:
 
 
 def remove_staged(folder: Path, names: Iterable[str]) -> None:
-    """Remove the files of jobs, and those that are so old that nobody will publish them. What can't be removed stays.
+    """Remove the files of jobs, and files too old to be published. Files that can't be removed stay.
 
     ``names`` are those of the jobs, or of one file of each.
     """

@@ -111,7 +111,7 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [extent.upcoming for extent in self._source.extents()]
 
     def _all_places(self, known: Mapping[int, Place], partitions: int) -> dict[int, Place]:
-        """The places with those of partitions that were added since: these are read from their beginning."""
+        """Return the places, with partitions added since then, which are read from their beginning."""
         if len(known) >= partitions:
             return dict(known)
         extents = self._source.extents()

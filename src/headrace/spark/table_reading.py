@@ -73,7 +73,7 @@ class TableSource:
 
 
 class TableBatchReader(DataSourceReader):
-    """Reads a table as it is when each of its tasks is asked."""
+    """Reads a table as of the moment when each of its tasks is asked."""
 
     def __init__(self, source: TableSource, schema: StructType) -> None:
         self._source = source

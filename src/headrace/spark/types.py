@@ -1,4 +1,4 @@
-"""Column types of Polars as those of Spark, and back.
+"""Convert Polars' column types to Spark's, and back.
 
 Both directions are total: each type has one counterpart, or is refused with what to do instead. A stream's type and its
 counterpart in Spark hold the same values, except that Spark counts time in microseconds; see ``as_spark_has_it``.

@@ -26,7 +26,7 @@ _SPARKS_OWN = ("queryName",)
 class WriteOptions:
     """What a writer is asked for.
 
-    ``partitions``: create the stream with so many if there is none. ``version`` is that of a batch write with a name.
+    ``partitions``: create the stream with this many if it doesn't exist. ``version``: of a batch write with a name.
     """
 
     home: Path

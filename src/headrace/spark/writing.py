@@ -44,7 +44,7 @@ _log = logger(__name__)
 
 @dataclass(frozen=True)
 class StagedRows(WriterCommitMessage):
-    """What a task tells the driver: the name of its staged file ("": it had no rows), and how many rows are in it."""
+    """A task's message to the driver: the name of its staged file ("" if it had no rows), and its number of rows."""
 
     name: str
     rows: int
@@ -75,7 +75,7 @@ class Destination:
         self._check_fit()
 
     def _there(self, columns: dict[str, pl.DataType]) -> StreamInfo:
-        """The stream, created if there is none and the options say with how many partitions."""
+        """Return the stream; create it if it doesn't exist and the options give a partition count."""
         admin, wanted, name = open_log(self.options.home).admin(), self.options.partitions, self.options.stream
         info = admin.describe(name)
         if info is not None:
@@ -170,12 +170,12 @@ class Destination:
     # -- on the driver ---------------------------------------------------------------------------------
 
     def frames(self, messages: Sequence[WriterCommitMessage | None]) -> Iterator[tuple[int, bytes]]:
-        """Yield the frames that the tasks have staged, those of one task after those of another."""
+        """Yield the frames that the tasks have staged, task by task."""
         for staged in _staged(messages):
             yield from read_staged(self.folder, staged.name, staged.rows, self._info.partitions)
 
     def publish(self, writer: CommittedWriter, version: int, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish what the tasks have staged. A version that is the writer's last one already is left as it is."""
+        """Publish the staged frames, unless the version is the writer's last one already."""
         position = writer.position()
         if version < position:
             raise UsageError(
@@ -233,7 +233,7 @@ class BatchWriter(DataSourceArrowWriter):
             try:
                 self._to.publish(writer, version, messages)
             except HeadraceError as error:
-                # Nobody can repeat this write under its name. If it was decided, an error would have it written twice.
+                # This write can't be repeated under its name. If it was decided, an error would lead to a second write.
                 if writer.position() < version:
                     raise
                 _log.warning(

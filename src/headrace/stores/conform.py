@@ -51,7 +51,7 @@ def conformed(
 
 
 def check_versions(id_: str, kept: Collection[str], declared: Collection[str]) -> None:
-    """Raise ``DeclarationError`` if versions of rows are no longer declared: stored deletions would become rows."""
+    """Raise ``DeclarationError`` if versions are no longer declared, because stored deletions would become rows."""
     if GONE in kept and GONE not in declared:
         raise DeclarationError(
             f"store {id_!r} was stored with versions, but is now declared without them", hint=TAKE_BACK

@@ -161,7 +161,7 @@ class Database:
     def __init__(self, folder: Path, *, read_only: bool = False, lazily: bool = False) -> None:
         """Open or create. Raises ``StateLockedError``, ``StateCorruptError`` or ``StorageError``.
 
-        ``read_only``: several may have it open, nobody changes it, and it has to be there. ``lazily``: it is created
+        ``read_only``: it must exist, several may have it open, and none may change it. ``lazily``: it is created
         when something is written. Until then it is as good as empty, and costs no files, no descriptors and no wait.
         """
         self.folder = folder
@@ -203,7 +203,7 @@ class Database:
             if not read_only:
                 make_private_folder(folder)
             access = AccessType.read_only() if read_only else AccessType.read_write()
-            # Without options for the column family too, RocksDict takes those of the last time, with a tiny cache.
+            # Without options for the column family, too, RocksDict uses those of the last time, with a tiny cache.
             families = {"default": options(cache)}
             return Rdict(str(folder), options(cache), column_families=families, access_type=access)
         except Exception as error:
@@ -368,7 +368,7 @@ class Database:
         return StorageError(f"state folder {self.folder}: {error}", hint="free up space on the disk; nothing was lost")
 
     def snapshot(self, folder: Path) -> None:
-        """Copy the present state to ``folder``, by hard links if possible. The copy appears complete or not at all."""
+        """Copy the present state to ``folder``, by hard links if possible. The copy appears atomically."""
         draft = draft_of(folder)
         shutil.rmtree(draft, ignore_errors=True)
         try:

@@ -1,4 +1,4 @@
-"""The form of a store's rows: what they are, and their columns. A changed app goes on from state whose form fits.
+"""The form of a store's rows: their kind and columns. A changed app continues from state whose form fits.
 
 A store keeps its form beside its rows, in the changelog and in the local database. ``misfit`` says what is in the way
 when another version of the app opens it: another kind of state, another key, a changed type. Columns may come and go.
@@ -20,7 +20,7 @@ from headrace.serdes.dtypes import dtype_to_json
 
 TAKE_BACK = "undo the change of the declaration, or give the step another id (then its state starts empty)"
 FORM = b"\x05"
-"""The operation of a change that holds a form. No other kind of store uses it, so it tells kinds apart."""
+"""The operation of a change that holds a form. No other kind of store uses it, so it identifies the kind."""
 _RENAME = "add a column with another name, or give the step another id (then its state starts empty)"
 
 

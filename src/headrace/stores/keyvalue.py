@@ -43,7 +43,7 @@ class _About(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Dealt = tuple[Mask, Sequence[bytes] | None]
-"""Which entries belong to a share; and other bytes for their values, if they can't stay as they are."""
+"""Selects the entries of a share, and gives new bytes for values that must change."""
 
 _ABOUT_DECODER = msgspec.json.Decoder(_About)
 

@@ -112,7 +112,7 @@ def stand_in_for(folder: Path) -> Path:
 def discard_abandoned(folder: Path) -> None:
     """Delete the substitutes for ``folder`` that aren't open in any process."""
     length = len(folder.name) + 1 + _STAND_IN_DIGITS
-    with os.scandir(folder.parent) as entries:  # with those of thousands of tasks: glob takes milliseconds for each
+    with os.scandir(folder.parent) as entries:  # with thousands of tasks, glob is too slow
         names = [entry.name for entry in entries if len(entry.name) == length and entry.name.startswith(folder.name)]
     for stand_in in (folder.with_name(name) for name in names if _STAND_IN.search(name)):
         try:
@@ -143,7 +143,7 @@ def _link_table_else_copy(source: str, target: str) -> str:
 def classified(folder: Path, error: Exception) -> InfrastructureError:
     """Return the error to raise for one of RocksDB or the file system."""
     text = str(error)
-    if descriptors.FULL in text:  # RocksDB says it of its lock, which nobody holds
+    if descriptors.FULL in text:  # RocksDB reports this about its lock, which no process holds
         return StorageError(f"state folder {folder}: {text}", hint=descriptors.hint())
     if "lock" in text.lower() and ("LOCK" in text or "hold" in text.lower()):
         return StateLockedError(f"state folder {folder} is open elsewhere: {text}", hint=_LOCKED_HINT)

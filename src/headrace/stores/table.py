@@ -152,7 +152,7 @@ class RowReader:
     # -- layouts
 
     def _decode(self, values: Sequence[bytes]) -> pl.DataFrame:
-        """Return the columns of encoded values, as they are declared now."""
+        """Return the columns of encoded values, as now declared."""
         # The layouts are read after the values, because a commit may have added a layout together with its first rows.
         self._read_layouts()
         if not values:
@@ -251,7 +251,7 @@ class TableStore(RowReader):
     def dealt(self, share: Share, keys: Sequence[bytes], values: Sequence[bytes]) -> Dealt:
         """Say which entries belong to a share. Unless all have the declared columns, they are encoded with these.
 
-        Each store numbers its layouts in the order in which they came, so the numbers of two stores would not agree.
+        Each store numbers its layouts in order of appearance, so the numbers of two stores differ.
         """
         count = _rows_among(keys)
         rows = self._keys.decode(keys[:count])
@@ -302,13 +302,13 @@ class TableStore(RowReader):
         return self._layouts[-1]
 
     def _list_of(self, layouts: Sequence[Columns]) -> bytes:
-        """Return layouts as they are stored."""
+        """Return layouts in their stored form."""
         known = _Layouts(key=ordered_columns(self.key), layouts=[ordered_columns(layout) for layout in layouts])
         return msgspec.json.encode(known)
 
 
 def _rows_among(keys: Sequence[bytes]) -> int:
-    """Return how many of these keys, which are in order and not empty, are those of rows."""
+    """Return how many of these ordered, non-empty keys belong to rows."""
     return len(keys) - (keys[-1] == _LAYOUTS_KEY)
 
 

@@ -51,7 +51,7 @@ class Stamps:
         return self._now
 
     def stamp(self, values: Iterable[bytes], *, lasting: bool = False) -> list[bytes]:
-        """Return the values as they are stored, put now. ``lasting`` values never expire."""
+        """Return the stored form of values that are put now. ``lasting`` values never expire."""
         stamp = _FOREVER if lasting else _TIME.pack(self.now)
         return [stamp + value for value in values]
 

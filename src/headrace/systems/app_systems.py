@@ -1,4 +1,4 @@
-"""The systems that an app uses, as they are recorded for commands on other machines. Pure; JSON with a format number.
+"""The record of an app's systems for commands on other machines. Pure; JSON with a format number.
 
 Secrets are recorded by their places (``core/secret_places.py``). Of a system whose options aren't known to do so, or
 can't be written as JSON, the name and the kind are recorded, and only the app's program can open it.
@@ -23,8 +23,8 @@ from headrace.systems.registry import SystemSpec, keeps_rows
 FORMAT = 2
 
 _TOLD = frozenset({"log", "kafka-log", "kafka", "memory"})
-"""The kinds whose options have secrets by their places, and that anybody can open who has these. Streams in memory are
-of one process, and so is the store in which a test of an app records them."""
+"""The kinds whose options have only the places of secrets, so that every program with these secrets can open them.
+Streams in memory belong to one process, and so does the store in which a test of an app records them."""
 _MOVES = frozenset({"brokers", "client", "oauth", "replication", "record_bytes"})
 """Options that a system's contents don't depend on."""
 
@@ -41,7 +41,7 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     home: bool = False
 
     def is_where(self, other: _Known) -> bool:
-        """Whether its contents are in the same place, as far as both tell, however it is reached."""
+        """Return whether the contents are in the same place, as far as is known, however they are reached."""
         if (self.kind, self.home, self.at) != (other.kind, other.home, other.at):
             return False
         return self.options is None or other.options is None or _staying(self.options) == _staying(other.options)
@@ -104,7 +104,7 @@ class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             )
 
     def check_snapshots(self, now: SnapshotsPlace | None, app: str) -> None:
-        """Raise ``PlanError`` if the snapshots are elsewhere than recorded: changelogs are trimmed by what is there."""
+        """Raise ``PlanError`` if snapshots are elsewhere than recorded, because trimming changelogs relies on them."""
         there, here = ("" if place is None else place.url for place in (self.snapshots, now))
         if there != here:
             raise PlanError(

@@ -118,7 +118,7 @@ Customs = Sequence[type[CustomStartpoint]]
 
 
 def check_customs(kinds: Iterable[object]) -> Customs:
-    """Return what an app registers. Raises ``DeclarationError`` for what is no kind, or has no name of its own."""
+    """Return the app's kinds of startpoints. Raises ``DeclarationError`` for an invalid kind or a repeated name."""
     found: list[type[CustomStartpoint]] = []
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, CustomStartpoint)):
@@ -138,7 +138,7 @@ def check_customs(kinds: Iterable[object]) -> Customs:
 
 
 def extent_of(ssp: SSP, admin: Admin) -> Extent:
-    """Return where the partition begins and ends. Raises ``StreamNotFoundError`` if there is no such partition."""
+    """Return the partition's extent. Raises ``StreamNotFoundError`` if the partition doesn't exist."""
     extents = admin.extents(ssp.stream.name)
     if not 0 <= ssp.partition < len(extents):
         raise StreamNotFoundError(
@@ -149,7 +149,7 @@ def extent_of(ssp: SSP, admin: Admin) -> Extent:
 
 
 def newest_time(ssp: SSP, admin: Admin, now_ms: int) -> int | None:
-    """Return when the newest message arrived, as well as ``offset_at`` tells; None if there is none, or it can't."""
+    """Return when the newest message arrived, as precisely as ``offset_at`` allows; None if unknown."""
     extent = extent_of(ssp, admin)
     early, late = admin.time_of(ssp, extent.oldest), now_ms + 1
     if early is None:

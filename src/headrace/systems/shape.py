@@ -54,7 +54,7 @@ def require_same_shape(found: StreamInfo, wanted: StreamInfo) -> StreamInfo:
 
 
 def new_columns(found: StreamInfo, columns: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
-    """Return those of the columns that the stream doesn't have yet.
+    """Return the columns that the stream doesn't have yet.
 
     Raises ``StreamExistsError`` if it has one with another type, ``UsageError`` if its columns aren't declared.
     """

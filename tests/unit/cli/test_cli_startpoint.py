@@ -133,7 +133,7 @@ def test_offsets(scene, cli):
         (("views/7", "--oldest"), "input 'views' has no partition 7, only 0 to 1"),
         (("clicks", "--oldest"), "app 'page-views' has no input 'clicks'"),
         (("by-member", "--oldest"), "'by-member' is an intermediate stream of app 'page-views'"),
-        (("views", "--time", "noon"), "'noon' is no time"),
+        (("views", "--time", "noon"), "'noon' isn't a time"),
         (("views", "--time", "2200-01-01"), "2200-01-01 00:00:00Z is in the future"),
         (("views", "--ago", "5"), "ago: '5' isn't a duration"),
         (("views", "--custom", "{"), "--custom: not JSON"),

@@ -52,7 +52,7 @@ def positions_at(place: Place, time: str | None, ago: str | None, partition: int
     else:
         time_ms, has_zone = parse_moment(time or "")
         if not has_zone:
-            print_note(f"note: {time} names no zone, so it is taken for UTC: {utc_text(time_ms)}")
+            print_note(f"note: {time} names no zone, so it is read as UTC: {utc_text(time_ms)}")
     check_past(time_ms, now)
     admin = place.admin()
     return {ssp: admin.offset_at(ssp, time_ms) for ssp in map(place.ssp, _wanted(place, partition))}

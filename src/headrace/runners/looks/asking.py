@@ -1,4 +1,4 @@
-"""Asks tasks for a look, again and again by whoever wants to see it, and puts the answers together."""
+"""Ask tasks for a look, repeatedly until it is complete, and combine the answers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def peek(ask: Asking, status: AppStatus, step: str, id_: str, stage: str | None 
 
 
 def profile(ask: Asking, status: AppStatus, container: int, seconds: float, id_: str) -> Profiled:
-    """Ask a container what its threads do. Raises ``UsageError`` if there is no such one, or what keeps it."""
+    """Ask a container for its threads' activity. Raises ``UsageError`` if it doesn't exist, or its own error."""
     if not 0 < seconds <= SECONDS_MAX:
         raise UsageError(f"a profile of {seconds:g} seconds", hint=f"ask for up to {SECONDS_MAX:g}")
     known = next((one for one in status.containers if one.id == container and one.tasks), None)

@@ -30,10 +30,10 @@ LAST_S = 3.0
 """How long the last numbers may take at the end of the app."""
 
 LAST_AWAY_S = 0.5
-"""The same, if the collector hasn't taken what it was sent last."""
+"""The same, if the collector hasn't accepted the last transmission."""
 
 GIVEN_UP_S = 1.0
-"""How long the thread may take to notice that it is to give up. It is left alone if a request hangs for longer."""
+"""How long the thread may take to notice that it must stop. It is abandoned if a request hangs for longer."""
 
 _log = logger(__name__)
 
@@ -76,7 +76,7 @@ class Telemetry:
         self._note("metrics", _sent(lambda: collector.send_metrics(all_series(status, now_ms), now_ms)), 0)
 
     def send_traces(self, collector: Collector, *, rest: bool = False) -> None:
-        """Send the versions that are over, until there is none or the collector doesn't take them."""
+        """Send completed versions, until there are none or the collector doesn't accept them."""
         sent = True
         while sent:
             with self._lock:

@@ -1,7 +1,8 @@
 """Take a savepoint: choose a cut, order it of all deployments of the app, and publish what the tasks have kept.
 
-Nothing is published until every task has kept its state. If a task misses the cut, it is given up as a whole and tried
-again with a later version. If the app ends meanwhile, or this process dies, only a draft is left, which is deleted.
+Nothing is published until every task has kept its state. If a task misses the cut, the whole attempt is cancelled and
+tried again with a later version. If the app ends meanwhile, or this process dies, only a draft is left, which is
+deleted.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def write_state(app: Declarations, name: str, tables: Mapping[str, Rows], base: 
 
 
 def _planned(graph: Graph, base: _Base | None) -> tuple[Planned, Inventory, int]:
-    """The plan; what was there before it; the timeline that this is about."""
+    """Return the plan, the former inventory, and the timeline concerned."""
     if base is not None:
         return planned_against(graph, base.manifest.inventory), base.manifest.inventory, base.manifest.timeline
     with existing_metadata(Path(graph.settings.home), graph.settings.metadata) as metadata:

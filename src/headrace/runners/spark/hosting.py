@@ -205,7 +205,7 @@ class ContainerJob:
     def _start_again(self, first: int) -> None:
         """Spark has ended the job, whose attempts began with this number, because a container failed."""
         jsc: Any = self._context._jsc
-        jsc.sc().listenerBus().waitUntilEmpty()  # until Spark has recorded what it did
+        jsc.sc().listenerBus().waitUntilEmpty()  # until Spark has recorded the task's end
         attempts = [number + task.attempt() for number, task in self._tasks() if number == first]
         following = max(attempts, default=first) + 1
         _log.warning(

@@ -186,7 +186,7 @@ class _StderrRelay:
         self._thread.start()
 
     def pass_on(self) -> None:
-        """The JVM is up: print what it printed so far, without the noise, and pass everything on from now on."""
+        """Note that the JVM is up: print its output so far, without the noise, and pass on everything from now on."""
         os.close(self.writing_end)
         with self._lock:
             kept, self._kept = bytes(self._kept or b""), None

@@ -208,7 +208,7 @@ def prepare_workers(context: SparkContext) -> None:
 
 
 def _own_import_folders() -> list[str]:
-    """The folders that this process imports from, apart from those of every run of this Python."""
+    """Return the folders that this process imports from, except those of every run of this Python."""
     installed = (Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve())
     folders = (Path(entry).resolve() for entry in sys.path)
     return [str(f) for f in folders if f.is_dir() and not any(f.is_relative_to(place) for place in installed)]

@@ -1,4 +1,4 @@
-"""The Spark settings that Headrace needs and prefers, and what is wrong with those of a running session. Pure.
+"""The Spark settings that Headrace needs and prefers, and checks of those of a running session. Pure.
 
 Containers are Spark tasks that run for weeks and are restarted one by one. Some of Spark's habits would end that: a
 task may fail only four times (and never in local mode, unless the master says otherwise), a slow task is started

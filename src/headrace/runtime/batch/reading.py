@@ -131,7 +131,7 @@ def _entry(ssp: SSP, offset: Offset) -> SourceEntry:
 def put_source(
     writer: PieceWriter, stream: StreamPlan, partition: int, rows: pl.DataFrame, key: Sequence[str] = ()
 ) -> None:
-    """Hand rows of a source to a writer of pieces, for this partition, or for those of a key.
+    """Pass rows of a source to a writer of pieces, for this partition, or for those of a key.
 
     Side inputs come before everything else, as in a live run.
     """

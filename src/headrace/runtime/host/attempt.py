@@ -130,7 +130,7 @@ class Attempt:
             positions[ssp] = _first_position(spec) if offset is None else offset
         if times is not None:
             task.load(times)
-            # A step that has begun empty since then hasn't been told of the end yet, and has nothing to emit at it.
+            # A step that has begun empty since then hasn't received the end yet, and has nothing to emit at it.
             self.announcer.resume(times.ended_streams, {} if task.ended else task.outputs)
         if record is not None:
             task.finished = record.end_of_stream_sent

@@ -51,7 +51,7 @@ class InputConsumers:
         """Read from these positions, at the start and after a rollback; return them as offsets.
 
         Raises ``FencedError`` where an intermediate stream was trimmed past its position: its only reader has read
-        further. A task that hasn't read it yet begins at its beginning, so then nothing may have been trimmed. Anybody
+        further. A task that hasn't read it yet begins at its beginning, so then nothing may have been trimmed. Any user
         may trim a source, read or not: that is a ``TrimmedOffsetError``.
         """
         begun: dict[SSP, Offset] = {}

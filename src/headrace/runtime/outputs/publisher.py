@@ -102,7 +102,7 @@ class Publisher:
         self._outputs[stream].outbox.add(rows)
 
     def committed(self) -> None:
-        """The commit of what the outboxes sealed last counts."""
+        """Note that the commit of the last sealed outboxes counts."""
         for output in self._outputs.values():
             output.outbox.commit()
 
@@ -112,7 +112,7 @@ class Publisher:
             output.advance(now_ms)
 
     def pause(self, now_ms: float) -> float:
-        """How long (ms) there is nothing to do."""
+        """Return for how long (ms) nothing is due."""
         if not self._outputs:
             return float("inf")
         waiting = (output.next_ms for output in self._outputs.values() if output.outbox.entries())
@@ -135,7 +135,7 @@ class Publisher:
 
     @property
     def calling(self) -> str | None:
-        """The output whose functions are being called, and why they don't answer; None if there is none."""
+        """Return the output whose functions are being called, and why they don't answer; None if there is none."""
         for id_, output in self._outputs.items():
             if output.calling:
                 return f"output {id_}" + (f": {output.error}" if output.error else "")

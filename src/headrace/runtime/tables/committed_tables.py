@@ -62,7 +62,7 @@ class CommittedTables:
         self._bound_of = bound_of
 
     def get(self, table: str, keys: Sequence[bytes], bytes_max: int, *, at_ms: int | None = None) -> Page:
-        """The rows of those of the keys that exist, as they are stored; with ``at_ms`` as they were then."""
+        """Return the stored rows of the existing keys; with ``at_ms``, as of that time."""
         if not all(b"\x00" <= key < ROWS_END for key in keys):
             raise UsageError(f"one of {len(keys)} keys isn't a key of table {table!r}")
         ordered = sorted(set(keys))

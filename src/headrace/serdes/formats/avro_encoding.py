@@ -92,7 +92,7 @@ class _Field:
                 return varints(_ticks(type_, values), _valid(values))
 
     def _optional(self, union: Sequence[Any], values: pl.Series) -> pa.Array:
-        """A union with null, in either order: the number of what is there, and its bytes."""
+        """A union with null, in either order: the index of the present type, and the bytes of the value."""
         null = union.index("null")
         found = self.part(union[1 - null], values, values.is_not_null())
         number = pa.scalar(_varint(1 - null), _BYTES)

@@ -23,7 +23,7 @@ _PROMOTED = {
     (pl.String, pl.Binary),
     (pl.Binary, pl.String),
 }
-"""What Avro allows in addition to casts that keep every value. Bytes that are no text make a record unreadable."""
+"""Avro's casts beyond those that keep every value. Bytes that aren't text make a record unreadable."""
 
 
 class SchemasDisagree(Exception):
@@ -48,7 +48,7 @@ class _Resolution:
         self._notes = notes
 
     def fields(self, found: Columns, wanted: Columns, take: Callable[[str], pl.Expr], where: str) -> dict[str, pl.Expr]:
-        """The wanted fields of a record; ``take`` takes one that is there, ``where`` is the record's path."""
+        """Read the wanted fields of a record; ``take`` reads a present one, and ``where`` is the record's path."""
         made: dict[str, pl.Expr] = {}
         for name, dtype in wanted.items():
             path = f"{where}.{name}" if where else name

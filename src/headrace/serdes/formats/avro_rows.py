@@ -1,4 +1,4 @@
-"""Reads Avro record by record, where Polars can't: a schema has a union of several types, in a field nobody wants.
+"""Read Avro record by record where Polars can't: a schema has a union of several types in an unused field.
 
 That takes fastavro, and many times as long.
 """
@@ -70,7 +70,7 @@ class RowReader:
 
 
 def _value_maker(plain: Any) -> Callable[[Any], Any]:
-    """What makes fastavro's values those of a column: maps become lists of entries."""
+    """Return a function that converts fastavro's values to those of a column: maps become lists of entries."""
     if isinstance(plain, list):
         one = _value_maker(next(branch for branch in plain if branch != "null"))
         return lambda value: None if value is None else one(value)

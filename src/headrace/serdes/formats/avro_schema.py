@@ -174,7 +174,7 @@ class _Reading:
         return self.type_of(definition, where, around)
 
     def _define(self, schema: Mapping[str, Any], where: str, space: str) -> str:
-        """Note a named type; return a name that no other one has, as what it refers to may be written several times."""
+        """Record a named type; return a unique name, because its definition may be written several times."""
         name = schema.get("name")
         if not isinstance(name, str) or not name:
             raise DeclarationError(f"the Avro schema{where}: a {schema['type']} has no name", hint='add "name"')

@@ -24,7 +24,7 @@ _JSON = ("json", "json_schema")
 
 
 def open_format(spec: FormatSpec) -> Format:
-    """The format that ``spec`` names. Raises ``DeclarationError`` if there is none. Reads and fetches nothing yet."""
+    """Return the format that ``spec`` names; raises ``DeclarationError`` for an unknown one. Fetches nothing yet."""
     settings = spec.settings
     match spec.name:
         case name if name in _PLAIN:

@@ -158,7 +158,7 @@ def _column(field: Field, messages: Sequence[Message]) -> pl.Series:
     if field.repeated:
         return _lists(field, list(chain.from_iterable(values)), list(map(len, values)))
     if field.present and field.kind in ("scalar", "enum"):
-        # What isn't the default is there: messages are asked about the others only.
+        # A value other than the default is present, so presence is only checked for the others.
         values = [value if value or one.HasField(name) else None for value, one in zip(values, messages, strict=True)]
     elif field.present:
         values = [value if one.HasField(name) else None for value, one in zip(values, messages, strict=True)]
@@ -185,7 +185,7 @@ class _Pair:
 
 
 def _pairs(field: Field, values: Mapping[Any, Any]) -> Iterator[_Pair]:
-    # Iterating over a map of messages goes by its keys; the value of each is there.
+    # Iterating over a map of messages yields its keys, each of which has a value.
     return (_Pair(key, values[key]) for key in sorted(values))
 
 

@@ -80,7 +80,7 @@ class MessageType:
 
     @property
     def indexes(self) -> list[int]:
-        """Where it is in its file: its number among the messages there, after those of the messages around it."""
+        """Return its place in the file: the numbers of the messages around it, then its own among its siblings."""
         path: list[str] = []
         inner = self._descriptor
         while inner is not None:

@@ -1,4 +1,4 @@
-"""Bytes: each payload is the only column as it is."""
+"""Bytes: each payload is the only column, unchanged."""
 
 from __future__ import annotations
 

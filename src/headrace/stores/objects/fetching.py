@@ -24,7 +24,7 @@ _log = logger(__name__)
 
 
 class Came(Enum):
-    """How a file has come."""
+    """The state of a fetched file."""
 
     WHOLE = "whole"
     GONE = "gone"
@@ -35,7 +35,7 @@ class Receiver(Protocol):
     """Takes the files of a snapshot, from several threads."""
 
     def begin(self, snapshot: str) -> None:
-        """Forget what has come so far: files of this snapshot follow."""
+        """Forget the files so far, because those of this snapshot follow."""
         ...
 
     def take(self, name: str, start: int, data: bytes) -> None:
@@ -43,16 +43,16 @@ class Receiver(Protocol):
         ...
 
     def complete(self) -> None:
-        """All files are there, and good."""
+        """Note that all files have arrived undamaged."""
         ...
 
 
 Together = Callable[[Sequence[Work[Came]]], Work[Sequence[Came]]]
-"""Does all of this at the same time, and returns what it returns."""
+"""Runs all of these calls at the same time, and returns their results."""
 
 
 class Fetch:
-    """Fetches one snapshot. ``progress``: how many bytes have come, of how many."""
+    """Fetches one snapshot. ``progress``: the number of bytes so far, and in total."""
 
     def __init__(self, calls: Calls, folder: str, receiver: Receiver, together: Together, at_once: int) -> None:
         self._calls = calls

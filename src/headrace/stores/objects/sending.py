@@ -32,7 +32,7 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
-    """A file of a snapshot on disk. As long as its ``identity`` is the same, so is what it holds."""
+    """A file of a snapshot on disk. The same ``identity`` implies the same contents."""
 
     name: str
     size: int
@@ -49,7 +49,7 @@ class Calls:
         self._chance = chance
 
     def tried(self, call: Callable[[], T]) -> Work[T]:
-        """Make a call. Raises what it raises for good."""
+        """Make a call, and retry transient errors. Raises permanent ones."""
         failures = 0
         pause_ms = 0.0
         while True:
@@ -111,7 +111,7 @@ class Sender:
         files: Sequence[SnapshotFile],
         done: Callable[[Manifest], None],
     ) -> Work[None]:
-        """Send a snapshot, and call ``done`` when it is there. Then delete what isn't needed any more."""
+        """Send a snapshot, and call ``done`` when it has arrived. Then delete objects that aren't needed any more."""
         self._begin(generation)
         stored = []
         for file in files:
@@ -159,7 +159,7 @@ class Sender:
         return name
 
     def _copied(self, source: str, name: str) -> Work[bool]:
-        """Copy within the store; False if the source is gone."""
+        """Copy within the store; return False if the source was deleted."""
         return (yield from self._calls.tried(partial(self._store.copy, self._folder + source, self._folder + name)))
 
     def _publish(self, manifest: Manifest) -> Work[None]:

@@ -69,7 +69,7 @@ class DeltaClient:
         self._loaded: tuple[DeltaTable, local.Stamp | None] | None = None
 
     def shape(self) -> Shape | None:
-        """Return the shape of the table; None if there is no table."""
+        """Return the shape of the table; None if it doesn't exist."""
         try:
             table = self._current()
         except StreamNotFoundError:
@@ -112,8 +112,8 @@ class DeltaClient:
     def publish(self, writer: str, version: int, rows: pl.DataFrame) -> None:
         """Add the rows and set the writer's position in one commit, as ``Target.publish`` says.
 
-        The position is looked up in the same snapshot that the commit is based on. Delta refuses a commit if anybody
-        has changed the position of this writer since.
+        The position is looked up in the same snapshot that the commit is based on. Delta refuses a commit if another
+        process has changed the position of this writer since.
         """
         table = self._current()
         with self._translating():
@@ -136,14 +136,14 @@ class DeltaClient:
         self._loaded = None
 
     def _has(self, table: DeltaTable, writer: str, version: int) -> bool:
-        """Whether the version is in the table, durably: whoever has added it may have died before it was."""
+        """Return whether the version is durably in the table. Its writer may have died before it was durable."""
         there = 0 <= version <= _position(table, writer)
         if there and self._folder is not None:
             local.sync_recent(self._folder, table.version(), writer)
         return there
 
     def _current(self) -> DeltaTable:
-        """The table as it is now."""
+        """Return the present table."""
         with self._translating():
             table = self._updated() or DeltaTable(self._folder or self._path, storage_options=self._options())
             self._keep(table)
@@ -151,9 +151,9 @@ class DeltaClient:
             return table
 
     def _updated(self) -> DeltaTable | None:
-        """The table that was loaded, as it is now; None if it has to be loaded.
+        """Return the loaded table, updated; None if it has to be loaded.
 
-        Another table in its place has versions of its own, which must not be taken for those of this one.
+        Another table in its place has its own versions, which must not be mistaken for those of this table.
         """
         if self._loaded is None:
             return None

@@ -27,7 +27,7 @@ Stamp = tuple[int, int, int]
 
 
 def check_folder(folder: Path) -> None:
-    """Raise ``DeclarationError`` for a name that deltalake takes for another one, or for none."""
+    """Raise ``DeclarationError`` for a name that deltalake misreads or refuses."""
     name = str(folder)
     wrong = [char for char in name if char in _UNUSABLE or ord(char) < 32]
     if wrong or unquote(name) != name:
@@ -39,7 +39,7 @@ def check_folder(folder: Path) -> None:
 
 
 def stamp(folder: Path, version: int) -> Stamp | None:
-    """Return what tells the log's entry from an entry of a table that was put in its place; None if it's gone."""
+    """Return the identity of the log's entry, which differs in a replaced table; None if the entry is missing."""
     try:
         found = _entry(folder, version).stat()
     except OSError:
@@ -87,7 +87,7 @@ def sync_commit(folder: Path, version: int) -> None:
 
 
 def sync_recent(folder: Path, version: int, writer: str, now: Callable[[], float] = time.time) -> None:
-    """Make the recent commits of a writer durable, up to this one: a dead process may not have come to that."""
+    """Make the recent commits of a writer durable, up to this one, because a dead process may not have done so."""
     while (found := stamp(folder, version)) is not None and now() - found[1] / 1e9 < _RECENT_S:
         actions = _actions(folder, version)
         if any(action.get("txn", {}).get("appId") == writer for action in actions):

@@ -52,7 +52,7 @@ class FilesAdmin(Admin):
 
     @override
     def describe(self, stream: str) -> StreamInfo | None:
-        """Raises ``StreamNotFoundError`` if there are no files, none is awaited, and none may come later."""
+        """Raises ``StreamNotFoundError`` if there are no files and none may be added later."""
         bounded = self._new_files == "refuse"
         listed = self._stock.present()
         if bounded and listed.nothing and not self._awaited:
@@ -84,7 +84,7 @@ class FilesAdmin(Admin):
 
     @override
     def begin_run(self, stream: str) -> None:
-        """Put the files that came since into the list. Raises if the input doesn't take them, or if one has changed."""
+        """Add new files to the list. Raises if the input doesn't accept them, or if a file has changed."""
         self._stock.take()
 
     @override

@@ -1,4 +1,4 @@
-"""Where in an input of files reading may begin: at a time, at a file, at an offset that somebody names."""
+"""The positions where reading an input of files may begin: a time, a file, or an offset."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Beginnings:
             consumer.register(ssp, offset)
 
     def at_time(self, ssp: SSP, time_ms: int) -> Offset:
-        """Return the first row whose event time is ``time_ms`` or later; the end if there is none. Reads up to there.
+        """Return the offset of the first row with an event time of at least ``time_ms``, or the end. Reads up to there.
 
         Rows whose event time is missing or unreadable don't count.
         """

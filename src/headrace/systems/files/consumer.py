@@ -159,7 +159,7 @@ class FilesConsumer(RegisteringConsumer[_Reading]):
         return out
 
     def _pass(self, reading: _Reading) -> Rows:
-        """Go on to the next entry; the rows are none, and move the position there."""
+        """Move to the next entry; return empty rows, which move the position there."""
         self._release(reading)
         before = reading.position
         entry = reading.entries[reading.place]

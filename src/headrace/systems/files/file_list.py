@@ -34,7 +34,7 @@ _LOCK_PAUSE_S = 0.01
 class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Bytes ``start`` to ``end`` of a file that had ``size`` bytes when it was listed.
 
-    ``modified`` (nanoseconds) and ``sample``, a checksum of its first and last bytes, tell whether it is the same.
+    ``modified`` (nanoseconds) and ``sample``, a checksum of its first and last bytes, show whether it is the same.
     """
 
     path: str

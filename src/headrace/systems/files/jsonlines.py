@@ -13,7 +13,7 @@ from headrace.systems.files.text import COUNT_BYTES, TextFile
 
 
 def infer_jsonlines(file: TextFile) -> Columns:
-    """The columns of the first block of a file, from those of its lines that are JSON objects."""
+    """Return the columns of the first block of a file, from its lines that are JSON objects."""
     data, _ = file.block(COUNT_BYTES)
     good = b"\n".join(line for line in data.splitlines() if _is_object(line))
     if not good:

@@ -66,7 +66,7 @@ class _Stretch(Source):
 
 
 class _Watched:
-    """A file that remembers its error, so that one of the storage isn't taken for one of the data."""
+    """A file that remembers its error, so that an error of the storage isn't mistaken for one of the data."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -117,7 +117,7 @@ class _Decompressed(Source):
 
 
 class _Recoded(Source):
-    """Text of another encoding. Bytes that it doesn't have stay as they are, and make their row unreadable."""
+    """Text of another encoding. Invalid bytes stay unchanged, and make their row unreadable."""
 
     def __init__(self, source: Source, encoding: str) -> None:
         self._source = source

@@ -1,4 +1,4 @@
-"""The files of one input: what the list says, and how it takes up files that came since.
+"""The files of one input: the list, and the addition of new files to it.
 
 A driver takes stock when a run begins, so all containers of the run read the same files. An input that follows its
 folder has it looked at while it is read, too, on a thread: listing a folder may take its time.
@@ -36,7 +36,7 @@ class Stock:
         self._look = look
 
     def present(self) -> FileList:
-        """The list as it is, or as it would be if a run began now. Changes nothing. The same object each time."""
+        """Return the list, or the one that a run starting now would have, without changes. Always the same object."""
         if self._file is not None:
             self._file.refresh()
             if self._file.exists:
@@ -50,7 +50,7 @@ class Stock:
         return listed
 
     def take(self) -> FileList:
-        """Append what is new, durably. Raises if files came or changed that the input doesn't take."""
+        """Append new files durably. Raises if the input doesn't accept new or changed files."""
         if self._file is None:
             return self.present()
         for _ in range(_ATTEMPTS_MAX):

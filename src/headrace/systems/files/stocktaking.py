@@ -89,7 +89,7 @@ def _start(file: Found, last: Entry, look: Look, policy: Policy) -> int | None:
 
 
 def changed(path: str, listed: Entry, file: Found) -> DataError:
-    """The error for a file that is no longer the one that was listed."""
+    """Return the error for a file that was replaced since it was listed."""
     how = f"it had {listed.size} bytes, now {file.size}" if file.size != listed.size else "its contents are different"
     return DataError(
         f"{path} has changed since the app listed it: {how}",
@@ -99,7 +99,7 @@ def changed(path: str, listed: Entry, file: Found) -> DataError:
 
 
 def refused(added: list[Entry], policy: Policy) -> UsageError:
-    """The error for files that came after the input had ended."""
+    """Return the error for files that appeared after the input had ended."""
     names = sorted({entry.path for entry in added})
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return UsageError(

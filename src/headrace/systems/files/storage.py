@@ -25,7 +25,7 @@ _SAMPLE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file as it is now. ``modified`` is in nanoseconds since the epoch."""
+    """The present state of a file. ``modified`` is in nanoseconds since the epoch."""
 
     path: str
     size: int
@@ -43,7 +43,7 @@ class Storage(Protocol):
         ...
 
     def below(self, folder: str, depth: int | None) -> Iterator[Found]:
-        """All files below a folder, those whose path has ``depth`` slashes, or all. None if there is no folder."""
+        """Return all files below a folder, or those whose path has ``depth`` slashes. None if the folder is missing."""
         ...
 
     def open(self, path: str) -> BinaryIO:
@@ -111,7 +111,7 @@ def _found(path: str, stat: os.stat_result) -> Found:
 
 
 class ArrowStorage(Storage):
-    """A store that Arrow reaches. Its files are replaced as a whole, so size and time tell whether one is the same."""
+    """A store that Arrow reaches. Files are only replaced as a whole, so size and time show whether one is the same."""
 
     samples = False
 

@@ -90,7 +90,7 @@ class FilesSystem(RowSystem):
 
     @override
     def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> FilesConsumer:
-        """Raises ``StreamNotFoundError`` if there are no files, unless some may come later."""
+        """Raises ``StreamNotFoundError`` if there are no files, unless some may be added later."""
         return self._consumer(columns, whole=whole, follow=self.new_files == "follow")
 
     def _consumer(

@@ -72,7 +72,7 @@ class TextFile(RowFile):
             want *= 2
 
     def first_row(self, max_bytes: int) -> bytes | None:
-        """Take the first row off; None if there is none."""
+        """Remove and return the first row; None if there is none."""
         data, ends = self.block(max_bytes)
         if not len(ends):
             return None

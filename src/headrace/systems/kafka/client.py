@@ -100,7 +100,7 @@ class Troubles:
         self._throttle = Throttle(_log)
 
     def heard(self, error: KafkaError) -> None:
-        """Take a report in. That all brokers are down says less than the reason that came before it."""
+        """Record a report. "All brokers are down" is less informative than the reason before it."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN or self.last is None:
             self.last = error
         text = self.secret.clean(self.last.str())
@@ -143,7 +143,7 @@ class KafkaClient(Generic[R]):
         if error.code() in _EXPLAINED and not isinstance(self.raw, Consumer):
             try:
                 self.raw.poll(0)  # reports wait in a queue
-            except KafkaException as reason:  # what has stopped the client for good
+            except KafkaException as reason:  # the error that has stopped the client permanently
                 error = reason.args[0]
         return problem_of(error, doing, self.brokers, self.troubles)
 
@@ -373,7 +373,7 @@ _BY_CODE: Mapping[int, _Meaning] = {
     getattr(KafkaError, name): meaning for meaning, names in _MEANINGS.items() for name in names
 }
 _WAITED = {getattr(KafkaError, name) for name in _MEANINGS[_WAIT]}
-"""Codes that say only that nobody has answered."""
+"""Codes that only mean that no broker has answered."""
 _EXPLAINED = _WAITED | {KafkaError._FATAL}
 """Codes whose reason is in a report."""
 

@@ -37,7 +37,7 @@ FEED_BYTES_MIN = 1 << 20
 IDLE_S = 0.1
 """How long the thread waits for records at a time. An order is followed as late as that."""
 LOOK_S = 30.0
-"""How often it looks whether the topic is what it was."""
+"""How often it checks that the topic is unchanged."""
 ANSWER_S = 5.0
 
 _log = logger(__name__)
@@ -110,7 +110,7 @@ class Fetching(ReaderThread):
             raise problem
 
     def emptying(self) -> AbstractContextManager[object]:
-        """Keep feeds as they are while they are looked at and emptied."""
+        """Lock the feeds while they are read and emptied."""
         return self.lock
 
     def emptied(self, feed: Feed) -> None:
@@ -247,7 +247,7 @@ class Fetching(ReaderThread):
             self.signal_held()
 
     def _out_of_range(self, feed: Feed) -> None:
-        """Somebody has deleted what comes next, or all of the topic."""
+        """Handle an offset whose records, or whose whole topic, were deleted."""
         place = TopicPartition(self._topic, feed.partition)
         with self.client.translating(f"looking for offsets of topic {self._topic!r}"):
             low, high = self.client.raw.get_watermark_offsets(place, ANSWER_S)
@@ -267,7 +267,7 @@ class Fetching(ReaderThread):
                 self.client.raw.incremental_assign([TopicPartition(self._topic, feed.partition, low)])
 
     def _look_at_topic(self) -> None:
-        """Raise if the topic is gone, or another one, or has other partitions. Nobody says so of an idle topic."""
+        """Raise if the topic was deleted, replaced or repartitioned, which clients don't report for idle topics."""
         known = self._known
         if time.monotonic() - self._looked < LOOK_S:
             return
@@ -324,7 +324,7 @@ def _headers(message: Message) -> list[tuple[str, bytes | None]] | None:
 
 
 def lost_records(topic: str, partition: int, position: Offset, low: Offset) -> TrimmedOffsetError:
-    """The error for records that were deleted before they were read."""
+    """Return the error for records that were deleted before they were read."""
     return TrimmedOffsetError(
         f"partition {partition} of topic {topic!r}: offsets {position} to {low - 1} were deleted before they "
         f"were read, up to {low - position} records",
@@ -334,7 +334,7 @@ def lost_records(topic: str, partition: int, position: Offset, low: Offset) -> T
 
 
 def beyond_the_end(topic: str, partition: int, position: Offset, high: Offset) -> StreamNotFoundError:
-    """The error for a position that the topic hasn't got any more."""
+    """Return the error for a position that the topic no longer has."""
     return StreamNotFoundError(
         f"partition {partition} of topic {topic!r} ends at offset {high}, but the app has read up to {position}: "
         "this is another topic of that name, or it has lost its last records",

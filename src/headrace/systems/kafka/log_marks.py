@@ -1,4 +1,4 @@
-"""Marks behind the last records of a stream that ends. A mark is a record without a value, which no frame is.
+"""Marks after the last records of a stream that ends. A mark is a record without a value, unlike any frame.
 
 A mark may be there twice: which one counts is recorded.
 """

@@ -57,19 +57,19 @@ class Metadata:
             return self._registry
 
     def find(self, stream: str) -> Entry | None:
-        """A stream as it is now; None if there is none."""
+        """Return the present entry of a stream; None if it doesn't exist."""
         return self.refresh().find(stream)
 
     def require(self, stream: str) -> Entry:
-        """A stream as it is now. Raises ``StreamNotFoundError`` if there is none."""
+        """Return the present entry of a stream. Raises ``StreamNotFoundError`` if it doesn't exist."""
         return self.refresh().require(stream)
 
     def known(self, stream: str) -> Entry | None:
-        """A stream as it was when somebody in this process last looked. Asks nobody."""
+        """Return the entry of a stream that this process has read last, without asking a broker."""
         return self._registry.find(stream)
 
     def order(self, order: Order) -> Entry:
-        """Append an order, and return the stream as it is once the order was taken."""
+        """Append an order, and return the stream's entry after the order."""
         with self._lock:
             self._create()
             written = self._append(order)

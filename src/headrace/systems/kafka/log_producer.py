@@ -1,7 +1,7 @@
 """The writing side of a log in Kafka: one idempotent producer, which sends at once and waits in ``flush``.
 
-A record that came behind the mark of a seal is in no stream, although the broker has acknowledged it. So a flush looks
-whether somebody else has written between its own records. Where nobody has, there is no mark. Where somebody has, it
+A record after the mark of a seal isn't in the stream, although the broker has acknowledged it. So a flush looks
+whether another program has written between its own records. Where none has, there is no mark. Where one has, it
 asks the registry, which knew of the seal before there was a mark.
 
 After any failure the client is thrown away with what it has not sent: what is sent later must not overtake it.
@@ -45,7 +45,7 @@ class _Place:
     topic: str
     partition: int
     end: Offset
-    """There is no mark before this offset."""
+    """No mark is before this offset."""
     sent: int = 0
     bytes: int = 0
     offsets: list[Offset] = field(default_factory=list)
@@ -62,7 +62,7 @@ class _Place:
 
     @property
     def alone(self) -> bool:
-        """Nobody else has written between the records of this producer."""
+        """Whether no other program has written between the records of this producer."""
         return self.offsets[-1] + 1 - self.end == len(self.offsets)
 
 
@@ -148,7 +148,7 @@ class KafkaLogProducer(Producer):
             )
 
     def _check_not_behind_the_end(self, place: _Place) -> None:
-        """Raise if the stream had ended before these records came."""
+        """Raise if the stream had ended before these records."""
         if place.alone:
             return
         entry = self._metadata.require(place.stream)
@@ -178,7 +178,7 @@ class KafkaLogProducer(Producer):
         if self._client is None:
             largest = self._options.record_bytes + 4096
             usual = {
-                "linger.ms": "5",  # a flush sends at once what is there
+                "linger.ms": "5",  # a flush sends pending records at once
                 "message.max.bytes": str(largest),
                 "queue.buffering.max.kbytes": str(max(_QUEUE_BYTES_MIN, 2 * largest) >> 10),
                 "queue.buffering.max.messages": "1000000",

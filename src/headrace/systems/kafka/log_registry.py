@@ -59,7 +59,7 @@ def encode_order(order: Order) -> bytes:
 
 
 def decode_order(data: bytes, where: str) -> Order:
-    """Read a record. Raises ``DataError`` if it is none, or of a newer version of Headrace."""
+    """Read a record. Raises ``DataError`` if it is malformed, or from a newer version of Headrace."""
     return decode_record(_decoder, data, f"the order at {where}", FORMAT)
 
 
@@ -87,7 +87,7 @@ class Entry:
 
 
 class Registry:
-    """What the orders have come to so far."""
+    """The result of the orders so far."""
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
@@ -97,11 +97,11 @@ class Registry:
         return sorted(self._entries)
 
     def find(self, stream: str) -> Entry | None:
-        """A stream; None if there is none."""
+        """Return a stream; None if it doesn't exist."""
         return self._entries.get(stream)
 
     def require(self, stream: str) -> Entry:
-        """A stream. Raises ``StreamNotFoundError`` if there is none."""
+        """Return a stream. Raises ``StreamNotFoundError`` if it doesn't exist."""
         entry = self._entries.get(stream)
         if entry is None:
             raise StreamNotFoundError(

@@ -56,7 +56,7 @@ class Roles:
 
 
 class RecordMaker:
-    """Makes records of rows. ``key_format`` None: texts, numbers and bytes become keys as they are."""
+    """Turns rows into records. If ``key_format`` is None, text, numbers and bytes become keys directly."""
 
     def __init__(self, topic: str, roles: Roles, format: Format, key_format: Format | None) -> None:
         self._topic = topic

@@ -30,7 +30,7 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
-    """What the app says of the topic. Without ``key_format``, keys are written as they are.
+    """The app's options for the topic. Without ``key_format``, keys are written directly.
 
     ``transactions`` False: at least once. ``progress_topic`` None: it is named after the app.
     """
@@ -110,7 +110,7 @@ class KafkaOutputAdmin(WriteOnlyAdmin):
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
         """Create the topic if it doesn't exist, with the broker's defaults. Check that it fits what is written.
 
-        A topic that exists stays as it is, with however many partitions.
+        An existing topic isn't changed, whatever its partition count.
         """
         if columns is not None:
             self._options.roles.check(columns, self._options.topic)

@@ -85,7 +85,7 @@ class Sender:
                 self._wait(client, end_s)
 
     def _wait(self, client: KafkaClient[Producer], end_s: float) -> None:
-        """Raise if there is no time left to wait."""
+        """Raise if the time limit has passed."""
         heard = client.troubles.last
         if self._closing.is_set():
             raise UnavailableError(f"topic {self._topic!r}: the output is closing")

@@ -1,8 +1,8 @@
 """The progress topic: for each writer of an app, the newest version that it has published. One partition, compacted.
 
 A writer's record is part of the transaction that publishes the version, so there is one exactly if the rows are there.
-The records of all writers are in partition 0, whatever partitions somebody adds later: no record may ever be looked
-for in another place than where it was written. With the topic gone, nobody knows what was published.
+The records of all writers are in partition 0, even if partitions are added later, so that a record is always looked
+up where it was written. If the topic is deleted, the published versions are unknown.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def encode_progress(progress: Progress) -> bytes:
 
 
 def decode_progress(value: bytes, writer: str) -> Progress:
-    """Return what a record says. Raises ``DataError`` if somebody else has written it."""
+    """Decode a record. Raises ``DataError`` if another program has written it."""
     record = decode_record(_decoder, value, f"the progress of {writer} in Kafka", FORMAT)
     return Progress(record.version, record.rows, record.by)
 
@@ -84,14 +84,14 @@ class ProgressTopic:
     def __init__(self, settings: KafkaSettings, name: str, topics: Topics) -> None:
         """``topics`` has to know the ends of partitions with open transactions."""
         self.name = name
-        # At the end of a partition a broker waits for more records before it says that there are none.
+        # At the end of a partition, a broker waits for more records before it answers that there are none.
         self._settings = replace(settings, client=(*settings.client, ("fetch.wait.max.ms", _FETCH_MS)))
         self._topics = topics
         self._lock = threading.Lock()
         self._checked = False
 
     def ensure(self, *, create: bool) -> bool:
-        """Return whether the topic is there, with settings that keep its records; ``create`` it if it isn't."""
+        """Return whether the topic exists with settings that keep its records; ``create``: create it if it doesn't."""
         with self._lock:
             if self._checked:
                 return True

@@ -141,7 +141,7 @@ def check_client(options: object) -> dict[str, Value]:
 
 
 def check_oauth(oauth: object, client: Mapping[str, Value]) -> str | None:
-    """Return the ``module:function`` that gets tokens. Raises ``DeclarationError`` if it is none, or nobody asks it."""
+    """Return the ``module:function`` for tokens. Raises ``DeclarationError`` if it isn't one, or isn't used."""
     if oauth is None:
         return None
     if not isinstance(oauth, str) or not _FUNCTION.fullmatch(oauth):
@@ -210,5 +210,5 @@ def _value(name: str, value: object) -> Value:
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of an option is a secret: of librdkafka's, or of what is beside them."""
+    """Return whether the value of an option is a secret."""
     return _SECRET.search(name) is not None

@@ -90,7 +90,7 @@ class KafkaTarget(TopicTarget):
 
 
 class _Writer:
-    """One writer: performs what its machine asks for, and says what came of it. One thread at a time uses it."""
+    """One writer: performs its machine's actions, and reports the results. One thread at a time uses it."""
 
     def __init__(
         self, name: str, topic: str, progress_topic: str, session: WriterSession, machine: Publishing, clock: Clock
@@ -112,7 +112,7 @@ class _Writer:
         return self._ask(None)
 
     def publish(self, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
-        """Publish a version, or find that it is there."""
+        """Publish a version, or find that it was published."""
         if self._wanted is None or self._wanted.version != version:
             self._wanted = Wanted(version, identity(rows))
         self._rows = rows
@@ -162,7 +162,7 @@ class _Writer:
             return machine.failed(session.slow_ms)
 
     def _note(self) -> None:
-        """Log once that somebody else has taken over."""
+        """Log once that another process has taken over."""
         replaced = self.machine.state in (State.WAITING, State.REPLACED)
         if replaced and not self._refused:
             _log.warning(

@@ -34,7 +34,7 @@ class TopicLimits:
 
     @property
     def known(self) -> bool:
-        """Somebody has looked."""
+        """Whether the topic was looked at."""
         return self.partitions > 0
 
     def look(self) -> None:

@@ -26,9 +26,9 @@ class Turns:
         self._jobs: dict[str, tuple[Hashable, Future[float | None]]] = {}
 
     def take(self, writer: str, what: Hashable, job: Job) -> float | None:
-        """Start a job of a writer, or return what came of it: its result, or after how many ms to call again.
+        """Start a job of a writer, or return its outcome: the result, or after how many ms to call again.
 
-        ``what`` tells jobs apart. What was begun for another caller comes to its end first.
+        ``what`` distinguishes jobs. A job for another caller is finished first.
         """
         under_way = self._jobs.get(writer)
         if under_way is not None:

@@ -109,7 +109,7 @@ class KinesisAdmin(Admin):
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
-        """From all that is kept up to this moment, for each slot. Nobody counts the rows of a stream."""
+        """Return the extent of each slot, from the oldest record to this moment, because the rows can't be counted."""
         info = self.describe(stream)
         if info is None:
             raise StreamNotFoundError(f"there is no Kinesis stream {self._name!r}", hint="check its name and region")

@@ -89,6 +89,6 @@ def local_problem(where: str, call: str, service: str, error: Exception, endpoin
 
 
 def _at(endpoint: str) -> str:
-    """The address of an endpoint, without credentials that somebody has put into it."""
+    """Return the address of an endpoint, without any credentials in it."""
     url = urlsplit(endpoint)
     return f" at {url.scheme}://{url.netloc.rpartition('@')[2]}" if endpoint else ""

@@ -23,7 +23,7 @@ def begin_run(
     """Return the memo, which the first run writes. Raises if it is about another stream, or has other slots.
 
     With a lease table the first run goes on from where an application of KCL has stopped. Then it waits until it is
-    certain that nobody uses the table any more.
+    certain that the table is no longer used.
     """
     memo, found = known_memo(options), api.describe()
     if memo is None:
@@ -54,7 +54,7 @@ def known_memo(options: Options) -> Memo | None:
 
 
 def begins(options: Options, memo: Memo) -> Position:
-    """Where shards begin that nobody has read. What comes after the app first saw the stream is never missed."""
+    """Return where unread shards begin, so that no record after the app first saw the stream is missed."""
     if options.start == "oldest":
         return OLDEST
     return Position(time_ms=options.start if isinstance(options.start, int) else memo.first_seen_ms)

@@ -42,7 +42,7 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
     """Reads slots. An offset counts the rows of a slot: it says nothing about where they are in the stream.
 
     A slot that is registered at a moment (an offset of ``MOMENTS`` or more) reads its shards from there, and counts its
-    rows from 0 again. So offsets rise as long as a slot isn't moved, and none of them is ever taken for a moment.
+    rows from 0 again. So offsets rise as long as a slot isn't moved, and none of them is ever mistaken for a moment.
     Registered at an edge it counts from 0, too: where a stream is read first is for its dealer to say.
     """
 
@@ -153,7 +153,7 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
         return taken
 
     def _news(self, reading: _SlotReading, shard: str = "") -> Rows:
-        """No rows, but how far the shards have come."""
+        """Return empty rows with the positions of the shards."""
         return self._rows(reading, pl.DataFrame(), shard=shard)
 
     def _decoded(self, shard: str, records: Fetched) -> Decoded | None:
@@ -214,7 +214,7 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
 
 
 def moment_of(offset: Offset) -> ShardPosition | None:
-    """The moment that an offset stands for; None if it counts rows."""
+    """Return the moment that an offset stands for; None if it counts rows."""
     if not is_moment(offset):
         return None
     return ShardPosition(time_ms=offset - MOMENTS) if offset > MOMENTS else OLDEST

@@ -41,7 +41,7 @@ class ShardListing:
         self._hurries: dict[str, int] = {}
 
     def shards(self, ended: set[str]) -> list[Shard]:
-        """The shards. ``ended``: those that were read to their end. Raises only if there is no list at all."""
+        """Return the shards. ``ended`` are those read to their end. Raises only if no list is available."""
         now_ms = self._clock.monotonic_ms()
         if self._shards is not None:
             hurried = self._hurried(self._shards, ended)

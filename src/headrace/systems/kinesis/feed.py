@@ -69,7 +69,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of one fetch: records, or trouble that passes (``again``), or an end, or an error."""
+    """The outcome of one fetch: records, transient trouble (``again``), an end, or an error."""
 
     fetched: Fetched | None = None
     iterator: str | None = None

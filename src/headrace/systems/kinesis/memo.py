@@ -57,7 +57,7 @@ def decode_memo(data: bytes, what: str) -> Memo:
 
 
 def write_memo(path: Path, memo: Memo) -> Memo:
-    """Write the memo durably, unless there is one; return the one that is there then."""
+    """Write the memo durably, unless one exists; return the existing one."""
     try:
         make_private_folder(path.parent)
     except OSError as error:

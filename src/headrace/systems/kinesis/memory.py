@@ -330,7 +330,7 @@ class _StoredShard:
         return records, self._trimmed + start + len(records)
 
     def behind_ms(self, index: int, now_ms: int) -> int:
-        """How long the record at an index has waited; 0 if there is none."""
+        """Return how long the record at an index has waited; 0 if there is none."""
         start = max(index - self._trimmed, 0)
         return max(now_ms - self._records[start].arrived_ms, 1) if start < len(self._records) else 0
 

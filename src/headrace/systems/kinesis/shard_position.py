@@ -1,4 +1,4 @@
-"""How far a shard has come in its slot, and as what text a commit keeps that. Pure.
+"""The position of a shard in its slot, and its text form in commits. Pure.
 
 ==============================  =======================================================================
 text                            meaning
@@ -91,12 +91,12 @@ DONE = ShardState(Phase.DONE)
 
 
 def reading(position: Position) -> ShardState:
-    """A shard that is read, and has come to this position."""
+    """A shard that is being read, at this position."""
     return ShardState(Phase.READING, position)
 
 
 def released(position: Position, to: int) -> ShardState:
-    """A shard that was given up at this position, for another slot."""
+    """A shard that was released at this position, for another slot."""
     return ShardState(Phase.RELEASED, position, to)
 
 

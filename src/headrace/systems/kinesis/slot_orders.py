@@ -1,4 +1,4 @@
-"""What a dealer tells a slot to do with a shard, as text. Pure.
+"""A dealer's orders to a slot about a shard, as text. Pure.
 
 ====================  ===========================================================================================
 text                  meaning

@@ -26,7 +26,7 @@ from headrace.systems.kinesis.api import RECORD_BYTES, KinesisApi, Put, PutResul
 from headrace.systems.kinesis.sending import Sending
 
 CALLS_AT_ONCE, THREADS_MAX = 4, 8
-"""The calls of one writer at once; and those of all writers of a container."""
+"""The concurrent calls of one writer, and of all writers of a container."""
 TURN_MS, LOOK_MS, PAUSE_MS = 50.0, 5.0, 100.0
 """How long ``publish`` works; how soon it looks for results; how long it leaves a stream that refuses records alone."""
 KEY_CHARS_MAX = 256
@@ -58,7 +58,7 @@ class KinesisTarget(Target):
     def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return the records of the rows: their keys and data."""
         if self._key is None:
-            # Any keys will do as long as they differ: Kinesis goes by their hashes.
+            # Any distinct keys will do, because Kinesis uses their hashes.
             start = random.getrandbits(48)
             keys = pl.int_range(start, start + rows.height, eager=True).cast(pl.String)
         else:
@@ -84,7 +84,7 @@ class KinesisTarget(Target):
 
     @override
     def position(self, writer: str) -> int:
-        """Return -1: nobody knows."""
+        """Return -1, because the position is unknown."""
         return -1
 
     @override
@@ -163,7 +163,7 @@ class _Version:
             self.refused = True  # every key that is left was
 
     def take_in(self) -> bool:
-        """Take in the results that are there; return whether there were any."""
+        """Record available results; return whether there were any."""
         calls, self.calls = self.calls, []
         for records, answer in calls:
             if not answer.done():
@@ -186,7 +186,7 @@ class _Version:
 
 
 def check_key(key: str | None, columns: Mapping[str, pl.DataType], stream: str) -> None:
-    """Raise ``DeclarationError`` unless rows of these columns can go by this one."""
+    """Raise ``DeclarationError`` unless this column can be the partition key."""
     if key is None:
         return
     if key not in columns:

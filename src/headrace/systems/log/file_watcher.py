@@ -60,7 +60,7 @@ class FileWatcher:
         return number
 
     def unwatch(self, number: int) -> None:
-        """Stop watching a file. Does nothing if the file was deleted, since its watch is gone too."""
+        """Stop watching a file. Does nothing if the file was deleted, because that removes its watch."""
         self._libc.inotify_rm_watch(self.fd, number)
 
     def drain(self) -> set[int] | None:

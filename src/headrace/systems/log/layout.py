@@ -94,7 +94,7 @@ class StreamFolder:
     # -- stream.json -----------------------------------------------------------------------------------
 
     def read_info(self) -> StreamInfo | None:
-        """Read ``stream.json`` and the columns that were added. None if there is no such stream."""
+        """Read ``stream.json`` and the added columns; return None if the stream doesn't exist."""
         return self._read_additions()[0]
 
     def _read_additions(self) -> tuple[StreamInfo | None, int]:
@@ -116,7 +116,7 @@ class StreamFolder:
         return StreamInfo(self.name, partitions, None if columns is None else columns_from_json(columns))
 
     def require_info(self) -> StreamInfo:
-        """Read ``stream.json``. Raises ``StreamNotFoundError`` if there is no such stream."""
+        """Read ``stream.json``. Raises ``StreamNotFoundError`` if the stream doesn't exist."""
         info = self.read_info()
         if info is None:
             raise StreamNotFoundError(
@@ -291,7 +291,7 @@ def _file_header() -> bytes:
 
 
 def _read_shape(path: Path, read: Callable[[dict[str, Any]], T]) -> T | None:
-    """Return what ``read`` makes of a JSON file; None if there is none."""
+    """Return the result of ``read`` for a JSON file; None if the file doesn't exist."""
     try:
         data = _read_json(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -37,7 +37,7 @@ class Appended:
 
 
 def sync_partition(descriptor: int, what: str) -> None:
-    """Wait until all that anybody has written to this open file is on the disk."""
+    """Wait until all writes to this open file, by any process, are on the disk."""
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -48,7 +48,7 @@ def sync_partition(descriptor: int, what: str) -> None:
 
 
 def unsynced_partition(descriptor: int, what: str, done: Callable[[], None]) -> Unsynced:
-    """Return what has been written to this open file, by anybody. Whoever has it open otherwise waits for the same."""
+    """Return the writes to this open file, by any process. Other openers of the file wait for the same object."""
     stat = os.fstat(descriptor)
     return Unsynced((stat.st_dev, stat.st_ino), partial(sync_partition, descriptor, what), done)
 
@@ -159,7 +159,7 @@ class PartitionFile:
             start = result.next
 
     def latest_time(self, start: Offset, stop: Offset) -> int:
-        """Return the latest time of the records between two places where records begin; 0 if there are none.
+        """Return the latest time of the records between two record boundaries; 0 if there are none.
 
         Looks at headers only, unless something between isn't a record. So a torn append that claims to end exactly
         where a later record begins may hide those between: add a time that they can't exceed, such as the present.

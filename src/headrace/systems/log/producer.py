@@ -52,7 +52,7 @@ class _Appender:
         file = PartitionFile(path, self.what)
         try:
             self.seed = file.seed
-            # The order matters: if there is no seal file after the size was read, no seal is below that size.
+            # The order matters: without a seal file after the size was read, no seal is below that size.
             self._unsealed_to = file.size()
         finally:
             file.close()

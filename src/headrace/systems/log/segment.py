@@ -188,7 +188,7 @@ def time_of(chunk: bytes, at: int) -> int:
 
 
 def check_of(chunk: bytes, at: int) -> int:
-    """Return the check in the record header at ``at``, which is a valid one. It tells records of a place apart."""
+    """Return the check in the valid record header at ``at``, which distinguishes different records at one place."""
     return int(HEADER.unpack_from(chunk, at)[5])
 
 
@@ -307,7 +307,7 @@ def claimed_size(data: bytes, seed: int) -> int:
 
 
 def diagnose(data: bytes, seed: int) -> Diagnosis:
-    """Say why there is no complete, valid record at the start of ``data``.
+    """Return why ``data`` doesn't start with a complete, valid record.
 
     ``data`` has ``claimed_size`` bytes, or all bytes that the file has from there on.
     """

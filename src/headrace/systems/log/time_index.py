@@ -55,9 +55,9 @@ class TimeIndex:
         self._file = file
 
     def last(self) -> TimeEntry | None:
-        """Return the entry that is furthest on, of the last ones; None if there is none. Raises ``_Damaged``.
+        """Return the furthest of the last entries; None if there are none. Raises ``_Damaged``.
 
-        A writer that was held up adds an entry behind those of others.
+        A delayed writer adds its entry after those of others.
         """
         with closing(_Entries(self.path, self._file.seed)) as entries:
             recent = range(max(0, entries.count - _RECENT), entries.count)
@@ -73,7 +73,7 @@ class TimeIndex:
             return entries[found - 1].offset
 
     def require_true(self, entry: TimeEntry) -> None:
-        """Raise ``_Damaged`` unless the record that the entry points to is the one that was there."""
+        """Raise ``_Damaged`` unless the entry still points to its record."""
         if self._file.check_at(entry.offset) != entry.check:
             raise _Damaged(f"the entry belongs to another record than the one at offset {entry.offset}")
 
@@ -114,7 +114,7 @@ class TimeIndex:
 
 
 class _Entries:
-    """The entries in a file, read one by one; none if there is no file."""
+    """The entries in a file, read one by one; empty if the file doesn't exist."""
 
     def __init__(self, path: Path, seed: int) -> None:
         self._seed = seed

@@ -85,7 +85,7 @@ def test_from_a_time(cli: Cli, log: LogSystem) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--time", "noon"), "'noon' is no time"),
+        (("--time", "noon"), "'noon' isn't a time"),
         (("--time", "2999-01-01"), "is in the future"),
         (("--ago", "3"), "--ago: '3' isn't a duration"),
         (("--ago", "1h", "--from", "oldest"), "--from and --ago both give a position"),

@@ -1,4 +1,4 @@
-"""How far the batch runs of an app have come, in a file of its home: what is computed isn't computed again.
+"""The progress of an app's batch runs, in a file of its home, so that computed results aren't computed again.
 
     {"format":1,"run":3,"state":"computed","until":"now","savepoint":""}
 
@@ -97,7 +97,7 @@ class Journal:
         return entry
 
     def note(self, entry: Entry, state: State) -> Entry:
-        """The run has come this far."""
+        """Record the run's progress."""
         noted = msgspec.structs.replace(entry, state=state)
         self._write(noted)
         if state == "published":

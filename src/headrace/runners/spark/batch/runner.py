@@ -1,4 +1,4 @@
-"""Run an app as a batch job on Spark, or give what it would write as DataFrames.
+"""Run an app as a batch job on Spark, or return its results as DataFrames.
 
 A run has two steps. First Spark computes everything that leaves the app, and keeps it in the app's home. Then this
 process publishes it, output by output. If the run dies in the first step, nothing is published, and the next run starts
@@ -89,7 +89,7 @@ class Handover(ABC):
 
     @abstractmethod
     def finish(self, pieces: Iterable[Piece]) -> None:
-        """Make the savepoint of what the tasks have left, unless it is there already."""
+        """Make the savepoint from the tasks' final state, unless it exists already."""
         ...
 
 

@@ -218,7 +218,7 @@ class TaskPort(TaskContext):
                 hint='declare it, app.input(..., event_time="ts"), or write axis="processing"',
             )
 
-    # -- calls, and what they send
+    # -- calls and their rows
 
     def open(self, input_: str, *, may_send: bool) -> None:
         """A call begins."""

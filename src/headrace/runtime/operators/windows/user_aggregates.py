@@ -18,7 +18,7 @@ from headrace.api.operators.aggregate import Aggregate
 from headrace.serdes.schema import Schema
 
 Calling = Callable[[str], AbstractContextManager[None]]
-"""Makes a context manager for calls of the user's function: what it raises becomes an error that names the function."""
+"""Returns a context manager for calls of the user's function, whose errors then name the function."""
 
 
 class UserAggregate:

@@ -70,12 +70,12 @@ class RegistryClient:
         return self._settings.url
 
     def by_id(self, id: int) -> Registered | None:
-        """The schema with this id; None if there is none."""
+        """Return the schema with this id; None if it doesn't exist."""
         answer = self._ask("GET", f"/schemas/ids/{id}", missing=True)
         return None if answer is None else self._schema(answer)
 
     def by_version(self, subject: str, version: int) -> Registered:
-        """A version of a subject, which another schema refers to. Raises ``DataError`` if there is none."""
+        """Return a version of a subject to which another schema refers. Raises ``DataError`` if it doesn't exist."""
         answer = self._ask("GET", f"/subjects/{_quoted(subject)}/versions/{version}", missing=True)
         if answer is None:
             raise DataError(
@@ -267,7 +267,7 @@ def _why(error: BaseException) -> str:
 
 
 def _code(data: bytes) -> int:
-    """The error code that registries give, which begins with the status of HTTP; 0 if there is none."""
+    """Return the registry's error code, which begins with the HTTP status; 0 if there is none."""
     try:
         code = json.loads(data).get("error_code", 0)
     except (ValueError, AttributeError):

@@ -1,8 +1,8 @@
 """Schemas by their ids: fetched once, by a thread of their own, and kept up to a limit.
 
-A decoder must not wait for a registry for long. So the caller waits a moment, and is then told to come back: the
+A decoder must not wait for a registry for long. So the caller waits a moment, and is then asked to return later: the
 fetch goes on. A registry that is away is asked again after pauses that grow. An id that it doesn't know is asked for
-several times, as copies of a registry may lag, and then for a while taken for unknown.
+several times, as copies of a registry may lag, and then counts as unknown for a while.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class SchemaSource:
     def schemas(self, ids: Collection[int]) -> Mapping[int, Fetched | None]:
         """Return the schema of each id; None if the registry has none.
 
-        Raises ``UnavailableError`` if not all are there after a moment, or what the registry refuses.
+        Raises ``UnavailableError`` if some haven't arrived after a moment, or the error of a refusal by the registry.
         """
         with self._lock:
             missing = self._missing(ids)

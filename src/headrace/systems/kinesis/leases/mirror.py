@@ -41,7 +41,7 @@ _WRITES_PER_ROW = 3
 
 _PAUSES = Retry(attempts=None, first_ms=1000, longest_ms=30_000)
 _CHANCE = 0.5
-"""No chance: nobody else writes these rows, so there is nobody to avoid."""
+"""No randomness, because no other writer of these rows has to be avoided."""
 
 _log = logger(__name__)
 
@@ -63,10 +63,10 @@ class LeaseMirror:
 
     @classmethod
     def open(cls, table: LeaseTable, app: str, clock: Clock, wait: Callable[[float], bool]) -> Self:
-        """Create the table if there is none, or take over what is in it.
+        """Create the table if it doesn't exist, or take over its leases.
 
         ``app`` is part of the owners' names: it tells this app from every other one, and is the same in all its runs.
-        If the rows have other owners, wait until it is certain that they have given up. ``wait`` waits for seconds, and
+        If the rows have other owners, wait until it is certain that they have stopped. ``wait`` waits for seconds, and
         says whether the app stops meanwhile, as an event's ``wait`` does. The mirror closes the table, also if this
         fails. Raises ``LeaseHeldError`` if an owner is alive, and what the table raises.
         """
@@ -144,7 +144,7 @@ class LeaseMirror:
 
     @property
     def _supposed(self) -> Mapping[str, Row]:
-        """The rows as they were seen last, or as they are if the writes that weren't answered were made."""
+        """Return the rows as last seen, with unanswered writes applied."""
         return self._rows | self._unanswered if self._unanswered else self._rows
 
     def _learn(self, shard: str, lease: Lease | None) -> None:
@@ -178,7 +178,7 @@ class LeaseMirror:
 
 
 def _free_rows(table: LeaseTable, app: str, clock: Clock, wait: Callable[[float], bool]) -> Mapping[str, Row]:
-    """Return all rows when nobody else can be using them."""
+    """Return all rows when no other application can be using them."""
     table.ensure()
     first = rows = _read(table, clock)
     began_ms = clock.monotonic_ms()

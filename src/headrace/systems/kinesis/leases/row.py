@@ -85,7 +85,7 @@ def checkpoint_of(state: ShardState) -> Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One row: who has a shard, and how far it is. ``counter`` moves with each sign of life.
+    """One row: the owner of a shard and its position. ``counter`` moves with each sign of life.
 
     While a lease is handed over in KCL 3, ``owner`` is already the next one, and ``checkpoint_owner`` still has it.
     """
