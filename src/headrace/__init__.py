@@ -1,11 +1,11 @@
 """Headrace: a stream processor for Python teams who run Spark.
 
-What every first program uses is here, the rest is in the namespaces: ``hr.windows``, ``hr.triggers``,
+This module has the names that every first program uses. The rest is in the namespaces: ``hr.windows``, ``hr.triggers``,
 ``hr.aggregates``, ``hr.io``, ``hr.streams``, ``hr.tables``, ``hr.calls``, ``hr.tasks``, ``hr.startpoints``,
 ``hr.runs``, ``hr.metrics``, ``hr.spark`` and ``hr.errors``. Each public name has one home. ``headrace.testing`` has
-the test kit's contracts. Every other module may change.
+the contracts of the test kit. All other modules are internal and may change.
 
-A name is imported when it is first used, so that a command line imports no more than it needs.
+A name is imported when it is first used, so that commands import no more than they need.
 """
 
 TYPE_CHECKING = False  # type checkers take it for true; at run time, typing needn't be imported for it
@@ -89,7 +89,7 @@ _MODULES = {
     "tumbling": "api.windows",
     "write_savepoint": "runners.savepoints.access",
 }
-"""Where the names are that are neither namespaces nor here. A test compares them with the imports above."""
+"""The modules of the names that are imported on first use. A test compares them with the imports above."""
 
 if not TYPE_CHECKING:  # type checkers shall go on to report names that don't exist
 
@@ -101,7 +101,7 @@ if not TYPE_CHECKING:  # type checkers shall go on to report names that don't ex
         if name in _MODULES:
             found = globals()[name] = getattr(import_module(f"headrace.{_MODULES[name]}"), name)
             return found
-        if name.startswith("__"):  # the import system asks for some of these
+        if name.startswith("__"):  # the import system looks up some of these names
             raise AttributeError(f"hr has no {name!r}")
         from headrace.api.other_names import HR, missing
 

@@ -1,6 +1,6 @@
-"""Aggregates for ``window(...).agg(...)`` that Polars doesn't have, or that mean something else on a stream.
+"""Aggregates for ``window(...).agg(...)`` that Polars lacks, or that mean something else on a stream.
 
-``hr.count`` and ``hr.sum`` are at the top.
+``hr.count`` and ``hr.sum`` are at the top level.
 """
 
 from headrace.api.aggregates import approx_n_unique, first, fold, implode, last, max, mean, min, n_unique, reduce, top_k

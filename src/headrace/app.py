@@ -1,6 +1,6 @@
 """The public ``App``: the declarations of ``headrace.api``, plus planning, running and testing.
 
-It is above the runners because it starts them; nothing below imports it.
+It is a layer above the runners because it starts them; no lower layer imports it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.testing.harness import TestApp
 
 _LOADED = "__headrace_app__"
-"""The name of the module as which commands load a user's file."""
+"""The name under which commands load a user's file as a module."""
 
 
 class App(Declarations):
@@ -43,46 +43,47 @@ class App(Declarations):
     name
         The app's name.
     home
-        The folder of its streams, state and metadata. By default the environment variable ``HEADRACE_HOME``, or
+        The folder for streams, state and metadata. By default that of the environment variable ``HEADRACE_HOME``, or
         ``.headrace``.
     metadata
-        The URL of a PostgreSQL database that keeps the metadata instead, for drivers and commands on several machines:
-        ``postgresql://user:password@host/database``. It needs ``pip install "headrace[postgres]"``. By default the
-        environment variable ``HEADRACE_METADATA``, or an SQLite file in the home. The password is never shown.
+        The URL of a PostgreSQL database for the metadata, so that drivers and commands may run on several machines:
+        ``postgresql://user:password@host/database``. It needs ``pip install "headrace[postgres]"``. By default that of
+        the environment variable ``HEADRACE_METADATA``, or an SQLite file in the home. The password is never shown.
     intermediate_partitions
-        The partition count of intermediate streams where nothing else decides it.
+        The partition count of intermediate streams, unless something else determines it.
     guarantee
-        ``"exactly_once"``, or ``"at_least_once"``: after a failure some messages are processed again.
+        ``"exactly_once"``; or ``"at_least_once"``, where some messages are processed again after a failure.
     checkpoint_interval
         The time between two checkpoints.
     ahead_bytes_max
         A stage stops reading while its output is this many bytes ahead of its reader.
     restarts_max
-        How many times in a row a container that fails is started again. A commit resets the count.
+        How many times in a row a failed container is restarted. A commit resets the count.
     drain_timeout
-        How long a drain may take. Then the app ends at once, with an error that says what it waited for.
+        How long a drain may take. After that, the app ends at once with an error that says what it was waiting for.
     hung_after
-        How long one call of a function may take before its container is killed and restarted. None: forever.
+        How long one call of a function may take before its container is killed and restarted. None sets no limit.
     durability
-        ``"commit"``: what a checkpoint covers survives a power cut, because its streams, its changelog and what it has
-        read of the embedded log are on the disk before it counts. ``"process"``: it survives the death of any process.
-        A power cut may then lose the last seconds of some files and not of others, which an app can't always notice.
+        ``"commit"``: committed results survive a power cut, because a checkpoint waits until its streams, its changelog
+        and the part of the embedded log that it has read are on the disk. ``"process"``: they survive killed processes,
+        but a power cut may lose the last seconds of only some files, which an app can't always notice.
     lost_results
-        What to do about an output outside, such as a table, that has less than the app has written there, because it
-        was emptied or comes from an older backup: ``"refuse"`` to go on, or ``"accept"`` that the rows are gone.
+        What to do if an external output, such as a table, has lost rows that the app has written, for example because
+        it was emptied: ``"refuse"`` to start, or ``"accept"`` the loss and continue.
     grouping
-        Whether there is a task for each partition (``"partition"``) or for each container (``"container"``).
+        Whether each partition (``"partition"``) or each container (``"container"``) gets a task.
     startpoints
-        The kinds of startpoint that the app defines, see ``hr.startpoints.CustomStartpoint``.
+        The app's own kinds of startpoints; see ``hr.startpoints.CustomStartpoint``.
     system
-        Where the app keeps its intermediate streams and changelogs, and the streams that name no system: by default in
-        the embedded log under ``home``, which one machine has. ``hr.io.kafka_log(...)``: in Kafka.
+        Where the app keeps its intermediate streams, its changelogs, and streams declared without ``system=``. By
+        default in the embedded log under ``home``, which belongs to one machine; with ``hr.io.kafka_log(...)`` in
+        Kafka.
     snapshots
-        The object store for snapshots of the app's state: a URL, such as ``"s3://bucket/prefix"``, or what
-        ``hr.io.object_store`` returns. Containers then need no shared disk for them. It needs ``headrace[objects]``.
-        By default the environment variable ``HEADRACE_SNAPSHOTS``, or folders under ``home``.
+        The object store for snapshots of the app's state: a URL such as ``"s3://bucket/prefix"``, or the result of
+        ``hr.io.object_store``. Containers then need no shared disk for snapshots. It needs ``headrace[objects]``. By
+        default that of the environment variable ``HEADRACE_SNAPSHOTS``, or folders under ``home``.
     peek
-        Whether the live page and ``headrace peek`` may show messages, to whoever may see the page.
+        Whether the live page and ``headrace peek`` may show messages, to anyone who can open the page.
 
     Examples
     --------
@@ -96,12 +97,12 @@ class App(Declarations):
         Parameters
         ----------
         containers
-            How many containers the tasks are for. It matters for ``grouping="container"``.
+            The number of containers; only ``grouping="container"`` depends on it.
 
         Returns
         -------
         ReadablePlan
-            ``str(plan)`` is what ``explain`` returns; a notebook shows it as tables.
+            ``str(plan)`` equals the result of ``explain``; a notebook shows tables.
 
         Raises
         ------
@@ -123,7 +124,7 @@ class App(Declarations):
         Parameters
         ----------
         containers
-            How many containers the tasks are for, as for ``plan``.
+            As for ``plan``.
 
         Returns
         -------
@@ -132,12 +133,12 @@ class App(Declarations):
         return str(self.plan(containers))
 
     def test(self, partitions: int | Mapping[str, int] = 1) -> TestApp:
-        """Start the app in memory, with a clock that only the test moves.
+        """Start the app in memory, with a clock that only the test advances.
 
         Parameters
         ----------
         partitions
-            How many partitions its inputs have: one number for all, or one for each by name.
+            The partition counts of the inputs: one number for all, or a number by the name of each input.
 
         Returns
         -------
@@ -168,54 +169,52 @@ class App(Declarations):
         backfill: bool = False,
         tables: Mapping[str, DataFrame | str] | None = None,
     ) -> None:
-        """Run the app until it has ended, or until Ctrl-C (SIGINT) or SIGTERM has drained it.
+        """Run the app until it ends, or until Ctrl-C (SIGINT) or SIGTERM has drained it.
 
         Parameters
         ----------
         master
             The Spark master. By default the one that spark-submit gives, or ``local[*]``.
         containers
-            How many Spark tasks share the work. By default as many as there are slots.
+            How many Spark tasks share the work. By default one for each free slot.
         stages
-            Run these stages only, for an app that is deployed in parts.
+            Run only these stages, for an app that is deployed in parts.
         local
             Run in this process, without Spark.
         conf
-            More settings of Spark.
+            More Spark settings.
         progress
             Whether to show a line of progress, and how the app ended, on standard error.
         drop_state
-            The ids of steps, tables, streams and inputs that may start over with nothing, if the app has changed so
-            much that what they keep is of no use. See the page "Changing an app".
+            The ids of steps, tables, streams and inputs that may start over empty. See the page "Changing an app".
         rename
-            New ids, each with the one that it had before: ``{"per-minute": "per-10s"}``.
+            New ids with the former ones: ``{"per-minute": "per-10s"}``.
         savepoint
-            Take a savepoint of this name at the end, before the app drains: nothing is processed after it. See the page
-            "Savepoints".
+            Take a savepoint of this name when the app ends, before it drains. See the page "Savepoints".
         listen
-            The address at which the coordinator listens for containers and commands: ``"HOST"``, ``"HOST:PORT"`` or
-            ``":PORT"``. By default the environment variable ``HEADRACE_LISTEN``. Without it, the coordinator listens on
-            loopback, or on a cluster where Spark's driver does. See the page "Deploying".
+            The address on which the coordinator listens for containers and commands: ``"HOST"``, ``"HOST:PORT"`` or
+            ``":PORT"``. By default that of the environment variable ``HEADRACE_LISTEN``; without it, the coordinator
+            listens on loopback, or on a cluster where Spark's driver does. See the page "Deploying".
         advertise
-            The address at which they call it, if it isn't ``listen``. By default the environment variable
-            ``HEADRACE_ADVERTISE``, or ``listen``.
+            The address at which containers and commands reach the coordinator, if it differs from ``listen``. By
+            default that of the environment variable ``HEADRACE_ADVERTISE``, or ``listen``.
         batch
-            Run it as one Spark job over all that its inputs hold, without containers. See the page "Batch".
+            Run the app as one Spark job over its inputs' present contents, without containers. See the page "Batch".
         until
-            Up to where a batch job reads inputs that don't end: ``"now"``, a time such as ``"2026-01-31T12:00Z"``, or
+            Where a batch job stops reading inputs that don't end: ``"now"``, a time such as ``"2026-01-31T12:00Z"``, or
             offsets such as ``"views/0=1200,views/1=980"``.
         again
-            Whether to run a batch job again whose results are published: they will be there twice.
+            Whether to run a batch job even if its results are published already; they then appear twice.
         backfill
-            Compute the history up to ``until`` in a batch job, when the app first starts, and go on live from there.
-            See the page "From history to live".
+            When the app first starts, compute the history up to ``until`` in a batch job, then continue live from
+            there. See the page "From history to live".
         tables
-            For ``backfill``: as for the method of that name.
+            As for the method ``backfill``.
 
         Raises
         ------
         HeadraceError
-            What made the app fail.
+            The error that made the app fail.
         """
         from headrace.runners.control import RunControl
         from headrace.runners.launch import SAID_AT_START
@@ -260,9 +259,9 @@ class App(Declarations):
         advertise: str | None = None,
         replace: bool = False,
     ) -> Run:
-        """Run the app beside this code, in a thread of its own: in a cell of a notebook, or in a script.
+        """Run the app in a thread beside this code: from a cell of a notebook, or from a script.
 
-        What keeps it from running is raised at once. What makes it fail later is raised by ``wait``.
+        An error that keeps the app from starting is raised at once. ``wait`` raises later ones.
 
         Parameters
         ----------
@@ -277,8 +276,8 @@ class App(Declarations):
         conf
             As for ``run``.
         progress
-            Whether to show progress: in a notebook as a line below the cell, elsewhere on standard error. At a Python
-            prompt none is shown.
+            Whether to show progress: below the cell of a notebook, elsewhere on standard error. A Python prompt shows
+            none.
         drop_state
             As for ``run``.
         rename
@@ -288,8 +287,8 @@ class App(Declarations):
         advertise
             As for ``run``.
         replace
-            Whether to drain a run of this app in this process first, such as that of an earlier version of a cell.
-            Otherwise it is an error if there is one.
+            Whether to first drain a run of this app in this process, such as one that an earlier version of the cell
+            started. By default such a run is an error.
 
         Returns
         -------
@@ -299,9 +298,9 @@ class App(Declarations):
         Raises
         ------
         PlanError
-            If the app can't be planned, or doesn't fit what it has kept.
+            If the app can't be planned, or doesn't fit its kept state.
         UsageError
-            If the app runs in this process.
+            If the app is already running in this process.
         """
         from headrace.runners.progress import progress_line
         from headrace.runners.run import begin, make_room
@@ -375,38 +374,39 @@ class App(Declarations):
         again: bool = False,
         progress: bool = True,
     ) -> None:
-        """Compute the app's history in a Spark job, and make a savepoint of it, from which a live run goes on.
+        """Compute the app's history in a Spark job, ending with a savepoint from which a live run continues.
 
-        Windows that are over are published, and those that are open stay open in the savepoint. Restore it with
+        The job publishes the windows that have ended; the others stay open in the savepoint. Restore it with
         ``headrace savepoint restore``. ``run(backfill=True)`` does both. See the page "From history to live".
 
         Parameters
         ----------
         until
-            Up to where inputs are history: ``"now"``, a time such as ``"2026-01-31T12:00Z"``, or offsets such as
+            Where the history of inputs ends: ``"now"``, a time such as ``"2026-01-31T12:00Z"``, or offsets such as
             ``"views/0=1200,views/1=980"``.
         tables
-            Inputs whose history is in a table: a DataFrame of Spark, the name of a table in its catalog, or
-            ``"parquet:/path"``. Rows whose event time is before ``until`` are read from there, and the others live.
+            Inputs whose history is in a table: a Spark DataFrame, the name of a table in Spark's catalog, or
+            ``"parquet:/path"``. The job reads the rows with an event time before ``until`` from the table; the live run
+            reads later rows from the input.
         savepoint
             The name of the savepoint.
         publish
-            Whether to publish the results. Without it an app that runs can be backfilled, too.
+            Whether to publish the results. With False, the app may be running meanwhile.
         master
             The Spark master. By default the one that spark-submit gives, or ``local[*]``.
         conf
-            More settings of Spark.
+            More Spark settings.
         again
-            Whether to do it although results of a batch job are published: they will be there twice.
+            Whether to run even if results of a batch job are published already; they then appear twice.
         progress
-            Whether to say on standard error what is done.
+            Whether to report progress on standard error.
 
         Raises
         ------
         PlanError
             If an input can't be read in a batch, or its history can't come from a table.
         UsageError
-            If the app has run before and results are to be published, or if there is a savepoint of this name.
+            If the app has run before and ``publish`` is true, or if a savepoint of this name exists.
         """
         from headrace.metadata.opening import open_metadata
         from headrace.runners.prepare import at_home
@@ -419,19 +419,19 @@ class App(Declarations):
             backfill(graph, metadata, options, asked)
 
     def to_dataframe(self, output: str, spark: SparkSession | None = None, *, until: str | None = None) -> DataFrame:
-        """Return what the app would write to an output as a Spark DataFrame, which is computed when it is used.
+        """Return the results that the app would write to an output, as a lazy Spark DataFrame.
 
-        The app runs as an ordinary Spark job over all that its inputs hold, and publishes nothing. See the page
-        "Batch".
+        The app runs as an ordinary Spark job over the present contents of its inputs, and publishes nothing. See the
+        page "Batch".
 
         Parameters
         ----------
         output
             The output.
         spark
-            The session. By default the one that is running, or a new one.
+            The Spark session. By default the active one, or a new one.
         until
-            Up to where to read inputs that don't end: ``"now"``, or a time such as ``"2026-01-31T12:00Z"``.
+            Where to stop reading inputs that don't end: ``"now"``, or a time such as ``"2026-01-31T12:00Z"``.
 
         Returns
         -------
@@ -451,7 +451,7 @@ class App(Declarations):
         run_batch(at_home(self.graph()), _batch_options(master, conf, until, again=again, progress=progress))
 
     def _repr_html_(self) -> str:
-        """The app in a notebook: its plan, or why it has none yet."""
+        """Show the app in a notebook: its plan, or the reason why it has none yet."""
         try:
             return self.plan()._repr_html_()
         except (HeadraceError, OSError) as error:

@@ -1,4 +1,4 @@
-"""How calls that fail are tried again: for ``map_async(retry=)`` and remote tables."""
+"""Retries of failed calls, for ``map_async(retry=)`` and remote tables."""
 
 from headrace.api.call_settings import retry
 from headrace.core.retry import Retry

@@ -1,4 +1,4 @@
-"""Everything that Headrace raises."""
+"""All exceptions that Headrace raises."""
 
 from headrace.core.errors import (
     CorruptLogError,

@@ -1,4 +1,4 @@
-"""Where a stream lives, for ``app.input(system=)`` and ``app.output(system=)``; and where an app's snapshots are."""
+"""Places for streams (``app.input(system=)``, ``app.output(system=)``) and for snapshots (``hr.App(snapshots=)``)."""
 
 from headrace.api.dataframe import dataframe
 from headrace.api.delta import delta

@@ -1,4 +1,4 @@
-"""``hr.metrics``: counters, gauges and histograms of your own, for functions and low-level tasks."""
+"""``hr.metrics``: your own counters, gauges and histograms, for functions and low-level tasks."""
 
 from headrace.api.metrics import Counter, Gauge, Histogram, counter, gauge, histogram
 

@@ -1,4 +1,4 @@
-"""Startpoints: where an app reads its inputs from, whatever it has committed."""
+"""Startpoints: where an app reads its inputs from, in place of its committed positions."""
 
 from headrace.metadata.startpoints import StartpointState
 from headrace.runners.coordination.startpoint_messages import Move, SetAnswer

@@ -1,4 +1,4 @@
-"""Tables of a running app read from Python, and remote tables for ``app.table(remote=)``."""
+"""Read the tables of a running app from Python, and declare remote tables for ``app.table(remote=)``."""
 
 from headrace.api.remote import Remote, cached, remote, sql_table
 from headrace.runners.tables.reader import TableReader, open_table

@@ -1,4 +1,4 @@
-"""More shapes of windows, and the types of all shapes. ``tumbling``, ``hopping`` and ``session`` are at the top."""
+"""More window shapes, and the types of all shapes. ``tumbling``, ``hopping`` and ``session`` are at the top level."""
 
 from headrace.api.shapes import CountWindow, GlobalWindow, Hopping, Session, Sliding, Tumbling
 from headrace.api.windowed import WindowedStream

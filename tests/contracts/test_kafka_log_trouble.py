@@ -76,7 +76,7 @@ def test_a_topic_of_others_is_left_alone(options: LogOptions) -> None:
     others.create_topics([admins.NewTopic(topic, 1)])[topic].result(10)
     log = KafkaLogSystem(options).admin()
     assert log.describe("s") is None
-    with pytest.raises(DeploymentError, match="is there already, and isn't one of Headrace's"):
+    with pytest.raises(DeploymentError, match="exists already, and isn't one of Headrace's"):
         log.create("s", 1)
     assert log.list() == []
 

@@ -180,7 +180,7 @@ def test_an_open_transaction_of_another_writer_hides_a_committed_version(kfake: 
     other.produce(f"headrace.progress.{topic}", b"", b"other")
     assert other.flush(10) == 0
     heir = make(topic)
-    with pytest.raises(UnavailableError, match=r"hides what .*/stage/0/out has published|hasn't said"):
+    with pytest.raises(UnavailableError, match=r"hides which versions .*/stage/0/out has published|didn't report"):
         heir.position(writer)
     other.commit_transaction(10)
     assert heir.position(writer) == 0
@@ -272,7 +272,7 @@ def test_a_lost_progress_topic_is_an_error_and_nothing_is_written(kfake: KfakeSe
     admin = AdminClient({"bootstrap.servers": kfake.address})
     admin.delete_topics([f"headrace.progress.{topic}"])[f"headrace.progress.{topic}"].result(10)
     after = make(topic)
-    with pytest.raises(InfrastructureError, match=r"says that nothing of .* was published.*version 3 was") as caught:
+    with pytest.raises(InfrastructureError, match=r"nothing of .* was published.*say version 3") as caught:
         after.turns.wait(writer, 30, lambda: after.prepare(writer, 3))
     assert "headrace-version N" in (caught.value.hint or "")
     with pytest.raises(InfrastructureError, match="version 3 was"):
@@ -317,7 +317,7 @@ def test_two_apps_of_one_name_are_told_apart(kfake: KfakeServer, make: Make) -> 
     publish(mine, writer, 0, rows(1))
     publish(theirs, writer, 1, rows(2))
     with pytest.raises(
-        FencedError, match=f"'headrace.{topic}/stage/0/out' is used by somebody else as well by .*/"
+        FencedError, match=f"'headrace.{topic}/stage/0/out' is also used by another process by .*/"
     ) as e:
         publish(mine, writer, 1, rows(3))
     assert "another name" in (e.value.hint or "")
@@ -339,7 +339,7 @@ def test_columns_that_cant_be_written_are_refused(kfake: KfakeServer, make: Make
     topic = create_topic(kfake.address)
     with pytest.raises(DeclarationError, match="key='key' isn't a column"):
         make(topic).accept(pl.DataFrame({"n": [1]}))
-    with pytest.raises(DeclarationError, match="could be written in several ways"):
+    with pytest.raises(DeclarationError, match="has more than one possible text form"):
         make(topic).accept(pl.DataFrame({"key": [1.5]}))
     with pytest.raises(DeclarationError, match="timestamp='n' is of type Int64"):
         make(topic, Roles(timestamp="n")).accept(pl.DataFrame({"n": [1]}))

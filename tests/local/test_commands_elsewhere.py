@@ -197,7 +197,7 @@ def test_a_log_that_does_not_answer(views: Views, capsys: pytest.CaptureFixture[
             (address,),
         )
         store.commit()
-    assert "the streams of 'kafka' aren't listed: " in there.say("stream", "list")
+    assert "can't list the streams of 'kafka': " in there.say("stream", "list")
     problems = {one["problem"] for one in there.json("checkpoint", "list")}
     assert len(problems) == 1, "the other tasks aren't waited for"
     assert "127.0.0.1:1" in problems.pop()
@@ -210,7 +210,7 @@ def test_a_log_that_only_the_program_can_open(views: Views, capsys: pytest.Captu
         record = b'{"format":2,"own":"ours","systems":{"ours":{"kind":"of-a-plug-in"}}}'
         store.execute("update entries set value = ? where namespace = 'systems'", (record,))
         store.commit()
-    said = "app 'views' keeps its own streams in 'ours', of kind 'of-a-plug-in', which only its program can open"
+    said = "app 'views' keeps its own streams in 'ours', of kind 'of-a-plug-in', which only the app itself can open"
     assert {one["problem"] for one in there.json("checkpoint", "list")} == {said}
     assert there.json("stream", "list") == []
     assert "has streams in a system 'ours'" in there.say("stream", "read", "ours.views", code=2)

@@ -78,7 +78,7 @@ def test_a_tombstone_that_no_format_knows_goes_to_the_dead_letters(tmp_path: Pat
     app.run(local=True, progress=False)
     assert rows == [(1,), (2,)]
     [reason] = hr.streams.read_stream("unreadable", home=tmp_path)["reason"].to_list()
-    assert "no value: it deletes what has its key" in reason
+    assert "no value, which deletes its key" in reason
 
 
 NUMBERS = {"type": "record", "name": "Number", "fields": [{"name": "n", "type": "long"}]}

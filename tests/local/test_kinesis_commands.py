@@ -108,7 +108,7 @@ def test_startpoints_on_an_app_that_runs_and_on_one_that_has_stopped(
         run.until(lambda: len(run.numbers()) == expected.total() + 10)
     assert run.errors == []
     said = cli("startpoint", "set", "shop", "orders", "--time", moment)
-    assert "it takes effect when the app starts the next time" in said
+    assert "it takes effect at the app's next start" in said
     with running(app, tmp_path) as run:
         expected += Counter([*range(20, 30), *range(20, 30)])
         run.until(lambda: Counter(run.numbers()) == expected)
@@ -142,7 +142,7 @@ def test_commands_show_where_an_app_is(
     assert "results of messages that are read again are sent again" in oldest
     by_time = cli("startpoint", "set", file, "orders/0", "--time", "2026-01-01T00:00Z", "--dry-run")
     assert "2026-01-01 00:00:00Z reads from that time on" in by_time
-    assert "begin at a time, or at oldest" in cli("startpoint", "set", file, "orders/0", "--offset", 3, code=2)
+    assert "begin at a time, at oldest" in cli("startpoint", "set", file, "orders/0", "--offset", 3, code=2)
     plan = cli("plan", file)
     assert f"slots that share the shards of {orders.name}" in plan
     assert "kinesis-orders.orders 2 partitions outside -> orders" in plan
@@ -164,7 +164,7 @@ def test_a_savepoint_is_restored_and_the_stream_between_the_stages_rescaled(
         refused = cli("savepoint", "restore", "shop", "one", "--outputs", "silent", *words, code=2)
         assert "can't be read again in the same order, because its shards change" in refused
     restored = cli("savepoint", "restore", "shop", "one", "--partitions", "by-member=3", "--quiet")
-    assert "are in copies, sums already, and will appear there a second time" in restored
+    assert "copies, sums: the results of the messages in between will appear a second time" in restored
     assert "--outputs silent" not in restored
     wider = shop(tmp_path, orders.name, endpoint_url=kinesis_local.endpoint, partitions=3)
     with running(wider, tmp_path) as run:

@@ -54,6 +54,6 @@ def test_a_key_that_rows_lack_is_refused_at_the_start(tmp_path: Path) -> None:
 def test_a_row_without_a_key_stops_the_app_before_its_commit(tmp_path: Path) -> None:
     write(tmp_path, pl.DataFrame({"member": ["ann", None], "n": [1, 2]}, VIEWS))
     with KinesisStream("results") as stream:
-        with pytest.raises(DataError, match="'results' has nothing in its key 'member'"):
+        with pytest.raises(DataError, match="'results' has no value in its key 'member'"):
             declare(tmp_path).run(local=True, progress=False)
         assert stream.records() == []

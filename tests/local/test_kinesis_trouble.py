@@ -48,16 +48,16 @@ def test_what_is_wrong_with_the_place_of_a_stream(
     assert "doesn't exist" in said
     assert f"check the name 'nothing', the region {REGION} and the account, or create it" in said
     said = said_by(shop(tmp_path, orders.name, endpoint_url="http://127.0.0.1:9"))
-    assert "Kinesis at http://127.0.0.1:9, or the service with the credentials, doesn't answer" in said
-    assert "hint: check the region, endpoint_url=" in said
+    assert "no answer from Kinesis at http://127.0.0.1:9 or from the service that issues credentials" in said
+    assert "hint: check the region and endpoint_url=" in said
     app = hr.App("shop", home=tmp_path)
     app.input("orders", ORDERS, system=hr.io.kinesis("orders")).send_to(app.output("copies"))
-    assert "no region is known hint: name it with region=, or set AWS_DEFAULT_REGION" in said_by(app)
+    assert "no region is configured hint: set region=, or the variable AWS_DEFAULT_REGION" in said_by(app)
     for name in CREDENTIALS:
         monkeypatch.delenv(name)
     said = said_by(shop(tmp_path, orders.name, endpoint_url=kinesis_local.endpoint))
     assert f"the stream '{orders.name}' of Kinesis" in said
-    assert "boto3 finds no credentials that it can use hint: check the credentials" in said
+    assert "boto3 finds no usable credentials hint: check the credentials" in said
 
 
 def test_a_stream_that_is_deleted_and_created_again(

@@ -143,9 +143,9 @@ def test_an_app_that_runs_is_backfilled_without_publishing_and_restored(
     write_views(tmp_path, range(1000), seal=True)
     declare(tmp_path).run(local=True, progress=False)
     once = results(tmp_path)
-    with pytest.raises(UsageError, match="has run in this home, so what it has written would be there twice"):
+    with pytest.raises(UsageError, match="has run in this home, so its results would appear twice"):
         declare(tmp_path).backfill("now", progress=False)
-    with pytest.raises(UsageError, match="has run in this home: its history isn't computed again"):
+    with pytest.raises(UsageError, match="has run in this home, so its history isn't computed again"):
         declare(tmp_path).run(backfill=True, until="now", local=True, progress=False)
     app = declare(tmp_path)
     app.backfill(str(START_MS + 100_000_000), savepoint="anew", publish=False, progress=False)
@@ -209,7 +209,7 @@ def test_what_cannot_be_backfilled_is_refused(tmp_path: Path, spark_context: Spa
         app.run(backfill=True)
     with pytest.raises(UsageError, match=r"2100-01-01 00:00:00Z is in the future"):
         app.backfill("2100-01-01T00:00Z", progress=False)
-    with pytest.raises(UsageError, match="'clicks' is no input of app 'visits'"):
+    with pytest.raises(UsageError, match="'clicks' isn't an input of app 'visits'"):
         app.backfill("now", tables={"clicks": "db.clicks"}, progress=False)
     with pytest.raises(UsageError, match=r"Spark can't read 'nowhere.views', the history of input 'views'"):
         app.backfill("now", tables={"views": "nowhere.views"}, progress=False)
@@ -219,7 +219,7 @@ def test_what_cannot_be_backfilled_is_refused(tmp_path: Path, spark_context: Spa
     direct = hr.App("direct", home=tmp_path)
     views = direct.input("views", VIEWS, event_time="ts")
     views.window(hr.tumbling("1m"), key="member", id="w").agg(n=hr.count()).send_to(direct.output("direct"))
-    with pytest.raises(PlanError, match="keeps state for each of its partitions, and a table has none"):
+    with pytest.raises(PlanError, match="keeps state for each of its partitions, but a table has no partitions"):
         direct.backfill("now", tables={"views": frame}, progress=False)
 
 

@@ -65,7 +65,7 @@ def test_a_run_is_published_once_and_continued_where_it_stopped(
     (tmp_path / "out" / "counts").write_text("in the way")
     with pytest.raises(HeadraceError) as failed:
         app.run(batch=True)
-    assert "then run it again: it goes on with publishing what is computed" in str(failed.value.hint)
+    assert "then run it again: it continues to publish the computed results" in str(failed.value.hint)
     (tmp_path / "out" / "counts").unlink()
     (tmp_path / "views-0.parquet").unlink()  # nothing is computed a second time
     capsys.readouterr()
@@ -73,7 +73,7 @@ def test_a_run_is_published_once_and_continued_where_it_stopped(
     assert "run 1 of history is computed already; publishing the rest of it" in capsys.readouterr().err
     once = batch_apps.results(tmp_path)
     assert len(once["teams-then"]) == 200
-    with pytest.raises(UsageError, match="has had a batch run that is published"):
+    with pytest.raises(UsageError, match="has published a batch run already"):
         app.run(batch=True)
     app.run(batch=True, again=True, progress=False)
     again = batch_apps.results(tmp_path)

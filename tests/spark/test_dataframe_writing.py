@@ -180,7 +180,7 @@ def test_a_query_that_starts_over_under_its_name_is_refused(spark: SparkSession,
     for start in (0, 100):
         add(source, str(start), start)
         drained(table, checkpoint, writer="numbers")
-    with pytest.raises(PySparkException, match=r"version 0 of writer 'numbers' comes after version 1"):
+    with pytest.raises(PySparkException, match=r"version 0 of writer 'numbers' follows version 1"):
         drained(table, tmp_path / "other", writer="numbers")
     assert numbers(tmp_path) == [*range(10), *range(100, 110)]
     assert staged(tmp_path) == []

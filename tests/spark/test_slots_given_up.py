@@ -39,4 +39,4 @@ def test_why_spark_does_not_start_is_one_line() -> None:
     done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, timeout=100, check=True)
     assert done.stdout.startswith("[\"Spark doesn't start on local[1,1000000]: ")
     assert "Cannot assign requested address" in done.stdout
-    assert "hint: look at --conf" in done.stdout
+    assert "hint: check --conf" in done.stdout

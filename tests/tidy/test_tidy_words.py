@@ -75,6 +75,19 @@ PHRASES = {
 }
 """Phrases that are not idiomatic in technical English, and what to write instead."""
 
+SOURCE_PHRASES = {
+    "nobody": "name who: no task, no reader, no process",
+    "somebody": "name who: a user, another process",
+    "anybody": "name who: any user, any process",
+    "for good": "permanently",
+    "without a word": "silently",
+    "what is there decides": "say what Headrace checks, and what it does",
+    "nothing is done twice": "this is safe to repeat",
+    "nothing to do:": "wait: ..., or ignore this: ...",
+    "has no say": "doesn't affect",
+}
+"""The same, checked in ``src/headrace/`` alone: texts that users read at run time, and the reference of the API."""
+
 PHRASES_CHECKED = (
     "src/headrace/",
     "simulator/",
@@ -100,6 +113,12 @@ def any_of(phrases: Iterable[str]) -> re.Pattern[str]:
 
 _WORDS = any_of(BANNED)
 _PHRASES = any_of(PHRASES)
+_SOURCE_PHRASES = any_of(SOURCE_PHRASES)
+
+_IS_NO = re.compile(
+    r"(?<!there )\b(?:is|are) no (?:offset|number|time|text|record|window|input|output|startpoint|key|column|file)s?\b"
+)
+"""``'abc' is no offset``: write ``'abc' isn't an offset``."""
 
 _MARKS = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
 """Open work goes into an issue, not into a comment."""
@@ -145,21 +164,27 @@ def test_no_banned_word_is_used() -> None:
 
 
 def unidiomatic() -> Iterator[tuple[str, int, str]]:
-    """The file, line and phrase of everything that ``PHRASES`` lists."""
-    canonical = {phrase.lower(): phrase for phrase in PHRASES}
+    """The file, line and phrase of everything that ``PHRASES`` and ``SOURCE_PHRASES`` list."""
+    canonical = {phrase.lower(): phrase for phrase in PHRASES | SOURCE_PHRASES}
     for name, text in texts().items():
-        if name.startswith(PHRASES_CHECKED):
-            for match in _PHRASES.finditer(text):
-                words = match[1].replace("#", " ").lower().split()
-                yield name, text.count("\n", 0, match.start()) + 1, canonical[" ".join(words)]
+        patterns = [_PHRASES] if name.startswith(PHRASES_CHECKED) else []
+        patterns += [_SOURCE_PHRASES] if name.startswith("src/headrace/") else []
+        for match in (match for pattern in patterns for match in pattern.finditer(text)):
+            words = match[1].replace("#", " ").lower().split()
+            yield name, text.count("\n", 0, match.start()) + 1, canonical[" ".join(words)]
 
 
 def test_phrases_are_idiomatic() -> None:
     found = [
-        f"{name}:{line}: {phrase!r}: write {PHRASES[phrase]!r}"
+        f"{name}:{line}: {phrase!r}: write {(PHRASES | SOURCE_PHRASES)[phrase]!r}"
         for name, line, phrase in unidiomatic()
         if f"{name}: {phrase}" not in PHRASES_ALLOWED
     ]
+    assert found == []
+
+
+def test_what_something_is_not_is_said_with_not() -> None:
+    found = [f"{where}: {m[0]!r}" for where, _, m in lines_with(_IS_NO) if where.startswith("src/headrace/")]
     assert found == []
 
 
@@ -194,6 +219,8 @@ def test_no_place_to_download_from_is_named() -> None:
         (_PHRASES, "it begins Anew, and"),
         (_PHRASES, "# kept for\n    # ever"),
         (_PHRASES, "what becomes\nof it"),
+        (_SOURCE_PHRASES, "it waits for nobody"),
+        (_IS_NO, "'abc' is no offset"),
         (_MARKS, "# TODO: later"),
         (_PATH, 'open("/home/me/data")'),
         (_PATH, "see /home/ann/main"),
@@ -212,6 +239,7 @@ def test_the_patterns_find_what_they_are_for(pattern: re.Pattern[str], text: str
         (_WORDS, "robustness"),
         (_PHRASES, "amended, for every one of them"),
         (_PHRASES, "forever and renewed"),
+        (_IS_NO, "if there is no record"),
         (_PATH, 'home="/data/page-views"'),
         (_PATH, "<home>/apps/<app>"),
         (_PATH, "at work/main"),

@@ -1,1 +1,1 @@
-"""What users declare apps with, and the frozen specs that come of it. Nothing here runs an app."""
+"""The API for declaring apps, and the frozen specs that it produces. Nothing in this package runs an app."""

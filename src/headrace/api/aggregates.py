@@ -1,7 +1,7 @@
-"""The built-in aggregates of windows, and the dtypes that they yield.
+"""The built-in aggregates of windows, and the dtypes of their results.
 
-The dtypes are chosen so that a long-lived window can't overflow a narrow column: counts and sums of
-integers are 64 bits wide whatever came in.
+The dtypes keep a long-lived window from overflowing a narrow column: counts and sums of integers have 64 bits,
+whatever the column's type.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def count(column: str | pl.Expr | None = None) -> Aggregate:
 
 
 def sum(column: str | pl.Expr) -> Aggregate:
-    """Sum a column; nulls count as nothing.
+    """Sum a column; nulls are ignored.
 
     Integers and Booleans sum to Int64 (UInt64 and 128-bit integers keep their type), floats to Float64, decimals to
     the widest decimal of their scale, durations to durations. ``pl.col("x").sum()`` is the same.
@@ -140,7 +140,7 @@ def first(column: str | pl.Expr) -> Aggregate:
     Of several messages with that time, the one that arrived first counts. A null is a value like any other. Where
     messages have no event time, or the window follows the clock, the order is that of arrival.
 
-    ``pl.col("x").first()`` goes by the order of rows instead, and is refused.
+    ``pl.col("x").first()`` depends on the order of rows instead, and is refused.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def last(column: str | pl.Expr) -> Aggregate:
     Of several messages with that time, the one that arrived last counts. A null is a value like any other. Where
     messages have no event time, or the window follows the clock, the order is that of arrival.
 
-    ``pl.col("x").last()`` goes by the order of rows instead, and is refused.
+    ``pl.col("x").last()`` depends on the order of rows instead, and is refused.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def last(column: str | pl.Expr) -> Aggregate:
 def top_k(column: str | pl.Expr, k: int, by: str | pl.Expr | None = None) -> Aggregate:
     """Return the ``k`` largest values in a list, largest first.
 
-    Of equal values, those that arrived first come first. Nulls are left out, where Polars would fill the list up with
+    Of equal values, those that arrived first come first. Nulls are left out, whereas Polars would fill the list with
     them; ``pl.col("x").drop_nulls().top_k(k)`` is the same.
 
     Parameters
@@ -197,7 +197,7 @@ def top_k(column: str | pl.Expr, k: int, by: str | pl.Expr | None = None) -> Agg
     column
         The name of a column, or a Polars expression of one value for each message.
     k
-        The length of the list, at most.
+        The maximum length of the list.
     by
         The column or expression to compare by, instead of ``column`` itself. Messages where it is null are left out.
 
@@ -221,10 +221,10 @@ def top_k(column: str | pl.Expr, k: int, by: str | pl.Expr | None = None) -> Agg
 
 
 def n_unique(column: str | pl.Expr) -> Aggregate:
-    """Count the different values, as Int64; nulls are left out.
+    """Count the distinct values, as Int64; nulls are left out.
 
-    The count is exact, so every value is kept until the window is over. Polars counts null as one of the values;
-    ``pl.col("x").drop_nulls().n_unique()`` is the same as here.
+    The count is exact, so every value is kept until the window closes. Polars counts null as a value;
+    ``pl.col("x").drop_nulls().n_unique()`` is the same as this.
 
     Parameters
     ----------
@@ -245,9 +245,9 @@ def n_unique(column: str | pl.Expr) -> Aggregate:
 
 
 def approx_n_unique(column: str | pl.Expr) -> Aggregate:
-    """Estimate the number of different values, as Int64; nulls are left out.
+    """Estimate the number of distinct values, as Int64; nulls are left out.
 
-    A window keeps 16 KB at most (a HyperLogLog of 4096 registers). The standard error is 1.6 %, and small counts are
+    A window keeps at most 16 KB (a HyperLogLog of 4096 registers). The standard error is 1.6 %, and small counts are
     nearly exact. ``pl.col("x").drop_nulls().approx_n_unique()`` is the same.
 
     Parameters
@@ -271,8 +271,8 @@ def approx_n_unique(column: str | pl.Expr) -> Aggregate:
 def implode(column: str | pl.Expr) -> Aggregate:
     """Return all values in a list in order of arrival, nulls included.
 
-    Every value is kept until the window is over. Sliding windows, and hopping ones without triggers, are put together
-    from pieces of time, and a session may be put together from two: then values of earlier pieces come first.
+    Every value is kept until the window closes. Sliding windows, and hopping ones without triggers, are assembled from
+    pieces of time, and a session may be merged from two; values of earlier pieces then come first.
     ``pl.col("x").implode()`` is the same.
 
     Parameters
@@ -302,23 +302,23 @@ def fold(
     column: str | pl.Expr | None = None,
     version: str = "",
 ) -> Aggregate:
-    """Aggregate by a function of yours, called with one message after the other in order of arrival.
+    """Aggregate with your own function, called with one message after the other in order of arrival.
 
     Parameters
     ----------
     initial
-        What ``step`` gets first: a value, which is copied, or a function that returns it.
+        The first result: a value, which is copied, or a function that returns it.
     step
-        ``step(so_far, row)`` returns the new result. A row is what ``map`` would get, or a value of ``column``.
+        ``step(so_far, row)`` returns the new result. ``row`` is as in ``map``, or a value of ``column``.
     merge
-        ``merge(a, b)`` joins two results. Sessions need it.
+        ``merge(a, b)`` merges two results. Sessions need it.
     dtype
         The Polars type in which results are kept.
     column
-        The column or expression whose values ``step`` gets, instead of whole rows.
+        The column or expression whose values ``step`` gets instead of whole rows.
     version
-        Give it another value when results so far mean nothing to a changed ``step``: the app then starts only if you
-        say that they may be dropped.
+        Change it when a changed ``step`` can't continue with stored results. The app then starts only if you allow it
+        to drop them.
 
     Returns
     -------
@@ -347,13 +347,12 @@ def reduce(
     dtype: pl.DataType | type[pl.DataType] | None = None,
     version: str = "",
 ) -> Aggregate:
-    """Aggregate the values of a column by a function of two of them; nulls are ignored.
+    """Aggregate the values of a column with a function that combines two of them; nulls are ignored.
 
     Parameters
     ----------
     function
-        ``function(a, b)`` returns the result of two values. It has to be associative: ``f(f(a, b), c)`` is
-        ``f(a, f(b, c))``.
+        ``function(a, b)`` combines two values. It must be associative: ``f(f(a, b), c)`` equals ``f(a, f(b, c))``.
     column
         The name of a column, or a Polars expression of one value for each message.
     dtype
@@ -381,7 +380,7 @@ def reduce(
 def named_aggregates(
     aggregates: tuple[Aggregate | pl.Expr, ...], named: Mapping[str, Aggregate | pl.Expr]
 ) -> tuple[tuple[str, Aggregate], ...]:
-    """The aggregates of a window with the names of their columns, as ``agg`` is called with them."""
+    """Return the aggregates of a window by the names of their columns, from the arguments of ``agg``."""
     found: dict[str, Aggregate] = {}
     for given in aggregates:
         if isinstance(given, Aggregate):
@@ -415,7 +414,7 @@ def _aggregate(name: str, given: object) -> Aggregate:
 def aggregate_dtype(
     aggregate: Aggregate, value: pl.DataType | None = None, by: pl.DataType | None = None
 ) -> pl.DataType:
-    """What ``aggregate`` yields over values of dtype ``value`` (None: it takes no value)."""
+    """Return the dtype of ``aggregate`` over values of dtype ``value`` (None: it takes no value)."""
     if aggregate.dtype is not None:
         return aggregate.dtype
     if value is None:
@@ -442,8 +441,8 @@ def aggregate_dtype(
             result = value
     if result is None:
         raise DeclarationError(
-            f"there is no {aggregate.kind.removeprefix('approx_')} of {value}",
-            hint="cast the column to a type that has one, or implode() it",
+            f"{aggregate.kind.removeprefix('approx_')} doesn't work for {value}",
+            hint="cast the column to another type, or implode() it",
         )
     return result
 

@@ -1,4 +1,4 @@
-"""An app as it is declared: its streams, tables and flows. Building it runs nothing and touches no disk."""
+"""The declaration of an app: its streams, tables and flows. Building it runs nothing and touches no disk."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _NAMES = {Role.SOURCE: "an input", Role.SINK: "an output"}
 
 
 class Declarations:
-    """What an app declares. ``headrace.App`` describes the parameters, and adds how an app is planned and run.
+    """The declaration of an app. ``headrace.App`` describes the parameters and adds planning and running.
 
     Examples
     --------
@@ -118,7 +118,7 @@ class Declarations:
 
     @property
     def settings(self) -> Settings:
-        """What the app sets once for all of itself."""
+        """The settings of the whole app."""
         return self._draft.settings
 
     def input(
@@ -141,20 +141,20 @@ class Declarations:
         Parameters
         ----------
         name
-            Its id in the app, and its name in the system unless ``physical`` says another.
+            Its id in the app, and its name in the system unless ``physical`` gives another.
         schema
             Its columns: a dict of types (of Polars, Python, PyArrow or Spark), a dataclass, a model of Pydantic (whose
             rows are dicts), or a schema of PyArrow or Spark. By default the bytes ``key`` and ``value``.
         event_time
-            The column that says when a message happened: ``pl.Datetime`` (best with milliseconds), or milliseconds
-            since the epoch as ``pl.Int64``. A stream of dates is read by declaring ``pl.Datetime("ms")``: each is then
-            the beginning of its day.
+            The column with the time at which a message happened: ``pl.Datetime`` (best in milliseconds), or
+            milliseconds since the epoch as ``pl.Int64``. To read dates, declare ``pl.Datetime("ms")``: each date then
+            means the beginning of its day.
         lateness
-            How much later than newer messages a message may come.
+            How far a message's event time may be behind that of messages before it.
         idle_timeout
-            A partition from which nothing has come for this long no longer holds windows back.
+            A partition that has received nothing for this long no longer holds windows back.
         system
-            Where the stream is, see ``hr.io``. By default the app's embedded log.
+            The system of the stream, see ``hr.io``. By default the app's embedded log.
         physical
             Its name in the system.
         on_error
@@ -163,10 +163,10 @@ class Declarations:
         dead_letter
             The output for such messages, with ``on_error="dead_letter"``. No flow may write it as well.
         start
-            Where to begin the first time: with the ``"oldest"`` message, or with those that come from then on
+            Where the first run begins: with the ``"oldest"`` message, or with those that arrive from then on
             (``"upcoming"``).
         broadcast
-            Whether every task reads all of the stream.
+            Whether every task reads the whole stream.
 
         Returns
         -------
@@ -227,11 +227,11 @@ class Declarations:
         Parameters
         ----------
         name
-            Its id in the app, and its name in the system unless ``physical`` says another.
+            Its id in the app, and its name in the system unless ``physical`` gives another.
         partitions
-            How many partitions it has. By default the planner or the system decides.
+            Its partition count. By default the planner or the system decides.
         system
-            Where the stream is, see ``hr.io``. By default the app's embedded log.
+            The system of the stream, see ``hr.io``. By default the app's embedded log.
         physical
             Its name in the system.
         schema
@@ -277,27 +277,27 @@ class Declarations:
         id
             Its name. Keep it when the code changes: the table is durable.
         key
-            The column, or columns, that a row is found by.
+            The column or columns by which a row is found.
         schema
             Its columns. By default those of its side inputs, or of the first flow sent to it.
         side_inputs
-            Inputs that fill the table and that no flow reads.
+            Inputs that fill the table. No flow may read them.
         kind
-            ``"local"``: each task holds the keys of its partition, so the table and what joins it are partitioned
-            alike. ``"global"``: each task holds everything.
+            ``"local"``: each task holds the keys of its partition, so the table and the flows that join it must be
+            partitioned alike. ``"global"``: each task holds the whole table.
         ttl
             How long a row is kept after it was last written, by the wall clock. By default forever.
         deleted
-            Which of the rows that fill the table delete the row of their key: a Boolean column, which the table then
+            Marks the incoming rows that delete the row of their key: a Boolean column, which the table itself then
             doesn't have, or an expression.
         versions
-            Keep old versions of rows for this long after the watermark, so that a join finds the row as it was at the
-            time of its message.
+            How long old versions of rows are kept behind the watermark, so that a join finds the row that was valid at
+            the time of its message.
         storage
-            ``"disk"``, or ``"memory"``, where rows are found much faster. The changelog has them in any case.
+            ``"disk"``, or ``"memory"`` for much faster lookups. Either way, the changelog has all rows.
         remote
-            Where a table outside Headrace is: ``hr.tables.remote``, ``sql_table`` or ``cached``. It needs a schema. Any
-            flow can join it, and what is sent to it is written there.
+            A table outside Headrace: ``hr.tables.remote``, ``sql_table`` or ``cached``. It needs a schema. Any flow can
+            join it, and rows sent to it are written there.
 
         Returns
         -------
@@ -352,9 +352,9 @@ class Declarations:
         on_error: OnError = "fail",
         dead_letter: Output | None = None,
     ) -> dict[str, Stream]:
-        """Run a low-level task of yours.
+        """Run your own low-level task.
 
-        All messages of a key meet in one instance if the inputs are partitioned by it. Inputs need equal partition
+        If the inputs are partitioned by a key, one instance gets all messages of a key. Inputs need equal partition
         counts.
 
         Parameters
@@ -362,24 +362,25 @@ class Declarations:
         task
             An instance of a subclass of ``hr.tasks.Task``.
         inputs
-            The flows that it gets, by names of its own.
+            The flows that the task reads, by names that it chooses.
         outputs
-            The columns of each output, by its name.
+            The columns of each output, by the output's name.
         id
             The name of the task's state. Keep it when the code changes: the state is durable.
         event_time
-            The column of the outputs' event time, for all or by output. By default a time column with the name of an
-            input's keeps its role.
+            The column with the outputs' event time, for all or by output. By default, a column that has the name and
+            type of an input's event time keeps that role.
         on_error
             What happens to a message on which ``process`` raises: ``"fail"`` stops the app, ``"skip"`` drops it and
-            counts it, ``"dead_letter"`` sends it to ``dead_letter``. What the call did before it raised is undone.
+            counts it, ``"dead_letter"`` sends it to ``dead_letter``. The effects of the call before it raised are
+            undone.
         dead_letter
             The output for such messages, with ``on_error="dead_letter"``. No flow may write it as well.
 
         Returns
         -------
         dict
-            A flow for each of ``outputs``, by name. Each has to be used.
+            A flow for each of ``outputs``, by name. Each must be used.
 
         Examples
         --------
@@ -401,12 +402,12 @@ class Declarations:
             return add_task(self._draft, Stream, task, inputs, outputs, id, event_time, on_error, dead_letter, here)
 
     def graph(self) -> Graph:
-        """Return the app as one immutable graph, without inputs, outputs and tables that no flow uses.
+        """Return the app as an immutable graph, without inputs, outputs and tables that no flow uses.
 
         Raises
         ------
         DeclarationError
-            If a flow has no end, or there is no flow.
+            If a flow has no end, or the app has no flow.
 
         Examples
         --------
@@ -427,7 +428,7 @@ class Declarations:
             raise missing("an app", name, APP, dir(type(self)))
 
     def _previewer(self) -> Preview | None:
-        """What runs parts of the app for ``Stream.head``; nothing here can."""
+        """Return what runs parts of the app for ``Stream.head``; this class can't run anything."""
         return None
 
     def _stream(
@@ -448,7 +449,7 @@ class Declarations:
         return StreamSpec(id=name, role=role, stream=stream, system=home, location=here)
 
     def _side_input(self, stream: object) -> StreamSpec:
-        """The source behind a stream that may become a side input: an input that nothing else reads."""
+        """Return the source behind a stream that may become a side input: an input that nothing else reads."""
         if not isinstance(stream, Stream):
             raise DeclarationError(
                 f"a side input must be a stream, not {type(stream).__name__} {stream!s:.80}",

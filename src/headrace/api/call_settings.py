@@ -1,4 +1,4 @@
-"""How slow functions of the user's are called: concurrency, timeout and retries, checked."""
+"""The checked settings for calls of users' slow functions: concurrency, timeout and retries."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ CONCURRENCY_MAX = 10_000
 
 
 def retry(attempts: int | None = 5, first: Duration = "100ms", longest: Duration = "10s") -> Retry:
-    """Say how often to try a call that fails, and how long to wait between two attempts.
+    """Set how often a failed call is repeated, and how long to wait between two attempts.
 
-    Pauses double. Half of each pause is random, so that tasks that lost a server at the same moment don't return at
-    the same moment.
+    Each pause is twice as long as the one before. Half of it is random, so that tasks that lost a server at the same
+    moment don't return at the same moment.
 
     Parameters
     ----------
     attempts
-        How many attempts, the first one included. None: forever.
+        The number of attempts, including the first. None sets no limit.
     first
         The pause after the first attempt.
     longest
@@ -51,13 +51,13 @@ def calling_of(*, concurrency: int, timeout: Duration, retry: Retry | None, defa
     check_count("concurrency", concurrency, CONCURRENCY_MAX)
     if retry is not None and not isinstance(retry, Retry):
         raise DeclarationError(
-            f"retry={retry!r} is not made by hr.calls.retry(...)", hint="write retry=hr.calls.retry(attempts=5)"
+            f"retry={retry!r} isn't a result of hr.calls.retry(...)", hint="write retry=hr.calls.retry(attempts=5)"
         )
     return Calling(concurrency, to_ms(timeout, "timeout", minimum=1), retry or default or Retry(5, 100, 10_000))
 
 
 def check_count(what: str, value: object, most: int | None = None) -> None:
-    """Raise unless ``value`` is a whole number from 1 up to ``most``."""
+    """Raise unless ``value`` is a whole number from 1 to ``most``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
         upto = "up" if most is None else f"up to {most}"
         raise DeclarationError(f"{what}={value!r} is not a whole number from 1 {upto}")

@@ -1,4 +1,4 @@
-"""``split`` and ``sample``: choosing messages by predicate, by key or at random."""
+"""``split`` and ``sample``: choose messages by predicate, by key or at random."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from headrace.serdes.schema import Schema
 def first_matches(
     schema: Schema, branches: Mapping[str, str | pl.Expr], others: str | None = None
 ) -> dict[str, pl.Expr]:
-    """By branch a predicate that is true if the branch's own is and no earlier one is; ``others`` takes the rest."""
+    """Return for each branch a predicate that is true if its own and no earlier one is; ``others`` takes the rest."""
     if not isinstance(branches, Mapping) or not branches:
         raise DeclarationError(
-            "there is nothing to split by", hint='name predicates: split({"slow": pl.col("ms") > 1000}, others="rest")'
+            "split() needs at least one predicate", hint='write split({"slow": pl.col("ms") > 1000}, others="rest")'
         )
     wrong = [name for name in (*branches, others) if name is not None and (not isinstance(name, str) or not name)]
     if wrong:
@@ -42,7 +42,7 @@ def first_matches(
 
 
 def sampler(schema: Schema, fraction: float, key: str | Sequence[str] | None, seed: int | None) -> Sampler:
-    """A sampler that keeps a fraction of all keys, or of all messages."""
+    """Return a sampler that keeps a fraction of all keys, or of all messages."""
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
         raise DeclarationError(
             f"fraction={fraction!r} is not in (0, 1]", hint="0.01 keeps one in a hundred, 1 keeps all"
@@ -61,18 +61,18 @@ def sampler(schema: Schema, fraction: float, key: str | Sequence[str] | None, se
     return SomeKeys(fraction, key_columns(key, schema, "sample"), seed or 0)
 
 
-# Classes, and not expressions with a Python function inside, because plans show their names.
+# These are classes instead of expressions with a Python function inside, because plans show their names.
 
 
 class Sampler:
-    """Leaves out messages, and does nothing else; it reads the columns ``keys``."""
+    """Only leaves out messages; it reads the columns ``keys``."""
 
     __slots__ = ()
 
     keys: tuple[str, ...]
 
     def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The messages of a batch that stay."""
+        """Return the messages of a batch that stay."""
         raise NotImplementedError
 
 
@@ -80,7 +80,7 @@ class Sampler:
 class SomeKeys(Sampler):
     """Keeps the keys whose hash, mixed with the seed, is in the lower ``fraction`` of all hashes.
 
-    The seed is always mixed in. The hash of the keys alone chooses the partition, so that without a seed a sample
+    The seed is always mixed in, because the hash of the keys alone chooses the partition: without a seed, a sample
     would keep all or nothing of each partition.
     """
 
@@ -99,7 +99,7 @@ class SomeKeys(Sampler):
 
 @dataclass(frozen=True, slots=True)
 class SomeMessages(Sampler):
-    """Keeps each message at random. It holds no generator: two tasks must not draw the same numbers."""
+    """Keeps each message at random. It holds no generator, because two tasks must not draw the same numbers."""
 
     fraction: float
     keys: tuple[str, ...] = ()

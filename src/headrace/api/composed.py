@@ -1,6 +1,6 @@
-"""Operators that are made of others, by the public methods of a stream alone. Users could write them, too.
+"""Operators composed of others, using only public methods of a stream. Users could write them, too.
 
-``Composed`` is what ``Stream`` inherits them from; the methods that they are made of are ``Stream``'s own.
+``Stream`` inherits them from ``Composed``; the methods that they use are ``Stream``'s own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class Composed:
-    """What a stream can do because it can filter and be partitioned."""
+    """The methods that a stream has because it can be filtered and partitioned."""
 
     __slots__ = ()
 
@@ -45,17 +45,17 @@ class Composed:
         raise NotImplementedError
 
     def head(self, n: int = 5, *, sample: int | Mapping[str, Rows] = 1000) -> pl.DataFrame:
-        """Return the first messages at this point: of a test run over the first rows of the inputs, which then end.
+        """Return the first messages at this point of the app, from a test run over the first rows of its inputs.
 
-        The steps up to here run in memory, functions of yours too; nothing is written, and nothing is remembered. Of
-        inputs in the log, in files and in DataFrames of Spark the rows are read; for others, give some.
+        The steps up to this point run in memory, including your functions; nothing is written or kept. Rows are read
+        from inputs in the log, in files and in Spark DataFrames; for other inputs, pass some in ``sample``.
 
         Parameters
         ----------
         n
-            How many messages at most.
+            The maximum number of messages.
         sample
-            How many rows of each input to read, or rows of yours by input: DataFrames or dicts.
+            How many rows of each input to read, or your own rows by input: DataFrames or dicts.
 
         Returns
         -------
@@ -78,12 +78,12 @@ class Composed:
         raise NotImplementedError
 
     def pipe(self, operator: Callable[Concatenate[Self, P], Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Call an operator of your own: ``stream.pipe(f, x)`` is ``f(stream, x)``.
+        """Call your own operator: ``stream.pipe(f, x)`` is ``f(stream, x)``.
 
         Parameters
         ----------
         operator
-            A function that gets the stream first.
+            A function that takes the stream as its first argument.
         *args
             More positional arguments for it.
         **kwargs
@@ -105,14 +105,14 @@ class Composed:
     def split(
         self, branches: Mapping[str, str | pl.Expr] | None = None, *, others: str | None = None
     ) -> dict[str, Self]:
-        """Split into named streams: a message goes to the first one whose predicate is true for it, and to no other.
+        """Split into named streams: a message goes only to the first one whose predicate is true for it.
 
         Parameters
         ----------
         branches
             A predicate (an expression or a Boolean column) for each name. A null is not true.
         others
-            The name of a stream for messages for which no predicate is true. By default they are dropped.
+            The name of a stream for all other messages. By default they are dropped.
 
         Returns
         -------
@@ -137,10 +137,10 @@ class Composed:
         fraction
             0.01 keeps about one in a hundred.
         key
-            One column or several. All messages of a key are kept, or none: the same keys in every run, task and app.
-            By default chance decides for each message.
+            One column or several. Either all messages of a key are kept or none; every run, task and app chooses the
+            same keys. By default each message is chosen at random.
         seed
-            Another seed chooses other keys.
+            Different seeds choose different keys.
 
         Returns
         -------

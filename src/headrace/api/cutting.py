@@ -1,4 +1,4 @@
-"""The part of an app that one step depends on, as an app of its own: what a test run of the first rows needs."""
+"""Cut the part of an app that one step depends on, for a test run over the first rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.core.ids import StreamId
 
 
 def cut_behind(draft: Draft, node: str, output: str) -> Graph:
-    """The steps that ``node`` needs, and an ``output`` that takes its results. The draft stays as it is."""
+    """Return a graph of the steps that ``node`` needs, with an ``output`` for its results. The draft doesn't change."""
     last, location = draft.nodes[node], draft.nodes[node].location
     kept = _needed(draft, node)
     system = draft.default_system
@@ -35,7 +35,7 @@ def cut_behind(draft: Draft, node: str, output: str) -> Graph:
 
 
 def _needed(draft: Draft, node: str) -> set[str]:
-    """The steps before it: also those that write the intermediate streams and tables which these read."""
+    """Return the steps before it, including those that write the intermediate streams and tables that these read."""
     found: set[str] = set()
     open_ = [node]
     while open_:

@@ -1,6 +1,6 @@
-"""The descriptor of a DataFrame of Spark: ``dataframe(...)``.
+"""The descriptor of a Spark DataFrame: ``dataframe(...)``.
 
-PySpark isn't imported here: a DataFrame is recognised by its type's module, and says its schema as JSON.
+This module doesn't import PySpark: it recognises a DataFrame by its type's module, and reads its schema as JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headrace.serdes.schema import Schema
 from headrace.systems.registry import SystemSpec
 
 PARTITIONS = 4
-"""How many partitions an input has, unless it says."""
+"""The default partition count of an input."""
 
 _PLAIN: Mapping[str, pl.DataType] = {
     "boolean": pl.Boolean(),
@@ -41,7 +41,7 @@ _PLAIN: Mapping[str, pl.DataType] = {
     "timestamp": pl.Datetime("us", "UTC"),
     "timestamp_ntz": pl.Datetime("us"),
 }
-"""Spark's types without parameters, as its JSON names them."""
+"""Spark's types without parameters, by their names in JSON."""
 
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _TEXT = re.compile(r"(var)?char\(\d+\)")
@@ -57,7 +57,7 @@ _SORTABLE = (pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.Date)
 
 @dataclass(frozen=True, slots=True)
 class DataFrameInput:
-    """A DataFrame of Spark; see ``dataframe``."""
+    """A Spark DataFrame; see ``dataframe``."""
 
     dataframe: Any = field(repr=False)
     columns: Columns = field(hash=False)
@@ -65,18 +65,18 @@ class DataFrameInput:
     key: tuple[str, ...] = ()
 
     def system(self, stream_id: str) -> SystemSpec:
-        """Refuse: what makes a DataFrame an input is known of inputs only."""
+        """Refuse, because only ``input_system`` knows enough of the input."""
         raise DeclarationError(
-            f"a DataFrame can be an input only, and {stream_id!r} is none",
+            f"a DataFrame can only be an input, but {stream_id!r} isn't one",
             hint="write an output to files, hr.io.files(folder): spark.read.parquet(folder) reads them",
         )
 
     def output_system(self, stream_id: str) -> SystemSpec:
-        """Refuse, as well."""
+        """Refuse, because a DataFrame can't be an output."""
         return self.system(stream_id)
 
     def input_schema(self, schema: SchemaLike | None) -> Schema:
-        """The columns that the app declares, by default all that the DataFrame has."""
+        """Return the columns that the app declares, by default all of the DataFrame."""
         declared = Schema.of(self.columns if schema is None else schema)
         for name in declared.columns:
             if name not in self.columns:
@@ -88,7 +88,7 @@ class DataFrameInput:
         return declared
 
     def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
-        """The system of an input: files in the app's home, which are written when the app starts."""
+        """Return the system of an input: files in the app's home, which Spark writes when the app starts."""
         if use.start != "oldest":
             raise DeclarationError(f"start={use.start!r}: a DataFrame gets no rows later", hint="leave start= out")
         for name in use.event_time:
@@ -108,21 +108,21 @@ class DataFrameInput:
 
 
 def dataframe(df: Any, *, partitions: int = PARTITIONS, key: str | Sequence[str] | None = None) -> DataFrameInput:
-    """A DataFrame of Spark: an input that ends.
+    """A Spark DataFrame: an input that ends.
 
-    When the app first starts, Spark writes the rows as Parquet files into the app's home, and the app reads this copy
-    from then on, also after a restart. Only columns that the input declares are copied, in the order of its event time
+    When the app first starts, Spark writes the rows as Parquet files into the app's home. The app reads this copy from
+    then on, also after a restart. Spark copies only the columns that the input declares, in the order of its event time
     if it has one.
 
     Parameters
     ----------
     df
-        The DataFrame. Declaring it, planning the app and testing it run no job of Spark.
+        The DataFrame. Declaring it, planning the app and testing it run no Spark job.
     partitions
-        How many partitions the rows are spread over.
+        The number of partitions for the rows.
     key
-        One column or several: the rows of a key are in one partition, the same as after a ``partition_by`` into as many
-        partitions. The side input of a local table needs that. By default rows are anywhere.
+        One column or several, by which rows are partitioned as with ``partition_by`` and as many partitions. The side
+        input of a local table needs this. By default a row may be in any partition.
 
     Returns
     -------
@@ -132,7 +132,7 @@ def dataframe(df: Any, *, partitions: int = PARTITIONS, key: str | Sequence[str]
     Raises
     ------
     DeclarationError
-        If it isn't a DataFrame of Spark, is a streaming one, or has a column of a type that a stream can't hold.
+        If it isn't a Spark DataFrame, is a streaming one, or has a column of a type that a stream can't hold.
 
     Examples
     --------
@@ -155,7 +155,7 @@ def dataframe(df: Any, *, partitions: int = PARTITIONS, key: str | Sequence[str]
 
 
 def columns_of(schema: Mapping[str, Any]) -> dict[str, pl.DataType]:
-    """The columns of a schema of Spark, given as its JSON. Raises ``DeclarationError`` for what a stream can't hold."""
+    """Return the columns of a Spark schema in JSON. Raises ``DeclarationError`` for a type that a stream can't hold."""
     fields = schema["fields"]
     counts = Counter(one["name"].lower() for one in fields)
     for one in fields:
@@ -170,7 +170,7 @@ def columns_of(schema: Mapping[str, Any]) -> dict[str, pl.DataType]:
 
 
 def _column(name: str, spark: Any) -> pl.DataType:
-    """The type of a column. Only here a map may be: what copies the rows turns it into a list of its entries."""
+    """Return the type of a column. It may be a map, which becomes a list of entries when the rows are copied."""
     if isinstance(spark, dict) and spark["type"] == "map":
         entry = {"key": spark["keyType"], "value": spark["valueType"]}
         return pl.List(pl.Struct({part: _type(name, of) for part, of in entry.items()}))
@@ -202,7 +202,7 @@ def _refused(column: str, kind: str) -> DeclarationError:
 
 
 def _check_dataframe(df: object) -> None:
-    """Raise unless this is a DataFrame that Spark can read to its end, in this driver's own session."""
+    """Raise unless Spark can read this DataFrame to its end, in this driver's own session."""
     kinds = [base.__module__ for base in type(df).__mro__ if base.__name__ == "DataFrame"]
     if any(kind.startswith("pyspark.sql.connect") for kind in kinds):
         raise DeclarationError(
@@ -229,7 +229,7 @@ def _instead_of(library: str) -> str:
 
 
 def _check_hashed_alike(name: str, found: pl.DataType, declared: pl.DataType) -> None:
-    """Raise if a key's hash in the DataFrame isn't its hash in the app."""
+    """Raise if a key's hash in the DataFrame differs from its hash in the app."""
     if found != declared and not (found.is_integer() and declared.is_integer()):
         raise DeclarationError(
             f"rows are placed by column {name!r}, which is {found} in the DataFrame and declared as {declared}",
@@ -238,7 +238,7 @@ def _check_hashed_alike(name: str, found: pl.DataType, declared: pl.DataType) ->
 
 
 def _check_sortable(name: str, dtype: pl.DataType) -> None:
-    """Raise if the order of the values isn't that of the times that they stand for."""
+    """Raise if the values don't have the order of the times that they stand for."""
     if not (isinstance(dtype, pl.Datetime) or dtype in _SORTABLE):
         raise DeclarationError(
             f"the event time column {name!r} of the DataFrame is {dtype}, which may not sort by time",

@@ -32,7 +32,7 @@ class Delta(OutputOnly):
     storage_options: SecretOptions = field(default_factory=SecretOptions)
 
     def system(self, stream_id: str) -> SystemSpec:
-        """A system of its own: another stream goes into another table."""
+        """Return the system of this table; each stream has its own."""
         options: dict[str, Any] = {
             "path": self.path,
             "partition_by": self.partition_by,
@@ -60,25 +60,25 @@ def delta(
 ) -> Delta:
     """A Delta table: an output, exactly once, without Spark or a JVM.
 
-    It needs ``pip install "headrace[delta]"``. The results of each checkpoint become one commit of each task, which
-    also stores how far the writer is. Rows are only added. Spark, Polars and whatever else reads Delta can read it.
+    It needs ``pip install "headrace[delta]"``. Each checkpoint of a task becomes one commit, which also stores the
+    writer's position. Rows are only added. Spark, Polars and everything else that reads Delta can read the table.
 
     Parameters
     ----------
     path
-        The table's folder, which all containers reach; or the URL of one in an object store, such as
+        The table's folder, which all containers must reach; or its URL in an object store, such as
         ``s3://bucket/views``.
     partition_by
-        One column or several that the table is partitioned by: dates, whole numbers, text or booleans. A table that
-        exists must be partitioned by the same ones.
+        One column or several by which the table is partitioned: dates, whole numbers, text or booleans. An existing
+        table must be partitioned by the same columns.
     create_table
         Create the table, with the output's columns, if it doesn't exist.
     new_columns
         What happens if the output has columns that the table lacks: ``"refuse"`` stops the app before it runs,
-        ``"add"`` adds them, and earlier rows have null there. A type never changes, and no column is removed.
+        ``"add"`` adds them with null in earlier rows. Types never change, and columns are never removed.
     storage_options
         For an object store: options of deltalake, such as ``{"aws_region": "eu-west-1"}``. Their values are never
-        shown. Better leave credentials to the environment.
+        shown. Prefer credentials from the environment.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def delta(
     Raises
     ------
     DeclarationError
-        If the path, or an option, isn't one that a table can have.
+        If the path or an option is invalid.
 
     Examples
     --------
@@ -116,12 +116,12 @@ def delta(
 
 
 def _secret(options: Mapping[str, str] | None, *, local: bool) -> SecretOptions:
-    """The options, hidden. Raises ``DeclarationError`` for what deltalake wouldn't take."""
+    """Return the options with hidden values. Raises ``DeclarationError`` for options that deltalake would refuse."""
     if options and local:
         raise DeclarationError("storage_options are for object stores, not for folders", hint="leave them out")
     for name, value in (options or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise DeclarationError(
-                f"storage_options: the value of {name!r} is no text", hint='write text, such as {"allow_http": "true"}'
+                f"storage_options: the value of {name!r} isn't text", hint='write text, such as {"allow_http": "true"}'
             )
     return SecretOptions.of(options or {})

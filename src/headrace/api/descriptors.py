@@ -1,6 +1,6 @@
 """Descriptors of systems: ``files(...)``, ``log(...)``, ``memory(...)``, ``sql(...)``.
 
-A descriptor is small frozen data; ``input`` and ``output`` turn it into a ``SystemSpec`` for their stream.
+A descriptor is a small frozen record; ``input`` and ``output`` turn it into a ``SystemSpec`` for their stream.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Files:
     csv: CsvFormat = field(default_factory=CsvFormat)
 
     def system(self, stream_id: str) -> SystemSpec:
-        """A system of its own: another stream has other files."""
+        """Return the system of these files; each stream has its own."""
         options = {
             "path": self.path,
             "format": self.format,
@@ -60,18 +60,18 @@ class Files:
         return SystemSpec(f"files-{stream_id}".replace(".", "-"), "files", given)
 
     def input_schema(self, schema: SchemaLike | None) -> Schema:
-        """The columns that the app declares."""
+        """Return the columns that the app declares."""
         return Schema.of(schema)
 
     def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
-        """The system of an input, which remembers its files in the app's home."""
+        """Return the system of an input, which keeps a list of its files in the app's home."""
         spec = self.system(stream_id)
         list_file = f"{use.home}/files/{use.app}/{stream_id}.jsonl"
         time = {"event_time": columns_to_json(use.event_time)} if use.event_time else {}
         return SystemSpec(spec.name, spec.kind, {**spec.options, "list_file": list_file, **time})
 
     def output_system(self, stream_id: str) -> SystemSpec:
-        """The system of an output. Raises ``DeclarationError`` for what only inputs have."""
+        """Return the system of an output. Raises ``DeclarationError`` for arguments that only inputs have."""
         spec = self.system(stream_id)
         if wrong := sorted(spec.options.keys() - {"path", "format", "partitions"}):
             raise DeclarationError(f"{', '.join(wrong)} of files {self.path}: only an input can have this")
@@ -90,7 +90,7 @@ class Log:
     name: str
 
     def system(self, stream_id: str) -> SystemSpec:
-        """One system for all streams of this log."""
+        """Return the one system for all streams of this log."""
         del stream_id
         return SystemSpec(self.name, "log", {"root": self.root})
 
@@ -102,7 +102,7 @@ class Memory:
     name: str
 
     def system(self, stream_id: str) -> SystemSpec:
-        """One system for all streams of this memory."""
+        """Return the one system for all streams of this memory."""
         del stream_id
         return SystemSpec(self.name, "memory", {"name": self.name})
 
@@ -117,7 +117,7 @@ class Sql(OutputOnly):
     create_table: bool
 
     def system(self, stream_id: str) -> SystemSpec:
-        """A system of its own: another stream goes into another table."""
+        """Return the system of this table; each stream has its own."""
         options = {"url": self.url, "table": self.table, "key": self.key, "create": self.create_table}
         return SystemSpec(f"sql-{stream_id}".replace(".", "-"), "sql", options)
 
@@ -143,23 +143,23 @@ def files(
     Parameters
     ----------
     path
-        A file, a folder or a pattern. An input may be in an object store, such as ``s3://bucket/views/*.parquet``;
-        its credentials come from the environment.
+        A file, a folder or a pattern. An input may be in an object store, such as ``s3://bucket/views/*.parquet``, with
+        credentials from the environment.
     format
-        ``"parquet"``, ``"jsonl"``, ``"csv"``, or ``hr.io.csv(...)`` for another kind of CSV. By default the files'
-        endings say it. Text may be compressed, with a name that ends with ``.gz`` or ``.zst``.
+        ``"parquet"``, ``"jsonl"``, ``"csv"``, or ``hr.io.csv(...)`` for other kinds of CSV. By default it follows from
+        the files' endings. Text files whose names end with ``.gz`` or ``.zst`` are compressed.
     partitions
-        How many partitions the files are spread over. An input keeps the number of its first run. By default that is
-        the number of files then, at most 64; one if files may come later.
+        The number of partitions for the files. An input keeps the number of its first run. By default that is the
+        number of files at the first run, at most 64; or one if files may be added later.
     new_files
-        What happens to files that come after the first run has begun. ``"refuse"``: the input ends with the files of
-        the first run, and a later run that finds others fails. ``"next_run"``: the app stops when it has read what was
-        there when it began, and the next run goes on. ``"follow"``: they are read as they come, until the app is
-        stopped.
+        What happens to files that are added after the first run has begun. ``"refuse"``: the input ends with the files
+        of the first run, and a later run that finds others fails. ``"next_run"``: a run ends when it has read the files
+        that existed when it began, and the next run continues with new ones. ``"follow"``: the app reads them as they
+        appear, until it is stopped.
     changed_files
         What happens to a file that was replaced: ``"refuse"`` fails, ``"read_again"`` reads it from its start.
     look_every
-        How often the folder is looked at, with ``new_files="follow"``.
+        How often to look for new files, with ``new_files="follow"``.
 
     Returns
     -------
@@ -183,7 +183,8 @@ def files(
         one_of("changed_files", changed_files, ChangedFiles)
         if changed_files == "read_again" and new_files == "refuse":
             raise DeclarationError(
-                'changed_files="read_again" needs an input that goes on', hint='add new_files="next_run" or "follow"'
+                'changed_files="read_again" needs an input that accepts new files',
+                hint='add new_files="next_run" or "follow"',
             )
         place = os.fspath(path)
         check_no_credentials(place)
@@ -201,23 +202,23 @@ def csv(
     encoding: str = "utf-8",
     skip_lines: int = 0,
 ) -> CsvFormat:
-    """How the CSV files of an input are written.
+    """Describe the CSV files of an input.
 
     Parameters
     ----------
     separator
-        What separates two fields.
+        The character between two fields.
     header
-        Whether the first line has the names of the columns. Without it, the fields are the input's columns in their
-        order, or those that you name here.
+        Whether the first line has the names of the columns. If not, the fields are the input's columns in their order,
+        or the columns that you list here.
     quote
-        What encloses a text with separators or line breaks in it; None if nothing does.
+        The character around a text that contains separators or line breaks; None if there is none.
     null_values
-        The texts, without quotes, that mean null.
+        The unquoted texts that mean null.
     encoding
         The encoding, such as ``"latin-1"``.
     skip_lines
-        How many lines come before the header, or before the first row.
+        The number of lines before the header, or before the first row.
 
     Returns
     -------
@@ -242,14 +243,14 @@ def csv(
 
 
 def log(root: str | os.PathLike[str], name: str | None = None) -> Log:
-    """The embedded log in another folder: for streams that other apps write or read.
+    """The embedded log in another folder, for streams that other apps write or read.
 
     Parameters
     ----------
     root
         The folder.
     name
-        The log's name in names of streams. By default ``log-`` and the folder's name.
+        The log's name, as part of the names of its streams. By default ``log-`` and the folder's name.
 
     Returns
     -------
@@ -272,7 +273,7 @@ def memory(name: str = "memory") -> Memory:
     Parameters
     ----------
     name
-        Its name, if you need several.
+        A name, if you need several.
 
     Returns
     -------
@@ -291,7 +292,7 @@ def memory(name: str = "memory") -> Memory:
 def sql(url: str, table: str, *, key: str | Sequence[str] | None = None, create_table: bool = True) -> Sql:
     """A table of a SQLite or PostgreSQL database: an output, exactly once.
 
-    The results of each checkpoint become one transaction, which also stores how far the writer is, in the table
+    The results of each checkpoint become one transaction, which also stores the writer's position in the table
     ``headrace_positions`` of the same database.
 
     Parameters
@@ -302,8 +303,8 @@ def sql(url: str, table: str, *, key: str | Sequence[str] | None = None, create_
     table
         The table's name, or ``schema.name``.
     key
-        One column or several: a row replaces the one with the same key. A row with a null in it stops the app, because
-        a database takes no null for equal to another; filter such rows out first. By default rows are added.
+        One column or several: a row replaces the row with the same key. A null in the key stops the app, because no
+        null equals another in a database; filter such rows out first. By default rows are only added.
     create_table
         Create the table, with the output's columns, if it doesn't exist.
 

@@ -1,7 +1,7 @@
-"""The graph while it is being declared: the handles (``Stream``, ``Output``, ``Table``) add to it.
+"""The graph during its declaration: the handles (``Stream``, ``Output``, ``Table``) add to it.
 
-It keeps ids unique and nodes in the order of declaration, and knows no operator's rules. ``freeze`` turns it into a
-``Graph``.
+It keeps ids unique and nodes in the order of declaration, but knows no rules of operators. ``freeze`` turns it into
+a ``Graph``.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Preview(Protocol):
     """Runs a part of an app over a sample: see ``Stream.head``."""
 
     def __call__(self, draft: Draft, node: str, rows: int, sample: int | Mapping[str, Rows]) -> pl.DataFrame:
-        """The first results of a step."""
+        """Return the first results of a step."""
         ...
 
 
 class Draft:
-    """A graph under construction. One per app."""
+    """A graph under construction; each app has one."""
 
     def __init__(self, app: str, settings: Settings, location: Location) -> None:
         self.app = app
@@ -52,7 +52,7 @@ class Draft:
         self.tables: dict[str, TableSpec] = {}
         self.windows_without_aggregates: dict[str, Location] = {}
         self.preview: Preview | None = None
-        """Set by the layer that can run apps."""
+        """The layer that can run apps sets it."""
         self.default_system = settings.internal_system()
         self._systems: dict[str, SystemSpec] = {self.default_system.name: self.default_system}
         self._claims: dict[str, _Claim] = {}
@@ -61,7 +61,7 @@ class Draft:
     # -- ids -----------------------------------------------------------------------------------------
 
     def claim(self, what: str, id_: str | None, location: Location, example: str = "") -> str:
-        """Claim a durable id, which is unique in the app."""
+        """Claim a durable id, which must be unique in the app."""
         if id_ is None:
             raise DeclarationError(
                 f"{what} keeps durable data, so it needs an id",
@@ -93,7 +93,7 @@ class Draft:
                 )
 
     def system(self, descriptor: SystemDescriptor | SystemSpec | None, stream_id: str) -> SystemSpec:
-        """The system that a descriptor means for a stream. In an app a name means one system."""
+        """Return the system that a descriptor means for a stream. In an app, a name always means the same system."""
         if descriptor is None:
             return self.default_system
         if not isinstance(descriptor, SystemSpec) and not callable(getattr(descriptor, "system", None)):
@@ -112,7 +112,7 @@ class Draft:
         return known
 
     def written_table(self, table: TableSpec) -> str:
-        """The output for messages to a remote table; it has the table's id."""
+        """Return the output for messages to a remote table; it has the table's id."""
         if table.id not in self.streams:
             system = table.system or SystemSpec(f"remote-{table.id}".replace(".", "-"), "remote")
             self.streams[table.id] = StreamSpec(
@@ -138,7 +138,7 @@ class Draft:
         schema: Schema | None = None,
         event_time: EventTime | None = None,
     ) -> Node:
-        """Append a node; without ``id_`` its name is its kind and a number."""
+        """Append a node. Without ``id_``, its kind and a number become its name."""
         for input_ in inputs:
             self._check_not_side_input(input_)
         node = Node(
@@ -166,13 +166,13 @@ class Draft:
         )
 
     def source_of(self, node_id: str) -> StreamSpec | None:
-        """The source stream that this node reads; None if it doesn't read a source."""
+        """Return the source stream that this node reads; None if it doesn't read a source."""
         stream = self.nodes[node_id].operator.stream_read
         spec = None if stream is None else self.streams[stream]
         return None if spec is None or spec.role is Role.INTERMEDIATE else spec
 
     def followed(self) -> set[str]:
-        """The nodes whose results some other node takes."""
+        """Return the nodes whose results another node takes."""
         return {input_ for node in self.nodes.values() for input_ in node.inputs}
 
     def _next_id(self, kind: str, first: str = "-1") -> str:

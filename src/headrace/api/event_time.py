@@ -1,4 +1,4 @@
-"""How event time travels through a flow, and where it is lost."""
+"""Follow the event time through a flow, and record where it gets lost."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ Time = EventTime | LostTime | None
 
 
 def is_time(dtype: pl.DataType) -> bool:
-    """Whether a column of this dtype can be an event time."""
+    """Return whether a column of this dtype can be an event time."""
     return dtype in (pl.Int64, pl.UInt64) or isinstance(dtype, pl.Datetime)
 
 
 def check_time_column(column: str, schema: Schema) -> EventTime:
-    """The event time in ``column``; raises if there is no such column, or its type isn't a time."""
+    """Return the event time in ``column``; raises if the column doesn't exist or isn't a time."""
     if column not in schema.columns:
         raise unknown_column(column, schema.columns)
     dtype = schema.columns[column]
@@ -55,7 +55,7 @@ def check_time_column(column: str, schema: Schema) -> EventTime:
 
 
 def after_projection(time: Time, unchanged: Iterable[str], schema: Schema, operator: str, where: Location) -> Time:
-    """The event time after a projection: it stays if its column is unchanged."""
+    """Return the event time after a projection, which keeps it if its column is unchanged."""
     if not isinstance(time, EventTime) or time.column in unchanged:
         return time
     how = "was recomputed" if time.column in schema.columns else "was dropped"
@@ -63,7 +63,7 @@ def after_projection(time: Time, unchanged: Iterable[str], schema: Schema, opera
 
 
 def after_function(time: Time, schema: Schema, operator: str, where: Location) -> Time:
-    """The event time after a user's function: it stays if the result has a time column of that name."""
+    """Return the event time after a user's function, which keeps it if the result has a time column of that name."""
     if not isinstance(time, EventTime):
         return time
     dtype = schema.columns.get(time.column)
@@ -73,7 +73,7 @@ def after_function(time: Time, schema: Schema, operator: str, where: Location) -
 
 
 def after_merge(times: Iterable[Time], where: Location) -> Time:
-    """The event time of merged flows: the one that they all have."""
+    """Return the event time of merged flows: the one that they all have."""
     times = tuple(times)
     first = times[0]
     if all(time == first for time in times) and not isinstance(first, LostTime):
@@ -86,7 +86,7 @@ def after_merge(times: Iterable[Time], where: Location) -> Time:
 
 
 def needed_time(time: Time, schema: Schema, who: str, named: str | None = None) -> EventTime:
-    """The event time that ``who`` uses; raises an error that says where it was lost."""
+    """Return the event time that ``who`` uses; raises an error that says where it was lost."""
     if time is None:
         raise DeclarationError(
             f"{who} needs an event time, and no input before it declares one",
@@ -101,5 +101,5 @@ def needed_time(time: Time, schema: Schema, who: str, named: str | None = None) 
 
 
 def bound_dtype(dtype: pl.DataType) -> pl.DataType:
-    """The dtype of a window's bounds: that of the event time's column if it is Datetime, else Int64 milliseconds."""
+    """Return the dtype of a window's bounds: the event time's if that is Datetime, otherwise Int64 milliseconds."""
     return dtype if isinstance(dtype, pl.Datetime) else pl.Int64()

@@ -1,8 +1,8 @@
-"""The schema that Polars expressions result in, and whether a stream may be computed with them.
+"""Compute the schema of Polars expressions, and check whether a stream may use them.
 
-Polars infers the schema, over a frame without rows. Batches of a stream begin and end anywhere, so an expression may
-read only one row at a time. One that reads several (``sum``, ``shift``, ``over``, ``sort``) would depend on how the
-stream is cut into batches, and is refused.
+Polars infers the schema over a frame without rows. Batches of a stream begin and end anywhere, so an expression may
+read only one row at a time. An expression that reads several (``sum``, ``shift``, ``over``, ``sort``) is refused,
+because its results would depend on how the stream is cut into batches.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from headrace.core.errors import DeclarationError
 from headrace.serdes.dtypes import Columns
 from headrace.serdes.schema import Schema
 
-# How Polars serializes an expression that evaluates another one over the elements of a list.
+# The serialized form of an expression that evaluates another one over the elements of a list.
 _PER_ELEMENT = '{"Eval"'
 _ACROSS_ROWS = ('{"Agg"', '"Len"', '{"Over"', '{"Sort', '{"Slice"', '{"Gather"', '{"Filter"', '{"Explode"')
 
 
 def as_expression(value: object, what: str) -> pl.Expr:
-    """A column name or an expression, as an expression."""
+    """Return a column name or an expression as an expression."""
     if isinstance(value, pl.Expr):
         return value
     if isinstance(value, str):
@@ -38,7 +38,7 @@ def as_expression(value: object, what: str) -> pl.Expr:
 
 
 def named_expression(name: str, value: object) -> pl.Expr:
-    """A keyword of ``select`` or ``with_columns``: an expression, a column's name, or a literal value."""
+    """Return a keyword argument (an expression, a column's name or a literal) as an expression."""
     if isinstance(value, str | pl.Expr):
         return as_expression(value, name).alias(name)
     try:
@@ -51,7 +51,7 @@ def named_expression(name: str, value: object) -> pl.Expr:
 
 
 def projected(schema: Schema, exprs: Iterable[pl.Expr], *, keep: bool) -> dict[str, pl.DataType]:
-    """The columns that ``exprs`` compute; with ``keep`` added to the columns that they don't replace."""
+    """Return the columns that ``exprs`` compute; with ``keep``, also the columns that they don't replace."""
     exprs = tuple(exprs)
     for expr in exprs:
         check_row_wise(expr)
@@ -68,7 +68,7 @@ def projected(schema: Schema, exprs: Iterable[pl.Expr], *, keep: bool) -> dict[s
 
 
 def value_dtype(schema: Schema, expr: pl.Expr) -> pl.DataType:
-    """The dtype of an expression, which must compute exactly one column."""
+    """Return the dtype of an expression, which must compute exactly one column."""
     check_row_wise(expr)
     columns = _resolve(pl.LazyFrame(schema=dict(schema.columns)).select(expr), schema, (expr,))
     if len(columns) != 1:
@@ -87,7 +87,7 @@ def check_predicate(schema: Schema, predicate: pl.Expr) -> None:
 
 
 def check_columns(names: Iterable[str], schema: Schema, what: str) -> tuple[str, ...]:
-    """Return ``names`` as a tuple; raise if one isn't a column, or is there twice."""
+    """Return ``names`` as a tuple; raise if one isn't a column, or appears twice."""
     names = tuple(names)
     for name in names:
         if name not in schema.columns:
@@ -99,14 +99,14 @@ def check_columns(names: Iterable[str], schema: Schema, what: str) -> tuple[str,
 
 
 def unknown_column(name: str, columns: Columns, where: str = "") -> DeclarationError:
-    """The error for a missing column: it lists the columns, and suggests the likeliest."""
+    """Return the error for a missing column, which lists the columns and suggests the likeliest."""
     near = difflib.get_close_matches(name, columns, n=1)
     guess = f"did you mean {near[0]!r}? " if near else ""
-    return DeclarationError(f"there is no column {name!r}{where}", hint=f"{guess}there are: {', '.join(columns)}")
+    return DeclarationError(f"there is no column {name!r}{where}", hint=f"{guess}the columns are {', '.join(columns)}")
 
 
 def unchanged_columns(schema: Schema, exprs: Iterable[pl.Expr], *, keep: bool) -> set[str]:
-    """The columns whose values a projection leaves unchanged."""
+    """Return the columns whose values a projection leaves unchanged."""
     lazy = pl.LazyFrame(schema=dict(schema.columns))
     same = set(schema.columns) if keep else set()
     for expr in exprs:
@@ -134,7 +134,7 @@ def _is_row_wise(part: pl.Expr) -> bool:
         scalar = part.meta.is_scalar() and part.meta.is_row_separable()
         return scalar or (part.meta.is_row_separable() and part.meta.is_length_preserving())
     except PolarsError:
-        # Selectors and struct or list functions need a schema to be judged; their kind is enough.
+        # Judging selectors and struct or list functions would need a schema; their kind is enough.
         return not _serialized(part).startswith(_ACROSS_ROWS)
 
 
@@ -149,11 +149,11 @@ def _serialized(expr: pl.Expr) -> str:
     try:
         return expr.meta.serialize(format="json")
     except (PolarsError, ModuleNotFoundError):
-        return ""  # it contains a Python function, which has no serialized form here
+        return ""  # a Python function inside has no serialized form here
 
 
 def _judgeable(expr: pl.Expr) -> pl.Expr:
-    """The expression with one field of a struct selected instead of several, for which Polars 2.1 panics."""
+    """Return the expression with one field of a struct selected instead of several, which make Polars 2.1 panic."""
     form = _serialized(expr)
     if '"SelectFields"' not in form:
         return expr

@@ -1,4 +1,4 @@
-"""The base of ``Stream``: what its methods use to check arguments and add nodes."""
+"""The base of ``Stream``, with which its methods check arguments and add nodes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Flow(Composed):
     __slots__ = ("_schema", "_time", "draft", "node")
 
     def __init__(self, draft: Draft, node: str, schema: Schema, time: Time) -> None:
-        """Called by ``app.input`` and by the methods here."""
+        """Only ``app.input`` and the methods of this class call this."""
         self.draft = draft
         self.node = node
         self._schema = schema
@@ -84,7 +84,7 @@ class Flow(Composed):
             raise UsageError("these declarations can't be run", hint="declare streams on an hr.App")
         return self.draft.preview(self.draft, self.node, n, sample)
 
-    # -- how methods are made ------------------------------------------------------------------------
+    # -- helpers of the methods ----------------------------------------------------------------------
 
     def _send(self, target: Output | Table, key: str | Sequence[str] | None, here: Location) -> None:
         check_target(target)
@@ -126,7 +126,7 @@ class Flow(Composed):
         id_: str | None = None,
         others: Sequence[Flow] = (),
     ) -> Self:
-        """The flow of a new node, which takes this one and ``others``."""
+        """Return the flow of a new node that takes this flow and ``others``."""
         inputs = (self.node, *(other.node for other in others))
         known = time if isinstance(time, EventTime) else None
         node = self.draft.add(kind, operator, inputs, here, id_=id_, schema=schema, event_time=known)
@@ -158,14 +158,14 @@ class Flow(Composed):
         *,
         id_: str | None = None,
     ) -> Self:
-        """The flow of a new step that calls a function of the user's."""
+        """Return the flow of a new step that calls a user's function."""
         letters = self._letters_to(operator.on_error, dead_letter)
         result = self._then(kind, operator, here, schema, time, id_=id_)
         self._send_letters(result.node, letters, here)
         return result
 
     def _letters_to(self, on_error: OnError, dead_letter: Output | None) -> str | None:
-        """Where letters about failed messages go, if any are written."""
+        """Return the output for dead letters, if there is one."""
         letters = dead_letter_id(on_error, dead_letter, "messages on which the function raises")
         if dead_letter is not None:
             self._check_owner(dead_letter.draft, dead_letter.id)
@@ -185,19 +185,19 @@ class Flow(Composed):
         all_ += [named_expression(name, value) for name, value in named.items()]
         schema = Schema.of(projected(self._schema, all_, keep=keep))
         if schema == self._schema and keep and not all_:
-            raise DeclarationError("there is nothing to add", hint="name at least one column")
+            raise DeclarationError("with_columns() needs at least one column", hint="pass an expression")
         same = unchanged_columns(self._schema, all_, keep=keep)
         time = after_projection(self._time, same, schema, kind, here)
         return self._then(kind, Project(tuple(all_), keep), here, schema, time)
 
     def _ordered(self, names: tuple[str, ...], here: Location) -> Self:
-        """This flow with its columns in the order of ``names``."""
+        """Return this flow with its columns in the order of ``names``."""
         if tuple(self._schema.columns) == names:
             return self
         return self._project("select", names, {}, here, keep=False)
 
     def _with_keys(self, keys: tuple[str | pl.Expr, ...], here: Location) -> Self:
-        """This flow with a column added for each key that is an expression."""
+        """Return this flow with a column added for each key that is an expression."""
         computed = [key for key in keys if isinstance(key, pl.Expr) and not key.meta.is_column()]
         for key in computed:
             if key_name(key) in self._schema.columns:

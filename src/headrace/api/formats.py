@@ -1,4 +1,4 @@
-"""What a record of a broker is: the words for ``format=``, formats with settings, and where schemas are."""
+"""Formats of a broker's records: the words for ``format=``, formats with settings, and schema registries."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def registry(
     Parameters
     ----------
     url
-        Its address. Some registries have the interface under a path, such as ``/apis/ccompat/v7``.
+        Its address. Some registries need a path, such as ``/apis/ccompat/v7``.
     user
-        Who logs in with ``password``.
+        The user who logs in with ``password``.
     password
-        Where the password is: ``hr.secret_env(...)`` or ``hr.secret_file(...)``.
+        The place of the password: ``hr.secret_env(...)`` or ``hr.secret_file(...)``.
     token
-        Where a bearer token is, for registries that want one instead.
+        The place of a bearer token, for registries that need one instead of a password.
     ca_file
-        A file with the certificates to trust, in PEM. By default those of the machine.
+        A PEM file with the certificates to trust. By default those of the machine.
     timeout
         How long one request may take.
 
@@ -77,19 +77,19 @@ def avro(
     subject: str | None = None,
     register: bool = False,
 ) -> FormatSpec:
-    """Records in Avro: each is one datum, without a header or with the id of its schema in a registry.
+    """Avro records: each is one datum, either bare or with the id of its schema in a registry.
 
-    An input needs no schema of its own if there is one here: its columns are the fields. Enumerations become texts,
-    timestamps ``pl.Datetime`` in UTC, maps lists of ``key`` and ``value``. Unions can't be columns, except those with
-    null.
+    If a schema is given here, an input needs none of its own: the fields become its columns. Enumerations become text,
+    timestamps ``pl.Datetime`` in UTC, and maps lists of ``key`` and ``value``. Only unions of null and one other type
+    can be columns.
 
     Parameters
     ----------
     schema
-        The Avro schema of a record, as a dict or as the text of an ``.avsc`` file. With a registry an input can do
-        without: each record is then read by its own schema, as the columns of the input.
+        The Avro schema of a record, as a dict or as the text of an ``.avsc`` file. An input with a registry doesn't
+        need it: each record is then decoded with its own schema, into the columns of the input.
     registry
-        Where the schemas of records are: ``hr.io.registry(...)``. Without it all records are of ``schema``.
+        The registry with the records' schemas: ``hr.io.registry(...)``. Without it, all records have ``schema``.
     subject
         For outputs with a registry: the subject that has the schema. ``hr.io.kafka`` uses ``<topic>-value``.
     register
@@ -135,15 +135,15 @@ def json_schema(
     subject: str | None = None,
     register: bool = False,
 ) -> FormatSpec:
-    """Records in JSON that has a JSON Schema, without a header or with the id of the schema in a registry.
+    """JSON records with a JSON Schema, either bare or with the id of the schema in a registry.
 
-    An input needs no schema of its own if there is one here: its columns are the properties of the object. Values are
-    read as those of ``format="json"``; nothing else in the schema is validated.
+    If a schema is given here, an input needs none of its own: the object's properties become its columns. Values are
+    decoded as with ``format="json"``; the schema's other rules aren't validated.
 
     Parameters
     ----------
     schema
-        The JSON Schema of an object, as a dict or as text. An input that names its columns itself needs none.
+        The JSON Schema of an object, as a dict or as text. An input that declares its columns doesn't need it.
     registry
         For records with the header of a registry: ``hr.io.registry(...)``. Reading doesn't ask it.
     subject
@@ -186,18 +186,19 @@ def protobuf(
     subject: str | None = None,
     register: bool = False,
 ) -> FormatSpec:
-    """Records in Protobuf: each is one message, without a header or with the id of its schema in a registry.
+    """Protobuf records: each is one message, either bare or with the id of its schema in a registry.
 
-    An input needs no schema of its own: its columns are the fields. Enumerations become texts, ``Timestamp``
-    ``pl.Datetime("us", "UTC")``, messages structs, maps lists of ``key`` and ``value``. A field is null where a message
-    doesn't have it and can tell; otherwise it has its default. Needs ``pip install "headrace[protobuf]"``.
+    An input needs no schema of its own: the message's fields become its columns. Enumerations become text,
+    ``Timestamp`` becomes ``pl.Datetime("us", "UTC")``, messages become structs, and maps lists of ``key`` and
+    ``value``. An absent field is null if Protobuf tracks its presence, and has its default otherwise. Needs ``pip
+    install "headrace[protobuf]"``.
 
     Parameters
     ----------
     message
-        The generated class of the message, or its full name.
+        The generated class of the message, or the message's full name.
     descriptors
-        For a name: what ``protoc --include_imports --descriptor_set_out=FILE`` has written.
+        For a name: the output of ``protoc --include_imports --descriptor_set_out=FILE``.
     registry
         For records with the header of a registry: ``hr.io.registry(...)``. Reading doesn't ask it.
     subject
@@ -223,7 +224,7 @@ def protobuf(
             name, files = files_of_class(message)
         else:
             raise DeclarationError(
-                f"{message!r:.80} is no protobuf message",
+                f"{message!r:.80} isn't a Protobuf message",
                 hint='give a generated class, or a name and its descriptors: hr.io.protobuf("shop.Order", '
                 "descriptors=Path('shop.desc').read_bytes())",
             )
@@ -232,18 +233,18 @@ def protobuf(
 
 
 def changelog(format: FormatName | FormatSpec = "json", *, deleted: str = "deleted") -> FormatSpec:
-    """Records of another format, and records without a value, which delete what has their key: those of a table.
+    """Records of a table: rows in another format, and records without a value, which delete the row of their key.
 
     A record without a value, in Kafka a tombstone, becomes a row whose column ``deleted`` is true and whose other
     columns are null, except those that the system adds, such as its key. In an output, a row whose ``deleted`` is true
-    becomes such a record. Kinesis has none.
+    becomes such a record. Kinesis has no records without a value.
 
     Parameters
     ----------
     format
-        What the other records are.
+        The format of the other records.
     deleted
-        The Boolean column. The schema has it, if there is one.
+        The Boolean column that marks deletions. If the input declares a schema, it must have this column.
 
     Returns
     -------
@@ -262,22 +263,22 @@ def changelog(format: FormatName | FormatSpec = "json", *, deleted: str = "delet
 def debezium(
     format: FormatName | FormatSpec = "json", *, deleted: str = "deleted", about: Mapping[str, About] | None = None
 ) -> FormatSpec:
-    """Changes of a database's table, as Debezium sends them: rows as they are after a change, and deleted ones.
+    """Changes of a database table from Debezium: rows as they are after a change, and deleted rows.
 
     JSON may be with or without Kafka Connect's schema around it. The tombstones that Debezium sends after deletions are
-    passed over. An update that changes the key is a deletion and a new row, as Debezium has it. A change that is none
-    of one row (truncating a table) is handled by the input's ``on_error``.
+    ignored. Debezium turns an update that changes the key into a deletion and a new row. A change that isn't about one
+    row, such as truncating a table, goes to the input's ``on_error``.
 
     Parameters
     ----------
     format
-        What a record is: ``"json"``, or ``hr.io.avro(registry=...)``.
+        The format of a record: ``"json"``, or ``hr.io.avro(registry=...)``.
     deleted
-        The Boolean column that is true for deletions. It has to be in the input's schema, if there is one. Give it to
-        the table, too: ``app.table(..., deleted="deleted")``.
+        The Boolean column that is true for deletions. If the input declares a schema, it must have this column. Also
+        pass the name to the table: ``app.table(..., deleted="deleted")``.
     about
-        Columns for what an envelope says of a change, by the name of the column: ``"op"``, ``"ts_ms"`` (when Debezium
-        saw it) and ``"source_ts_ms"`` (when the database made it). The schema has them, too.
+        Columns for details of a change, by the name of the column: ``"op"``, ``"ts_ms"`` (when Debezium saw the change)
+        and ``"source_ts_ms"`` (when the database made it). If the input declares a schema, it must have them.
 
     Returns
     -------
@@ -317,7 +318,7 @@ def _about(about: object, deleted: str) -> dict[str, str]:
 
 
 def _around(format: object, deleted: object) -> dict[str, Any]:
-    """The settings of a format around another one."""
+    """Return the settings of a format around another one."""
     if not isinstance(deleted, str) or not deleted:
         raise DeclarationError(f"deleted={deleted!r} is not the name of a column", hint='write deleted="deleted"')
     inner = format_of(format)
@@ -327,7 +328,7 @@ def _around(format: object, deleted: object) -> dict[str, Any]:
 
 
 def _registered(registry: object, subject: object, register: object) -> dict[str, Any]:
-    """The settings of a format with a registry; none without."""
+    """Return the settings of a format with a registry; none without one."""
     if registry is None:
         if subject is not None or register:
             raise DeclarationError(
@@ -347,13 +348,13 @@ def _registered(registry: object, subject: object, register: object) -> dict[str
 
 
 def _opened(spec: FormatSpec) -> FormatSpec:
-    """Return it if such a format can be."""
+    """Return the format if it is valid."""
     open_format(spec)
     return spec
 
 
 def format_of(format: object) -> FormatSpec:
-    """What ``format=`` means. Raises ``DeclarationError``."""
+    """Return the format that ``format=`` means. Raises ``DeclarationError``."""
     if isinstance(format, FormatSpec):
         return format
     if not isinstance(format, str):

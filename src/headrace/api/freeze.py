@@ -1,7 +1,7 @@
-"""Turn a draft into a graph: leave out what is unused, refuse what is unfinished.
+"""Turn a draft into a graph: leave out unused parts, and refuse unfinished ones.
 
-An input, output or table that no flow uses does no harm, and is left out. A step whose results go nowhere would lose
-messages silently, so it is an error.
+An input, output or table that no flow uses does no harm and is left out. A step whose results go nowhere is an error,
+because it would lose messages silently.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.serdes.schema import Schema
 
 
 def freeze(draft: Draft) -> Graph:
-    """The graph of an app; later declarations don't change it."""
+    """Return the graph of an app; later declarations don't change it."""
     for id_, location in draft.windows_without_aggregates.items():
         raise DeclarationError(
             f"the window {id_!r} has no aggregates\n  {at(location)}", hint="call agg on it: .agg(views=pl.len())"
@@ -88,7 +88,7 @@ def _used_streams(draft: Draft, nodes: Mapping[str, Node], tables: Mapping[str, 
 
 
 def _sent_to(nodes: Mapping[str, Node]) -> tuple[dict[str, Node], dict[str, Node]]:
-    """The streams that flows are sent to, and those that dead letters of steps go to, each with the writing node."""
+    """Return the streams to which flows and dead letters of steps are written, each with the writing node."""
     written: dict[str, Node] = {}
     letters: dict[str, Node] = {}
     for node in nodes.values():
@@ -107,7 +107,7 @@ def _dead_letters(
     written: Mapping[str, Node],
     columns: Mapping[str, pl.DataType],
 ) -> StreamSpec:
-    """The output that ``who`` writes dead letters to, with their columns."""
+    """Return the output for the dead letters of ``who``, with their columns."""
     spec = draft.streams[id_]
     schema = Schema.of(dict(columns))
     problem = None

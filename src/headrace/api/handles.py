@@ -1,4 +1,4 @@
-"""What flows end in: ``Output`` and ``Table``. They are handles into the draft; ``Stream`` has the rules."""
+"""The ends of flows, ``Output`` and ``Table``. They are handles into the draft; ``Stream`` has the rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.serdes.schema import Schema
 
 @final
 class Output:
-    """A stream that the app writes; made by ``app.output``. Several flows may write to it.
+    """A stream that the app writes, from ``app.output``. Several flows may write to it.
 
     Examples
     --------
@@ -61,7 +61,7 @@ class Output:
 
 @final
 class Table:
-    """Rows by key: filled by ``send_to(table)`` or side inputs, looked up by ``join(table)``; made by ``app.table``.
+    """Rows by key, from ``app.table``. ``send_to(table)`` or side inputs fill it, ``join(table)`` looks rows up.
 
     Examples
     --------
@@ -86,7 +86,7 @@ class Table:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns that a row is found by."""
+        """The columns by which a row is found."""
         return self.spec.key
 
     @property
@@ -105,7 +105,7 @@ class Table:
 
 
 def check_target(target: object) -> None:
-    """Raise unless ``target`` is something that a flow can end in."""
+    """Raise unless a flow can end in ``target``."""
     if isinstance(target, Output | Table):
         return
     hint = 'results go to app.output("...") or app.table("...", key=...)'
@@ -115,7 +115,7 @@ def check_target(target: object) -> None:
 
 
 def target_keys(target: Output | Table, key: str | Sequence[str] | None, schema: Schema) -> tuple[str, ...]:
-    """The columns that choose the partition of an output, or the row of a table."""
+    """Return the columns that choose the partition of an output, or the row of a table."""
     if isinstance(target, Output):
         if target.spec.system.kind in _KEYED:
             _check_record_key(target.spec, key, schema)
@@ -134,11 +134,11 @@ def target_keys(target: Output | Table, key: str | Sequence[str] | None, schema:
 
 
 _KEYED = {"kinesis": "Kinesis stream", "kafka": "topic"}
-"""Brokers whose records have keys, and what they call a stream."""
+"""Brokers whose records have keys, with their word for a stream."""
 
 
 def _check_record_key(spec: StreamSpec, key: str | Sequence[str] | None, schema: Schema) -> None:
-    """Raise ``DeclarationError`` unless the key of records is named with their stream, and the flow has it."""
+    """Raise ``DeclarationError`` unless the descriptor of the stream names the records' key and the flow has it."""
     kind, options = spec.system.kind, spec.system.options
     stream = options.get("stream") or options.get("topic")
     named = options.get("key") or options.get("output", {}).get("key")
@@ -155,7 +155,7 @@ def _check_record_key(spec: StreamSpec, key: str | Sequence[str] | None, schema:
 
 
 def adopt_schema(target: Output | Table, schema: Schema) -> tuple[str, ...]:
-    """Give ``target`` the schema of a flow sent to it, or check that it fits; the target's column order."""
+    """Give ``target`` the schema of a flow sent to it, or check that it fits. Returns the target's column order."""
     if target.schema is None:
         if isinstance(target, Table):
             target.draft.tables[target.id] = fed_table(target.spec, schema)
@@ -167,6 +167,6 @@ def adopt_schema(target: Output | Table, schema: Schema) -> tuple[str, ...]:
     if difference:
         raise DeclarationError(
             f"this flow doesn't match {target.id!r} (at {target.spec.location}): {difference}",
-            hint=f"it takes: {describe(wanted)}; select or cast before send_to",
+            hint=f"its columns are {describe(wanted)}; select or cast before send_to",
         )
     return tuple(wanted.columns)

@@ -1,4 +1,4 @@
-"""The descriptor of a topic of Kafka: ``kafka(...)``."""
+"""The descriptor of a Kafka topic: ``kafka(...)``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RECORD_COLUMNS: Mapping[str, pl.DataType] = {
     "partition": pl.Int32(),
     "offset": pl.Int64(),
 }
-"""What Kafka says of a record, apart from its key, and its type."""
+"""The metadata of a Kafka record other than its key, with the types."""
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _BYTES = FormatSpec("bytes")
@@ -43,9 +43,9 @@ _MAY_REPEAT = "transactions=False keeps no positions of writers in Kafka"
 
 @dataclass(frozen=True, slots=True)
 class Kafka:
-    """A topic of Kafka; see ``kafka``. ``start`` may be milliseconds since the epoch; ``end`` is JSON.
+    """A Kafka topic; see ``kafka``. ``start`` may be milliseconds since the epoch; ``end`` is JSON.
 
-    ``client`` has options of librdkafka, as ``SystemSpec`` has them: secrets by their places.
+    ``client`` has options of librdkafka in the form of ``SystemSpec``, with the places of secrets.
     """
 
     topic: str
@@ -66,11 +66,11 @@ class Kafka:
     progress_topic: str | None = None
 
     def system(self, stream_id: str) -> SystemSpec:
-        """A system of its own: another stream is another topic."""
+        """Return the system of this topic; each stream has its own."""
         return self._spec(stream_id, self._options())
 
     def input_schema(self, schema: SchemaLike | None) -> Schema:
-        """The columns of an input: those of the format, or else of ``schema``, and what Kafka says of a record."""
+        """Return the columns of an input: those of the format, otherwise of ``schema``, and the records' metadata."""
         about = {
             name: self._key_type(name, schema) if what == "key" else RECORD_COLUMNS[what]
             for name, what in self.record_columns.items()
@@ -78,7 +78,7 @@ class Kafka:
         return input_schema(self.topic, "Kafka", self.format, about, self.record_columns, schema)
 
     def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
-        """The system of an input."""
+        """Return the system of an input."""
         if use.start != "oldest":
             raise DeclarationError(
                 f"start={use.start!r}: the start of a Kafka topic belongs in hr.io.kafka(...)",
@@ -101,7 +101,7 @@ class Kafka:
         return self._spec(stream_id, options)
 
     def output_system(self, stream_id: str) -> SystemSpec:
-        """The system of an output. Raises ``DeclarationError`` for what only inputs have."""
+        """Return the system of an output. Raises ``DeclarationError`` for arguments that only inputs have."""
         if inputs := self._differing("start", "end", "record_columns", "uncommitted", "lost"):
             raise DeclarationError(
                 f"{inputs} of topic {self.topic}: only an input can have this",
@@ -119,7 +119,7 @@ class Kafka:
         return self._spec(stream_id, {**self._options(), "output": output}, "" if self.transactions else _MAY_REPEAT)
 
     def _differing(self, *names: str) -> str:
-        """Those of these fields that aren't as they are by default, for messages."""
+        """Return those of these fields that don't have their default, for messages."""
         usual = Kafka(self.topic, self.brokers)
         return ", ".join(name for name in names if getattr(self, name) != getattr(usual, name))
 
@@ -137,7 +137,7 @@ class Kafka:
         return SystemSpec(f"kafka-{stream_id}".replace(".", "-"), "kafka", given, may_repeat=may_repeat)
 
     def _key_type(self, name: str, schema: SchemaLike | None) -> pl.DataType:
-        """The type of a column of keys: its format says it, or else the schema."""
+        """Return the type of a column of keys, which its format or else the schema determines."""
         format = open_format(self.key_format)
         own = format.columns()
         if own is not None:
@@ -171,57 +171,58 @@ def kafka(
     transactions: bool = True,
     progress_topic: str | None = None,
 ) -> Kafka:
-    """A topic of Kafka, or of whatever speaks its protocol: an input or an output, exactly once.
+    """A topic of Kafka, or of a broker that speaks its protocol: an input or an output, exactly once.
 
-    It needs ``pip install "headrace[kafka]"``. Records of aborted transactions are never read, and those of open ones
-    not before they are committed. What is written, readers with ``isolation.level=read_committed`` get exactly once.
+    It needs ``pip install "headrace[kafka]"``. Inputs skip records of aborted transactions, and read those of open ones
+    only after their commit. Readers of an output with ``isolation.level=read_committed`` get each row exactly once.
 
     Parameters
     ----------
     topic
         Its name.
     brokers
-        Addresses of one broker or several, as in ``"host1:9092,host2:9092"``.
+        The addresses of one broker or several, as in ``"host1:9092,host2:9092"``.
     format
-        What a record is: ``"json"`` (an object), ``"text"`` (a column of type ``pl.String``), ``"bytes"`` (a column of
-        type ``pl.Binary``), or one of ``hr.io`` such as ``hr.io.avro(...)``.
+        The format of a record: ``"json"`` (an object), ``"text"`` (a column of type ``pl.String``), ``"bytes"`` (a
+        column of type ``pl.Binary``), or one of ``hr.io`` such as ``hr.io.avro(...)``.
     key_format
-        What a record's key is, for columns that are keys: ``"bytes"`` (``pl.Binary``), ``"text"`` (``pl.String``), or a
-        format with columns of its own. These become a ``pl.Struct``.
+        The format of a record's key, for columns with keys: ``"bytes"`` (``pl.Binary``), ``"text"`` (``pl.String``), or
+        a format with columns, which become a ``pl.Struct``.
     start
-        For inputs: where to begin the first time. ``"oldest"``, ``"upcoming"`` for what comes after the app has begun
-        to run, or a time: a ``datetime``, or text such as ``"2026-01-31T12:00:00Z"``. Without a zone it is in UTC.
+        For inputs: where the first run begins. ``"oldest"``, ``"upcoming"`` for records that arrive after it has begun,
+        or a time: a ``datetime``, or text such as ``"2026-01-31T12:00:00Z"``. A time without a zone is in UTC.
     end
-        For inputs: where to end. By default nowhere. An offset for each partition, ``{0: 1000, 1: 1200}``, or a time:
-        each partition ends with its first record of that time or later.
+        For inputs: where to stop. An offset for each partition, ``{0: 1000, 1: 1200}``, or a time: each partition ends
+        before its first record of that time or later. By default an input doesn't end.
     record_columns
-        For inputs: columns for what Kafka says of a record, by the name of the column: ``"key"``, ``"headers"``,
+        For inputs: columns for the metadata of a record, by the name of the column: ``"key"``, ``"headers"``,
         ``"timestamp"``, ``"partition"`` and ``"offset"``. They are added to the schema unless it has them.
     uncommitted
-        For inputs: read records of open and aborted transactions, too.
+        For inputs: also read records of open and aborted transactions.
     lost
         For inputs: what happens if records were deleted before the app has read them. ``"stop"`` ends the app with an
-        error that says which, ``"skip"`` counts them and reads on.
+        error that names them, ``"skip"`` counts them and continues.
     options
-        Options of librdkafka, by its names: how to log in, certificates, sizes. Secrets are given by where they are:
-        ``hr.secret_env(...)``, ``hr.secret_file(...)``.
+        Options of librdkafka, by its names: login, certificates, sizes. Give secrets as ``hr.secret_env(...)`` or
+        ``hr.secret_file(...)``.
     oauth
-        For SASL's OAUTHBEARER: ``"module:function"``. Drivers and containers call it without arguments for a token; it
-        returns the token, and when it expires in seconds since the epoch.
+        For SASL's OAUTHBEARER: ``"module:function"``. Drivers and containers call it without arguments; it returns a
+        token, and its expiry time in seconds since the epoch.
     key
-        For outputs: the column that becomes the key of a record. It is part of the value, too. The hash of the key
-        chooses the partition, as in Kafka's own clients. Null, and no key at all, go anywhere. Texts, numbers and bytes
-        become keys as they are, unless ``key_format`` says otherwise.
+        For outputs: the column that becomes the key of a record. It stays part of the value. The hash of the key
+        chooses the partition, as in Kafka's own clients; rows without a key go to any partition. Text, numbers and
+        bytes become keys directly, unless ``key_format`` says otherwise.
     timestamp
         For outputs: the column of type ``pl.Datetime`` that becomes the timestamp of a record, in UTC if it has no
-        zone. By default it is when the record is written.
+        zone. By default the timestamp is the time of writing.
     headers
-        For outputs: a column of headers, in the type that inputs have them. It isn't part of the value.
+        For outputs: a column of headers, with the same type as in inputs. It isn't part of the value.
     transactions
-        For outputs: whether rows are written in transactions. For clusters that have none: False writes rows at least
+        For outputs: whether to write rows in transactions. On clusters without transactions, False writes rows at least
         once.
     progress_topic
-        For outputs: the topic that keeps what was published, ``headrace.progress.`` and the app's name by default.
+        For outputs: the topic that keeps the positions of writers. By default ``headrace.progress.`` and the app's
+        name.
 
     Returns
     -------
@@ -286,7 +287,7 @@ def _topic(topic: object) -> str:
 
 
 def _end(end: object) -> dict[str, Any] | None:
-    """The end as a ``SystemSpec`` has it."""
+    """Return the end in the form of ``SystemSpec``."""
     if end is None:
         return None
     if (time_ms := time_of(end)) is not None:

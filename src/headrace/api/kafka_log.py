@@ -23,7 +23,7 @@ class KafkaLog:
     name: str
 
     def system(self, stream_id: str) -> SystemSpec:
-        """One system for all streams of this log."""
+        """Return the one system for all streams of this log."""
         del stream_id
         return SystemSpec(self.name, KIND, self.log.options())
 
@@ -38,29 +38,29 @@ def kafka_log(
     oauth: str | None = None,
     name: str = "kafka",
 ) -> KafkaLog:
-    """Streams of Headrace's own frames in a Kafka cluster, in topics that only Headrace writes.
+    """A log for Headrace's own frames in a Kafka cluster, in topics that only Headrace writes.
 
-    As ``system=`` of ``hr.App`` it has the app's intermediate streams and changelogs, and the inputs and outputs that
-    name no other system. Topics are created with the settings that frames need, and checked when they are there. To
-    read and write topics of others, use ``hr.io.kafka``.
+    As ``system=`` of ``hr.App``, it holds the app's intermediate streams and changelogs, and inputs and outputs without
+    another ``system=``. Headrace creates topics with the settings that frames need, and checks the settings of existing
+    topics. To read and write other topics, use ``hr.io.kafka``.
 
     Parameters
     ----------
     brokers
         ``host:port`` of some brokers, separated by commas.
     prefix
-        What the names of all its topics begin with. Logs with different prefixes have nothing to do with each other.
+        The beginning of the names of all its topics. Logs with different prefixes are independent.
     replication
-        How many replicas new topics have; by default as many as the cluster says.
+        The number of replicas of new topics. By default the cluster decides.
     record_bytes
-        How large a record of a new topic may be; the topic's ``max.message.bytes`` follows from it.
+        The largest record of a new topic; the topic's ``max.message.bytes`` follows from it.
     options
-        Options of librdkafka, such as those of TLS and SASL. Secrets are given by ``hr.secret_env(name)`` or
+        Options of librdkafka, such as those for TLS and SASL. Give secrets as ``hr.secret_env(name)`` or
         ``hr.secret_file(path)``.
     oauth
-        ``module:function`` that gets tokens for SASL's OAUTHBEARER.
+        ``module:function``, which returns tokens for SASL's OAUTHBEARER.
     name
-        What the log is called in ids of streams.
+        The log's name, as part of the names of its streams.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Key columns: which columns can be keys, and how users name them."""
+"""Check key columns: which columns can be keys, and how users name them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.serdes.schema import Schema
 
 
 def key_columns(key: str | Iterable[str], schema: Schema, what: str) -> tuple[str, ...]:
-    """The columns named by ``key``; raise unless there is at least one, all exist, and all types have equality."""
+    """Return the columns of ``key``; raise unless there is at least one, all exist, and their types have equality."""
     names = (key,) if isinstance(key, str) else tuple(key)
     if not names:
         raise DeclarationError(
@@ -37,7 +37,7 @@ def key_columns(key: str | Iterable[str], schema: Schema, what: str) -> tuple[st
 
 
 def key_name(key: str | pl.Expr) -> str:
-    """The name of the column that holds a key."""
+    """Return the name of the column that holds a key."""
     if isinstance(key, str):
         return key
     if not isinstance(key, pl.Expr):

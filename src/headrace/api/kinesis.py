@@ -30,7 +30,7 @@ RECORD_COLUMNS: Mapping[str, pl.DataType] = {
     "arrival_time": pl.Datetime("ms"),
     "shard": pl.String(),
 }
-"""What Kinesis says of a record, and its type."""
+"""The metadata of a Kinesis record, with the types."""
 
 _STREAM = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _TABLE = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
@@ -55,7 +55,7 @@ class Kinesis:
     endpoint_url: str | None = None
 
     def system(self, stream_id: str) -> SystemSpec:
-        """A system of its own: what an app remembers of a stream belongs to one input."""
+        """Return the system of this stream; each input has its own, because it keeps its own slots."""
         options: dict[str, Any] = {
             "stream": self.stream,
             "region": self.region,
@@ -65,12 +65,12 @@ class Kinesis:
         return self._spec(stream_id, options)
 
     def input_schema(self, schema: SchemaLike | None) -> Schema:
-        """The columns of an input: those of the format, or else of ``schema``, and what Kinesis says of a record."""
+        """Return the columns of an input: those of the format, otherwise of ``schema``, and the records' metadata."""
         about = {name: RECORD_COLUMNS[what] for name, what in self.record_columns.items()}
         return input_schema(self.stream, "Kinesis", self.format, about, self.record_columns, schema)
 
     def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
-        """The system of an input, which remembers its slots in the app's home."""
+        """Return the system of an input, which keeps its slots in the app's home."""
         if use.start != "oldest":
             raise DeclarationError(
                 f"start={use.start!r}: the start of a Kinesis stream belongs in hr.io.kinesis(...)",
@@ -78,7 +78,7 @@ class Kinesis:
             )
         if use.broadcast:
             raise DeclarationError(
-                f"the Kinesis stream {self.stream} can't be read by every task: its shards are dealt to tasks",
+                f"the Kinesis stream {self.stream} can't be read by every task: its shards are divided among tasks",
                 hint="read it without broadcast=True, then .broadcast(id=...)",
             )
         if self.key is not None:
@@ -94,7 +94,7 @@ class Kinesis:
         return self._spec(stream_id, options)
 
     def output_system(self, stream_id: str) -> SystemSpec:
-        """The system of an output. Raises ``DeclarationError`` for what only inputs have."""
+        """Return the system of an output. Raises ``DeclarationError`` for arguments that only inputs have."""
         usual = Kinesis(self.stream)
         wrong = [
             name
@@ -122,10 +122,10 @@ def kinesis(
     lease_table: str | None = None,
     endpoint_url: str | None = None,
 ) -> Kinesis:
-    """A stream of Amazon Kinesis: an input, exactly once; or an output, at least once.
+    """An Amazon Kinesis stream: an input, exactly once; or an output, at least once.
 
-    It needs ``pip install "headrace[kinesis]"``. Credentials come from where boto3 looks for them: the environment,
-    ``~/.aws``, or the role of the machine. Shards may split and merge while an app runs.
+    It needs ``pip install "headrace[kinesis]"``. boto3 finds the credentials in the environment, in ``~/.aws``, or
+    through the role of the machine. Shards may split and merge while an app is running.
 
     Parameters
     ----------
@@ -134,27 +134,27 @@ def kinesis(
     region
         Its region, such as ``"eu-west-1"``. By default that of the ARN, of the environment, or of ``~/.aws/config``.
     format
-        What a record is: ``"json"`` (an object), ``"text"`` (a column of type ``pl.String``), ``"bytes"`` (a column of
-        type ``pl.Binary``), or ``hr.io.avro(...)``. Records that the Kinesis Producer Library has aggregated are
-        unpacked.
+        The format of a record: ``"json"`` (an object), ``"text"`` (a column of type ``pl.String``), ``"bytes"`` (a
+        column of type ``pl.Binary``), or ``hr.io.avro(...)``. Records that the Kinesis Producer Library has aggregated
+        are unpacked.
     start
-        For inputs: where to begin the first time. ``"oldest"``, ``"upcoming"`` for what comes after the app has begun
-        to run, or a time: a ``datetime``, or text such as ``"2026-01-31T12:00:00Z"``. Without a zone it is in UTC.
+        For inputs: where the first run begins. ``"oldest"``, ``"upcoming"`` for records that arrive after it has begun,
+        or a time: a ``datetime``, or text such as ``"2026-01-31T12:00:00Z"``. A time without a zone is in UTC.
     slots
-        For inputs: how many partitions it has for the app, which share the stream's shards. By default as many as the
-        stream has open shards at the first run; then it stays.
+        For inputs: the number of slots, which are the input's partitions and share the stream's shards. By default the
+        number of open shards at the first run. It never changes afterwards.
     record_columns
-        For inputs: columns for what Kinesis says of a record, by the name of the column: ``"partition_key"``,
+        For inputs: columns for the metadata of a record, by the name of the column: ``"partition_key"``,
         ``"sequence_number"``, ``"arrival_time"`` and ``"shard"``. They are added to the schema unless it has them.
     key
-        For outputs: the column with the partition key. Records with the same key stay in order. By default they are
-        spread over the shards, in no order. A ``"text"`` or ``"bytes"`` is one column; the key may be another one,
-        which isn't written.
+        For outputs: the column with the partition key. Records with the same key stay in order. By default records are
+        spread over the shards, in no order. ``"text"`` and ``"bytes"`` write one column; the key may then be a second
+        one, which isn't written.
     lease_table
-        For inputs: a table in DynamoDB, in which the app shows its progress as applications of the Kinesis Client
-        Library do. If one that was stopped has left the table, the app goes on from where that one was.
+        For inputs: a DynamoDB table in which the app records its progress, in the form of the Kinesis Client Library
+        (KCL). If a KCL application that was stopped has left the table, the app continues where it stopped.
     endpoint_url
-        Another address than Amazon's, such as that of a server for tests. ``"memory://"`` is a stream in the memory of
+        An address other than Amazon's, such as that of a test server. ``"memory://"`` is a stream in the memory of
         this process, see ``headrace.testing.kinesis``.
 
     Returns

@@ -1,4 +1,4 @@
-"""Arguments that are one of a few words."""
+"""Check arguments that must be one of a few words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where in the user's code something was declared: errors, plans and the plan page refer to it."""
+"""Find where the user's code declares something, for errors, plans and the plan page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Location:
 
 
 def here() -> Location:
-    """The innermost frame that isn't Headrace's own."""
+    """Return the innermost frame that isn't Headrace's own."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
@@ -43,22 +43,22 @@ def here() -> Location:
 
 
 def _whole(frame: FrameType) -> str:
-    """The lines of the call at which a frame is, from the name of the method on; empty if it is one line."""
+    """Return the lines of a frame's current call, from the method's name on; empty if the call is one line."""
     code = frame.f_code
     positions = next(islice(code.co_positions(), frame.f_lasti // 2, None), (None, None, None, None))
     first, (_, last, _, end) = frame.f_lineno, positions
     if last is None or last <= first:
         return ""
     lines = [linecache.getline(code.co_filename, number) for number in range(first, last + 1)]
-    lines[-1] = lines[-1].encode()[:end].decode()  # positions count bytes; what follows the call isn't part of it
+    lines[-1] = lines[-1].encode()[:end].decode()  # positions count bytes, and the line may continue after the call
     return dedent("".join(lines[:_LINES_MAX])).rstrip()
 
 
 class Declaring:
     """Context manager for the body of a public method: adds the method and the user's line to a ``DeclarationError``.
 
-    So the code that it calls raises plain errors, and need not know where it was called from. ``quoting``: the text of
-    the line may be shown. Where passwords belong, one may stand in it by mistake.
+    So the code inside raises plain errors and needn't know its caller. With ``quoting``, errors show the text of the
+    line; methods that take passwords turn it off, because the line may contain one.
     """
 
     def __init__(self, what: str, *, quoting: bool = True) -> None:
@@ -76,6 +76,6 @@ class Declaring:
 
 
 def at(location: Location) -> str:
-    """``at pipeline.py:12: <text of the line>``, as errors end."""
+    """Return ``at pipeline.py:12: <text of the line>``, the end of an error's message."""
     text = location.text if len(location.text) <= _TEXT_MAX else f"{location.text[: _TEXT_MAX - 3]}..."
     return f"at {location}: {text}" if text else f"at {location}"

@@ -1,4 +1,4 @@
-"""The operators of ``Stream`` that look at one message, or one batch, at a time: functions and columns."""
+"""The operators of ``Stream`` that look at one message or one batch at a time: functions and columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headrace.serdes.schema import Schema
 
 
 class MappedFlow(Flow):
-    """A flow and what can be done with its messages one by one."""
+    """A flow with the operators for single messages."""
 
     __slots__ = ()
 
@@ -78,7 +78,7 @@ class MappedFlow(Flow):
         on_error: OnError = "fail",
         dead_letter: Output | None = None,
     ) -> Self:
-        """Turn each row into another one by a function, called once a row.
+        """Turn each row into another one with a function, called once per row.
 
         Parameters
         ----------
@@ -118,12 +118,12 @@ class MappedFlow(Flow):
         on_error: OnError = "fail",
         dead_letter: Output | None = None,
     ) -> Self:
-        """Turn each row into any number of rows by a function, called once a row.
+        """Turn each row into any number of rows with a function, called once per row.
 
         Parameters
         ----------
         function
-            Gets a row as in ``map``, and returns an iterable of rows. Of a row on which it fails no result is kept.
+            Gets a row as in ``map``, and returns an iterable of rows. If it fails, all results of that row are dropped.
         schema
             The new columns; by default those of the dataclass that the function is annotated to return rows of.
         on_error
@@ -154,12 +154,12 @@ class MappedFlow(Flow):
         on_error: OnError = "fail",
         dead_letter: Output | None = None,
     ) -> Self:
-        """Turn each batch into another one by a function from DataFrame to DataFrame.
+        """Turn each batch into another one with a function from DataFrame to DataFrame.
 
         Parameters
         ----------
         function
-            Gets a batch. Batches begin and end anywhere, so the result of a message may not depend on the others.
+            Gets a batch. Batches begin and end anywhere, so the result for a message must not depend on other messages.
         schema
             The new columns; by default they stay as they are.
         on_error
@@ -196,10 +196,10 @@ class MappedFlow(Flow):
         dead_letter: Output | None = None,
         id: str | None = None,
     ) -> Self:
-        """Turn each row into another one by a function that takes time, many rows at once.
+        """Turn each row into another one with a slow function, many calls at once.
 
-        After a restart calls may be made again; each result counts once. A checkpoint waits for the calls that are
-        under way.
+        After a restart, calls may be repeated; each result still counts once. A checkpoint waits for the calls in
+        flight.
 
         Parameters
         ----------
@@ -208,20 +208,20 @@ class MappedFlow(Flow):
         schema
             The new columns; by default those of the dataclass that the function is annotated to return.
         concurrency
-            How many calls a task makes at once.
+            The number of calls that a task makes at once.
         ordered
-            Whether results keep the order of their rows. Otherwise they leave as they come, but never past a
-            watermark.
+            Whether results keep the order of their rows. Otherwise they are emitted as they arrive, but never after a
+            watermark that came after their row.
         timeout
             How long one attempt may take.
         retry
-            How often to try a call that fails, see ``hr.calls.retry``; five times by default.
+            How often to repeat a failed call, see ``hr.calls.retry``; by default five attempts.
         on_error
             What happens to a row on which the function raises, or whose result doesn't fit: ``"fail"`` stops the app,
             ``"skip"`` drops the row and counts it, ``"dead_letter"`` sends it with the error to ``dead_letter``.
         dead_letter
-            The output for failed rows, with ``on_error="dead_letter"``. No flow may write it as well.
-            They apply when the last attempt has failed.
+            The output for failed rows, with ``on_error="dead_letter"``. No flow may write it as well. Both apply after
+            the last attempt.
         id
             A name for the step in plans and counters.
 
@@ -252,12 +252,12 @@ class MappedFlow(Flow):
         on_error: OnError = "fail",
         dead_letter: Output | None = None,
     ) -> None:
-        """Hand each batch to a function. After a failure it may get messages again.
+        """Pass each batch to a function. After a failure, it may get messages again.
 
         Parameters
         ----------
         function
-            Gets a batch as a DataFrame. What it did before it raised is done.
+            Gets a batch as a DataFrame. If it raises, its effects so far aren't undone.
         on_error
             What happens to a batch on which the function raises: ``"fail"`` stops the app, ``"skip"`` drops the batch
             and counts its rows, ``"dead_letter"`` sends it with the error to ``dead_letter``.
@@ -277,7 +277,7 @@ class MappedFlow(Flow):
     # -- columns -------------------------------------------------------------------------------------
 
     def select(self, *exprs: str | pl.Expr, **named: object) -> Self:
-        """Keep and compute columns; the others are gone.
+        """Keep and compute columns, and drop the others.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Counters, gauges and histograms of users' own code. They are values: what they count is in the task that calls."""
+"""Counters, gauges and histograms for users' code. They are plain values; the calling task holds the numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BUCKETS_MAX = 50
 
 
 class _Metric:
-    """What all three have."""
+    """The base of all three."""
 
     __slots__ = ("_like",)
 
@@ -31,12 +31,12 @@ class _Metric:
                 hint='use letters, digits and "_", up to 100, as in "slow_views"; "headrace_" is for Headrace\'s own',
             )
         if kind == "counter" and not name.endswith("_total"):
-            name += "_total"  # as Prometheus calls counters
+            name += "_total"  # Prometheus's convention for counters
         self._like = Cell(name, kind, text or "A metric of the app's own.", {}, tuple(bounds))
 
     @property
     def name(self) -> str:
-        """Its name in ``/metrics``; that of a counter ends with ``_total``."""
+        """The name in ``/metrics``; a counter's ends with ``_total``."""
         return self._like.name
 
     @override
@@ -46,19 +46,19 @@ class _Metric:
 
 @final
 class Counter(_Metric):
-    """A number that only grows: what ``hr.metrics.counter`` returns."""
+    """A number that only grows, from ``hr.metrics.counter``."""
 
     __slots__ = ()
 
     def add(self, by: float = 1, **labels: object) -> None:
-        """Add to it. Does nothing outside of a running app.
+        """Add to the counter. Does nothing outside a running app.
 
         Parameters
         ----------
         by
-            How much, not negative.
+            The amount, which must not be negative.
         **labels
-            What the number is of, such as ``country="PT"``. Each combination is a series of its own: few, please.
+            Labels, such as ``country="PT"``. Each combination is a separate series, so keep their number small.
         """
         if (metrics := entered()) is not None:
             if not 0 <= by < math.inf:
@@ -70,19 +70,19 @@ class Counter(_Metric):
 
 @final
 class Gauge(_Metric):
-    """A number that goes up and down: what ``hr.metrics.gauge`` returns."""
+    """A number that goes up and down, from ``hr.metrics.gauge``."""
 
     __slots__ = ()
 
     def set(self, value: float, **labels: object) -> None:
-        """Set it. Does nothing outside of a running app.
+        """Set the gauge. Does nothing outside a running app.
 
         Parameters
         ----------
         value
             The number.
         **labels
-            What the number is of, as for ``Counter.add``.
+            Labels, as for ``Counter.add``.
         """
         if (metrics := entered()) is not None:
             metrics.set(self._like, _checked(labels), value)
@@ -90,33 +90,33 @@ class Gauge(_Metric):
 
 @final
 class Histogram(_Metric):
-    """How many values are in which range, and their sum: what ``hr.metrics.histogram`` returns."""
+    """The number of values in each range, and their sum, from ``hr.metrics.histogram``."""
 
     __slots__ = ()
 
     def observe(self, value: float, **labels: object) -> None:
-        """Count a value. Does nothing outside of a running app.
+        """Count a value. Does nothing outside a running app.
 
         Parameters
         ----------
         value
             The value.
         **labels
-            What the value is of, as for ``Counter.add``.
+            Labels, as for ``Counter.add``.
         """
         if (metrics := entered()) is not None:
             metrics.observe(self._like, _checked(labels), value)
 
 
 def counter(name: str, help: str = "") -> Counter:
-    """Declare a counter, to add to in functions and low-level tasks. Any number of declarations of a name are one.
+    """Declare a counter for functions and low-level tasks. Repeated declarations of a name mean the same counter.
 
     Parameters
     ----------
     name
         Its name. In ``/metrics`` it ends with ``_total``.
     help
-        What it counts, as ``/metrics`` says it.
+        Its description in ``/metrics``.
 
     Returns
     -------
@@ -136,14 +136,14 @@ def counter(name: str, help: str = "") -> Counter:
 
 
 def gauge(name: str, help: str = "") -> Gauge:
-    """Declare a gauge, to set in functions and low-level tasks.
+    """Declare a gauge for functions and low-level tasks.
 
     Parameters
     ----------
     name
         Its name.
     help
-        What it is, as ``/metrics`` says it.
+        Its description in ``/metrics``.
 
     Returns
     -------
@@ -158,17 +158,17 @@ def gauge(name: str, help: str = "") -> Gauge:
 
 
 def histogram(name: str, help: str = "", *, buckets: Sequence[float] = SECONDS) -> Histogram:
-    """Declare a histogram, to observe values by in functions and low-level tasks.
+    """Declare a histogram for functions and low-level tasks.
 
     Parameters
     ----------
     name
         Its name.
     help
-        What its values are, as ``/metrics`` says it.
+        Its description in ``/metrics``.
     buckets
-        The upper bounds of its buckets, rising; one for higher values follows. The default is for seconds, from 1 ms to
-        a minute.
+        The rising upper bounds of its buckets; one more bucket takes all higher values. The default suits seconds, from
+        1 ms to a minute.
 
     Returns
     -------

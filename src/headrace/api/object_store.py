@@ -1,4 +1,4 @@
-"""Where an app's snapshots are: ``object_store(...)``."""
+"""The place of an app's snapshots in an object store: ``object_store(...)``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.stores.objects.place import ObjectPlace, object_place
 def object_store(
     url: str, *, endpoint: str | None = None, region: str | None = None, bandwidth: str | None = None
 ) -> ObjectPlace:
-    """Name a place in an object store for ``snapshots=`` of ``hr.App``. Without options, pass just the URL to it.
+    """Name a place in an object store for ``snapshots=`` of ``hr.App``. Without options, just pass the URL there.
 
     Drivers, containers and commands read credentials from their environment (``AWS_ACCESS_KEY_ID`` and so on), or use
     the role of the machine.
@@ -24,7 +24,7 @@ def object_store(
     region
         The region of the bucket. By default the environment variable ``AWS_REGION``.
     bandwidth
-        How fast a container may send, such as ``"50MB/s"``. By default there is no limit.
+        The highest rate at which a container sends, such as ``"50MB/s"``. By default there is no limit.
 
     Returns
     -------

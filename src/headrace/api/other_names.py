@@ -1,8 +1,7 @@
-"""What the names of other libraries are called here, for the errors about attributes that don't exist.
+"""Map names of other libraries to Headrace's, for the errors about attributes that don't exist.
 
-The words are those that users of Polars, Spark, Flink, Kafka Streams, Samza, Faust, Bytewax and Quix write. Other names
-are compared with those that exist. Names that begin with ``_`` are questions of Python and of notebooks; nothing is
-suggested for them.
+The names are those of Polars, Spark, Flink, Kafka Streams, Samza, Faust, Bytewax and Quix. Other names are compared
+with the existing ones. Python and notebooks look up names that begin with ``_``, so nothing is suggested for them.
 """
 
 from __future__ import annotations
@@ -151,7 +150,7 @@ WINDOWS: Mapping[str, str] = {
 
 
 def missing(owner: str, name: str, words: Mapping[str, str], known: Iterable[str]) -> AttributeError:
-    """The error for an attribute that ``owner`` doesn't have; ``known`` are those that it has."""
+    """Return the error for an attribute that ``owner`` doesn't have; ``known`` are those that it has."""
     text = f"{owner} has no {name!r}"
     if name.startswith("_"):
         return AttributeError(text)

@@ -1,9 +1,8 @@
-"""Polars' own aggregations, recognised and taken as Headrace's.
+"""Recognise Polars' own aggregations and turn them into Headrace's.
 
-An expression is recognised by its tree: it is taken apart by ``meta.pop`` and compared with what Polars builds of the
-parts (``meta.eq``), so no serialised form plays a part. An aggregation is accepted only where Headrace's result has the
-value that Polars' would have; dtypes may be wider, as counts and sums are 64 bits wide. Whatever isn't recognised is
-refused.
+An expression is recognised by its tree: ``meta.pop`` takes it apart, and ``meta.eq`` compares it with what Polars
+builds from the parts, so no serialised form is involved. An aggregation is accepted only if Headrace's result has the
+same value as Polars'; its dtype may be wider, because counts and sums have 64 bits. All other expressions are refused.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ _COUNTING_NULL_ONCE: dict[AggregateKind, Callable[[pl.Expr], pl.Expr]] = {
 _BY_ROW_ORDER: dict[AggregateKind, Callable[[pl.Expr], pl.Expr]] = {"first": pl.Expr.first, "last": pl.Expr.last}
 
 SUPPORTED = (
-    "of Polars' aggregations there are pl.len(), and sum, min, max, mean, count, len, null_count, implode, "
-    "drop_nulls().n_unique(), drop_nulls().approx_n_unique() and drop_nulls().top_k(k) of an expression; "
+    "Headrace accepts these aggregations of Polars: pl.len(), and sum, min, max, mean, count, len, null_count, "
+    "implode, drop_nulls().n_unique(), drop_nulls().approx_n_unique() and drop_nulls().top_k(k) of an expression; "
     "hr.aggregates has first, last, top_k, n_unique, fold and reduce; "
     "compute with results afterwards: .agg(...).with_columns(...)"
 )
-"""The hint for an expression that isn't an aggregate here."""
+"""Return the hint for an expression that isn't an aggregate here."""
 
 
 def aggregate_of(expr: pl.Expr) -> Aggregate:
-    """The aggregate that a Polars expression is; raises if it is none, or one with another result than Polars'."""
+    """Return the aggregate of a Polars expression; raises if it isn't one, or if Headrace's result would differ."""
     bare = _unaliased(expr)
     if _equal(bare, pl.len()):
         return Aggregate("count")
@@ -61,19 +60,19 @@ def aggregate_of(expr: pl.Expr) -> Aggregate:
         if _equal(bare, polars(value)):
             raise DeclarationError(
                 f"{_short(bare)} depends on the order of rows, but a window's rows are only in order of arrival",
-                hint=f"write hr.aggregates.{kind}({_short(value)}), which goes by event time",
+                hint=f"write hr.aggregates.{kind}({_short(value)}), which uses event time",
             )
     if _equal(bare, value.implode()) or _equal(bare, value.implode(maintain_order=False)):
         return Aggregate("implode", value)
     if _equal(bare, value.len()):
-        return Aggregate("count", value.is_null())  # true or false for each row, never null
+        return Aggregate("count", value.is_null())  # a Boolean per row, never null
     if _equal(bare, value.null_count()):
         return Aggregate("sum", value.is_null())
     raise _unknown(bare)
 
 
 def name_of(expr: pl.Expr) -> str:
-    """The name that Polars would give the result."""
+    """Return the name that Polars would give the result."""
     name = expr.meta.output_name(raise_if_undetermined=False)
     if not name or expr.meta.has_multiple_outputs():
         raise DeclarationError(
@@ -92,7 +91,7 @@ def _top_k(value: pl.Expr, k: pl.Expr) -> Aggregate:
 
 
 def _unaliased(expr: pl.Expr) -> pl.Expr:
-    """The expression without the names that it was given as a whole; names inside it (of struct fields) stay."""
+    """Return the expression without its own aliases; names inside it (of struct fields) stay."""
     while True:
         parts = expr.meta.pop()
         name = expr.meta.output_name(raise_if_undetermined=False)
@@ -107,7 +106,7 @@ def _without_drop_nulls(value: pl.Expr) -> pl.Expr:
 
 
 def _after_drop_nulls(value: pl.Expr, whole: pl.Expr, kind: str) -> pl.Expr:
-    """``value`` without its ``drop_nulls``, which it must have: Headrace leaves nulls out, where Polars doesn't."""
+    """Return ``value`` without its ``drop_nulls``, which is required because only Headrace ignores nulls anyway."""
     kept = _without_drop_nulls(value)
     if kept is value:
         raise DeclarationError(
@@ -118,7 +117,7 @@ def _after_drop_nulls(value: pl.Expr, whole: pl.Expr, kind: str) -> pl.Expr:
 
 
 def _where_true(value: pl.Expr) -> pl.Expr:
-    """``x.filter(p)`` as one value for each row: null where ``p`` isn't true, which the aggregate passes over."""
+    """Return ``x.filter(p)`` as one value per row: null where ``p`` isn't true, so that the aggregate ignores it."""
     parts = value.meta.pop()
     if len(parts) == 2 and _equal(value, parts[1].filter(parts[0])):
         return pl.when(parts[0]).then(_without_drop_nulls(parts[1]))

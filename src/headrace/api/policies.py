@@ -1,4 +1,4 @@
-"""Checks of ``on_error=`` and ``dead_letter=``: what happens to messages that fail."""
+"""Check ``on_error=`` and ``dead_letter=``, which decide what happens to failed messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.core.errors import DeclarationError
 
 
 def dead_letter_id(on_error: OnError, dead_letter: Output | None, what: str) -> str | None:
-    """The id of the dead-letter stream, None under another policy; ``what`` says in errors what fails."""
+    """Return the id of the dead-letter stream, or None under another policy; ``what`` names in errors what fails."""
     one_of("on_error", on_error, OnError)
     if on_error == "dead_letter" and dead_letter is None:
         raise DeclarationError(

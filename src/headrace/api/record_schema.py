@@ -1,4 +1,4 @@
-"""What inputs from brokers have in common: where they begin, and the columns of their records."""
+"""Arguments that inputs from brokers share: where they begin, and the columns of their records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WORDS = {
 
 
 def start_of(start: object) -> str | int:
-    """What ``start=`` means: an edge, or milliseconds since the epoch. Raises ``DeclarationError``."""
+    """Return the meaning of ``start=``: an edge, or milliseconds since the epoch. Raises ``DeclarationError``."""
     if start in ("oldest", "upcoming"):
         return str(start)
     if (time_ms := time_of(start)) is not None:
@@ -39,7 +39,7 @@ def start_of(start: object) -> str | int:
 
 
 def time_of(time: object) -> int | None:
-    """A time in milliseconds since the epoch; None for what is none."""
+    """Return a time in milliseconds since the epoch; None if the value isn't a time."""
     if isinstance(time, datetime):
         return moment_ms(time)
     if isinstance(time, str) and time not in _WORDS:
@@ -51,7 +51,7 @@ def time_of(time: object) -> int | None:
 
 
 def record_columns_of(columns: object, service: str, known: Sequence[str], example: str) -> dict[str, str]:
-    """What ``record_columns=`` means. Raises ``DeclarationError`` for what the service doesn't say of a record."""
+    """Return the columns of ``record_columns=``. Raises ``DeclarationError`` for metadata that records don't have."""
     if columns is None:
         return {}
     example = f"write record_columns={example}"
@@ -70,9 +70,9 @@ def record_columns_of(columns: object, service: str, known: Sequence[str], examp
 def input_schema(
     stream: str, service: str, format: FormatSpec, about: Columns, what: Mapping[str, str], schema: SchemaLike | None
 ) -> Schema:
-    """The columns of an input: those of the format, or else of ``schema``, and those ``about`` records.
+    """Return the columns of an input: those of the format, otherwise of ``schema``, and those ``about`` records.
 
-    ``what`` says for each of the latter what it is of a record, for messages.
+    ``what`` names the metadata in each of the latter, for messages.
     """
     declared = _declared(stream, format, about, schema)
     for name in about.keys() & declared.columns.keys():

@@ -1,4 +1,4 @@
-"""Remote tables as they are declared: functions of the user's, or a table of a SQL database."""
+"""Declarations of remote tables: the user's functions, or a table of a SQL database."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from headrace.core.retry import Retry
 OnWrite = Literal["through", "around"]
 
 FOREVER = Retry(None, 100, 30_000)
-"""The default for remote tables: tasks wait until the table is back, and lose nothing."""
+"""The default for remote tables: tasks wait until the table answers again, and lose nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """What a task remembers of a remote table: at most ``rows`` keys, each for ``ttl_ms``."""
+    """A task's cache of a remote table: at most ``rows`` keys, each for ``ttl_ms``."""
 
     rows: int
     ttl_ms: int
@@ -38,7 +38,7 @@ class Cache:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Remote:
-    """Where a remote table is and how to ask it; made by ``hr.tables.remote`` and ``hr.tables.sql_table``."""
+    """The place of a remote table and how to call it, from ``hr.tables.remote`` and ``hr.tables.sql_table``."""
 
     read: Callable[[Any], Any] | None = None
     write: Callable[[Any], Any] | None = None
@@ -52,12 +52,12 @@ class Remote:
 
     @property
     def readable(self) -> bool:
-        """It can be joined."""
+        """Whether it can be joined."""
         return self.read is not None or self.sql is not None
 
     @property
     def writable(self) -> bool:
-        """It can be sent to."""
+        """Whether rows can be sent to it."""
         return self.write is not None or self.sql is not None
 
 
@@ -73,21 +73,21 @@ def remote(
     reads_per_s: float | None = None,
     writes_per_s: float | None = None,
 ) -> Remote:
-    """A table that functions of yours read and write, plain or ``async`` ones.
+    """A table that your own functions read and write; they may be plain or ``async``.
 
     Parameters
     ----------
     read
-        Gets a DataFrame of distinct keys, and returns the rows that it finds, with their keys: a DataFrame or a list of
-        dicts. Needed for joins.
+        Gets a DataFrame of distinct keys and returns the rows that it finds, including their keys: a DataFrame or a
+        list of dicts. Required for joins.
     write
-        Gets a DataFrame of rows, in which each key is there once. Needed for ``send_to``.
+        Gets a DataFrame of rows with distinct keys. Required for ``send_to``.
     delete
-        Gets a DataFrame of keys to delete. With it, rows that are null but for their key are deletions.
+        Gets a DataFrame of keys to delete. If given, a row whose other columns are all null is a deletion.
     batch
-        How many keys or rows a call gets at most.
+        The maximum number of keys or rows per call.
     concurrency
-        How many reads a task makes at once.
+        The number of reads that a task makes at once.
     timeout
         How long one attempt may take.
     retry
@@ -95,7 +95,7 @@ def remote(
     reads_per_s
         How many keys a second the whole app asks for at most.
     writes_per_s
-        How many rows a second the whole app writes at most.
+        The maximum number of rows that the whole app writes per second.
 
     Returns
     -------
@@ -147,7 +147,7 @@ def sql_table(
 ) -> Remote:
     """A table of a SQLite or PostgreSQL database, read by key and written exactly once.
 
-    The key is that of the ``app.table`` that it is given to.
+    Its key is the key of the ``app.table`` that uses it.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def sql_table(
     table
         The table's name, or ``schema.name``.
     batch
-        How many keys or rows a call has at most.
+        The maximum number of keys or rows per call.
     concurrency
         How many reads a task makes at once.
     timeout
@@ -192,19 +192,19 @@ def sql_table(
 def cached(remote: Remote, rows: int = 100_000, ttl: Duration = "1m", *, write: OnWrite = "through") -> Remote:
     """Add a cache to a remote table, in the memory of each task that joins it.
 
-    The cache also holds that a key has no row.
+    The cache also remembers keys without a row.
 
     Parameters
     ----------
     remote
-        What ``remote`` or ``sql_table`` returned.
+        The result of ``remote`` or ``sql_table``.
     rows
-        How many keys a task's cache holds: those that it asked for last.
+        The number of keys in a task's cache, which keeps the most recently used ones.
     ttl
-        How long a key is held. Until then the task doesn't see what others write.
+        How long a key stays in the cache. Meanwhile the task doesn't see other programs' writes to it.
     write
         What happens when the task itself writes a key: ``"through"`` puts the row into the cache, ``"around"`` removes
-        the key from it.
+        the key from the cache.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Checks of the functions that users pass, and the schema of their results: ``schema=`` or the return annotation."""
+"""Check the functions that users pass, and find the schema of their results: ``schema=`` or the return annotation."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class ForeignSchema(Protocol):
 
     @property
     def names(self) -> Any:
-        """The names of its columns."""
+        """Return the names of its columns."""
         ...
 
 
 SchemaLike = Schema | type | typing.Mapping[str, Any] | ForeignSchema
-"""What the API accepts as a schema: a dict of columns and their types, a class with fields, or a schema."""
+"""The types that the API accepts as a schema: a dict of columns and types, a class with fields, or a schema."""
 
 
 ROW, BATCH = ("a row",), ("a batch",)
-"""The arguments that most functions are called with."""
+"""The arguments of most functions."""
 
 
 def check_function(function: object, what: str, given: Sequence[str] = ROW, *, may_be_async: bool = False) -> None:
@@ -49,9 +49,9 @@ def check_function(function: object, what: str, given: Sequence[str] = ROW, *, m
 
 
 def _check_parameters(function: Callable[..., Any], given: Sequence[str]) -> None:
-    """Raise if ``function`` certainly can't take these arguments; of some callables nothing is known in advance."""
+    """Raise if ``function`` certainly can't take these arguments; the signatures of some callables are unknown."""
     try:
-        # The wrapper is what gets called, and not the wrapped function.
+        # Headrace calls the wrapper, so the wrapped function's signature doesn't matter.
         signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
         return
@@ -67,7 +67,7 @@ def _check_parameters(function: Callable[..., Any], given: Sequence[str]) -> Non
 
 
 def output_schema(function: Callable[..., Any], schema: SchemaLike | None, *, many: bool) -> Schema:
-    """The schema of the rows that ``function`` returns; ``many``: it returns an iterable of rows."""
+    """Return the schema of the rows that ``function`` returns; with ``many``, it returns an iterable of rows."""
     if schema is not None:
         return Schema.of(schema)
     row = _returned(function)
@@ -84,7 +84,7 @@ def output_schema(function: Callable[..., Any], schema: SchemaLike | None, *, ma
 
 
 def name_of(function: object) -> str:
-    """A function's name for error messages."""
+    """Return a function's name for error messages."""
     name = getattr(function, "__qualname__", None) or type(function).__name__
     return "the lambda" if name.endswith("<lambda>") else f"{name}()"
 
@@ -95,7 +95,7 @@ def _returned(function: Callable[..., Any]) -> Any:
     if not inspect.isroutine(function) and not isinstance(function, type):
         function = type(function).__call__
     if isinstance(function, type):
-        return function  # calling a class returns an instance of it
+        return function  # calling a class returns one of its instances
     try:
         return typing.get_type_hints(function).get("return")
     except NameError as error:

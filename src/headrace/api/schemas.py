@@ -6,7 +6,7 @@ from headrace.serdes.schema import Schema
 
 
 def schema_difference(found: Schema, wanted: Schema) -> str:
-    """How two schemas differ, apart from the order of columns; empty if they don't."""
+    """Describe how two schemas differ, ignoring the order of columns; empty if they don't."""
     parts = [f"{name!r} is missing" for name in wanted.columns if name not in found.columns]
     parts += [f"{name!r} is not expected" for name in found.columns if name not in wanted.columns]
     parts += [
@@ -18,7 +18,7 @@ def schema_difference(found: Schema, wanted: Schema) -> str:
 
 
 def describe(schema: Schema | None) -> str:
-    """A schema in one line."""
+    """Return a schema in one line."""
     if schema is None:
         return "schema not known yet"
     return ", ".join(f"{name} {dtype}" for name, dtype in schema.columns.items())

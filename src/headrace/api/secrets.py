@@ -1,4 +1,4 @@
-"""Secrets by where they are: ``secret_env(...)`` and ``secret_file(...)``."""
+"""References to secrets: ``secret_env(...)`` and ``secret_file(...)``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from headrace.core.secret_places import SecretPlace
 
 
 def secret_env(name: str) -> SecretPlace:
-    """A secret in an environment variable.
+    """Refer to a secret in an environment variable.
 
-    Drivers, containers and commands read it when they use it. Plans, logs and what an app keeps have the name only.
+    Drivers, containers and commands read the variable when they need the secret. Plans, logs and an app's stored data
+    only have its name.
 
     Parameters
     ----------
@@ -38,14 +39,15 @@ def secret_env(name: str) -> SecretPlace:
 
 
 def secret_file(path: str | os.PathLike[str]) -> SecretPlace:
-    """A secret in a file, such as one that Kubernetes mounts.
+    """Refer to a secret in a file, such as one that Kubernetes mounts.
 
-    Drivers, containers and commands read it when they use it. Plans, logs and what an app keeps have the path only.
+    Drivers, containers and commands read the file when they need the secret. Plans, logs and an app's stored data only
+    have its path.
 
     Parameters
     ----------
     path
-        The file has the secret and nothing else, apart from a line break at the end.
+        The file, which contains only the secret, with or without a final line break.
 
     Returns
     -------

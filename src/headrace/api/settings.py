@@ -18,7 +18,7 @@ LostResults = Literal["refuse", "accept"]
 Grouping = Literal["partition", "container"]
 
 RESTARTS_MAX = 5
-"""How many times in a row a container that fails is started again."""
+"""How many times in a row a failed container is restarted."""
 
 INTERVAL_MS = 1000
 """The time between two checkpoints."""
@@ -32,14 +32,14 @@ HUNG_AFTER_MS = 600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of a whole app; the only place where their defaults are written.
+    """Settings of a whole app, and the only place with their defaults.
 
-    The user doesn't set ``timeline``: it is the one in which the app runs, as the metadata store has it.
+    ``timeline`` isn't a user's setting: it comes from the metadata store, and is the one in which the app is running.
     """
 
     home: str = DEFAULT_HOME
     metadata: SecretUrl | None = None
-    """The database with the metadata store; None: an SQLite file under ``home``."""
+    """The database with the metadata store; with None, an SQLite file under ``home``."""
     intermediate_partitions: int | None = None
     guarantee: Guarantee = "exactly_once"
     checkpoint_interval_ms: int = INTERVAL_MS
@@ -49,21 +49,21 @@ class Settings:
     lost_results: LostResults = "refuse"
     drain_timeout_ms: int = DRAIN_TIMEOUT_MS
     hung_after_ms: int | None = HUNG_AFTER_MS
-    """None: for as long as it takes."""
+    """None sets no limit."""
     grouping: Grouping = "partition"
     internal: SystemSpec | None = None
     state_on_disk: bool = True
     combine: bool = True
     timeline: int = 1
     snapshots: ObjectPlace | None = None
-    """The object store with the snapshots of the tasks; None: they are in folders under ``home``."""
+    """The object store with the snapshots of the tasks; with None, they are in folders under ``home``."""
     snapshot_after_bytes: int | None = None
-    """How far a changelog grows between two snapshots, in tools that need many of them."""
+    """How far a changelog grows between two snapshots, for tools that need many snapshots."""
     peek: bool = False
-    """Whether messages may be shown on the live page."""
+    """Whether the live page may show messages."""
     startpoints: Customs = ()
-    """The kinds of startpoint that the app defines."""
+    """The app's own kinds of startpoints."""
 
     def internal_system(self) -> SystemSpec:
-        """Where intermediate streams and changelogs are kept: by default in the embedded log under ``home``."""
+        """Where to keep intermediate streams and changelogs; by default in the embedded log under ``home``."""
         return self.internal or home_log(self.home)

@@ -1,7 +1,7 @@
-"""Windows as data: their shapes, and the triggers that say when a window emits results.
+"""Windows as data: their shapes, and the triggers that decide when a window emits results.
 
-``str`` of a shape is how plans describe it. A trigger is a list of alternatives, and fires when any of them does;
-``triggers`` builds them.
+Plans show ``str`` of a shape. A trigger is a list of alternatives, and fires when any of them does; the module
+``triggers`` builds triggers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Hopping:
 
 @dataclass(frozen=True, slots=True)
 class Sliding:
-    """A window for each message of a key: it ends with the message and is ``size_ms`` long."""
+    """A window of ``size_ms`` for each message of a key, which ends with the message."""
 
     size_ms: int
 
@@ -57,7 +57,7 @@ class Sliding:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A window that continues while the messages of a key are less than ``gap_ms`` apart."""
+    """A window that lasts while the messages of a key are less than ``gap_ms`` apart."""
 
     gap_ms: int
 
@@ -68,7 +68,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class CountWindow:
-    """The last ``size`` messages of a key, whenever ``every`` more have arrived."""
+    """The last ``size`` messages of a key, each time ``every`` more have arrived."""
 
     size: int
     every: int
@@ -80,7 +80,7 @@ class CountWindow:
 
 @dataclass(frozen=True, slots=True)
 class GlobalWindow:
-    """One window for all of time."""
+    """One window for all time."""
 
     @override
     def __str__(self) -> str:
@@ -101,9 +101,9 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Fires when there are ``count`` messages since the last pane and all deadlines have passed.
+    """Fires when ``count`` messages have arrived since the last pane and all deadlines have passed.
 
-    If ``repeats``, it fires again and again; otherwise only for a window's first pane.
+    With ``repeats``, it fires again after each pane; otherwise only for a window's first pane.
     """
 
     repeats: bool
@@ -112,13 +112,13 @@ class Alternative:
 
     @property
     def processing(self) -> bool:
-        """Its deadlines are of processing time."""
+        """Whether its deadlines are in processing time."""
         return any(deadline.processing for deadline in self.deadlines)
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """When a window emits results before or after its end: whenever any alternative fires; without any, never."""
+    """When a window emits results before or after its end: when any alternative fires; without any, never."""
 
     text: str
     alternatives: tuple[Alternative, ...] = ()

@@ -1,7 +1,7 @@
 """A declared app: an immutable graph of frozen nodes.
 
-A ``partition_by`` or ``broadcast`` ends a piece of the graph by writing an intermediate stream; the next piece starts
-with an ``Input`` of that stream. So the graph's edges stay inside stages, and the stages are its connected pieces.
+A ``partition_by`` or ``broadcast`` ends a piece of the graph with an intermediate stream, and the next piece starts
+with an ``Input`` of that stream. So edges stay inside stages, and the stages are the connected pieces of the graph.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ DEAD_LETTER_COLUMNS: Mapping[str, pl.DataType] = {
     "reason": pl.String(),
     "raw": pl.Binary(),
 }
-"""The columns of an input's dead-letter stream: where the unreadable message was, why it was refused, its bytes."""
+"""The columns of an input's dead-letter stream: the message's position, the reason of the refusal, and its bytes."""
 
 
 class Role(Enum):
-    """What a stream is to the app."""
+    """The role of a stream in the app."""
 
     SOURCE = "source"
     INTERMEDIATE = "intermediate"
@@ -46,9 +46,9 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSpec:
-    """A stream as the app declares it. ``partitions`` is None if the planner or the system decides.
+    """A declared stream. ``partitions`` is None if the planner or the system decides.
 
-    ``slots``: its partitions are slots, between which keys move.
+    ``slots``: its partitions are slots, and keys move between them.
     """
 
     id: str
@@ -72,10 +72,10 @@ class StreamSpec:
 class TableSpec:
     """A table: filled by ``send_to(table)`` of some flow, filled by side inputs, or remote.
 
-    A row expires ``ttl_ms`` of the wall clock after it was last put; None: never. ``deleted`` marks the incoming rows
-    that are deletions: an expression, or the name of a column that isn't in the table itself. With ``versions_ms`` the
-    table keeps the past versions of its rows until they are that much older than the watermark. Messages to a remote
-    table go to an output with the table's id; ``system`` is the row system that holds it, if one does.
+    A row expires ``ttl_ms`` of the wall clock after its last write; with None, never. ``deleted`` marks the incoming
+    rows that are deletions: an expression, or the name of a column that the table itself doesn't have. With
+    ``versions_ms``, the table keeps past versions of its rows until they are that far behind the watermark. Messages to
+    a remote table go to an output with the table's id; ``system`` is the row system that holds the table, if one does.
     """
 
     id: str
@@ -94,7 +94,7 @@ class TableSpec:
 
     @property
     def feed(self) -> Schema | None:
-        """The columns of the rows that fill it: its own, and the one that marks deletions."""
+        """The columns of the rows that fill it: its own, and the column that marks deletions."""
         if self.schema is None or not isinstance(self.deleted, str):
             return self.schema
         return Schema.of({**self.schema.columns, self.deleted: pl.Boolean()})
@@ -102,7 +102,7 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """An operator in its place. ``schema`` and ``event_time`` describe its results (None: it has none)."""
+    """An operator in the graph. ``schema`` and ``event_time`` describe its results; None if it has none."""
 
     id: str
     operator: OperatorSpec
@@ -114,7 +114,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """A whole app: its nodes, in the order of declaration (on which nothing may depend), its streams and tables."""
+    """A whole app: its nodes, streams and tables. Nothing may depend on the nodes' order, that of declaration."""
 
     app: str
     nodes: Mapping[str, Node]
@@ -124,7 +124,7 @@ class Graph:
     location: Location
 
     def successors(self) -> dict[str, tuple[str, ...]]:
-        """For each node the nodes that take its output, in order of declaration."""
+        """Return for each node the nodes that take its output, in order of declaration."""
         after: dict[str, list[str]] = {id_: [] for id_ in self.nodes}
         for node in self.nodes.values():
             for before in node.inputs:
@@ -132,9 +132,9 @@ class Graph:
         return {id_: tuple(ids) for id_, ids in after.items()}
 
     def joins_of(self, table: str) -> list[Node]:
-        """The nodes that join a table, sorted by id."""
+        """Return the nodes that join a table, sorted by id."""
         return sorted((n for n in self.nodes.values() if n.operator.table_joined == table), key=lambda n: n.id)
 
     def writers_of(self, table: str) -> list[Node]:
-        """The nodes that write a local or global table, sorted by id."""
+        """Return the nodes that write a local or global table, sorted by id."""
         return sorted((n for n in self.nodes.values() if n.operator.table_written == table), key=lambda n: n.id)

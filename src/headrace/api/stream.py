@@ -1,7 +1,7 @@
-"""The fluent handle: one method for each operator. Every call adds a node to the app's draft; nothing runs.
+"""The fluent API: one method for each operator. Every call adds a node to the app's draft and runs nothing.
 
-The methods here bring flows together, move messages between tasks, keep state, or end a flow. Those that look at one
-message at a time are in ``mapped``, and those made of others in ``composed``.
+The methods here merge flows, move messages between tasks, keep state, or end a flow. Methods that look at one message
+at a time are in ``mapped``, and those composed of others in ``composed``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from headrace.serdes.schema import Schema
 class Stream(MappedFlow):
     """A flow of messages at one point of an app. Immutable: each method returns a new one.
 
-    Made by ``app.input`` and by its own methods, which are the operators.
+    ``app.input`` returns one, and so do its methods, which are the operators.
 
     Examples
     --------
@@ -51,7 +51,7 @@ class Stream(MappedFlow):
 
     __slots__ = ()
 
-    # -- flows together and apart --------------------------------------------------------------------
+    # -- merging and moving --------------------------------------------------------------------------
 
     def merge(self, *others: Stream) -> Stream:
         """Merge with other flows that have the same columns.
@@ -71,7 +71,7 @@ class Stream(MappedFlow):
         """
         with Declaring("merge") as here:
             if not others:
-                raise DeclarationError("there is nothing to merge with", hint="name at least one other stream")
+                raise DeclarationError("merge() needs at least one other stream", hint="pass the streams to merge with")
             for other in others:
                 self._check_other(other)
                 difference = schema_difference(other._schema, self._schema)
@@ -90,14 +90,14 @@ class Stream(MappedFlow):
     def partition_by(
         self, key: str | pl.Expr | Sequence[str | pl.Expr], *, id: str, partitions: int | None = None
     ) -> Stream:
-        """Send each message through a durable stream to the partition of its key: a new stage begins.
+        """Send each message through a durable stream to the partition of its key. A new stage begins there.
 
-        All messages of one key then meet in one task.
+        One task then gets all messages of a key.
 
         Parameters
         ----------
         key
-            One key or several: column names, or expressions with names of their own, which become columns.
+            One key or several: column names, or expressions with new names, which become columns.
         id
             The name of the intermediate stream. Keep it when the code changes: the stream is durable.
         partitions
@@ -159,35 +159,35 @@ class Stream(MappedFlow):
         """Group messages by key and window, to be aggregated by ``agg``.
 
         A result is emitted when the watermark passes the end of its window. Its columns are the key,
-        ``window_start``, ``window_end`` (exclusive; of the event time's type) and the aggregates. Windows are kept for
-        each task: for one result a key, ``partition_by`` the key first.
+        ``window_start``, ``window_end`` (exclusive; of the event time's type) and the aggregates. Each task has its own
+        windows, so for one result per key, ``partition_by`` the key first.
 
-        With ``early``, ``late`` or ``allowed_lateness`` a window can have several results, and each gets the columns
+        With ``early``, ``late`` or ``allowed_lateness``, a window can have several results. Each then gets the columns
         ``pane`` (early, on_time or late) and ``pane_index``.
 
         Parameters
         ----------
         shape
-            Which windows: ``hr.tumbling("10s")``, ``hr.hopping``, ``hr.session``, or one of ``hr.windows``.
+            The shape of the windows: ``hr.tumbling("10s")``, ``hr.hopping``, ``hr.session``, or one of ``hr.windows``.
         key
-            One column or several. A null is a key of its own. None puts all messages of a task together.
+            One column or several. Null is a key of its own. None groups all messages of a task together.
         id
             The name of the window's state. Keep it when the code changes: the state is durable.
         time
-            Another column for the event time, or ``"processing"``: then messages belong to the window in which they
-            arrive, and windows end by the clock.
+            Another column for the event time. With ``"processing"``, messages belong to the window of their arrival,
+            and windows end by the clock.
         early
-            When to emit results before the end of a window: a trigger of ``hr.triggers``, or a number of messages or a
+            When to emit results before the end of a window: a trigger of ``hr.triggers``, a number of messages or a
             duration.
         late
-            When to emit results for messages that come after the end; by default with each of them.
+            When to emit results for messages that arrive after the end. By default with each of them.
         allowed_lateness
-            How long after its end a window takes messages.
+            How long a window accepts messages after its end.
         panes
-            Whether a result holds everything since the beginning of its window (``"accumulating"``), or only what is
-            new since the previous result (``"discarding"``).
+            Whether a result covers everything since the beginning of its window (``"accumulating"``), or only messages
+            since the previous result (``"discarding"``).
         late_to
-            An output for messages that come too late. They are counted in any case.
+            An output for messages that arrive too late. They are counted either way.
 
         Returns
         -------
@@ -243,7 +243,7 @@ class Stream(MappedFlow):
         id: str | None = None,
         suffix: str = "_right",
     ) -> Stream:
-        """Join with another stream by key within a bound of event time, or look keys up in a table.
+        """Join with another stream by key within a bound of event time, or look up keys in a table.
 
         Parameters
         ----------
@@ -255,11 +255,11 @@ class Stream(MappedFlow):
         how
             ``"inner"``, ``"left"``, or, with a stream, ``"full"``.
         within
-            How far messages of two streams may be apart: ``"5m"`` before and after, or a pair like ``("-5m", "+1m")``.
-            A join of streams needs it, one with a table doesn't take it.
+            How far apart in event time the messages of two streams may be: ``"5m"`` before and after, or a pair such as
+            ``("-5m", "+1m")``. Required for a join of streams, not accepted for a join with a table.
         id
-            The name of the join's state. A join of streams needs it, and a join with a table of versions that a flow
-            fills. Keep it when the code changes: the state is durable.
+            The name of the join's state. Required for a join of streams, and for a join with a table of versions that a
+            flow fills. Keep it when the code changes: the state is durable.
         suffix
             Added to columns of the other side whose names this side has, too.
 
@@ -299,7 +299,7 @@ class Stream(MappedFlow):
         how: JoinHow = "inner",
         suffix: str = "_right",
     ) -> Stream:
-        """Join each message of either side with the latest one of its key on the other side, at once.
+        """Join each message, as it arrives, with the latest message of its key on the other side.
 
         Event time plays no part, and the result has none.
 
@@ -310,12 +310,12 @@ class Stream(MappedFlow):
         on
             The key: columns that both sides have.
         ttl
-            How long a message waits for partners, by the wall clock. A newer one of its side and key replaces it.
+            How long a message waits for partners, by the wall clock. A newer message of its side and key replaces it.
         id
             The name of the join's state. Keep it when the code changes: the state is durable.
         how
-            ``"left"`` also emits a message of this side that finds nothing, ``"full"`` one of either side. Such a
-            message still joins with what comes later.
+            ``"left"`` also emits messages of this side that find no partner, ``"full"`` those of both sides. Such a
+            message can still join with later ones.
         suffix
             Added to columns of the other side whose names this side has, too.
 
@@ -336,16 +336,17 @@ class Stream(MappedFlow):
             return self._then("join_latest", join, here, schema, time, id_=name, others=(other,))
 
     def deduplicate(self, key: str | Sequence[str], within: Duration, *, id: str) -> Stream:
-        """Drop repeated messages: the first message of a key passes, and others close to it in event time don't.
+        """Drop repeated messages: the first message of a key passes, others close to it in event time are dropped.
 
-        Late messages are counted and dropped. A task knows what it has seen itself: ``partition_by`` the key first.
+        Late messages are dropped and counted. A task knows only the messages that it has seen itself, so
+        ``partition_by`` the key first.
 
         Parameters
         ----------
         key
             One column or several.
         within
-            A message is dropped if it is less than this away, in event time, from one of its key that has passed.
+            A message is dropped if its event time is less than this away from that of a message of its key that passed.
         id
             The name of the step's state. Keep it when the code changes: the state is durable.
 
@@ -363,12 +364,12 @@ class Stream(MappedFlow):
             return self._then("deduplicate", step, here, self._schema, self._time, id_=id_)
 
     def drop_late(self, *, late_to: Output | None = None) -> Stream:
-        """Drop messages that are older than the watermark. They are counted.
+        """Drop and count messages that are older than the watermark.
 
         Parameters
         ----------
         late_to
-            An output for them.
+            An output for these messages.
 
         Returns
         -------
@@ -395,29 +396,29 @@ class Stream(MappedFlow):
         on_error: OnError = "fail",
         dead_letter: Output | None = None,
     ) -> dict[str, Stream]:
-        """Run a low-level task of yours on these messages: ``app.task`` with one input, called ``"messages"``.
+        """Run your own low-level task on these messages: ``app.task`` with one input, named ``"messages"``.
 
         Parameters
         ----------
         task
             An instance of a subclass of ``hr.tasks.Task``.
         outputs
-            The columns of each output, by its name.
+            The columns of each output, by the output's name.
         id
             The name of the task's state. Keep it when the code changes: the state is durable.
         event_time
-            The column of the outputs' event time, for all or by output. By default a time column with the name of the
-            input's keeps its role.
+            The column with the outputs' event time, for all or by output. By default, a column that has the name and
+            type of the input's event time keeps that role.
         on_error
-            What happens to a message on which ``process`` raises: ``"fail"``, ``"skip"`` or ``"dead_letter"``. What
-            the call did before it raised is undone.
+            What happens to a message on which ``process`` raises: ``"fail"``, ``"skip"`` or ``"dead_letter"``. The
+            effects of the call before it raised are undone.
         dead_letter
             The output for such messages, with ``on_error="dead_letter"``. No flow may write it as well.
 
         Returns
         -------
         dict
-            A flow for each of ``outputs``, by name. Each has to be used.
+            A flow for each of ``outputs``, by name. Each must be used.
 
         Examples
         --------
@@ -438,7 +439,7 @@ class Stream(MappedFlow):
             how = event_time, on_error, dead_letter
             return add_task(self.draft, Stream, task, one, outputs, id, *how, here, 'process(..., id="alerts")')
 
-    # -- where flows end -----------------------------------------------------------------------------
+    # -- ends of flows -------------------------------------------------------------------------------
 
     def send_to(self, target: Output | Table, key: str | Sequence[str] | None = None) -> None:
         """Write to an output stream or into a table. The first flow sent to a target sets its columns.
@@ -446,9 +447,10 @@ class Stream(MappedFlow):
         Parameters
         ----------
         target
-            What ``app.output`` or ``app.table`` returned.
+            The result of ``app.output`` or ``app.table``.
         key
-            For an output, the columns that choose the partition of a message. By default it stays in its task's.
+            For an output: the columns that choose the partition of a message. By default, messages go to the partition
+            with the number of their task.
 
         Examples
         --------
@@ -463,7 +465,7 @@ class Stream(MappedFlow):
         Parameters
         ----------
         table
-            What ``app.table`` returned. The flow needs the columns of its key; others don't matter.
+            The result of ``app.table``. The flow needs the columns of the table's key; others are ignored.
 
         Examples
         --------

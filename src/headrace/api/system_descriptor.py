@@ -1,4 +1,4 @@
-"""What ``system=`` takes: a descriptor says which system has a stream, and some say more of inputs or outputs."""
+"""The protocols of ``system=``: a descriptor names a stream's system, and may add details for inputs or outputs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Start = Literal["oldest", "upcoming"]
 
 
 class SystemDescriptor(Protocol):
-    """Says which system holds a stream."""
+    """Names the system of a stream."""
 
     def system(self, stream_id: str) -> SystemSpec:
-        """The system of the stream with this id."""
+        """Return the system of the stream with this id."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class InputUse:
-    """What else an app declares of an input, and its home, where a system may remember things.
+    """What else an app declares about an input, and its home, where a system may keep files.
 
-    ``event_time`` is the column of that, if there is one.
+    ``event_time`` is the column with the event time, if there is one.
     """
 
     app: str
@@ -39,48 +39,48 @@ class InputUse:
 
 @runtime_checkable
 class InputDescriptor(SystemDescriptor, Protocol):
-    """Says more of an input than which system has it."""
+    """A descriptor with details for inputs."""
 
     def input_schema(self, schema: SchemaLike | None) -> Schema:
-        """The input's columns; ``schema`` is what the app declares. Raises ``DeclarationError`` if they don't fit."""
+        """Return the input's columns; ``schema`` is the declared one. Raises ``DeclarationError`` if it doesn't fit."""
         ...
 
     def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
-        """The input's system. Raises ``DeclarationError`` for a use that it doesn't have."""
+        """Return the input's system. Raises ``DeclarationError`` for an unsupported use."""
         ...
 
 
 class OutputOnly(ABC):
-    """An ``InputDescriptor`` that refuses to be one: what it writes can't be read on from a position."""
+    """A descriptor of outputs only: it can't be an input, because reading couldn't continue from a position."""
 
     __slots__ = ()
 
     def input_schema(self, schema: SchemaLike | None) -> Schema:
-        """Refuse: the rows of a table have no order."""
+        """Refuse, because the rows of a table have no order."""
         del schema
         raise self.no_input()
 
     def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
-        """Refuse, as well."""
+        """Refuse, for the same reason."""
         del stream_id, use
         raise self.no_input()
 
     @abstractmethod
     def no_input(self) -> DeclarationError:
-        """The error for an app that has it as an input."""
+        """Return the error for an app that declares it as an input."""
 
 
 @runtime_checkable
 class OutputDescriptor(SystemDescriptor, Protocol):
-    """Says more of an output than which system has it."""
+    """A descriptor with details for outputs."""
 
     def output_system(self, stream_id: str) -> SystemSpec:
-        """The output's system. Raises ``DeclarationError`` for what only inputs have."""
+        """Return the output's system. Raises ``DeclarationError`` for arguments that only inputs have."""
         ...
 
 
 def internal_system(system: object, app: str) -> SystemSpec:
-    """The record system in which an app keeps what is its own. Raises ``DeclarationError`` for anything else."""
+    """Return the record system for an app's own streams. Raises ``DeclarationError`` for any other system."""
     if isinstance(system, SystemSpec):
         spec = system
     elif callable(describe := getattr(system, "system", None)):

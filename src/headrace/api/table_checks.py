@@ -1,4 +1,4 @@
-"""Checks of declared tables: what fills them, what they hold, and what a remote one can't be."""
+"""Check declared tables: what fills them, their columns, and the limits of remote ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.systems.registry import SystemSpec
 
 
 def declared_table(spec: TableSpec, sides: Sequence[StreamSpec]) -> TableSpec:
-    """The table as these side inputs fill it, if there are any. ``spec.schema`` is the declared schema."""
+    """Return the table as these side inputs fill it, if there are any. ``spec.schema`` is the declared schema."""
     if not spec.key:
         raise DeclarationError("a table needs a key", hint='name its column: key="member"')
     if spec.ttl_ms is not None and spec.versions_ms is not None:
@@ -52,7 +52,7 @@ def declared_table(spec: TableSpec, sides: Sequence[StreamSpec]) -> TableSpec:
 
 
 def fed_table(spec: TableSpec, fed: Schema) -> TableSpec:
-    """The table, filled with rows of these columns."""
+    """Return the table, filled with rows of these columns."""
     columns = dict(fed.columns)
     if isinstance(spec.deleted, str):
         if spec.deleted not in columns:
@@ -84,7 +84,7 @@ def check_filled_by_flows(spec: TableSpec) -> None:
 
 
 def nulls_to_delete(table: TableSpec) -> list[pl.Expr]:
-    """The columns other than the key, all null: such a row deletes from a remote table."""
+    """Return null values for all columns but the key: a row with them deletes from a remote table."""
     if table.remote is None or table.remote.delete is None:
         raise DeclarationError(
             f"there is no function to delete rows of the remote table {table.id!r} (at {table.location})",
@@ -95,7 +95,7 @@ def nulls_to_delete(table: TableSpec) -> list[pl.Expr]:
 
 
 def remote_table(table: TableSpec, remote: object, system: Callable[[Sql, str], SystemSpec]) -> TableSpec:
-    """``table`` as a remote one; ``system`` finds the system that a descriptor means for a stream."""
+    """Return ``table`` as a remote one; ``system`` finds the system that a descriptor means for a stream."""
     if not isinstance(remote, Remote):
         raise DeclarationError(
             f"remote= takes a remote table, not {type(remote).__name__} {remote!s:.80}",

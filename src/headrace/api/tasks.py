@@ -1,29 +1,29 @@
-"""Low-level tasks as users write them: a class whose methods are called with messages, timers and time.
+"""Low-level tasks: users write a class, whose methods Headrace calls with messages, timers and time.
 
 The contract
 ============
 
-A task is declared once, with its parameters, and copied: each task of the stage, in whatever container, has an instance
-of its own, and a new one whenever it restarts. What has to survive belongs into ``Store``s and timers; attributes of
-the instance don't survive. Stores and timers are exactly-once: what a call sends, what it writes into stores and which
-timers it sets are committed together with the position after its messages, or not at all.
+A task is declared once, with its parameters, and copied: each task of the stage has its own instance, and a new one
+after each restart. Keep what must survive in ``Store``s and timers, because attributes of the instance are lost. Stores
+and timers are exactly-once: the rows that a call sends, its writes to stores and its timers are committed together with
+the position after its messages, or not at all.
 
 One thread calls the methods of an instance, one after the other:
 
-1. ``init(context)``, after stores and timers have been restored and before anything else.
+1. ``init(context)``, after stores and timers have been restored and before all other calls.
 2. ``process(message, out)`` for each message, or ``process_batch(rows, out)`` for a DataFrame of them, in the
-   order of each partition. ``out.input`` is the input they came from. Batches begin and end anywhere.
-3. ``on_timer(timer, out)`` for each timer that is due, in the order of times. Event-time timers fire when the
-   watermark has reached them, before it is passed on, so a row sent with the time of the timer is never late. A timer
-   that is set for a time that has already come fires after the batch. Processing-time timers fire when the clock has
-   reached them, or somewhat later; after a restart, those that came due meanwhile fire.
+   order of each partition. ``out.input`` names their input. Batches begin and end anywhere.
+3. ``on_timer(timer, out)`` for each timer that is due, in order of time. Event-time timers fire when the watermark has
+   reached them, before it is passed on, so a row sent with the time of the timer is never late. A timer that is set for
+   a past time fires after the batch. Processing-time timers fire when the clock has reached them, or slightly later;
+   after a restart, timers that became due meanwhile fire.
 4. ``on_watermark(watermark, out)`` when event time has risen, after the timers.
-5. ``on_end_of_stream(out)`` when all inputs have ended, after all timers: first those of event time, then those of
-   processing time, which fire early. Timers set by then are dropped and counted (``timers_dropped``), as time has
-   ended.
+5. ``on_end_of_stream(out)`` when all inputs have ended, after all timers have fired: first those of event time, then
+   those of processing time, ahead of their times. Timers set in these last calls are dropped and counted
+   (``timers_dropped``).
 6. ``close()`` when the instance is no longer needed, unless its process was killed.
 
-Rows sent within a call leave when it has returned, in order for each output, before a watermark that came after it.
+Rows sent within a call are emitted when it has returned, in order for each output, before any later watermark.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from headrace.stores.records import RecordStore
 
 TimerAxis = Literal["event", "processing"]
 STORES = "__headrace_stores__"
-"""The attribute of an instance that holds its stores, by the names of their declarations."""
+"""The attribute of an instance with its stores, by the names of their declarations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Timer:
 
 
 class TaskContext(Protocol):
-    """What a task may ask and do at any time: ``init`` gets it, and may keep it."""
+    """The task's methods for use at any time. ``init`` gets the context and may keep it."""
 
     @property
     def task(self) -> str:
@@ -85,23 +85,23 @@ class TaskContext(Protocol):
 
     @property
     def partition(self) -> int:
-        """Its number: it reads this partition of each of its inputs, and all partitions of a broadcast stream."""
+        """The number of this task: it reads this partition of each input, and all partitions of a broadcast stream."""
         ...
 
     @property
     def watermark(self) -> int | None:
-        """The event time (ms) up to which everything has come; None while it isn't known."""
+        """The event time (ms) up to which all messages have arrived; None while it is unknown."""
         ...
 
     @property
     def now_ms(self) -> int:
-        """The wall clock (ms) at the beginning of this turn."""
+        """The wall clock (ms) at the beginning of this turn of the run loop."""
         ...
 
     def set_timer(self, key: Any, at: int | datetime, *, name: str = "", axis: TimerAxis = "event") -> None:
-        """Have ``on_timer`` called at a time.
+        """Set a timer: ``on_timer`` is called at its time.
 
-        There is one timer for each key, name and axis: setting it again moves it.
+        A key, name and axis together identify a timer; setting it again moves it.
 
         Parameters
         ----------
@@ -131,7 +131,7 @@ class TaskContext(Protocol):
         ...
 
     def timer_at(self, key: Any, *, name: str = "", axis: TimerAxis = "event") -> int | None:
-        """Return when a timer fires, or None if there is none.
+        """Return the time of a timer, or None if it isn't set.
 
         Parameters
         ----------
@@ -151,7 +151,7 @@ class TaskContext(Protocol):
 
 
 class Out(TaskContext, Protocol):
-    """The context during a call, with what only a call may do. Valid until the call returns."""
+    """The context during a call, with methods that only work in a call. Valid until the call returns."""
 
     @property
     def input(self) -> str:
@@ -171,25 +171,25 @@ class Out(TaskContext, Protocol):
         ...
 
     def commit(self) -> None:
-        """Ask for a commit soon after this call, before the checkpoint interval is over.
+        """Ask for a commit soon after this call, ahead of the checkpoint interval.
 
-        It has an effect in tasks that read sources only, and in at-least-once apps, once per interval at most. A task
-        after a ``partition_by`` commits when the tasks before it have committed.
+        It works only in tasks that read nothing but sources, and in at-least-once apps, at most once per interval. A
+        task after a ``partition_by`` commits when the tasks before it have committed.
         """
         ...
 
     def shutdown(self) -> None:
-        """Ask to drain the app, as Ctrl-C does: processed messages are committed, and every task ends.
+        """Ask to drain the app, as Ctrl-C does: every task commits its processed messages and ends.
 
-        Messages that have been read are still processed. The next run resumes from there.
+        Messages that have been read are still processed. The next run continues from there.
         """
         ...
 
 
 class Store:
-    """Durable state of a ``Task``, declared in its class: records by key.
+    """Durable state of a ``Task``: records by key, declared in the task's class.
 
-    Each task holds the records of its own keys: ``partition_by`` them first.
+    Each task holds the records of its own keys, so ``partition_by`` the key first.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
-    """State that a low-level task declares; ``attribute`` is its name in the class."""
+    """State that a low-level task declares; ``attribute`` is the store's name in the class."""
 
     id: str
     attribute: str
@@ -277,8 +277,8 @@ class StoreSpec:
 class Task:
     """Base class of low-level tasks: override ``process`` or ``process_batch``, and other methods as needed.
 
-    ``app.task`` and ``Stream.process`` put an instance into an app. See the page "Low-level tasks" for when each method
-    is called.
+    ``app.task`` and ``Stream.process`` add an instance to an app. The page "Low-level tasks" says when each method is
+    called.
 
     Examples
     --------
@@ -302,16 +302,16 @@ class Task:
     """
 
     version: ClassVar[str] = ""
-    """Give it another value when what the class keeps in stores and timers gets another meaning: the app then starts
-    only if you say that the old state may be dropped."""
+    """Change it when the contents of the class's stores and timers get another meaning. The app then starts only if you
+    allow it to drop the old state."""
 
     def init(self, context: TaskContext) -> None:
-        """Begin. Stores and timers are as the last commit left them. Open here what can't be copied.
+        """Start. Stores and timers are as of the last commit. Open here what can't be copied, such as connections.
 
         Parameters
         ----------
         context
-            May be kept, for use at any time.
+            The task's context, which may be kept and used at any time.
         """
 
     def process(self, message: Any, out: Out) -> None:
@@ -344,25 +344,25 @@ class Task:
         Parameters
         ----------
         timer
-            The timer, which no longer exists. Others may be set for later times.
+            The timer, which is no longer set. New timers may be set for later times.
         out
             Where to send rows, set timers and more.
         """
         raise NotImplementedError
 
     def on_watermark(self, watermark: int, out: Out) -> None:
-        """Handle the progress of event time.
+        """Handle progress of event time.
 
         Parameters
         ----------
         watermark
-            Everything up to this time (ms) has come.
+            All messages up to this event time (ms) have arrived.
         out
             Where to send rows, set timers and more.
         """
 
     def on_end_of_stream(self, out: Out) -> None:
-        """Handle the end: all inputs have ended, and all timers have fired.
+        """Handle the end, after all inputs have ended and all timers have fired.
 
         Parameters
         ----------
@@ -371,15 +371,15 @@ class Task:
         """
 
     def close(self) -> None:
-        """Release what ``init`` opened: the task has ended, or restarts from its last commit."""
+        """Release what ``init`` opened, because the task has ended or restarts from its last commit."""
 
 
 def overrides(task: Task, method: Callable[..., Any]) -> bool:
-    """Whether the class of ``task`` overrides this method of ``Task``."""
+    """Return whether the class of ``task`` overrides this method of ``Task``."""
     return getattr(type(task), method.__name__) is not method
 
 
 def stores_of(task: Task) -> dict[str, Store]:
-    """The stores that the class of ``task`` declares, by their names in it, sorted by name."""
+    """Return the stores that the class of ``task`` declares, by their names in it, sorted by name."""
     names = {name for owner in type(task).__mro__ for name, value in vars(owner).items() if isinstance(value, Store)}
     return {name: store for name in sorted(names) if isinstance(store := getattr(type(task), name), Store)}

@@ -1,7 +1,7 @@
-"""When a window emits results before its end (``early=``) and after it (``late=``).
+"""Triggers decide when a window emits results before its end (``early=``) and after it (``late=``).
 
-Everything counts from the previous pane of the same window and key: messages that a pane has shown don't make the next
-one come sooner. A count is checked with each message, a time whenever time moves.
+Counts and times begin at the previous pane of the same window and key, so messages that a pane has included don't bring
+the next one forward. A count is checked with each message, and a time whenever time moves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Clock = Literal["event", "processing"]
 
 
 def after(messages: int) -> Trigger:
-    """Fire once, with the n-th message of a window and key.
+    """Fire once, at the n-th message of a window and key.
 
     Parameters
     ----------
@@ -42,9 +42,9 @@ def after(messages: int) -> Trigger:
 
 
 def every(step: int | str | timedelta, time: Clock = "event") -> Trigger:
-    """Fire with every n messages, or at every full multiple of a duration.
+    """Fire after every n messages, or at every full multiple of a duration.
 
-    At a multiple it fires only if a message has come since the previous result.
+    At a multiple, it fires only if a message has arrived since the previous result.
 
     Parameters
     ----------
@@ -96,9 +96,9 @@ def since_first(duration: Duration, time: Clock = "event") -> Trigger:
 
 
 def since_last(duration: Duration, time: Clock = "event") -> Trigger:
-    """Fire once, when no message of a window and key has come for this long.
+    """Fire once, when no message of a window and key has arrived for this long.
 
-    In event time it goes by the message with the latest time, whenever it came.
+    In event time, it counts from the message with the latest time, in whatever order messages arrive.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def any_of(*triggers: Trigger | int | str | timedelta) -> Trigger:
 
 
 def all_of(*triggers: Trigger | int | str | timedelta) -> Trigger:
-    """Fire when all of several triggers would. If one of them goes by time, this is checked when time moves.
+    """Fire when all of several triggers would fire. If one of them uses time, this is checked when time moves.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def repeated(trigger: Trigger | int | str | timedelta) -> Trigger:
 
 
 def at_close() -> Trigger:
-    """Never fire: as ``late=`` it collects late messages until the window is over, for one result.
+    """Never fire: as ``late=``, it collects late messages into one result when the window closes.
 
     Returns
     -------
@@ -209,7 +209,7 @@ def at_close() -> Trigger:
 
 
 def as_trigger(value: object) -> Trigger:
-    """A trigger as it is; a number or a duration as ``every`` of it."""
+    """Return a trigger unchanged, and a number or a duration as ``every`` of it."""
     if isinstance(value, Trigger):
         return value
     if isinstance(value, int | str | timedelta) and not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""A stream grouped by key and window, which waits for its aggregates: between ``Stream.window`` and ``agg``."""
+"""A stream grouped by key and window, between ``Stream.window`` and ``agg``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ S = TypeVar("S", bound=Flow)
 
 @final
 class WindowedStream(Generic[S]):
-    """Messages grouped by key and window; made by ``Stream.window``. It waits for its aggregates.
+    """Messages grouped by key and window, from ``Stream.window``. Call ``agg`` on it.
 
     Examples
     --------
@@ -43,7 +43,7 @@ class WindowedStream(Generic[S]):
     def agg(self, *aggregates: pl.Expr, **named: Aggregate | pl.Expr) -> S:
         """Aggregate the messages of each key and window.
 
-        Polars' aggregations are accepted where they can be merged from parts and give what Polars would: ``pl.len()``,
+        Polars' aggregations are accepted if they can be merged from parts and give Polars' result: ``pl.len()``,
         and ``sum``, ``min``, ``max``, ``mean``, ``count``, ``len``, ``null_count``, ``implode``,
         ``drop_nulls().n_unique()``, ``drop_nulls().approx_n_unique()`` and ``drop_nulls().top_k(k)`` of an expression
         that looks at one row at a time, or of such a one's ``filter``. Counts and sums are 64 bits wide.

@@ -9,7 +9,7 @@ from headrace.core.errors import DeclarationError
 
 
 def tumbling(size: Duration, offset: Duration = "0s") -> Tumbling:
-    """Windows of one size, side by side: every message is in exactly one of them.
+    """Windows of one size, one after the other: every message is in exactly one of them.
 
     They are aligned to the epoch: ``"1h"`` windows begin at full hours (UTC).
 
@@ -37,7 +37,7 @@ def tumbling(size: Duration, offset: Duration = "0s") -> Tumbling:
 
 
 HOPPING_WINDOWS_MAX = 10_000
-"""How many windows of one step a message may be in: each is a row of the state."""
+"""How many windows of one step a message may be in. Each is a row of the state."""
 
 
 def hopping(size: Duration, every: Duration, offset: Duration = "0s") -> Hopping:
@@ -81,7 +81,7 @@ def hopping(size: Duration, every: Duration, offset: Duration = "0s") -> Hopping
 
 
 def sliding(size: Duration) -> Sliding:
-    """For each message the window that ends with it: what its key had in the last ``size``, itself included.
+    """For each message, the window that ends with it: all messages of its key in the last ``size``, including itself.
 
     A window is (t - size, t] for each time t at which the key has a message, so ``window_end`` is t + 1 ms. Messages of
     one key and time share one result.
@@ -106,15 +106,14 @@ def sliding(size: Duration) -> Sliding:
 
 
 def session(gap: Duration) -> Session:
-    """Windows of activity: a message that comes ``gap`` or more after the previous one begins a new session.
+    """Windows of activity: a message that arrives ``gap`` or more after the previous one begins a new session.
 
-    A session lasts from its first message until ``gap`` after its last. A message that comes out of order may join two
-    sessions into one.
+    A session lasts from its first message until ``gap`` after its last. A message out of order may merge two sessions.
 
     Parameters
     ----------
     gap
-        How long a key has to be idle for its session to end.
+        How long a key must be idle for its session to end.
 
     Returns
     -------
@@ -131,16 +130,16 @@ def session(gap: Duration) -> Session:
 
 
 def count(size: int, every: int | None = None) -> CountWindow:
-    """The last ``size`` messages of a key in order of arrival, each time that ``every`` more have come.
+    """The last ``size`` messages of a key in order of arrival, each time ``every`` more have arrived.
 
-    Time plays no part. A window that is incomplete when the input ends is emitted then.
+    Time plays no part. When the input ends, incomplete windows are emitted.
 
     Parameters
     ----------
     size
         How many messages a window holds.
     every
-        How many messages of a key come between two results. By default ``size``: the windows don't overlap.
+        How many messages of a key are between two results. By default ``size``, so windows don't overlap.
 
     Returns
     -------
@@ -170,7 +169,7 @@ def count(size: int, every: int | None = None) -> CountWindow:
 
 
 def global_() -> GlobalWindow:
-    """One window for all of time: its result is emitted when the input ends, and at ``early=`` triggers.
+    """One window for all time, whose result is emitted when the input ends, and at ``early=`` triggers.
 
     Returns
     -------

@@ -1,10 +1,11 @@
-"""Which version a task commits next, and the label of what it sends, as pure state.
+"""Choose the version that a task commits next, and the label of the frames that it sends. Pure.
 
 Versions are milliseconds of the shared clock. A timer-driven task commits at multiples of the checkpoint interval, so
-tasks with equal intervals choose equal labels. A command-driven task commits what its upstream tasks have closed.
+tasks with equal intervals choose equal labels. A command-driven task commits versions that its upstream tasks have
+closed.
 
-A *cut* is a version that every task commits exactly, instead of passing over it. At a cut, frames labelled up to it are
-processed everywhere and no others are, so nothing is on its way between tasks, and their commits fit together.
+A *cut* is a version that every task commits exactly, instead of passing over it. At a cut, every task has processed
+exactly the frames labelled up to it, so nothing is in flight between tasks, and their commits fit together.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ class Cadence:
         self.clock = now_ms - now_ms % self._interval
 
     def first_label(self, version: int, *, timer_driven: bool) -> int:
-        """The label after a start from the commit of ``version``."""
+        """Return the label after a start from the commit of ``version``."""
         return self._timely(version) if timer_driven else version + 1
 
     def closed(self, version: int, closed: int) -> int:
-        """The version that a task at ``version`` may commit, of those through ``closed``: not beyond the cut."""
+        """Return the highest version through ``closed`` that a task at ``version`` may commit: not above the cut."""
         if self.cut is None or closed == END_VERSION or version >= self.cut:
             return closed
         return min(closed, self.cut)
 
     def by_timer(self, label: int, highest: int) -> tuple[int, int]:
-        """The version that a timer-driven task commits, and its next label; ``highest`` is the highest one in use."""
+        """Return the version that a timer-driven task commits, and its next label; ``highest`` is the top in use."""
         version = max(label, highest)
         return version, self._timely(version)
 

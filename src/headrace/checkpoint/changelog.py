@@ -1,20 +1,20 @@
-"""Decides which records of a changelog count, so that one incarnation of a task wins, as pure state.
+"""Decide which records of a changelog count, so that only one incarnation of a task wins. Pure.
 
 Any number of incarnations may append to a task's changelog, some of them dead or presumed dead. Their records may
 arrive late and more than once. One rule turns the log into a single history:
 
     *a record counts iff its (generation, seq) is above that of every record before it.*
 
-A generation starts with its abort record (seq 1). After it no record of an older generation counts, so what the older
-one had not committed by then never will be. A commit happened iff it counts.
+A generation starts with its abort record (seq 1). After it, no record of an older generation counts, so the older one
+can commit nothing more. A commit happened iff it counts.
 
-A power cut may take records that weren't on the disk, and leave later ones. A generation is on the disk through its
-last commit before it appends anything else. So where records are missing, what follows of their generation, up to one
-commit, wasn't on the disk either: it counts as little as what is missing. Anything after that commit proves damage.
+A power cut may lose records that weren't on the disk, but leave later ones. A generation is on the disk through its
+last commit before it appends anything else. So if records are missing, the later records of their generation, up to one
+commit, weren't on the disk either, and don't count either. Any record after that commit proves damage.
 
-``Changelog`` is given every record in order. While a task starts, ``Changelog`` says what to do with each record
-(``ReplayStep``). Later a committing task gives it the records that were appended since, to learn whether its own
-commit counts and whether a newer generation has taken over.
+``Changelog`` receives every record in order. While a task starts, it says what to do with each record (``ReplayStep``).
+Later, a committing task passes it the records appended since then, to learn whether its own commit counts and whether
+a newer generation has taken over.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from headrace.core.frame import Bytes, Header, Kind
 from headrace.core.ids import Offset, TaskName
 
 ABORT_SEQ = 1
-"""The seq of an abort record: it is the first record of its generation."""
+"""The seq of an abort record, which is the first record of its generation."""
 
 
 class ReplayStep(Enum):
     """What to do with a changelog record while state is replayed."""
 
     SKIP = "skip"
-    """The record doesn't concern state, or doesn't count: ignore it."""
+    """The record doesn't affect state, or doesn't count: ignore it."""
 
     HOLD = "hold"
     """A change: keep it until a commit or an abort follows."""
@@ -66,10 +66,10 @@ class Changelog:
         self._base = base
         self._own_generation = 0
         self._stray: Header | None = None
-        """The last record of this generation behind a gap."""
+        """The last record of this generation after a gap."""
 
     def owned_by(self, generation: int) -> None:
-        """Set the reader's own generation. An abort of this generation by another writer is then detected."""
+        """Set the reader's own generation, so that an abort of this generation by another writer is detected."""
         self._own_generation = generation
 
     def take(self, offset: Offset, header: Header, body: Bytes) -> ReplayStep:
@@ -107,7 +107,7 @@ class Changelog:
         return self.generation > self._own_generation or self.second_writer is not None
 
     def stop_reason(self, task: TaskName) -> HeadraceError:
-        """Return the error that says why the owner stops."""
+        """Return the error with the reason why the owner stops."""
         own = self._own_generation
         if self.second_writer is not None:
             return ProtocolError(
@@ -117,7 +117,7 @@ class Changelog:
             )
         return FencedError(
             f"task {task}: generation {own} was replaced by generation {self.generation}",
-            hint="nothing to do: the newer generation has taken over",
+            hint="ignore this: the newer generation has taken over",
         )
 
     def _take_base(self, offset: Offset, header: Header, body: Bytes) -> ReplayStep:
@@ -151,7 +151,7 @@ class Changelog:
         )
 
     def _strays(self, header: Header) -> bool:
-        """Whether a record behind a gap may have been appended when nothing since the gap was on the disk yet."""
+        """Return whether a record after a gap may have been appended when nothing since the gap was on the disk yet."""
         last = self._stray
         if last is not None and header.seq <= last.seq:
             return True

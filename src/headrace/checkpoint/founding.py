@@ -1,7 +1,7 @@
-"""What a task of a new timeline takes over from a savepoint, and what a task keeps for one. Plain data.
+"""The state that a task of a new timeline takes over from a savepoint, and that a task keeps for one. Plain data.
 
-A savepoint has a folder for each task. It holds the task's database (``DATABASE_FOLDER``), and in ``COMMIT_FILE`` the
-commit that the database corresponds to. That file is written last, so a folder without it is a draft.
+A savepoint has a folder for each task, with the task's database (``DATABASE_FOLDER``) and the commit to which the
+database corresponds (``COMMIT_FILE``). That file is written last, so a folder without it is a draft.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FORMAT = 1
 class Cut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """An order to all tasks of an app: commit exactly ``version``, and keep the state in a subfolder of ``folder``.
 
-    ``last``: a task that has kept its state processes nothing more.
+    ``last``: a task processes nothing more once it has kept its state.
     """
 
     id: str
@@ -34,7 +34,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class KeptCommit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The commit of a task that a savepoint holds: its record, and where it is in the changelog."""
+    """The commit of a task in a savepoint: its record, and its offset in the changelog."""
 
     format: int = FORMAT
     task: str
@@ -62,7 +62,7 @@ _DECODER = msgspec.json.Decoder(KeptCommit)
 
 @dataclass(frozen=True, slots=True)
 class Donor:
-    """A task in a savepoint: its number, and the folder that has its commit and its database."""
+    """A task in a savepoint: its number, and the folder with its commit and its database."""
 
     number: int
     folder: Path
@@ -70,13 +70,13 @@ class Donor:
 
 @dataclass(frozen=True, slots=True)
 class Founding:
-    """How a task begins whose changelog is empty.
+    """How a task with an empty changelog begins.
 
-    ``record`` becomes its first commit. ``donors`` have its state. If ``shares`` is None the task gets all of it;
-    otherwise ``shares`` gives for each store the columns by which its rows are dealt to ``tasks`` tasks. Stores that
-    are ``copied`` are the same in all donors, and the task gets all of the first.
-    ``silent_until`` says up to where each source partition is read silently: the app had read it so far already.
-    None: it had ended.
+    ``record`` becomes its first commit. ``donors`` have its state. If ``shares`` is None, the task gets all of it;
+    otherwise ``shares`` gives for each store the columns that divide its rows among ``tasks`` tasks. Stores that are
+    ``copied`` are the same in all donors, and the task gets all rows of the first.
+    ``silent_until`` is the app's former position in each source partition, up to which the task reads silently; None
+    if the partition had ended.
     """
 
     record: CommitRecord

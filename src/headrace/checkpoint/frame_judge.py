@@ -1,8 +1,8 @@
-"""Judges every frame that a task receives on its intermediate inputs: pure state and a table.
+"""Judge every frame that a task receives on its intermediate inputs, by pure state and a table.
 
 State is kept for each (input partition, upstream task), never for an upstream task as a whole. Its frames reach
-different partitions at different times, so what one partition says about it must not be applied to another.
-The state of one such pair is
+different partitions at different times, so facts about it from one partition must not be applied to another. The state
+of one such pair is
 
 - ``(generation, seq)`` of the last frame taken. The pair identifies a frame, and pairs only rise;
 - ``closed``, the version through which the upstream task is complete in this partition. A checkpoint frame closes its
@@ -297,14 +297,15 @@ class FrameJudge:
                 known = covered.get(producer)
                 parent.buffered.clear()
                 parent.done, parent.label = 0, -1
-                # Without barriers nobody says when a version is complete, though a commit with barriers waited for it.
+                # Without barriers, no frame says when a version is complete, though a commit with barriers waited for
+                # that.
                 parent.closed = known.version if known and self._barriers else self._initially_closed
                 parent.set_last(known.generation if known else 0, known.seq if known else 0)
                 self._set_covered(parent, parent.seq)
         self._recount()
 
     def _set_covered(self, parent: Parent, seq: int) -> None:
-        # A parent that was at-least-once counts as closed for good. It may go back behind what this task has taken.
+        # A parent that was at-least-once counts as closed forever. It may go back to before the frames taken here.
         parent.covered = 0 if parent.closed == END_VERSION else seq
 
     # -- guards ----------------------------------------------------------------------------------------
@@ -314,42 +315,42 @@ class FrameJudge:
         return True
 
     def duplicate(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """The frame was taken before. The pairs are compared as pairs, because a newer generation reuses seqs."""
+        """Whether the frame was taken before. Pairs are compared as pairs, because a newer generation reuses seqs."""
         return (header.generation, header.seq) <= (parent.generation, parent.seq)
 
     def void(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """A newer generation is known to have restarted from a seq below this frame's."""
+        """Whether a newer generation is known to have restarted from a seq below this frame's."""
         return header.seq > parent.limit_of(header.generation)
 
     def overtakes(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """The restore says that more frames were committed than have arrived."""
+        """Whether the restore says that more frames were committed than have arrived."""
         restore = _restore(control)
         return restore.seq > parent.seq or header.seq != restore.seq + 1
 
     def forgets(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """The restore goes back behind what the upstream task had committed when this task committed that."""
+        """Whether the restore goes back to before frames that the upstream task committed and this task has covered."""
         restore = _restore(control)
         return self._voids(restore) and restore.seq + 1 < parent.covered
 
     def undoes(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """A frame that the restore voids was processed since the last commit."""
+        """Whether a frame that the restore voids was processed since the last commit."""
         restore = _restore(control)
         return self._voids(restore) and parent.done > restore.seq
 
     def unproven(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """Frames are missing before this one, and it isn't known whether they were committed: this one wasn't yet."""
+        """Whether frames are missing before this one that may not have been committed, because this one wasn't yet."""
         return header.version != UNVERSIONED and (header.generation > parent.generation or header.seq != parent.seq + 1)
 
     def unannounced(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """A new generation doesn't start with its restore frame."""
+        """Whether a new generation doesn't start with its restore frame."""
         return header.generation > parent.generation
 
     def gap(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """The frame isn't the next one in turn."""
+        """Whether the frame isn't the next one in turn."""
         return header.seq != parent.seq + 1
 
     def timely(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """The frame's label is the version in progress or an older one."""
+        """Whether the frame's label is the version in progress or an older one."""
         return header.version <= self.threshold
 
     # -- actions ---------------------------------------------------------------------------------------
@@ -369,7 +370,7 @@ class FrameJudge:
         )
 
     def refuse_loss(self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset) -> Verdict:
-        """Fail: the upstream task repeats what this task has committed the effects of."""
+        """Fail: the upstream task repeats frames whose effects this task has committed."""
         raise ProtocolError(
             f"{parent}: generation {header.generation} goes back to #{_restore(control).seq} at offset "
             f"{offset}, but this task has committed input up to #{parent.covered - 1}: commits of the sending "
@@ -381,7 +382,7 @@ class FrameJudge:
     def refuse_unannounced(
         self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset
     ) -> Verdict:
-        """Fail: without its restore frame it is unknown which frames of the older generation are void."""
+        """Fail: without its restore frame, the void frames of the older generation aren't known."""
         raise ProtocolError(
             f"{parent}: received {header.kind.name} ({header.generation}, #{header.seq}) at offset {offset} after "
             f"{parent.last}, without the restore frame that starts a generation",
@@ -396,7 +397,7 @@ class FrameJudge:
     def take_restore(
         self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset
     ) -> Verdict | Forget:
-        """Continue with the new generation. ``closed`` becomes exactly what the restore says, even if that is lower."""
+        """Continue with the new generation. ``closed`` becomes exactly the restore's value, even if that is lower."""
         restore = _restore(control)
         parent.set_last(header.generation, header.seq)
         if not self._barriers:
@@ -463,7 +464,7 @@ class FrameJudge:
         self.due = self._open == 0 or any(parent.buffered for parent in self._parents)
 
     def _voids(self, restore: Restore) -> bool:
-        """Whether this restore can void frames: those of at-least-once writers don't."""
+        """Return whether this restore can void frames, which restores of at-least-once writers don't."""
         return self._barriers and restore.next_version != UNVERSIONED
 
     def _refuse_falling_label(self, parent: Parent, header: Header, offset: Offset) -> None:

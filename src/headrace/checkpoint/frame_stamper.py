@@ -1,4 +1,4 @@
-"""Gives a task's outgoing frames their identity and label, as pure state.
+"""Give a task's outgoing frames their identity and label. Pure.
 
 (generation, seq) identifies a frame. ``seq`` counts the task's frames to each output partition across its generations.
 A new generation continues after the last seq that the last commit covers, so it reuses the seqs of void frames. The
@@ -21,8 +21,8 @@ from headrace.core.ids import StreamId, TaskName
 class FrameStamper:
     """Stamps a task's outgoing frames. ``outputs`` maps each framed stream to its number of partitions.
 
-    ``own`` names the only partition that the task writes of some of them. The others hear nothing of the task: nobody
-    waits there for its commits, as somebody does in an intermediate stream.
+    ``own`` names the only partition that the task writes in some of them. Their other partitions get no frames of the
+    task, because no reader waits there for its commits, unlike in an intermediate stream.
 
     With ``barriers`` off (at-least-once) frames are not labelled and no checkpoint frames are sent.
     """

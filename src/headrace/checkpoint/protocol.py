@@ -46,7 +46,7 @@ are read again are new messages.
 Cuts. A cut is a version that all tasks commit exactly, where they otherwise may pass over versions (``Cadence``). At
 a cut, nothing that a task has processed is missing in the commit of another, and nothing is on its way between them.
 So the states that hosts keep at a cut (``Keep``) are a consistent copy of the whole app: a *savepoint*. A task that is
-given a cut too late misses it, and then the cut is given up. So it is if a task has started twice around it, the second
+given a cut too late misses it, which cancels the cut. The same holds if a task has started twice around it, the second
 time below a label that it had announced the first time: then its readers may have kept their states without what it
 sent by the cut. The commit records that were kept show that (``savepoints.fitting``).
 

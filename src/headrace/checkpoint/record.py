@@ -63,7 +63,7 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class OutputSeq(_Body, frozen=True, kw_only=True):
     """The seq of the last frame that the task had written to one output partition when it committed.
 
-    ``generation`` has written there last: that of the commit, or an earlier one if the app had given up the output.
+    ``generation`` has written there last: the commit's, or an earlier one if the app no longer has the output.
     """
 
     stream: str
@@ -89,7 +89,7 @@ class ParentEntry(_Body, frozen=True, kw_only=True):
 class InputEntry(_Body, frozen=True, kw_only=True):
     """One intermediate input partition. A restart reads from ``offset``; None means from the oldest frame.
 
-    ``landmark`` says in the words of the system what is before the offset.
+    ``landmark`` identifies, in a form of the system, the record before the offset.
     """
 
     stream: str
@@ -137,9 +137,9 @@ class ReaderPosition(_Body, frozen=True, kw_only=True):
 class SourceEntry(_Body, frozen=True, kw_only=True):
     """The position in one source partition. The fields from ``offset`` on are those of a ``ReaderPosition``.
 
-    ``startpoint`` is the id of the startpoint that was applied to it last. ``shards``: the partition is a slot, and
-    this is how far each of its shards has come. ``since_ms``: messages with an older event time are left out, because
-    a backfill has had them from somewhere else. ``landmark``: see ``InputEntry``.
+    ``startpoint`` is the id of the startpoint that was applied to it last. ``shards``: the positions in the shards of a
+    slot. ``since_ms``: messages with an older event time are left out, because a backfill has read them from
+    elsewhere. ``landmark``: see ``InputEntry``.
     """
 
     stream: str
@@ -180,7 +180,7 @@ class CommitRecord(_Body, frozen=True, kw_only=True):
 
 
 class AbortRecord(_Body, frozen=True, kw_only=True):
-    """The record with which ``generation`` takes over: what older generations left uncommitted never happened.
+    """The record with which ``generation`` takes over. Everything that older generations left uncommitted is void.
 
     Each incarnation draws its own ``writer``, so that two incarnations with the same generation detect each other.
     """
@@ -191,7 +191,7 @@ class AbortRecord(_Body, frozen=True, kw_only=True):
 
 
 class LocalCheckpoint(msgspec.Struct, frozen=True):
-    """The commit that the local RocksDB corresponds to: it counts, and its frame is at ``offset`` of the changelog.
+    """The commit to which the local RocksDB corresponds. It counts, and its frame is at ``offset`` of the changelog.
 
     ``offset`` is that of the commit frame itself, not of the next one. A restart reads this frame first: it holds the
     record and the (generation, seq) to continue from, and proves that the state belongs to this changelog.

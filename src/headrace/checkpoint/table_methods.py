@@ -1,4 +1,4 @@
-"""What the tables of ``protocol`` name: instructions, guards, decisions and effects of one task. Pure state."""
+"""The methods that the tables of ``protocol`` name: one task's instructions, guards, decisions and effects. Pure."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from headrace.core.ids import SSP, Offset, StreamId, TaskName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineConfig:
-    """What the machine needs to know of the plan.
+    """The part of the plan that the machine needs.
 
     ``inputs`` maps each intermediate input partition to all producers that write it, of every upstream stage.
-    ``outputs`` maps each framed stream that the task writes, intermediate or output, to its number of partitions, and
-    ``own`` those outputs of which it writes one partition alone to that partition.
-    ``founded`` is the first commit of a task of a new timeline: what it takes over from a savepoint.
+    ``outputs`` maps each framed stream that the task writes, intermediate or output, to its number of partitions. For
+    outputs of which it writes only one partition, ``own`` gives that partition.
+    ``founded`` is the first commit of a task of a new timeline, taken over from a savepoint.
     """
 
     task: TaskName
@@ -111,12 +111,12 @@ class TableMethods:
         return TakeGeneration()
 
     def append_abort(self) -> Instruction:
-        """Append the abort record, which fences older generations off: the first record of a generation."""
+        """Append the abort record, the first record of a generation, which fences off older generations."""
         record = AbortRecord(generation=self.generation, writer=self._writer)
         return AppendAbort(self._record_header(Kind.ABORT, self.version), record)
 
     def read_changelog(self) -> Instruction:
-        """At a start, read from the base through the own abort; at a commit, the rest through the own commit."""
+        """At a start, read from the base through the own abort; at a commit, continue through the own commit."""
         return ReadChangelog(self._read_from, self._read_to)
 
     def resume(self) -> Instruction:
@@ -124,11 +124,11 @@ class TableMethods:
         return Resume(self._changelog.record, self._judge.positions(), self._orders.due)
 
     def found(self) -> Instruction:
-        """Take over what a savepoint holds, as the first commit."""
+        """Take over the savepoint's state as the first commit."""
         return Found()
 
     def send_restores(self) -> Instruction:
-        """Announce to every downstream partition what is committed. The label until the next commit is chosen here."""
+        """Announce the committed seq to every downstream partition, and choose the label until the next commit."""
         self.label = self._first_label()
         self._stamper.label = self.label
         return SendControl(self._stamper.restores(self.version, self.label))
@@ -154,11 +154,11 @@ class TableMethods:
         return AppendChanges(self._commit_version)
 
     def append_commit(self) -> Instruction:
-        """Append the commit record: the one step that decides whether the version happened."""
+        """Append the commit record, the single step that decides whether the version happened."""
         return AppendCommit(self._commit_version, self._next_version)
 
     def write_local(self) -> Instruction:
-        """Bring local state up to date. It follows the changelog, never the other way round."""
+        """Update local state, which always follows the changelog."""
         local = self._changelog.local
         if local is None:
             raise ProtocolError(f"task {self.config.task}: no commit to write")
@@ -169,17 +169,17 @@ class TableMethods:
         return SendControl(self._stamper.checkpoints(self._commit_version, self._next_version))
 
     def report(self) -> Instruction:
-        """Report which input frames the commit covers and that are no longer needed."""
+        """Report the input frames that the commit covers, which are no longer needed."""
         record = self._changelog.record
         inputs = record.inputs if record else ()
         return Report(self.version, tuple((_ssp(entry), entry.offset) for entry in inputs))
 
     def release_orders(self) -> Instruction:
-        """Tell the coordinator which startpoints a commit covers: they may be deleted."""
+        """Tell the coordinator which startpoints a commit covers, so that it may delete them."""
         return ReleaseOrders(self._orders.covered)
 
     def keep(self) -> Instruction:
-        """Keep the state of the cut: the local database holds it, whatever was received since."""
+        """Keep the state of the cut, which the local database holds regardless of later frames."""
         return Keep(self.version)
 
     def end(self) -> Instruction:
@@ -197,63 +197,63 @@ class TableMethods:
         return True
 
     def fenced(self) -> bool:
-        """The changelog shows a newer generation, or a second writer with this task's generation."""
+        """Whether the changelog shows a newer generation, or a second writer with this task's generation."""
         return self._changelog.replaced
 
     def ended(self) -> bool:
-        """The last commit was the final one."""
+        """Whether the last commit was the final one."""
         return self._next_version == END_VERSION
 
     def founding(self) -> bool:
-        """The task has yet to take over what a savepoint holds, or is committing that."""
+        """Whether the task still has to take over a savepoint's state, or is committing it."""
         return self._founding
 
     def keep_due(self) -> bool:
-        """The last commit is the cut, and the host hasn't kept it."""
+        """Whether the last commit is the cut, and the host hasn't kept it yet."""
         return self.version == self._cadence.cut and not self.cut_kept
 
     def covered(self) -> bool:
-        """A commit covers startpoints that the coordinator still has."""
+        """Whether a commit covers startpoints that the coordinator still has."""
         return bool(self._orders.covered)
 
     def restart_due(self) -> bool:
-        """The task is to start over after a commit."""
+        """Whether the task must start over after a commit."""
         return self._restart_soon
 
     def buffer_due(self) -> bool:
-        """A buffered label is in turn: labels up to M before the commit of M, and M + 1 right after it."""
+        """Whether a buffered label is in turn: labels up to M before the commit of M, and M + 1 right after it."""
         lowest = self._judge.lowest_buffered
         return lowest is not None and lowest <= max(self._judge.threshold, self._closed_through)
 
     def finish_due(self) -> bool:
-        """All inputs have ended. This happens once in the life of a task, across all incarnations."""
+        """Whether all inputs have ended. This happens once in the life of a task, across all incarnations."""
         return self._inputs_ended and not self.end_of_stream_sent
 
     def final_due(self) -> bool:
-        """Nothing more will arrive, and nothing that arrived can become void."""
+        """Whether nothing more will arrive, and nothing that arrived can become void."""
         return self.end_of_stream_sent and self._inputs_ended and self._timer_driven
 
     def version_closed(self) -> bool:
-        """All upstream tasks have closed the next version, or several.
+        """Whether all upstream tasks have closed the next version, or several.
 
-        Its own label is the next version, but for a task that was timer-driven until its upstream tasks changed to
-        exactly-once. It has announced that label, so it waits until they have closed it: labels don't fall.
+        The task's own label is the next version, except if it was timer-driven until its upstream tasks changed to
+        exactly-once. It has announced that label, so it waits until they have closed it, because labels don't fall.
         """
         return self.label <= self._closed_through < END_VERSION
 
     def clock_passed(self) -> bool:
-        """The interval is over. An idle task commits too, because downstream tasks wait for its versions."""
+        """Whether the interval is over. An idle task commits too, because downstream tasks wait for its versions."""
         return self._timer_driven and self._cadence.clock > self.label
 
     @property
     def cut_missed(self) -> bool:
-        """The task has passed over the cut: what it keeps would not fit together with what others keep."""
+        """Whether the task has passed over the cut, so that its state wouldn't match the state of others."""
         cut = self._cadence.cut
         return cut is not None and self.version > cut and not self.cut_kept
 
     @property
     def cut_kept(self) -> bool:
-        """The host has kept the state of the cut. A task that has ended before it has no later state."""
+        """Whether the host has kept the state of the cut. A task that ended before the cut has no later state."""
         cut, kept = self._cadence.cut, self._kept
         if cut is None or kept is None:
             return False
@@ -261,7 +261,7 @@ class TableMethods:
 
     @property
     def _closed_through(self) -> int:
-        """M, but not beyond a cut."""
+        """Return M, but not above a cut."""
         return self._cadence.closed(self.version, self._judge.closed_through)
 
     @property
@@ -332,7 +332,7 @@ class TableMethods:
         self._judge.load(record.inputs if record else (), self.version, record.parents_version if record else -1)
 
     def check_commit(self) -> None:
-        """Check that the own commit counts: only then did it happen."""
+        """Check that the own commit counts, because only then did it happen."""
         self._read_from = self._read_to
         local = self._changelog.local
         found = (local.generation, local.version) if local else None
@@ -340,7 +340,7 @@ class TableMethods:
             raise ProtocolError(f"task {self.config.task}: didn't find its own commit in the changelog")
 
     def stored(self) -> None:
-        """Go on from what was taken over: it is committed, and in the local database."""
+        """Continue from the state that was taken over, which is committed and in the local database."""
         if self._founding:
             self._sealed = None
             self._adopt(self._changelog.record)
@@ -354,7 +354,7 @@ class TableMethods:
         self._kept = self._cadence.cut  # the version of a task that has ended is lower
 
     def released(self) -> None:
-        """Note that the coordinator knows what is covered."""
+        """Note that the coordinator knows the covered startpoints."""
         self._orders.released()
 
     def committed(self) -> None:

@@ -1,9 +1,9 @@
-"""The startpoints that one task has to apply, as pure state: which are due, and which a commit covers.
+"""The startpoints that one task has to apply: which are due, and which a commit covers. Pure.
 
-A startpoint is applied exactly once, because the commit record says which one was applied last to each source
-partition: an order that the record names is *covered*. It is never applied again, only released, and the coordinator
-deletes it. An order that no record names is *due*: each start and each rollback applies it again, until a commit
-counts. So it doesn't matter when a task dies, or whether the coordinator hears that an order was released.
+A startpoint is applied exactly once, because the commit record names the last one applied to each source partition. An
+order that the record names is *covered*: it is never applied again, only released, and the coordinator deletes it. An
+order that no record names is *due*: each start and each rollback applies it again, until a commit counts. So it doesn't
+matter when a task dies, or whether the coordinator learns that an order was released.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TaskOrders:
         self.due, self.covered = tuple(orders), ()
 
     def adopt(self, record: CommitRecord | None) -> None:
-        """Set those aside that the last commit covers."""
+        """Set aside the orders that the last commit covers."""
         sources = record.sources if record is not None else ()
         self._applied = {(entry.stream, entry.partition): entry.startpoint for entry in sources if entry.startpoint}
         granted = self.due
@@ -41,12 +41,12 @@ class TaskOrders:
         self._applied |= {(order.stream, order.partition): order.startpoint.id for order in self.due}
 
     def stamp(self, sources: Iterable[SourceEntry]) -> tuple[SourceEntry, ...]:
-        """Return the positions for a commit record, each with the startpoint that was applied to it last."""
+        """Return the positions for a commit record, each with the startpoint that was last applied to it."""
         applied = ((entry, self._applied.get((entry.stream, entry.partition), "")) for entry in sources)
         return tuple(msgspec.structs.replace(entry, startpoint=id_) if id_ else entry for entry, id_ in applied)
 
     def committed(self) -> None:
-        """Note that a commit counts: it covers what was applied."""
+        """Note that a commit counts, which covers the applied orders."""
         self.covered, self.due = (*self.covered, *self.due), ()
 
     def released(self) -> None:

@@ -1,1 +1,1 @@
-"""The command line: one verb a module, each a thin print over a function that returns data."""
+"""The command line. Each verb has its own module: a function that returns data, and a thin print over it."""

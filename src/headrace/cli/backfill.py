@@ -26,7 +26,7 @@ def backfill(
         str,
         typer.Option(
             metavar="TIME",
-            help="Up to where inputs are history: now, a time (2026-01-31T12:00Z), or views/0=1200,views/1=980.",
+            help="Where the history of inputs ends: now, a time (2026-01-31T12:00Z), or views/0=1200,views/1=980.",
         ),
     ],
     app: AppName = None,
@@ -35,24 +35,28 @@ def backfill(
     savepoint: Annotated[str, typer.Option(metavar="NAME", help="The name of the savepoint.")] = "backfill",
     publish: Annotated[
         bool,
-        typer.Option(help="Whether the results of the history leave the app. Without, it may be an app that runs."),
+        typer.Option(help="Whether to publish the results of the history. Without them, the app may be running."),
     ] = True,
     again: Annotated[
         bool,
-        typer.Option("--again", help="Do it although results of a batch job are published: they will be there twice."),
+        typer.Option(
+            "--again", help="Run even if results of a batch job are published already; they then appear twice."
+        ),
     ] = False,
-    master: Annotated[str | None, typer.Option(metavar="MASTER", help="The Spark to run on, as for run.")] = None,
+    master: Annotated[
+        str | None, typer.Option(metavar="MASTER", help="The Spark master to run on, as for run.")
+    ] = None,
     conf: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="A Spark setting; may be given several times.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Compute an app's history in a Spark job.
 
-    It makes a savepoint from which a live run goes on. Windows that are over at --until are published; those that are
-    open stay open in the savepoint. Restore it with headrace savepoint restore, then run the app. headrace run
-    --backfill does all of that. A command that was interrupted can be repeated: nothing is published twice.
+    The job ends with a savepoint from which a live run continues. It publishes the windows that have ended at --until;
+    the others stay open in the savepoint. Restore it with headrace savepoint restore, then run the app. headrace run
+    --backfill does all of that. An interrupted command can be repeated: nothing is published twice.
     """
     from headrace.cli.loader import load_runnable_app
 

@@ -1,4 +1,4 @@
-"""``headrace check``: whether an app is well, for monitoring tools."""
+"""``headrace check``: report to monitoring tools whether an app is healthy."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ def check(
     app: WhichApp,
     max_lag: Annotated[
         str | None,
-        typer.Option("--max-lag", metavar="TIME", help="How far inputs with unread messages may be behind the clock."),
+        typer.Option(
+            "--max-lag", metavar="TIME", help="How far an input with unread messages may be behind the clock."
+        ),
     ] = None,
     max_checkpoint_age: Annotated[
         str | None,
-        typer.Option("--max-checkpoint-age", metavar="TIME", help="How old the last commit of a task may be."),
+        typer.Option("--max-checkpoint-age", metavar="TIME", help="How old a task's last commit may be."),
     ] = None,
     max_restarts: Annotated[
         str | None,
@@ -30,10 +32,10 @@ def check(
     metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say in one line whether an app is well.
+    """Report in one line whether an app is healthy.
 
-    Exits as monitoring plugins do: 0 it is well, 1 a warning, 2 critical, 3 unknown. Lag is in event time: inputs
-    without one have none.
+    The exit codes are those of monitoring plugins: 0 healthy, 1 warning, 2 critical, 3 unknown. Lag is in event time,
+    so inputs without event time have none.
     """
     from headrace.cli.status import ask
     from headrace.core.errors import HeadraceError

@@ -1,4 +1,4 @@
-"""``headrace checkpoint list`` and ``show``: the last commit of each task, whether or not its app runs."""
+"""``headrace checkpoint list`` and ``show``: the last commit of each task, whether or not its app is running."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from headrace.runners.checkpoints import TaskCheckpoint
     from headrace.runners.coordination.messages import CheckpointStatus
 
-AppOfHome = Annotated[str, typer.Argument(metavar="APP", help="Which app.")]
+AppOfHome = Annotated[str, typer.Argument(metavar="APP", help="The name of the app.")]
 
 
 def list_checkpoints(
     app: Annotated[
-        str | None, typer.Argument(metavar="APP", help="Which app; by default all in the home folder.")
+        str | None, typer.Argument(metavar="APP", help="The app; by default all apps of the home folder.")
     ] = None,
     home: Home = HOME,
     metadata: Metadata = None,
@@ -29,8 +29,8 @@ def list_checkpoints(
 ) -> None:
     """List the last checkpoint of each task.
 
-    Shows its version and age, how long it took (if the app runs), and what is kept for it: the changelog, the local
-    state and snapshots.
+    Shows its version and age, its duration (if the app is running), and the sizes of the changelog, the local state and
+    snapshots.
     """
     from headrace.metadata.opening import existing_metadata
     from headrace.runners.checkpoints import apps_with_checkpoints, read_checkpoints
@@ -44,12 +44,12 @@ def list_checkpoints(
     elif found:
         _print_list(found, running)
     else:
-        print_note(f"no app has committed anything on {home}")
+        print_note(f"no app has committed anything in {home}")
 
 
 def show(
     app: AppOfHome,
-    task: Annotated[str | None, typer.Argument(metavar="TASK", help="Which task, as stage/0; by default all.")] = None,
+    task: Annotated[str | None, typer.Argument(metavar="TASK", help="The task, as stage/0; by default all.")] = None,
     home: Home = HOME,
     metadata: Metadata = None,
     snapshots: Snapshots = None,
@@ -57,8 +57,8 @@ def show(
 ) -> None:
     """Show everything about the last checkpoint of an app's tasks.
 
-    Shows where reading continues in each input, how many frames each output partition has, the generations, and the
-    snapshots from which a lost state folder would be rebuilt.
+    Shows where the task continues to read each input, how many frames it has written to each output partition, the
+    generations, and the snapshots from which Headrace would rebuild a lost state folder.
     """
     from headrace.metadata.opening import existing_metadata
     from headrace.runners.checkpoints import read_checkpoints

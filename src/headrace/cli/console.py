@@ -1,7 +1,7 @@
 """Output of the command line, and its exit codes.
 
-Results go to stdout and everything else to stderr, so that a pipe gets results only. Every command imports this module,
-so it imports nothing heavy.
+Results go to stdout and everything else to stderr, so that a pipe receives only results. Every command imports this
+module, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Exit(IntEnum):
     USAGE = 2
     """The command, or the app as declared, can't work; running it again changes nothing."""
     INTERRUPTED = 130
-    """Ctrl-C interrupted something that is now half done."""
+    """Ctrl-C interrupted the command before it was done."""
 
 
 def exit_of(error: HeadraceError) -> Exit:

@@ -23,42 +23,44 @@ if TYPE_CHECKING:
 def dashboard(
     app: Annotated[
         str | None,
-        typer.Argument(metavar="APP", help="Whose live page; without it, a page with all apps of the home folder."),
+        typer.Argument(
+            metavar="APP", help="The app whose live page to open; without it, a page with all apps of the home folder."
+        ),
     ] = None,
     stage: Annotated[
         str | None,
-        typer.Option(metavar="STAGE", help="The deployment with this stage, if the app runs as several."),
+        typer.Option(metavar="STAGE", help="The deployment with this stage, if the app has several."),
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     port: Annotated[
         int,
-        typer.Option(metavar="PORT", min=0, max=65535, help="Without APP: the port to listen on; 0 takes a free one."),
+        typer.Option(metavar="PORT", min=0, max=65535, help="Without APP: the port to listen on; 0 picks a free one."),
     ] = 0,
     home: Home = HOME,
     metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a running app does, in a browser.
+    """Show a running app in a browser.
 
-    With APP, prints the address of its live page, which the app itself serves. Without, serves a page with all apps
-    until Ctrl-C. Nothing can be changed there.
+    With APP, prints the address of the app's live page, which the app serves itself. Without APP, serves a page with
+    all apps until you press Ctrl-C. The pages only show; they change nothing.
 
-    Pages are served on this machine only, unless the app listens elsewhere (headrace run --listen). To look from
-    another machine, forward the port: ssh -L 7000:127.0.0.1:PORT HOST.
+    Only this machine can open the pages, unless the app listens on another address (headrace run --listen). To open
+    them on another machine, forward the port: ssh -L 7000:127.0.0.1:PORT HOST.
     """
     from headrace.core.errors import UsageError
 
     if app is None:
         if stage is not None:
             raise UsageError(
-                "--stage is for the page of one app", hint="name the app: headrace dashboard APP --stage ..."
+                "--stage applies only to the page of one app", hint="name the app: headrace dashboard APP --stage ..."
             )
         _serve(home, metadata, port, open_, as_json)
         return
     if port:
         raise UsageError(
-            "--port is for the page with all apps; an app serves its own page at the port that it has",
-            hint="choose it when the app starts: headrace run --listen 127.0.0.1:7000",
+            "--port applies only to the page with all apps; an app serves its own page on its own port",
+            hint="choose an app's port when you start it: headrace run --listen 127.0.0.1:7000",
         )
     from headrace.metadata.opening import existing_metadata
     from headrace.runners.dashboard.pages import page_url
@@ -70,7 +72,7 @@ def dashboard(
 
 
 def _address(store: MetadataStore, app: str, stage: str | None) -> Address:
-    """Where the app runs. Raises ``UsageError`` that says how it has ended if it doesn't."""
+    """Return where the app is running. Raises ``UsageError`` if it isn't, with the way it ended."""
     from headrace.core.errors import UsageError
     from headrace.runners.coordination.endings import ended
     from headrace.runners.coordination.runs import find
@@ -83,13 +85,13 @@ def _address(store: MetadataStore, app: str, stage: str | None) -> Address:
             raise
         how = "drained" if over[-1].drained and over[-1].state == "finished" else over[-1].state
         raise UsageError(
-            f"app {app!r} doesn't run any more ({how}), so it has no live page",
-            hint=f"headrace status {app} says how it ended; start it with headrace run",
+            f"app {app!r} isn't running any more ({how}), so it has no live page",
+            hint=f"see how it ended with headrace status {app}; start it with headrace run",
         ) from error
 
 
 def _check_reachable(address: Address) -> None:
-    """Raise what the driver's machine or the network is to blame for, before a browser shows an empty page."""
+    """Raise an error of the driver's machine or of the network before a browser shows an empty page."""
     with closing(address.client(timeout_s=2.0, patience_s=0)) as client:
         client.status()
 
@@ -104,7 +106,7 @@ def _show(url: str, open_: bool, as_json: bool) -> None:
     import webbrowser
 
     if not webbrowser.open(url):
-        print_note("no browser could be opened here: open the address by hand")
+        print_note("no browser can be opened here: open the address yourself")
 
 
 def _serve(home: Path, metadata: SecretUrl | None, port: int, open_: bool, as_json: bool) -> None:
@@ -120,7 +122,7 @@ def _serve(home: Path, metadata: SecretUrl | None, port: int, open_: bool, as_js
     from headrace.runners.interrupts import Interrupt
 
     def found() -> Sequence[Deployed]:
-        with existing_metadata(home, metadata) as store:  # each time: there may be none yet
+        with existing_metadata(home, metadata) as store:  # opened each time, because the store may not exist yet
             return _deployed(store)
 
     with existing_metadata(home, metadata) as store:
@@ -134,7 +136,7 @@ def _serve(home: Path, metadata: SecretUrl | None, port: int, open_: bool, as_js
         overview.start()
         _show(page_url(f"http://{LOOPBACK}:{listener.port}", token), open_, as_json)
         sys.stdout.flush()
-        print_note("Ctrl-C ends it")
+        print_note("press Ctrl-C to stop")
         while not interrupt.requested:
             select.select([interrupt.fd], [], [])
 

@@ -28,8 +28,8 @@ def arguments_for(function: Callable[..., Any], named: str, pairs: Sequence[str]
     unknown = [name for name in given if name not in takes and not takes_any]
     if unknown:
         raise UsageError(
-            f"{shown} takes no argument {unknown[0]!r}",
-            hint=f"it takes {', '.join(takes)}" if takes else "it takes no arguments: leave --arg out",
+            f"{shown} has no argument {unknown[0]!r}",
+            hint=f"its arguments: {', '.join(takes)}" if takes else "the function has no arguments: leave out --arg",
         )
     needed = (p for p in signature.parameters.values() if p.default is p.empty)
     missing = [p.name for p in needed if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in given]
@@ -41,7 +41,7 @@ def arguments_for(function: Callable[..., Any], named: str, pairs: Sequence[str]
 
 
 def described(name: str, function: Callable[..., Any]) -> str:
-    """A function with its signature, as errors list it."""
+    """Return a function with its signature, for error messages."""
     return f"{name}{_text(_signature(function))}"
 
 
@@ -50,7 +50,7 @@ def _pairs(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not name.isidentifier() or not equals:
-            raise UsageError(f"--arg {pair}: not NAME=VALUE", hint="write --arg topic=orders")
+            raise UsageError(f"--arg {pair}: expected NAME=VALUE", hint="write --arg topic=orders")
         if name in given:
             raise UsageError(f"--arg {name} is given twice: {given[name]!r} and {value!r}")
         given[name] = value
@@ -60,7 +60,7 @@ def _pairs(pairs: Sequence[str]) -> dict[str, str]:
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(function, eval_str=True)
-    except NameError:  # an annotation that only type checkers can read
+    except NameError:  # only type checkers can read such an annotation
         return inspect.signature(function)
 
 
@@ -72,9 +72,9 @@ def _value(text: str, name: str, parameter: inspect.Parameter | None, shown: str
     declared = str if parameter is None else _type(parameter)
     if declared not in _CONVERTED:
         raise UsageError(
-            f"{shown}: {name!r} can't be given on the command line",
-            hint="only int, float, bool, str and pathlib.Path can; write a function with such parameters "
-            "that calls this one",
+            f"{shown}: argument {name!r} can't be given on the command line",
+            hint="write a function that calls this one and has only arguments of type int, float, bool, str and "
+            "pathlib.Path",
         )
     try:
         return _TRUTHS[text.lower()] if declared is bool else declared(text)
@@ -86,7 +86,7 @@ def _value(text: str, name: str, parameter: inspect.Parameter | None, shown: str
 
 
 def _type(parameter: inspect.Parameter) -> Any:
-    """The type that is declared (``int`` of ``int | None``), else that of the default, else ``str``."""
+    """Return the declared type (``int`` for ``int | None``), else the type of the default, else ``str``."""
     declared = parameter.annotation
     if declared is parameter.empty:
         return str if parameter.default in (parameter.empty, None) else type(parameter.default)

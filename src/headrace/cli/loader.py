@@ -1,7 +1,7 @@
 """Load the user's code, and find the app in it.
 
-``pipeline.py`` is a file whose app is at its top level, ``pipeline.py:make_app`` a variable of the file: an app, or a
-function that returns one. ``package.module:make_app`` is one of a module that can be imported.
+``pipeline.py`` is a file with an app at its top level. ``pipeline.py:make_app`` names a variable of the file: an app,
+or a function that returns one. ``package.module:make_app`` names a variable of a module that can be imported.
 
 A file becomes the module ``__headrace_app__``, not ``__main__``, so that ``if __name__ == "__main__": app.run()`` at
 its end has no effect. The rest of its top level runs.
@@ -35,25 +35,25 @@ def load_app(
 ) -> Declarations:
     """Run the code that ``target`` names, and return its app; ``name`` selects one if there are several.
 
-    The code gets ``arguments`` as ``sys.argv[1:]``, and a function that makes the app gets ``values`` (``NAME=VALUE``).
-    The module stays loaded, since the app refers to functions in it.
+    The code gets ``arguments`` as ``sys.argv[1:]``, and a function that creates the app gets ``values``
+    (``NAME=VALUE``). The module stays loaded because the app refers to functions in it.
     """
     place, variable = _parsed(str(target))
     if variable and name is not None:
-        raise UsageError(f"{target} and --app both name an app", hint="give one of them")
+        raise UsageError(f"{target} and --app both name an app", hint="leave out --app")
     module = load_module(Path(place), arguments) if _is_file(place) else import_module(place, arguments)
     if variable:
         return _of_variable(module, place, variable, values)
     if values:
         raise UsageError(
-            "--arg is for a function that creates the app, but none is named",
-            hint=_functions_hint(module, place) or f"name it: {place}:make_app",
+            "--arg needs a function that creates the app, but the command names none",
+            hint=_functions_hint(module, place) or f"name the function: {place}:make_app",
         )
     apps = find_apps(module)
     if not apps:
         raise UsageError(
             f"{place} has no app at its top level",
-            hint=_functions_hint(module, place) or 'declare one there: app = hr.App("page-views")',
+            hint=_functions_hint(module, place) or 'declare one at the top level: app = hr.App("page-views")',
         )
     if name is not None:
         return _named(apps, name, place)
@@ -67,7 +67,7 @@ def load_app(
 def load_runnable_app(
     target: str | Path, name: str | None = None, arguments: Sequence[str] = (), values: Sequence[str] = ()
 ) -> App:
-    """Return the app as ``load_app`` does. Raises ``UsageError`` for one that can be planned, but not run."""
+    """Return the app as ``load_app`` does. Raises ``UsageError`` for an app that can be planned but not run."""
     found = load_app(target, name, arguments, values)
     if not isinstance(found, App):
         raise UsageError(f"{found!r} only declares an app, so it can't be run", hint="create it with hr.App(...)")
@@ -83,7 +83,7 @@ def find_apps(module: ModuleType) -> dict[str, Declarations]:
             if other is not value:
                 raise UsageError(
                     f"{module.__file__} has two apps named {value.name!r}",
-                    hint="state is kept under the app's name: give each app its own",
+                    hint="state is kept under the app's name: give each app its own name",
                 )
     return found
 
@@ -120,7 +120,7 @@ def import_module(name: str, arguments: Sequence[str] = ()) -> ModuleType:
         if missing is None or not f"{name}.".startswith(f"{missing}."):
             raise
         raise UsageError(
-            f"there is no file {name}, and no module {missing}", hint="give the Python file that declares the app"
+            f"there is no file {name} and no module {missing}", hint="give the Python file that declares the app"
         ) from error
     finally:
         del sys.modules[MODULE]
@@ -128,7 +128,7 @@ def import_module(name: str, arguments: Sequence[str] = ()) -> ModuleType:
 
 @contextmanager
 def _loading(marked: ModuleType, named: str, file: str | None) -> Iterator[None]:
-    """Run the user's code, and refuse ``app.run()`` in it. What it raises becomes an error that shows its frames."""
+    """Run the user's code, and refuse ``app.run()`` in it. Its exceptions become errors that show the user's frames."""
     setattr(marked, LOADING, True)
     try:
         yield
@@ -137,7 +137,7 @@ def _loading(marked: ModuleType, named: str, file: str | None) -> Iterator[None]
     except SystemExit as error:
         raise UserFunctionError(
             f"{named} called sys.exit({error.code!r}) while it was being loaded",
-            hint='put code that runs the file as a script under if __name__ == "__main__":',
+            hint='move code that runs only in a script below if __name__ == "__main__":',
         ) from error
     except Exception as error:
         raise UserFunctionError(f"{named} can't be loaded\n{_story(error, file)}") from error
@@ -146,17 +146,17 @@ def _loading(marked: ModuleType, named: str, file: str | None) -> Iterator[None]
 
 
 def _of_variable(module: ModuleType, place: str, variable: str, values: Sequence[str]) -> Declarations:
-    """Return the app that a variable of the module holds, or that its function makes."""
+    """Return the app in a variable of the module, or the app that the function in it creates."""
     named = f"{place}:{variable}"
     if not hasattr(module, variable):
         raise UsageError(
             f"{place} has no {variable!r} at its top level",
-            hint=_choices(module) or "it declares no app there",
+            hint=_choices(module) or "the file declares no app at its top level",
         )
     value = getattr(module, variable)
     if isinstance(value, Declarations):
         if values:
-            raise UsageError(f"{named} is an app, not a function: --arg has no effect", hint="leave --arg out")
+            raise UsageError(f"{named} is an app, not a function, so it takes no --arg", hint="leave out --arg")
         return value
     if not callable(value):
         raise UsageError(
@@ -168,17 +168,19 @@ def _of_variable(module: ModuleType, place: str, variable: str, values: Sequence
     with _loading(marked, named, module.__file__):
         made = value(**arguments)
     if not isinstance(made, Declarations):
-        raise UsageError(f"{named} returned {type(made).__name__}, not an app", hint="end it with: return app")
+        raise UsageError(
+            f"{named} returned {type(made).__name__}, not an app", hint="end the function with: return app"
+        )
     return made
 
 
 def _choices(module: ModuleType) -> str:
-    """The apps and the functions that the module declares, as a hint; empty if there are none."""
+    """Return a hint that lists the module's apps and functions; empty if it has none."""
     apps = [name for name, value in vars(module).items() if isinstance(value, Declarations)]
     found = [*apps, *(described(name, function) for name, function in _functions(module).items())]
     if len(found) > _CHOICES_MAX:
         found[_CHOICES_MAX:] = [f"and {len(found) - _CHOICES_MAX} more"]
-    return f"there are: {', '.join(found)}" if found else ""
+    return f"it declares {', '.join(found)}" if found else ""
 
 
 def _functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
@@ -193,17 +195,17 @@ def _functions_hint(module: ModuleType, place: str) -> str | None:
     functions = _functions(module)
     if not functions:
         return None
-    return f"if a function makes it, name that: {place}:{next(reversed(functions))}"
+    return f"if a function creates the app, name the function: {place}:{next(reversed(functions))}"
 
 
 def _parsed(target: str) -> tuple[str, str]:
-    """Split ``place:variable``; the variable is empty if there is none."""
+    """Split ``place:variable``; the variable is empty if ``target`` names none."""
     place, _, variable = target.rpartition(":")
     return (place, variable) if place and variable.isidentifier() and not Path(target).exists() else (target, "")
 
 
 def _is_file(place: str) -> bool:
-    """Whether this is a file, which may be missing, and not a module's name."""
+    """Return whether this is the path of a file, which may be missing, rather than a module's name."""
     named = all(part.isidentifier() for part in place.split("."))
     return Path(place).exists() or place.endswith(".py") or not named
 
@@ -220,7 +222,7 @@ def _read(path: Path) -> bytes:
 
 
 def _story(error: BaseException, file: str | None) -> str:
-    """Return the traceback from the user's first frame on: the first of ``file``, if it is known. Others are ours."""
+    """Return the traceback from the user's first frame on: the first one in ``file``, if it is known."""
     linecache.checkcache()
     trace = error.__traceback__
     while trace is not None and not _is_users(trace.tb_frame.f_code.co_filename, file):

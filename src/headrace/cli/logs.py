@@ -15,7 +15,7 @@ Choice = TypeVar("Choice", bound=str)
 
 
 def log_settings(words: Sequence[str]) -> tuple[LogSettings, list[str]]:
-    """What a command line says about logging, and the rest of it. Words after ``--`` belong to the app.
+    """Return the log settings of a command line, and its other words. Words after ``--`` belong to the app.
 
     >>> from headrace.cli.logs import log_settings
     >>> log_settings(["run", "pipeline.py", "--log-level", "debug", "--local"])
@@ -29,7 +29,7 @@ def log_settings(words: Sequence[str]) -> tuple[LogSettings, list[str]]:
 
 
 def _take(words: list[str], option: str, choices: Sequence[Choice], default: Choice) -> Choice:
-    """Remove the option with its value from ``words``. Given several times, the last one counts."""
+    """Remove the option with its value from ``words``; return the value, or the last one if there are several."""
     chosen = default
     while (at := next((n for n, word in enumerate(words) if word.partition("=")[0] == option), None)) is not None:
         _, equals, value = words[at].partition("=")
@@ -38,6 +38,8 @@ def _take(words: list[str], option: str, choices: Sequence[Choice], default: Cho
         del words[at : at + (1 if equals else 2)]
         found = next((choice for choice in choices if choice == value.lower()), None)
         if found is None:
-            raise UsageError(f"{option} {value}: not one of {', '.join(choices)}", hint=f"write {option} {default}")
+            raise UsageError(
+                f"{option} {value}: expected one of {', '.join(choices)}", hint=f"write {option} {default}"
+            )
         chosen = found
     return chosen

@@ -1,6 +1,6 @@
-"""The commands, and how they end: what an error prints, and the exit code.
+"""The commands, the output of their errors, and their exit codes.
 
-Imports are few, so that ``headrace --help`` answers at once. A command imports what it needs when it is called.
+The module imports little, so that ``headrace --help`` answers at once. A command imports the rest when it is called.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     epilog="Exit codes: 0 success, 1 the app or the command failed, 2 wrong usage, 130 interrupted.",
 )
-checkpoints = typer.Typer(no_args_is_help=True, help="Look at what tasks have committed.")
-startpoints = typer.Typer(no_args_is_help=True, help="Move where an app reads its inputs from.")
+checkpoints = typer.Typer(no_args_is_help=True, help="Show what tasks have committed.")
+startpoints = typer.Typer(no_args_is_help=True, help="Change where an app reads its inputs from.")
 tables = typer.Typer(no_args_is_help=True, help="Read the tables of a running app.")
 savepoints = typer.Typer(no_args_is_help=True, help="Take, restore and move copies of an app and its state.")
 streams = typer.Typer(no_args_is_help=True, help="Create, write, read, check and end streams.")
@@ -95,7 +95,7 @@ def _headrace(
         typer.Option(
             LOG_LEVEL,
             metavar="|".join(LEVELS),
-            help="Which log lines to write to stderr, here and in containers; may be given anywhere.",
+            help="The lowest level of log lines on stderr, here and in containers; may be given anywhere.",
         ),
     ] = "warning",
     log_format: Annotated[
@@ -158,7 +158,7 @@ app.add_typer(tables, name="table")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; return its exit code. Errors are printed, not raised."""
     if arguments is None and sys.stderr is not None and not faulthandler.is_enabled():
-        faulthandler.enable()  # a crash in a library's C code says where it was, too
+        faulthandler.enable()  # so that a crash in a library's C code prints a traceback, too
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = [word for word in given if word != TRACEBACK]
     verbose = len(command) < len(given) or os.environ.get("HEADRACE_TRACEBACK", "") not in ("", "0")
@@ -171,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _output_closed()
     except SystemExit as ending:
-        # Typer turns a broken pipe into this.
+        # Typer turns a broken pipe into this error.
         if isinstance(ending.__context__, BrokenPipeError):
             return _output_closed()
         raise
@@ -189,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @lru_cache(16)
 def _commands(named: str) -> Callable[..., Any]:
-    """What typer makes of the commands: of those of this name, or of all if it has none. Each takes it milliseconds."""
+    """Return typer's form of the commands: of those with this name if there are any, as each takes milliseconds."""
     part = copy(app)
     part.registered_commands = [command for command in app.registered_commands if command.name == named]
     part.registered_groups = [group for group in app.registered_groups if group.name == named]
@@ -198,19 +198,19 @@ def _commands(named: str) -> Callable[..., Any]:
 
 
 def _output_closed() -> int:
-    """The reader of our output has closed it, which is fine. Discard what is still buffered."""
+    """Discard buffered output, because its reader has closed the pipe. That isn't a failure."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return Exit.OK
 
 
 def _wrong_usage(error: TyperException) -> int:
-    """Print what typer says about the arguments. For a group without a command that is its help."""
+    """Print typer's message about the arguments; for a group without a command, that is its help."""
     text = error.format_message()
     context = getattr(error, "ctx", None)
     if text.startswith("Usage: "):
         print_note(text)
     else:
-        print_error(text.rstrip("."), hint=f"{context.command_path} --help says how" if context else None)
+        print_error(text.rstrip("."), hint=f"see {context.command_path} --help" if context else None)
     return Exit.USAGE
 
 

@@ -1,4 +1,4 @@
-"""``headrace offsets``: where an app's tasks are in their inputs, and what the inputs hold."""
+"""``headrace offsets``: the positions of an app's tasks in their inputs, and the extent of the inputs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from headrace.cli.startpoint import WhichApp, moment, opened
 
 
 def offsets(app: WhichApp, home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False) -> None:
-    """Show where an app is in its inputs, and how far behind.
+    """Show an app's positions in its inputs, and how far behind it is.
 
-    Shows the committed positions, and the oldest and newest messages with their times, whether or not the app runs.
-    Offsets are what headrace startpoint set --offset takes.
+    Shows the committed positions, and the oldest and newest messages with their times, whether or not the app is
+    running. headrace startpoint set --offset takes these offsets.
     """
     import msgspec
 

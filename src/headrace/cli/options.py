@@ -32,8 +32,8 @@ Metadata = Annotated[
         envvar=METADATA_VARIABLE,
         metavar="URL",
         parser=metadata_url_of,
-        help="The PostgreSQL database that keeps the metadata; by default it is in the home folder. Put a "
-        "password into the environment variable instead.",
+        help="The PostgreSQL database that keeps the metadata; by default it is in the home folder. Pass a "
+        "password in the environment variable instead.",
         show_default=False,
     ),
 ]
@@ -44,7 +44,7 @@ Snapshots = Annotated[
         "--snapshots",
         metavar="URL",
         parser=snapshots_of,
-        help="The object store with the snapshots, if it isn't the one that the app was started with.",
+        help="The object store with the snapshots, if it isn't the one the app was started with.",
         show_default=False,
     ),
 ]
@@ -55,15 +55,15 @@ StreamName = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="The stream, as NAME or SYSTEM.NAME. NAME alone is in the embedded log, or with --app in "
-        "the app's own system.",
+        help="The stream, as NAME or SYSTEM.NAME. NAME alone means a stream of the embedded log, or with --app "
+        "one of the app's own system.",
     ),
 ]
 
 OfApp = Annotated[
     str | None,
     typer.Option(
-        "--app", metavar="APP", help="Use the names that this app uses, and look where it keeps its own streams."
+        "--app", metavar="APP", help="Resolve names as this app does, and look for its own streams where it keeps them."
     ),
 ]
 
@@ -82,8 +82,8 @@ Pipeline = Annotated[
     str,
     typer.Argument(
         metavar="PIPELINE",
-        help="The Python file that declares the app (pipeline.py), or an app or a function in a file or a module "
-        "(pipeline.py:make_app, package.module:app).",
+        help="The Python file that declares the app (pipeline.py); or an app, or a function that returns one, in a "
+        "file or module (pipeline.py:make_app, package.module:app).",
     ),
 ]
 
@@ -92,7 +92,7 @@ FunctionArguments = Annotated[
     typer.Option(
         "--arg",
         metavar="NAME=VALUE",
-        help="An argument of a function that makes the app; may be given several times.",
+        help="An argument of the function that creates the app; may be given several times.",
     ),
 ]
 
@@ -100,15 +100,15 @@ FileArguments = Annotated[
     list[str] | None, typer.Argument(metavar="ARGUMENTS", help="Arguments for the file (its sys.argv), after --.")
 ]
 
-AppName = Annotated[str | None, typer.Option("--app", metavar="NAME", help="Which app, if the file has several.")]
+AppName = Annotated[str | None, typer.Option("--app", metavar="NAME", help="The app to use, if the file has several.")]
 
 DropState = Annotated[
     list[str] | None,
     typer.Option(
         "--drop-state",
         metavar="ID",
-        help="Let this step, table, stream, input or output start over if what it has kept doesn't fit any more; "
-        "may be given several times.",
+        help="Let this step, table, stream, input or output start over if its kept state or stream doesn't fit any "
+        "more; may be given several times.",
     ),
 ]
 
@@ -117,7 +117,7 @@ Rename = Annotated[
     typer.Option(
         "--rename",
         metavar="OLD=NEW",
-        help="What was called OLD is now called NEW, and keeps its state; may be given several times.",
+        help="NEW is the new id of OLD and continues with its state; may be given several times.",
     ),
 ]
 
@@ -127,7 +127,7 @@ FromTables = Annotated[
     typer.Option(
         "--from-tables",
         metavar="INPUT=TABLE",
-        help="The input's history is in a table of Spark (views=db.views, or views=parquet:/path); "
+        help="Read the input's history from a Spark table (views=db.views, or views=parquet:/path); "
         "may be given several times.",
     ),
 ]
@@ -158,11 +158,11 @@ def renames(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _split(option: str, form: str, example: str, pairs: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The two sides of each pair. Raises ``UsageError`` for what isn't of this form."""
+    """Yield the two sides of each pair. Raises ``UsageError`` for a text that isn't a pair."""
     from headrace.core.errors import UsageError
 
     for pair in pairs:
         left, equals, right = (part.strip() for part in pair.partition("="))
         if not left or not equals or not right:
-            raise UsageError(f"{option} {pair}: not {form}", hint=f"write {option} {example}")
+            raise UsageError(f"{option} {pair}: expected {form}", hint=f"write {option} {example}")
         yield left, right

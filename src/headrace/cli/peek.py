@@ -18,19 +18,21 @@ _AGAIN_S = 0.3
 
 def peek(
     app: WhichApp,
-    step: Annotated[str, typer.Argument(metavar="STEP", help="A step of it, as headrace plan names it.")],
+    step: Annotated[str, typer.Argument(metavar="STEP", help="A step of the app, as headrace plan names it.")],
     stage: Annotated[
         str | None,
-        typer.Option(metavar="STAGE", help="The stage with the step, if several have it or are deployed apart."),
+        typer.Option(
+            metavar="STAGE", help="The stage with the step, if several stages have it or are deployed separately."
+        ),
     ] = None,
     home: Home = HOME,
     metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show some of the messages that a step takes now.
+    """Show some of the messages that a step receives now.
 
-    Waits ten seconds at most for ten messages of each task, of eight tasks. The app has to allow it: hr.App(...,
-    peek=True). Messages are seen while they are processed, so some may not be committed. Values are shown as text.
+    Waits at most ten seconds for ten messages from each of up to eight tasks. The app must allow this: hr.App(...,
+    peek=True). Messages are shown as they are processed, so some may not be committed yet. Values are shown as text.
     """
     from headrace.metadata.opening import existing_metadata
     from headrace.runners.coordination.runs import find
@@ -51,4 +53,4 @@ def peek(
     elif found.rows:
         print_table(["@task", *found.columns], [[task, *row] for task, row in found.rows])
     else:
-        print_note(f"step {step!r} took no message in ten seconds")
+        print_note(f"step {step!r} received no message in ten seconds")

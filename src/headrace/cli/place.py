@@ -1,7 +1,7 @@
 """Resolve the name of a stream on the command line to a system and a stream in it.
 
-``NAME`` is a stream of the embedded log, and so is ``log.NAME``. Other systems are those that apps have recorded in the
-metadata store when they were started; ``--app`` says whose.
+``NAME`` and ``log.NAME`` are streams of the embedded log. Apps record their other systems in the metadata store when
+they start; ``--app`` names the app whose systems to use.
 """
 
 from __future__ import annotations
@@ -51,23 +51,25 @@ class Place:
         """Return the stream's info. Raises ``UsageError`` if it has no such partition."""
         info = self.require()
         if not 0 <= partition < info.partitions:
-            raise UsageError(f"{self.stream} has no partition {partition}, only 0 to {info.partitions - 1}")
+            raise UsageError(
+                f"{self.stream} has no partition {partition}; its partitions are 0 to {info.partitions - 1}"
+            )
         return info
 
     def log_folder(self) -> Path:
-        """The folder of the log that has the stream. Raises ``UsageError`` if it isn't in a log of files."""
+        """Return the folder of the stream's log. Raises ``UsageError`` if the stream isn't in a log of files."""
         if self.spec.kind != LOG:
             raise UsageError(
-                f"{self.stream} is not in a file log, but in {self.spec.kind}", hint="use the tools of that system"
+                f"{self.stream} is a stream of {self.spec.kind}, not of a file log", hint="use the tools of that system"
             )
         return Path(self.spec.options["root"])
 
     def size(self, offsets: int) -> int | None:
-        """How many bytes so many offsets are; None where they count frames."""
+        """Return how many bytes so many offsets span; None where offsets count frames."""
         return offsets if offsets_are_bytes(self.spec) else None
 
     def amount(self, offsets: int) -> str:
-        """The same for people."""
+        """Return the same as text."""
         return format_bytes(offsets) if offsets_are_bytes(self.spec) else counted(offsets, "frame")
 
 

@@ -30,7 +30,9 @@ def plan(
     arg: FunctionArguments = None,
     containers: Annotated[
         int,
-        typer.Option("--containers", metavar="N", help="Plan for N containers (matters for grouping by container)."),
+        typer.Option(
+            "--containers", metavar="N", help="Plan for N containers; only grouping by container depends on it."
+        ),
     ] = 1,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the plan as a self-contained HTML page.")
@@ -39,7 +41,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="APP",
-            help="Show only what would change in what this app keeps. Ends with an error if something is refused.",
+            help="Show only what would change in the app's kept state and streams. Fails if a change is refused.",
         ),
     ] = None,
     drop_state: DropState = None,
@@ -48,7 +50,7 @@ def plan(
 ) -> None:
     """Show the stages, tasks and streams of an app.
 
-    Looks at existing streams and at what the app keeps, says what has changed since it ran last, and runs nothing.
+    Looks at existing streams and at the app's kept state, shows what has changed since the last run, and runs nothing.
     """
     from headrace.cli.loader import load_app
     from headrace.metadata.opening import existing_metadata
@@ -92,7 +94,7 @@ def _never_ran(app: str, known: Sequence[str], place: str) -> UsageError:
         f"app {app!r} has never run in {place}",
         hint=f"apps that have: {', '.join(known)}"
         if known
-        else "name its home folder (HEADRACE_HOME, or home= of the app), or its metadata store (HEADRACE_METADATA, or "
+        else "name its home folder (HEADRACE_HOME or home= of the app) or its metadata store (HEADRACE_METADATA or "
         "metadata= of the app)",
     )
 

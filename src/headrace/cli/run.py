@@ -34,20 +34,20 @@ def run(
         str | None,
         typer.Option(
             metavar="MASTER",
-            help="The Spark to run on: local[2], local-cluster[2,1,1024], spark://host:7077, yarn, k8s://...",
+            help="The Spark master to run on: local[2], local-cluster[2,1,1024], spark://host:7077, yarn, k8s://...",
         ),
     ] = None,
     containers: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="How many containers share the work; by default one for each free slot, but no more than tasks.",
+            help="How many containers share the work; by default one per free slot, but no more than tasks.",
         ),
     ] = None,
     stage: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="STAGE", help="Run only this stage; may be given several times. The others run elsewhere."
+            metavar="STAGE", help="Run only this stage; may be given several times. The other stages run elsewhere."
         ),
     ] = None,
     local: Annotated[bool, typer.Option("--local", help="Run in this process, without Spark.")] = False,
@@ -57,14 +57,14 @@ def run(
     drop_state: DropState = None,
     rename: Rename = None,
     savepoint: Annotated[
-        str, typer.Option("--savepoint", metavar="NAME", help="Take a savepoint at the end, before the app drains.")
+        str, typer.Option("--savepoint", metavar="NAME", help="Take a savepoint when the app ends, before it drains.")
     ] = "",
     listen: Annotated[
         str | None,
         typer.Option(
             "--listen",
             metavar="HOST[:PORT]",
-            help="The address at which the driver listens for containers and commands. By default only this machine "
+            help="The address on which the driver listens for containers and commands. By default only this machine "
             "can reach it; on a cluster, it listens where Spark's driver does. Also HEADRACE_LISTEN.",
         ),
     ] = None,
@@ -73,38 +73,43 @@ def run(
         typer.Option(
             "--advertise",
             metavar="HOST[:PORT]",
-            help="The address at which containers and commands reach the driver, if it isn't the one it listens on: "
-            "for a pod, or behind NAT. Also HEADRACE_ADVERTISE.",
+            help="The address at which containers and commands reach the driver, if it differs from --listen: in a "
+            "pod, or behind NAT. Also HEADRACE_ADVERTISE.",
         ),
     ] = None,
     batch: Annotated[
-        bool, typer.Option("--batch", help="Run it as one Spark job over all that its inputs hold, without containers.")
+        bool,
+        typer.Option(
+            "--batch", help="Run the app as one Spark job over the present contents of its inputs, without containers."
+        ),
     ] = False,
     until: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Up to where --batch or --backfill reads inputs: now, a time (2026-01-31T12:00Z), or offsets "
+            help="Where --batch or --backfill stops reading inputs: now, a time (2026-01-31T12:00Z), or offsets "
             "(views/0=1200,views/1=980).",
         ),
     ] = None,
     again: Annotated[
         bool,
-        typer.Option("--again", help="Run a batch job although its results are published: they will be there twice."),
+        typer.Option(
+            "--again", help="Run a batch job even if its results are published already; they then appear twice."
+        ),
     ] = False,
     backfill: Annotated[
         bool,
-        typer.Option("--backfill", help="Compute the history up to --until in a Spark job first; then go on live."),
+        typer.Option("--backfill", help="First compute the history up to --until in a Spark job, then continue live."),
     ] = False,
     from_tables: FromTables = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print how the app ended as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="When the app ends, print how as JSON.")] = False,
 ) -> None:
     """Run an app until it ends.
 
-    Ctrl-C drains it: it finishes what it has read and ends with exit code 0. A second Ctrl-C ends it at once.
-    If the app has changed since its last run, headrace plan shows what that means for its state.
-    Log lines go to stderr; --log-level and --log-format (see headrace --help) choose them.
+    Ctrl-C drains the app: it finishes what it has read, then ends with exit code 0. A second Ctrl-C ends it at once.
+    If the app has changed since its last run, headrace plan shows what the change means for its state.
+    Log lines go to stderr; --log-level and --log-format (see headrace --help) select them.
     """
     from headrace.cli.loader import load_runnable_app
     from headrace.core.errors import UsageError
@@ -118,9 +123,9 @@ def run(
             "and --advertise have no effect"
         )
     if not batch and (again or (until and not backfill)):
-        raise UsageError("--until and --again are for batch jobs", hint="add --batch")
+        raise UsageError("--until and --again apply only to batch jobs", hint="add --batch or --backfill")
     if from_tables and not backfill:
-        raise UsageError("--from-tables gives the history for a backfill", hint="add --backfill and --until TIME")
+        raise UsageError("--from-tables applies only to a backfill", hint="add --backfill and --until TIME")
     application = load_runnable_app(pipeline, app, arguments or (), arg or ())
     if not (local or batch or backfill):
         hurry_jvm(os.environ)
@@ -147,9 +152,9 @@ def run(
 
 
 def hurry_jvm(environ: MutableMapping[str, str]) -> None:
-    """Have a JVM that is still to start compile quickly rather than well: it only hosts containers, which are Python.
+    """Make the JVM that starts next compile quickly rather than well, because it only hosts Python containers.
 
-    Half of the processor time of its start is the second compiler's. What the user says in SPARK_SUBMIT_OPTS counts.
+    The second compiler takes half of the processor time of a start. The user's SPARK_SUBMIT_OPTS take precedence.
     """
     given = environ.get(_JVM_OPTIONS, "")
     if _QUICKLY not in given.split():
@@ -157,14 +162,14 @@ def hurry_jvm(environ: MutableMapping[str, str]) -> None:
 
 
 def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
-    """Return ``KEY=VALUE`` pairs as a dict. A key given twice is an error, since one value would be lost."""
+    """Return ``KEY=VALUE`` pairs as a dict. A key given twice is an error, because one value would be lost."""
     from headrace.core.errors import UsageError
 
     settings: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not key.strip() or not equals:
-            raise UsageError(f"--conf {pair}: not KEY=VALUE", hint="write --conf spark.executor.memory=4g")
+            raise UsageError(f"--conf {pair}: expected KEY=VALUE", hint="write --conf spark.executor.memory=4g")
         if key in settings:
             raise UsageError(f"--conf {key} is given twice: {settings[key]!r} and {value!r}")
         settings[key.strip()] = value

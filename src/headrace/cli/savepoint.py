@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from headrace.runners.savepoints.restoring import Outlook
     from headrace.savepoints.manifest import Manifest
 
-App = Annotated[str, typer.Argument(metavar="APP", help="Which app.")]
+App = Annotated[str, typer.Argument(metavar="APP", help="The name of the app.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the savepoint.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 Timeout = Annotated[
-    float, typer.Option("--timeout", metavar="SECONDS", min=1.0, help="How long the tasks may take to commit together.")
+    float,
+    typer.Option("--timeout", metavar="SECONDS", min=1.0, help="How long the tasks may take to commit the savepoint."),
 ]
 
 
@@ -34,10 +35,10 @@ def create(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take a savepoint of a running app: state and positions of all its tasks, as of one moment.
+    """Take a savepoint of a running app: the state and positions of all its tasks at one moment.
 
-    The app goes on meanwhile. All its stages have to run, or to have ended. Files that don't change are shared with
-    the app's state, so a savepoint takes little space at first.
+    The app keeps running meanwhile. Each of its stages must be running or have ended. A savepoint shares unchanged
+    files with the app's state, so it takes little space at first.
     """
     from headrace.metadata.opening import existing_metadata
     from headrace.runners.savepoints.taking import take_running
@@ -51,7 +52,9 @@ def create(
 
 
 def list_(
-    app: Annotated[str | None, typer.Argument(metavar="APP", help="Which app; by default all of the home.")] = None,
+    app: Annotated[
+        str | None, typer.Argument(metavar="APP", help="The app; by default all apps of the home folder.")
+    ] = None,
     home: Home = HOME,
     as_json: AsJson = False,
 ) -> None:
@@ -70,7 +73,7 @@ def list_(
             [(one, name, _time(m.created_ms), m.version, len(m.tasks), format_bytes(m.size)) for one, name, m in found],
         )
     else:
-        print_note(f"there are no savepoints in {home / 'savepoints'}" + ("" if app is None else f" of {app}"))
+        print_note(f"no savepoints{'' if app is None else f' of {app}'} in {home / 'savepoints'}")
 
 
 def show(
@@ -80,7 +83,7 @@ def show(
     home: Home = HOME,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a savepoint holds: the positions in the inputs, and the size of each task's state."""
+    """Show a savepoint: the positions in the inputs, and the size of each task's state."""
     from headrace.savepoints.folder import Shelf, kept_commit, verify
 
     shelf = Shelf(home, app)
@@ -107,11 +110,11 @@ def show(
         rows.append((copy.task, "ended" if copy.ended else "", format_bytes(copy.size), where))
     print_table(("task", "", "size", "positions in inputs"), rows)
     if check:
-        print_line("all files are as they were written")
+        print_line("all files match their checksums")
 
 
 def delete(app: App, name: Name, home: Home = HOME, as_json: AsJson = False) -> None:
-    """Delete a savepoint. An app that was restored from it doesn't need it any more."""
+    """Delete a savepoint. Apps that were restored from it don't need it any more."""
     from headrace.savepoints.folder import Shelf
 
     shelf = Shelf(home, app)
@@ -131,8 +134,8 @@ def restore(
         typer.Option(
             "--outputs",
             metavar="again|silent",
-            help="Write the results of what is processed a second time, or nothing until each input has been read "
-            "to where it was.",
+            help="Whether to write the results of messages that are processed a second time (again), or to write "
+            "nothing until each input has been read to its former position (silent).",
         ),
     ] = "again",
     partitions: Annotated[
@@ -140,20 +143,20 @@ def restore(
         typer.Option(
             "--partitions",
             metavar="STEP=N",
-            help="Give an intermediate stream N partitions, and deal the state of its readers to N tasks; may be given "
-            "several times.",
+            help="Give an intermediate stream N partitions, and divide the state of its readers among N tasks; may be "
+            "given several times.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")] = False,
     home: Home = HOME,
     metadata: Metadata = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go back to a savepoint: state and positions of the whole app.
+    """Take an app's state and positions back to a savepoint.
 
-    The app must not run; its next start continues from there. What it has kept until now stays aside as a timeline of
-    its own until it is deleted (headrace savepoint timelines).
+    The app must not be running; its next start continues from the savepoint. The present state stays available as an
+    old timeline until you delete it (headrace savepoint timelines).
     """
     from headrace.core.errors import UsageError
     from headrace.metadata.opening import existing_metadata, open_metadata
@@ -161,7 +164,7 @@ def restore(
     from headrace.runners.savepoints.restoring import restore as restore_now
 
     if outputs not in ("again", "silent"):
-        raise UsageError(f"--outputs {outputs}: this choice doesn't exist", hint="write again or silent")
+        raise UsageError(f"--outputs {outputs}: expected again or silent", hint="write --outputs again")
     counts = parse_counts(partitions or ())
 
     def asked(store: Any) -> Restoring:
@@ -191,7 +194,7 @@ def restore(
 
 
 def undo(app: App, home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False) -> None:
-    """Take back the last restore, if the app hasn't run since."""
+    """Undo the last restore, if the app hasn't run since."""
     from headrace.metadata.opening import open_metadata
     from headrace.runners.savepoints.restoring import undo as undo_now
 
@@ -203,21 +206,21 @@ def undo(app: App, home: Home = HOME, metadata: Metadata = None, as_json: AsJson
     if as_json:
         print_json({"app": app, "timeline": gone.before})
     else:
-        print_line(f"{app} is back in timeline {gone.before}, as it was before savepoint {gone.savepoint} was restored")
+        print_line(f"{app} is back in timeline {gone.before}, as before the restore of savepoint {gone.savepoint}")
 
 
 def timelines(
     app: App,
     remove: Annotated[
         int | None,
-        typer.Option("--delete", metavar="N", help="Delete an old timeline, with all that it keeps."),
+        typer.Option("--delete", metavar="N", help="Delete an old timeline with everything it keeps."),
     ] = None,
     home: Home = HOME,
     metadata: Metadata = None,
     snapshots: Snapshots = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the timelines of an app: each restore begins one, and those before stay until they are deleted."""
+    """List an app's timelines. Each restore begins a new one; older ones stay until you delete them."""
     from headrace.metadata.opening import existing_metadata, open_metadata
     from headrace.metadata.timelines import Timelines
     from headrace.runners.savepoints.old_timelines import delete_timeline
@@ -251,12 +254,14 @@ def timelines(
 def export(
     app: App,
     name: Name,
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="A new folder, or a new file that ends with .tar.")],
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET", help="A new folder, or a new file whose name ends with .tar.")
+    ],
     home: Home = HOME,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a savepoint to a folder or to one file, to take it elsewhere."""
+    """Copy a savepoint to a folder or into one file, to move it elsewhere."""
     from headrace.savepoints.exporting import export as export_now
     from headrace.savepoints.folder import Shelf
 
@@ -278,7 +283,7 @@ def import_(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make an export a savepoint of an app on this home, perhaps under another name. Restore it to use it."""
+    """Make an exported savepoint one of an app in this home, also under another app name. Restore it to use it."""
     from headrace.savepoints.exporting import import_ as import_now
     from headrace.savepoints.folder import Shelf
 
@@ -297,14 +302,14 @@ def parse_counts(pairs: Sequence[str]) -> dict[str, int]:
     for pair in pairs:
         name, equals, count = pair.rpartition("=")
         if not name or not equals or not (count.isascii() and count.isdecimal()):
-            raise UsageError(f"--partitions {pair}: not STEP=N", hint="write --partitions by-member=16")
+            raise UsageError(f"--partitions {pair}: expected STEP=N", hint="write --partitions by-member=16")
         if name in counts:
             raise UsageError(f"--partitions {name} is given twice: {counts[name]} and {count}")
         counts[name] = int(count)
     return counts
 
 
-# -- how it is shown ----------------------------------------------------------------------------------------
+# -- output -------------------------------------------------------------------------------------------------
 
 
 def _progress(quiet: bool) -> Any:
@@ -374,15 +379,15 @@ def _print_outlook(app: str, name: str, outlook: Outlook, *, dry_run: bool) -> N
     if rows:
         print_table(("input", "was at", "goes to", "task"), rows)
     for stage, (old, new) in outlook.tasks.items():
-        print_line(f"the state of stage {stage} is dealt from {counted(old, 'task')} to {counted(new, 'task')}")
+        print_line(f"the state of stage {stage} moves from {counted(old, 'task')} to {counted(new, 'task')}")
     outputs = ", ".join(outlook.outputs)
     if not outputs or not outlook.repeats:
         return
     if outlook.timeline.outputs == "silent":
-        print_line(f"nothing is written to {outputs} until each input has been read to where it was")
+        print_line(f"nothing is written to {outputs} until each input has been read to its former position")
     else:
         print_line(
-            f"results of what lies between are in {outputs} already, and will appear there a second time"
+            f"{outputs}: the results of the messages in between will appear a second time"
             + ("; --outputs silent avoids that" if outlook.can_be_silent else "")
         )
 

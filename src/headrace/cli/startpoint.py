@@ -1,4 +1,4 @@
-"""``headrace startpoint set``, ``list`` and ``delete``: where an app reads its inputs from, whether or not it runs."""
+"""``headrace startpoint set``, ``list`` and ``delete``: change where an app, running or not, reads its inputs from."""
 
 from __future__ import annotations
 
@@ -24,53 +24,57 @@ _APPLY_S = 30.0
 _POLL_S = 0.1
 
 WhichApp = Annotated[
-    str, typer.Argument(metavar="APP", help="Which app: its name, or the file that declares it (pipeline.py).")
+    str, typer.Argument(metavar="APP", help="The app: its name, or the file that declares it (pipeline.py).")
 ]
 _Input = Annotated[
-    str, typer.Argument(metavar="INPUT[/PARTITION]", help="An input of the app, and one partition of it; else all.")
+    str, typer.Argument(metavar="INPUT[/PARTITION]", help="An input of the app, or one partition of it.")
 ]
-_Task = Annotated[str | None, typer.Option("--task", metavar="T", help="Only in this task, as stage/0.")]
+_Task = Annotated[str | None, typer.Option("--task", metavar="T", help="Only for this task, as stage/0.")]
 
 
 def set_(
     app: WhichApp,
     input_: _Input,
-    oldest: Annotated[bool, typer.Option("--oldest", help="Read from the oldest message that is kept.")] = False,
-    upcoming: Annotated[bool, typer.Option("--upcoming", help="Skip what is there, read what comes.")] = False,
+    oldest: Annotated[bool, typer.Option("--oldest", help="Read from the oldest message that still exists.")] = False,
+    upcoming: Annotated[
+        bool, typer.Option("--upcoming", help="Skip all present messages, and read those that arrive from now on.")
+    ] = False,
     offset: Annotated[
-        str | None, typer.Option("--offset", metavar="N", help="Read from this offset of one partition.")
+        str | None, typer.Option("--offset", metavar="N", help="Read one partition from this offset.")
     ] = None,
     time: Annotated[
         str | None,
         typer.Option(
             "--time",
             metavar="T",
-            help="Read what arrived from this time on: ISO 8601 (UTC if it names no zone), or ms since the epoch.",
+            help="Read the messages that arrived from this time on: ISO 8601 (UTC if it names no zone), or ms since "
+            "the epoch.",
         ),
     ] = None,
     ago: Annotated[
-        str | None, typer.Option("--ago", metavar="D", help="Read what arrived in the last 90m, 2h or 1d.")
+        str | None, typer.Option("--ago", metavar="D", help="Read the messages of the last 90m, 2h or 1d.")
     ] = None,
     custom: Annotated[
         str | None,
         typer.Option(
-            "--custom", metavar="JSON", help='A kind of the app or the system: \'{"kind": "file", "path": "b.csv"}\'.'
+            "--custom",
+            metavar="JSON",
+            help='A startpoint of a kind of the app or the system: \'{"kind": "file", "path": "b.csv"}\'.',
         ),
     ] = None,
     task: _Task = None,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Restart the tasks concerned now, in place; the app goes on.")
+        bool,
+        typer.Option("--apply", help="Apply it now: restart only the tasks concerned, while the app keeps running."),
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be read again or skipped, and change nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be read again or skipped.")] = False,
     home: Home = HOME,
     metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set where an app reads an input from, whatever it has committed.
+    """Set where an app reads an input from, in place of its committed position.
 
-    It counts from the app's next start on, or at once with --apply.
+    The startpoint takes effect at the app's next start, or at once with --apply.
     """
     point = _position(
         {"--oldest": oldest, "--upcoming": upcoming, "--offset": offset, "--time": time, "--ago": ago}
@@ -94,14 +98,16 @@ def set_(
 def list_startpoints(
     app: WhichApp,
     input_: Annotated[
-        str | None, typer.Argument(metavar="INPUT[/PARTITION]", help="Only those for this input, or partition.")
+        str | None, typer.Argument(metavar="INPUT[/PARTITION]", help="Only the startpoints of this input or partition.")
     ] = None,
-    done: Annotated[bool, typer.Option("--done", help="Also the last ones that are done with.")] = False,
+    done: Annotated[
+        bool, typer.Option("--done", help="Also show the last ones that were applied, replaced or failed.")
+    ] = False,
     home: Home = HOME,
     metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
-    """List an app's startpoints, each with its state."""
+    """List an app's startpoints and their states."""
     import msgspec
 
     points = opened(app, home, metadata)
@@ -129,7 +135,7 @@ def delete(
     metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete startpoints that no task has been told to apply; if the app is stopped, also the others."""
+    """Delete startpoints that haven't been ordered to a task yet; if the app is stopped, also those that have."""
     import msgspec
 
     points = opened(app, home, metadata)
@@ -141,16 +147,16 @@ def delete(
     for state in gone:
         print_line(f"deleted {_described(state.startpoint)} for {_where(state)}")
     if not gone:
-        print_note(f"there is no startpoint for {input_}{'' if task is None else f' in task {task}'}")
+        print_note(f"no startpoint is set for {input_}{'' if task is None else f' in task {task}'}")
 
 
 def address(
-    app: Annotated[str, typer.Argument(metavar="APP", help="Which running app.")],
+    app: Annotated[str, typer.Argument(metavar="APP", help="The name of a running app.")],
     home: Home = HOME,
     metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the URL and the token of a running app, for requests over HTTP. Whoever has the token may drain the app.
+    """Print the URL and the token of a running app, for requests over HTTP. The token also allows draining the app.
 
     docs/openapi.json describes the requests.
     """
@@ -167,7 +173,7 @@ def address(
 
 
 def opened(app: str, home: Path, metadata: SecretUrl | None) -> Startpoints:
-    """Return the startpoints of an app that is named, or declared by a file."""
+    """Return the startpoints of an app, given by its name or by the file that declares it."""
     from headrace.app import App
     from headrace.cli.loader import load_app
     from headrace.runners.startpoint_access import Startpoints
@@ -176,9 +182,9 @@ def opened(app: str, home: Path, metadata: SecretUrl | None) -> Startpoints:
     if ".py" not in app:
         return Startpoints(app, home=home, metadata=url)
     declared = load_app(app, None, (), ())
-    chosen = None if home == HOME else home  # else it is the app's own
+    chosen = None if home == HOME else home  # otherwise the app's own store counts
     known = declared if isinstance(declared, App) else declared.name
-    # The app has looked at the variable, and may name another database.
+    # The app has read the variable already, and may name another database.
     return Startpoints(known, home=chosen, metadata=None if url == os.environ.get(METADATA_VARIABLE) else url)
 
 
@@ -186,7 +192,7 @@ def opened(app: str, home: Path, metadata: SecretUrl | None) -> Startpoints:
 
 
 def _position(given: dict[str, Any]) -> Startpoint:
-    """The startpoint that exactly one of these options gives."""
+    """Return the startpoint of these options, of which exactly one must be given."""
     from headrace.core.errors import UsageError
     from headrace.runners import startpoint_access as points
 
@@ -213,7 +219,9 @@ def _offset(text: str) -> Startpoint:
     from headrace.runners.startpoint_access import offset
 
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"--offset {text}: {text!r} is no offset", hint="headrace offsets shows offsets: integers")
+        raise UsageError(
+            f"--offset {text}: expected an integer", hint="headrace offsets shows the offsets of an app's inputs"
+        )
     return offset(int(text))
 
 
@@ -223,7 +231,7 @@ def _time(text: str) -> Startpoint:
 
     ms, has_zone = parse_moment(text)
     if not has_zone:
-        print_note(f"note: {text} names no zone, so it is taken for UTC: {utc_text(ms)}")
+        print_note(f"note: {text} names no zone, so it is read as UTC: {utc_text(ms)}")
     return at(ms)
 
 
@@ -239,7 +247,7 @@ def _custom(text: str) -> Startpoint:
     except ValueError as error:
         raise UsageError(f"--custom: not JSON: {error}", hint=hint) from error
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-        raise UsageError("--custom: the JSON names no kind", hint=hint)
+        raise UsageError('--custom: the JSON has no "kind"', hint=hint)
     return custom(value["kind"], {name: one for name, one in value.items() if name != "kind"})
 
 
@@ -251,7 +259,7 @@ def _parsed(text: str) -> tuple[str, int | None]:
     if not slash:
         return text, None
     if not (name and number.isascii() and number.isdigit()):
-        raise UsageError(f"{text!r} is not INPUT/PARTITION", hint="write views, or views/0 for its partition 0")
+        raise UsageError(f"{text!r}: expected INPUT/PARTITION", hint="write views, or views/0 for its partition 0")
     return name, int(number)
 
 
@@ -259,7 +267,7 @@ def _parsed(text: str) -> tuple[str, int | None]:
 
 
 def _wait(points: Startpoints, answer: SetAnswer) -> list[StartpointState]:
-    """Wait until the tasks have applied what was written, or failed to; return how it stands."""
+    """Wait until the tasks have applied the startpoints or failed to; return their states."""
     import time
 
     wanted = {state.startpoint.id for state in answer.written}
@@ -298,7 +306,7 @@ def _print_moves(moves: Sequence[Move]) -> None:
             (
                 f"{move.input}/{move.partition}",
                 move.task,
-                _place(move.from_offset, "where it begins" if not move.committed else "?"),
+                _place(move.from_offset, "its beginning" if not move.committed else "?"),
                 _place(move.to_offset, "resolved at the start"),
                 effect(move),
                 moment(move.from_ms),
@@ -310,9 +318,9 @@ def _print_moves(moves: Sequence[Move]) -> None:
 
 
 def effect(move: Move) -> str:
-    """What a move does: ``reads 12 messages (3.4 kB) again``."""
+    """Describe the effect of a move: ``reads 12 messages (3.4 kB) again``."""
     if move.direction == "unknown":
-        return "known when it starts" if move.to_offset is None else "reads from that time on"
+        return "known when the app starts" if move.to_offset is None else "reads from that time on"
     if move.direction == "same":
         return "nothing changes"
     size = "" if move.bytes is None else format_bytes(move.bytes)
@@ -323,7 +331,7 @@ def effect(move: Move) -> str:
 
 
 def moment(ms: int | None) -> str:
-    """A time for a table."""
+    """Return a time for a table."""
     from headrace.core.moment import utc_text
 
     return "-" if ms is None else utc_text(ms)
@@ -366,7 +374,7 @@ def _described(point: Startpoint) -> str:
 
 
 def _applied_at(state: StartpointState) -> str:
-    """At which offset. A moment is named as the startpoint is, except that upcoming is a time by then."""
+    """Return where it was applied. A moment is named as in the startpoint, except that upcoming has become a time."""
     from headrace.systems.moments import is_moment
 
     if state.offset is None:
@@ -381,7 +389,7 @@ def _standing(state: StartpointState) -> str:
         case "ordered" if state.generation is None:
             return "ordered: waits for the task's next start"
         case "ordered":
-            return f"ordered: generation {state.generation} is to apply it"
+            return f"ordered: generation {state.generation} will apply it"
         case "applied":
             return f"applied{_applied_at(state)} by generation {state.generation}, not committed yet"
         case "failed":

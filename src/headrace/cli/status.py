@@ -26,19 +26,17 @@ _TO_TOP = "\x1b[H\x1b[J"
 
 def status(
     app: Annotated[
-        str | None, typer.Argument(metavar="APP", help="Which app; by default all of the home folder.")
+        str | None, typer.Argument(metavar="APP", help="The app; by default all apps of the home folder.")
     ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Show the status again every second, until Ctrl-C.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh the status every second until Ctrl-C.")] = False,
     home: Home = HOME,
     metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the status of running apps, and how others ended.
+    """Show the status of running apps, and how the others ended.
 
-    Shows stages with rates, watermarks and lag, what holds them up, containers, and warnings. As JSON it is an array
-    with one entry for each deployment; with --watch, one array per line.
+    Shows stages with rates, watermarks and lag, the causes of delays, containers, and warnings. --json prints an array
+    with one entry per deployment; with --watch, one array per line.
     """
     from headrace.metadata.opening import existing_metadata
 
@@ -52,7 +50,7 @@ def status(
     elif found:
         print_line(_as_text(found))
     else:
-        print_note(f"no app runs on {store.place}")
+        print_note(f"no app is running in {store.place}")
 
 
 def ask(metadata: MetadataStore, app: str | None) -> list[AppStatus]:
@@ -68,9 +66,9 @@ def ask(metadata: MetadataStore, app: str | None) -> list[AppStatus]:
     if app is not None and not found:
         others = ", ".join(sorted({address.app for address in find_all(metadata)}))
         raise UnavailableError(
-            f"app {app!r} isn't running on {metadata.place}; running there: {others or 'nothing'}",
-            hint="start it with headrace run, or give the home folder that it uses with --home, or its metadata store "
-            "with --metadata",
+            f"app {app!r} isn't running in {metadata.place}; running there: {others or 'nothing'}",
+            hint="start it with headrace run, or name its home folder with --home or its metadata store with "
+            "--metadata",
         )
     return found
 
@@ -84,7 +82,9 @@ def _watch(home: Path, metadata: SecretUrl | None, app: str | None, as_json: boo
     with Interrupt() as interrupt:
         while not interrupt.requested:
             try:
-                with existing_metadata(home, metadata) as store:  # each time: there may be none yet
+                with existing_metadata(
+                    home, metadata
+                ) as store:  # opened each time, because the store may not exist yet
                     found = ask(store, app)
             except UnavailableError:
                 if not seen:
@@ -102,7 +102,7 @@ def _show(found: Sequence[AppStatus], place: str, as_json: bool) -> None:
     if as_json:
         print_json(_as_data(found), indent=None)
     else:
-        text = _as_text(found) if found else f"no app runs on {place}"
+        text = _as_text(found) if found else f"no app is running in {place}"
         print_line(_TO_TOP + text if sys.stdout.isatty() else text + "\n")
     sys.stdout.flush()
 

@@ -32,7 +32,7 @@ _STATE_STYLES = {
 
 
 def to_text(status: AppStatus, now_ms: int, width: int, coloured: bool) -> str:
-    """Return the whole status, ``width`` characters wide; of an app that has ended, how it did."""
+    """Return the whole status, ``width`` characters wide; for an app that has ended, how it ended."""
     out = StringIO()
     console = Console(file=out, width=width, force_terminal=coloured, no_color=not coloured, highlight=False)
     console.print(_headline(status, now_ms), soft_wrap=True)
@@ -76,14 +76,14 @@ def outputs_of(tasks: Iterable[TaskStatus]) -> dict[str, OutputStatus]:
 
 
 def held_up(status: AppStatus, now_ms: int) -> Iterable[str]:
-    """Yield what keeps tasks from getting on, since when, and what helps: the causes first, alike ones as one line."""
+    """Yield what holds tasks up, since when, and what helps: causes before effects, similar ones on one line."""
     for one in status.held_up:
         waiting = one.tasks[0] if len(one.tasks) == 1 else f"{one.tasks[0]} and {counted(len(one.tasks) - 1, 'other')}"
         yield f"{waiting} can't complete a version for {age(one.for_ms)}, waiting for {one.by}: {one.reason}"
     alike: dict[tuple[object, ...], list[tuple[str, Holdup]]] = {}
     for task in status.tasks:
         for holdup in task.holdups:
-            if task.state == "finished" or holdup.what == "checkpoint":  # those are summed up above
+            if task.state == "finished" or holdup.what == "checkpoint":  # the loop above has summed those up
                 continue
             stage = stage_of(task.name)
             same = (holdup.where,) if holdup.what in ("user code", "run loop") else (stage, holdup.what, *holdup.by)
@@ -96,7 +96,7 @@ def held_up(status: AppStatus, now_ms: int) -> Iterable[str]:
 
 
 def _is_derived(holdup: Holdup) -> bool:
-    """Whether other tasks are the cause, which have holdups of their own."""
+    """Return whether the cause is other tasks that have holdups themselves."""
     return bool(holdup.by) and holdup.what in ("watermark", "data")
 
 
@@ -203,7 +203,7 @@ def _outputs(outputs: dict[str, OutputStatus]) -> Table:
 
 
 def _checkpoints(status: AppStatus) -> Table:
-    """The oldest and the slowest checkpoint of each stage, and what the protocol had to do."""
+    """Return a table with each stage's oldest and slowest checkpoint, and its rollbacks and duplicates."""
     table = _table("checkpoints", "version>", "age>", "took>", "early>", "rollbacks>", "duplicates>")
     for stage in status.stages:
         tasks = [task for task in status.tasks if stage_of(task.name) == stage.name]
@@ -224,7 +224,7 @@ _CALLS = {"calls", "calls_in_flight", "call_retries", "cache_hits"}
 
 
 def _calls(status: AppStatus) -> Table:
-    """The calls of each stage's steps into other services: how many, how long, and how many the cache saved."""
+    """Return a table of the calls to other services: their number and duration, and how many the cache saved."""
     table = _table("calls", "in flight>", "done>", "took>", "repeated>", "too late>", "given up>", "from cache>")
     for stage in status.stages:
         tasks = [task for task in status.tasks if stage_of(task.name) == stage.name]
@@ -247,11 +247,11 @@ def _calls(status: AppStatus) -> Table:
 
 
 def _shards(status: AppStatus) -> Table:
-    """The shards of each slot: how far the last commit has come in each, and how far behind it is read."""
+    """Return a table of each slot's shards, with the committed position and the lag of each."""
     table = _table("slot", "task", "shard", "committed", "behind>")
     for task in status.tasks:
         for name, slot in task.slots.items():
-            slot_name = name.partition(".")[2]  # systems of slots have one stream each
+            slot_name = name.partition(".")[2]  # a system of slots has exactly one stream
             for shard, state in sorted(slot.shards.items()) or [("-", "no shard")]:
                 behind = slot.behind_ms.get(shard)
                 table.add_row(slot_name, task.name, shard, _shortened(state), "-" if behind is None else age(behind))
@@ -259,12 +259,12 @@ def _shards(status: AppStatus) -> Table:
 
 
 def _shortened(state: str) -> str:
-    """A state of a shard with the ends of its sequence number, which is too long for a table."""
+    """Return a shard's state with a shortened sequence number, because a whole one is too long for a table."""
     return _SEQUENCE.sub(lambda found: f"{found[0][:4]}…{found[0][-10:]}", state)
 
 
 def _about_watermark(stage: StageStatus, now_ms: int) -> str:
-    """Return the watermark's age and the number of idle tasks. A watermark of idle tasks only has no age."""
+    """Return the watermark's age and the number of idle tasks. If all tasks are idle, the watermark has no age."""
     if stage.idle == stage.tasks - stage.finished:
         return " (idle)"
     behind = [] if stage.watermark is None else [_behind(now_ms - stage.watermark)]
@@ -312,9 +312,9 @@ def _left_out(tasks: Iterable[TaskStatus]) -> Counter[str]:
 _SEQUENCE = re.compile(r"\d{20,}")
 
 _REASONS = {
-    "backfilled": "left out, because the tables of a backfill had them",
+    "backfilled": "left out, because the tables of the backfill contain them",
     "late": "came too late",
-    "skipped": "skipped, because they can't be read",
+    "skipped": "skipped, because they can't be decoded",
     "lost": "lost, because they were deleted before they were read",
     "failed_skipped": "skipped, because a function of the app raised",
     "dead_lettered": "sent to a dead-letter stream",

@@ -10,7 +10,7 @@ from headrace.core.log import logger
 _log = logger(__name__)
 
 FULL = "Too many open files"
-"""What the operating system, and RocksDB after it, say when there are no more."""
+"""The error of the operating system and of RocksDB when descriptors run out."""
 
 
 def hint() -> str:

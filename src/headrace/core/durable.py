@@ -23,7 +23,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def create_file(path: Path, data: bytes) -> bool:
-    """Create a file that is complete and durable once it is there. False: there is one already, and it stays."""
+    """Create a file durably and atomically. Return False if one exists already, which stays."""
     with _staged(path, data) as staging:
         try:
             path.hardlink_to(staging)
@@ -34,7 +34,7 @@ def create_file(path: Path, data: bytes) -> bool:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file that nobody knows yet. Its contents are durable; its name is when its folder has been synced."""
+    """Write a file that no process reads yet. Its contents are durable; its name is once its folder is synced."""
     with open(path, "wb", opener=open_private) as file:
         file.write(data)
         file.flush()

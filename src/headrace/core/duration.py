@@ -22,12 +22,12 @@ def to_ms(
     minimum: int | None = 0,
     error: type[HeadraceError] = DeclarationError,
 ) -> int:
-    """Return the duration in ms. Raises ``error`` naming ``what`` if it is none, or below ``minimum``."""
+    """Return the duration in ms. Raises ``error``, naming ``what``, if it isn't one or is below ``minimum``."""
     bare: object = value  # what users pass may be of any type
     if isinstance(value, timedelta):
         ms, rest = divmod(value, timedelta(milliseconds=1))
         if rest:
-            raise error(f"{what}: {value!r} is not a whole number of milliseconds")
+            raise error(f"{what}: {value!r} isn't a whole number of milliseconds")
     elif isinstance(value, str) and _WHOLE.fullmatch(value.replace(" ", "")):
         text = value.replace(" ", "")
         total = sum(int(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text))
@@ -36,7 +36,7 @@ def to_ms(
         raise error(f"{what}: {bare!r} has no unit", hint=_with_unit(bare))
     else:
         raise error(
-            f"{what}: {value!r} is not a duration",
+            f"{what}: {value!r} isn't a duration",
             hint='write a number and a unit (ms, s, m, h, d), as in "10s", "1m30s" or "250ms", or a timedelta',
         )
     if minimum is not None and ms < minimum:

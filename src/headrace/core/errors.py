@@ -1,7 +1,7 @@
 """All errors that Headrace raises on purpose.
 
-Every error answers three questions: whose fault it is (``fault``), whether the same call may succeed later
-(``retry``), and what to do now (``hint``). The message says what is wrong and where.
+The message of an error says what is wrong and where. Every error also answers three questions: whose fault it is
+(``fault``), whether the same call may succeed later (``retry``), and what to do now (``hint``).
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class PlanError(DeclarationError):
 
 
 class UsageError(HeadraceError):
-    """A command or a function was called with arguments that make no sense."""
+    """A command or a function was called with wrong arguments."""
 
     fault = "user"
 
 
 class UnsupportedPositionError(UsageError):
-    """A position of a kind that the system of the stream doesn't know, such as a time where records have none."""
+    """The stream's system doesn't support this kind of position, such as a time where records have none."""
 
 
 class DeploymentError(HeadraceError):
-    """Two versions of an app contradict each other, or what one of them has left can't be continued by the other."""
+    """Two versions of an app contradict each other, or one can't continue with the state that the other has left."""
 
     fault = "user"
 
@@ -74,11 +74,11 @@ class DataError(HeadraceError):
 
 
 class FrameError(DataError):
-    """Bytes that should be a frame are none: they are too short, or of an unknown kind, or the body is unreadable."""
+    """Bytes that should be a frame aren't one: they are too short, of an unknown kind, or have an unreadable body."""
 
 
 class CorruptLogError(DataError):
-    """Acknowledged bytes of a durable file fail their checksum. They are never skipped or repaired silently."""
+    """Acknowledged bytes of a file don't match their checksum. Headrace never skips or repairs them silently."""
 
 
 # -- something outside the app is wrong --------------------------------------------------------------
@@ -95,21 +95,21 @@ class StreamNotFoundError(InfrastructureError):
 
 
 class StreamExistsError(InfrastructureError):
-    """A stream can't be created: one of that name exists with other partitions or columns."""
+    """A stream can't be created, because one of that name exists with other partitions or columns."""
 
 
 class StreamSealedError(InfrastructureError):
-    """A write to a sealed stream. A sealed stream has ended and takes no more records."""
+    """A program wrote to a sealed stream. A sealed stream has ended and takes no more records."""
 
 
 class TrimmedOffsetError(InfrastructureError):
-    """A read before the oldest record that is kept. Headrace never skips ahead to that one by itself."""
+    """The records to be read were deleted. Headrace never skips ahead to the oldest remaining one by itself."""
 
 
 class StorageError(InfrastructureError):
-    """A write didn't reach the disk (full, read-only, gone). Nothing was acknowledged.
+    """A write didn't reach the disk, which is full, read-only or gone. Nothing was acknowledged.
 
-    The hint says how to fix the disk. Callers that know what happens next add it with ``then``.
+    The hint says how to fix the disk. Callers that know what happens afterwards add that with ``then``.
     """
 
     retry = True
@@ -125,37 +125,37 @@ class StateLockedError(InfrastructureError):
 
 
 class StateCorruptError(InfrastructureError):
-    """A state folder can't be read. Its contents can be rebuilt from snapshot and changelog."""
+    """A state folder can't be read. Headrace can rebuild it from a snapshot and the changelog."""
 
     retry = True
 
 
 class IndeterminateWriteError(InfrastructureError):
-    """A write may or may not have happened. (After a ``StorageError`` it has not.)"""
+    """A write may or may not have happened. (After a ``StorageError``, it hasn't.)"""
 
 
 class LeaseHeldError(InfrastructureError):
-    """Another application that is alive holds leases of the lease table that the app is to use."""
+    """Another live application holds leases of the lease table that the app uses."""
 
 
 class UnavailableError(InfrastructureError):
-    """A server or process doesn't answer now. The same call may succeed later."""
+    """A server or process doesn't answer at the moment. The same call may succeed later."""
 
     retry = True
 
 
 class ThrottledError(UnavailableError):
-    """A service refuses a call because there were too many: the same call may succeed a little later."""
+    """A service refused a call because there were too many. The same call may succeed a little later."""
 
 
 # -- the protocol --------------------------------------------------------------------------------------
 
 
 class FencedError(HeadraceError):
-    """A newer generation of the task has taken over. The older one has to stop; it has changed nothing since."""
+    """A newer generation of the task has taken over. The older one must stop; it has changed nothing since then."""
 
     fault = "environment"
 
 
 class ProtocolError(HeadraceError):
-    """A rule of the exactly-once protocol is broken: a gap between frames, a frame of an unannounced generation."""
+    """A rule of the exactly-once protocol was broken, for example by a gap between frames or an unknown generation."""

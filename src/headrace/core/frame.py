@@ -138,7 +138,7 @@ def encode_control(header: Header, message: ControlMessage) -> bytes:
 
 
 def decode_header(data: Bytes) -> Header:
-    """Return the header of a frame. Raises ``FrameError`` if the bytes are no frame."""
+    """Return the header of a frame. Raises ``FrameError`` if the bytes aren't a frame."""
     if len(data) < HEADER_SIZE:
         raise FrameError(f"a frame has at least {HEADER_SIZE} bytes, this one has {len(data)}")
     number, producer, generation, version, seq = HEADER.unpack_from(data)

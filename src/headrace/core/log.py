@@ -132,7 +132,7 @@ class LogSettings:
     """What is logged, and how it is written. Travels from the driver to its containers.
 
     ``others`` is the level of loggers that aren't Headrace's, which containers send to the driver. ``sent``: containers
-    send Headrace's own lines, too, because nobody sees them where they are.
+    send Headrace's own lines, too, because they aren't visible where they are.
     """
 
     level: Level = "off"
@@ -211,7 +211,7 @@ class LineHandler(logging.Handler):
             stream.write(f"{CLEAR_LINE if stream.isatty() else ''}{line}\n")
             stream.flush()
         except (OSError, ValueError):
-            pass  # The stream is closed, so there is nowhere to say so. A lost log line is no reason to fail.
+            pass  # The stream is closed, so the error can't be reported. A lost log line is no reason to fail.
         except Exception:  # noqa: BLE001 - logging's own contract: errors of a handler go to handleError
             self.handleError(record)
 
@@ -260,6 +260,6 @@ def _escaped(control: re.Match[str]) -> str:
 
 
 def _value(value: object) -> str:
-    """A value without spaces as it is; any other in JSON's quotes, so that a line can be split again."""
+    """Return a value without spaces unchanged, and any other in JSON's quotes, so that a line can be split again."""
     text = str(value)
     return text if text and _PLAIN.issuperset(text) else json.dumps(text, ensure_ascii=False)

@@ -52,7 +52,7 @@ METRICS: tuple[Metric, ...] = (
         "seconds",
         APP,
         "When this run began, since the epoch.",
-        "It changes although nobody has restarted the app.",
+        "It changes although the app wasn't restarted.",
     ),
     Metric(
         "headrace_query_waiting",
@@ -284,7 +284,7 @@ METRICS: tuple[Metric, ...] = (
         "",
         INPUT,
         "How many tasks, this one included, have their watermark from this partition: it is the one furthest behind on "
-        "their way to the sources. 0: nobody waits for it.",
+        "their way to the sources. 0: no task waits for it.",
         "Watermarks are far behind the clock: the partition of a source where it is highest holds most of them.",
     ),
     Metric(
@@ -292,7 +292,7 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "",
         TASK,
-        "1: no input has sent anything for its idle timeout, so that nobody waits for the task.",
+        "1: no input has sent anything for its idle timeout, so that no other task waits for it.",
     ),
     # -- what holds it up
     Metric(

@@ -29,7 +29,7 @@ def moment_ms(moment: datetime) -> int:
 def parse_moment(text: str) -> tuple[int, bool]:
     """Read an ISO 8601 time, or milliseconds since the epoch; return it, and whether its zone is known.
 
-    Without a zone it is taken for UTC. Raises ``UsageError``.
+    Without a zone, it is read as UTC. Raises ``UsageError``.
     """
     if text.isascii() and text.isdigit():
         return int(text), True
@@ -37,7 +37,7 @@ def parse_moment(text: str) -> tuple[int, bool]:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(
-            f"{text!r} is no time",
+            f"{text!r} isn't a time",
             hint="write it as 2026-01-31T12:00:00+01:00, or as milliseconds since the epoch",
         ) from error
     return moment_ms(moment), moment.tzinfo is not None

@@ -1,7 +1,7 @@
-"""What Headrace keeps is private to its owner, unless somebody opens it.
+"""Keep Headrace's files private to their owner, unless the owner opens them to others.
 
 A new folder or file gets the rights that its folder gives the group, as far as the umask allows them, and others get
-none. A folder into which any user may look isn't taken for one that was opened: what is new in it is for its owner
+none. A folder that any user may read doesn't count as opened: new files in it are for its owner
 alone. Files that RocksDB or Spark make have the modes that the umask says; they are in folders that are made here.
 """
 
@@ -16,7 +16,7 @@ _OWNER, _FILE = 0o700, 0o666
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder and those above it that are missing; does nothing if it is there."""
+    """Make a folder and its missing parents; do nothing if it exists."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     for one in reversed(missing):
         one.mkdir(mode=_mode_in(one.parent), exist_ok=True)

@@ -27,7 +27,7 @@ def decode_record(
 ) -> T:
     """Read a record of the format ``known``. Raises ``DataError`` if it is of another one, or can't be read.
 
-    ``what`` says in errors what it is; ``named`` says so of a record whose contents tell more.
+    ``what`` names the record in errors; ``named`` gives a more precise name from its contents.
     """
     try:
         record = decoder.decode(data)

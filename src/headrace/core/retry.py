@@ -1,4 +1,4 @@
-"""When to repeat a failed call and when to give up. Pure: the caller has the clock and draws the random number."""
+"""Decide when to repeat a failed call and when to stop. Pure: the caller has the clock and draws the random number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Retry:
     longest_ms: float
 
     def pause_ms(self, failures: int, chance: float) -> float | None:
-        """Return how long to wait after this many failures in a row (1 or more); None: give up.
+        """Return how long to wait after this many failures in a row (1 or more); None to stop.
 
         ``chance`` is a random number from [0, 1). It decides about half of each pause, so that clients that lost a
         server together don't return together.

@@ -58,11 +58,13 @@ class Generations:
             issued = {task: self._next(task, known.get(str(task))) for task in wanted}
             if self._write([self._put(task, issued[task], known.get(str(task))) for task in wanted]):
                 return issued
-            _log.info("another driver took the same generations; trying the next", app=self._app, tasks=len(wanted))
+            _log.info(
+                "another driver took the same generations; trying the next ones", app=self._app, tasks=len(wanted)
+            )
         raise UnavailableError(
             f"other drivers took a generation of {', '.join(map(str, wanted))} of app {self._app!r}"
             f" first, {_MOST_ATTEMPTS} times in a row",
-            hint="find the other drivers that run this app",
+            hint="stop the other drivers that run this app",
         )
 
     def latest(self) -> dict[TaskName, int]:

@@ -14,7 +14,7 @@ from headrace.metadata.store import MetadataStore
 
 
 def open_metadata(home: Path, url: SecretUrl | None = None) -> MetadataStore:
-    """Open the store, and make it if there is none yet. The caller closes it."""
+    """Open the store, and create it if it doesn't exist. The caller closes it."""
     if url is None:
         return SqliteMetadata(home / FILE)
     return _postgres(url, create=True)

@@ -1,8 +1,8 @@
 """The metadata store in a PostgreSQL database, through psycopg: for drivers and commands on several machines.
 
 All writes change the row of ``headrace_metadata`` first, so they happen one after another, and versions rise in the
-order of the commits. A commit whose answer was lost is looked up: each write leaves a random token, and whoever locks
-that row knows that the write is over. Every wait is limited: for a connection, a lock, a statement and an answer.
+order of the commits. A commit whose answer was lost is looked up: each write leaves a random token, and the holder of
+the row's lock knows that the write is over. Every wait is limited: for a connection, a lock, a statement and an answer.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _STATEMENT_WAIT = "5s"
 _IDLE_WAIT = "5s"
 """The server ends a transaction whose client says nothing for this long: the client has died with the lock."""
 _CALL_S = 15.0
-"""Then a server that doesn't answer is given up. It is longer than what the server itself waits for."""
+"""How long to wait for a server that doesn't answer. It is longer than the server's own limits."""
 _RESOLVE_S = 20.0
 _RESOLVE_PAUSE_S = 0.5
 _WRITES_KEPT = 10_000
@@ -107,7 +107,7 @@ class PostgresMetadata(MetadataStore):
         if not changes:
             return []
         if not self._exists:
-            raise UsageError(f"the metadata store {self._url} was opened for reading only, and has no tables")
+            raise UsageError(f"the metadata store {self._url} was opened for reading only, but has no tables yet")
         write = _Write(namespace, changes)
         began = time.monotonic()
         with self._lock:
@@ -192,8 +192,8 @@ class PostgresMetadata(MetadataStore):
                 used.shutdown(socket.SHUT_RDWR)
 
     def _has_happened(self, write: _Write, lost: str) -> bool:
-        """Whether a write whose commit got no answer is there. Raises ``IndeterminateWriteError`` if nobody can say."""
-        _log.warning("looking up whether a write to the metadata store has happened", store=str(self._url), error=lost)
+        """Return whether a write whose commit got no answer happened. Raises ``IndeterminateWriteError`` if unknown."""
+        _log.warning("checking whether a write reached the metadata store", store=str(self._url), error=lost)
         end = time.monotonic() + _RESOLVE_S
         while True:
             try:
@@ -208,7 +208,7 @@ class PostgresMetadata(MetadataStore):
 
     def _unknown(self, why: str) -> IndeterminateWriteError:
         return IndeterminateWriteError(
-            f"can't write the metadata store {self._url}: {why}; the change may or may not be there",
+            f"can't write the metadata store {self._url}: {why}; the change may or may not have happened",
             hint="check that the server is up, then start the app or command again",
         )
 
@@ -219,7 +219,7 @@ class PostgresMetadata(MetadataStore):
             raise UnavailableError(f"the metadata store {self._url} was closed")
         if os.getpid() != self._pid:
             raise UnavailableError(
-                f"the metadata store {self._url} was opened by process {self._pid}, this is {os.getpid()}",
+                f"the metadata store {self._url} was opened by process {self._pid}, but this is process {os.getpid()}",
                 hint="open it again in each process",
             )
         if self._connection is None:
@@ -249,7 +249,7 @@ class PostgresMetadata(MetadataStore):
         if found != FORMAT:
             raise InfrastructureError(
                 f"the metadata store {self._url} is of format {found}; this version of Headrace reads {FORMAT}",
-                hint="use the Headrace that wrote it, or a newer one",
+                hint="use the version of Headrace that wrote it, or a newer one",
             )
         return True
 
@@ -271,13 +271,15 @@ class PostgresMetadata(MetadataStore):
         if state.startswith("22"):
             return DataError(where, hint="keys must be text in the database's encoding: create the database with UTF8")
         if state and not state.startswith(_RETRIED):
-            return InfrastructureError(where, hint="check that nothing else has changed the tables headrace_metadata*")
+            return InfrastructureError(
+                where, hint="check whether another program has changed the tables headrace_metadata*"
+            )
         return UnavailableError(where, hint="check that the server is up, and host, user and password in the URL")
 
 
 @contextmanager
 def _transaction(connection: psycopg.Connection) -> Iterator[None]:
-    """Commit at the end, unless the block has rolled back. Raises ``_Lost`` if nobody says whether that worked."""
+    """Commit at the end, unless the block has rolled back. Raises ``_Lost`` if the outcome is unknown."""
     connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
     connection.execute(
         "SELECT set_config('lock_timeout', %s, true), set_config('statement_timeout', %s, true),"
@@ -311,7 +313,7 @@ def _create(connection: psycopg.Connection) -> None:
 
 
 class _Write:
-    """One call of ``write``: what it changes, and the token that shows whether it has happened."""
+    """One call of ``write``: its changes, and the token that shows whether it has happened."""
 
     def __init__(self, namespace: str, changes: Sequence[Change]) -> None:
         self.versions: list[Version] = []
@@ -334,7 +336,7 @@ class _Write:
         return self.versions
 
     def look_up(self, connection: psycopg.Connection) -> bool | None:
-        """Whether the changes were made. None: so many writes have followed that nobody can say."""
+        """Return whether the changes were made; None if too many writes have followed to know."""
         with _transaction(connection):
             # An attempt that isn't over holds this lock.
             ((last,),) = connection.execute("SELECT last_version FROM headrace_metadata FOR UPDATE").fetchall()

@@ -132,7 +132,7 @@ class SqliteMetadata(MetadataStore):
         if found != FORMAT:
             raise InfrastructureError(
                 f"the metadata store {self._path} is of format {found}; this version of Headrace reads {FORMAT}",
-                hint="use the Headrace that wrote it, or a newer one",
+                hint="use the version of Headrace that wrote it, or a newer one",
             )
 
     @contextmanager
@@ -148,7 +148,9 @@ class SqliteMetadata(MetadataStore):
                 began = time.monotonic()
                 connection.execute("BEGIN IMMEDIATE")
                 if (waited := time.monotonic() - began) > _SLOW_S:
-                    _log.warning("waited for the metadata store's lock", path=str(self._path), seconds=round(waited, 1))
+                    _log.warning(
+                        "waited long for the metadata store's lock", path=str(self._path), seconds=round(waited, 1)
+                    )
             try:
                 with self._translated("write"):
                     yield connection
@@ -165,7 +167,7 @@ class SqliteMetadata(MetadataStore):
         if os.getpid() != self._pid:
             # SQLite's locks don't survive a fork: continuing could damage the file.
             raise UnavailableError(
-                f"the metadata store {self._path} was opened by process {self._pid}, this is {os.getpid()}",
+                f"the metadata store {self._path} was opened by process {self._pid}, but this is process {os.getpid()}",
                 hint="open it again in each process",
             )
         return self._connection
@@ -183,18 +185,18 @@ class SqliteMetadata(MetadataStore):
         what = f"can't {action} the metadata store {self._path}"
         if code in _BUSY:
             return UnavailableError(
-                f"{what}: another process has kept it locked for {self._busy_timeout_ms} ms",
+                f"{what}: another process has held its lock for {self._busy_timeout_ms} ms",
                 hint="find the process that holds the lock (a stuck command, a backup); then try again",
             )
         if code in _DAMAGED:
             return DataError(
                 f"{what}: the file is damaged or isn't an SQLite file ({error})",
-                hint="restore it from a backup; a new file would issue generations a second time",
+                hint="restore it from a backup, because a new file would issue generations a second time",
             )
         if code == sqlite3.SQLITE_CANTOPEN:
             return StorageError(f"{what}: {error}", hint="check that you own the file: others may not read it")
         if action == "commit" and code == sqlite3.SQLITE_IOERR:
-            return IndeterminateWriteError(f"{what}: {error}; the change may or may not be there")
+            return IndeterminateWriteError(f"{what}: {error}; the change may or may not have happened")
         return StorageError(f"{what}: {error}", hint="check that the disk isn't full and the folder is writable")
 
 

@@ -49,7 +49,7 @@ class StartpointKey:
 class StartpointState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A startpoint and its state.
 
-    *pending*: written; it waits for the next start. *ordered*: a task has to apply it; ``generation`` has been told to.
+    *pending*: written; it waits for the next start. *ordered*: a task has to apply it, as this ``generation``.
     An earlier one has applied it if there is an ``offset``, and ended before a commit.
     *applied*: ``generation`` reads from ``offset``; no commit covers it yet. *failed*: ``reason`` says why. The others
     are done with. *released*: a commit of ``version`` covers it. *replaced*: another one came before it was applied.
@@ -89,7 +89,7 @@ _DECODER = msgspec.json.Decoder(_Record)
 
 @dataclass(frozen=True, slots=True)
 class Startpoints:
-    """What is in the book at one moment, by what it is for; ``ordered`` always names a task."""
+    """The contents of the book at one moment, by target; ``ordered`` always names a task."""
 
     written: Mapping[StartpointKey, StartpointState] = field(default_factory=dict)
     ordered: Mapping[StartpointKey, StartpointState] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class StartpointBook:
     def write(self, points: Mapping[StartpointKey, Startpoint], now_ms: int) -> dict[StartpointKey, StartpointState]:
         """Write startpoints, all or none; return the pending ones that they replace.
 
-        Raises ``UnavailableError`` if somebody else writes one of them at the same time.
+        Raises ``UnavailableError`` if another command writes one of them at the same time.
         """
         there = self._store.scan(self._namespace, _WRITTEN)
         changes: list[Change] = []
@@ -160,7 +160,7 @@ class StartpointBook:
         """Delete the startpoints that are ``wanted`` and not done with, all or none; return them.
 
         ``live``: the app may be running. Then ``UsageError`` is raised for one that a task has been told to apply,
-        because it can't be told otherwise any more. ``UnavailableError``: somebody else changes one at the same time.
+        because it can't be told otherwise any more. ``UnavailableError``: another command changes one at the same time.
         """
         entries = self._unfinished()
         found = {name: state for name, state in self._states(entries).items() if wanted(state.key)}
@@ -174,7 +174,7 @@ class StartpointBook:
         return gone
 
     def states(self, *, done: bool = False) -> list[StartpointState]:
-        """Return all startpoints that aren't done with, by what they are for; if ``done``, the others first, by age."""
+        """Return all open startpoints, by target; with ``done``, the finished ones first, by age."""
         entries = self._store.scan(self._namespace)
         states = self._states({name: e for name, e in entries.items() if name.startswith((_WRITTEN, _ORDERED))})
         listed = sorted(states.values(), key=_by_key)
@@ -262,7 +262,7 @@ class StartpointBook:
             raise FencedError(
                 f"task {task} of app {self._app!r} was about to apply a startpoint for {outcome.order.stream}"
                 f"[{outcome.order.partition}] that has been deleted",
-                hint="nothing to do: the task starts again without it",
+                hint="wait: the task starts again without it",
             )
 
     def _unfinished(self) -> dict[str, Entry]:
@@ -304,7 +304,8 @@ class StartpointBook:
 
     def _overtaken(self, what: str) -> UnavailableError:
         return UnavailableError(
-            f"another command changed the startpoints of app {self._app!r} while they were {what}; nothing was changed",
+            f"another command changed the startpoints of app {self._app!r} while they were {what}; this command "
+            "changed nothing",
             hint="look at them with headrace startpoint list, and try again",
         )
 

@@ -115,5 +115,5 @@ def update(
         _log.debug("another writer changed the value; trying again", namespace=namespace, key=key)
     raise UnavailableError(
         f"{key!r} of {namespace!r} in the metadata store changed {_MOST_ATTEMPTS} times while it was being replaced",
-        hint="find the process that keeps writing it",
+        hint="find the process that keeps changing it",
     )

@@ -114,7 +114,7 @@ class Timelines:
         self._write(msgspec.structs.replace(self._record, timelines=tuple(changed)))
 
     def take_back(self) -> Timeline:
-        """Return to the timeline before the current one, and forget the current one; return what it was."""
+        """Return to the timeline before the current one, and forget the current one; return its record."""
         found = self.get(self.current)
         if found is None:
             raise UsageError(

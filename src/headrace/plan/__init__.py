@@ -1,1 +1,1 @@
-"""From a declared app to what will run: partition counts, stages, tasks; and how a plan is shown. Pure."""
+"""Plan a declared app: partition counts, stages and tasks; and show the plan. Pure."""

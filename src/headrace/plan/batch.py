@@ -1,8 +1,7 @@
-"""What a batch job has to know of a plan: which stages need order, and who reads what. Pure.
+"""The facts that a batch job needs about a plan: the stages that need order, and the readers of partitions. Pure.
 
-In a batch job every stage gets all of its input, in order of event time. Order costs a sort, so it is made only for
-stages that keep something from one message to the next. Between the inputs of a stage it is made only if a step could
-tell the difference.
+In a batch job, every stage gets all of its input, in order of event time. Order costs a sort, so only stages that keep
+state between messages get it. Order between the inputs of a stage is established only if a step depends on it.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _STATELESS = (
     SideOutput,
     Sink,
 )
-"""Steps that keep nothing from one message to the next. In a batch no message is late."""
+"""Steps that keep no state between messages. In a batch, no message is late."""
 
 _BY_ORDER = {"first", "last", "top_k", "implode", "fold", "reduce"}
 """Aggregates whose results depend on the order of equal times, or of all messages."""
@@ -47,10 +46,10 @@ _BY_ORDER = {"first", "last", "top_k", "implode", "fold", "reduce"}
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """In which order a stage has to get its messages.
+    """The order of messages that a stage needs.
 
-    ``timed``: in order of event time. ``between``: that also holds between its inputs, and not only inside each of
-    them. ``watched``: its steps receive each time before the messages of that time come.
+    ``timed``: in order of event time. ``between``: also between its inputs, not only within each of them. ``watched``:
+    its steps receive each time before the messages of that time.
     """
 
     timed: bool = False
@@ -59,7 +58,7 @@ class Order:
 
 
 def order_of(plan: Plan, stage: StagePlan) -> Order:
-    """The order that a stage needs."""
+    """Return the order that a stage needs."""
     nodes = [plan.graph.nodes[id_] for id_ in stage.nodes]
     watched = any(isinstance(node.operator, TaskStep) for node in nodes)
     keeping = [node for node in nodes if not isinstance(node.operator, _STATELESS)]
@@ -70,7 +69,7 @@ def order_of(plan: Plan, stage: StagePlan) -> Order:
 
 
 def _indifferent(node: Node) -> bool:
-    """Whether a step gives the same results, whichever of two inputs comes first: it waits for event time."""
+    """Return whether a step's results don't depend on the order of its inputs, because it waits for event time."""
     step = node.operator
     if isinstance(step, Window):
         return step.mergeable and not any(aggregate.kind in _BY_ORDER for _, aggregate in step.aggregates)
@@ -78,10 +77,10 @@ def _indifferent(node: Node) -> bool:
 
 
 def slack_of(plan: Plan, stage: StagePlan) -> int:
-    """How far (ms) a stage has to keep its event time behind that of its input, so that nothing is late in it.
+    """Return how far (ms) a stage's event time must stay behind that of its input, so that nothing is late in it.
 
-    The input is in order of its own time. If a step goes by another one, that a function has computed or that a window
-    names, messages are only as much in order as live ones: by the lateness of the sources.
+    The input is in order of its own time. If a step uses another time, computed by a function or named by a window,
+    its messages are only as ordered as live ones: within the lateness of the sources.
     """
     mine = set(stage.nodes)
     if not any(_has_another_time(plan, mine, id_) for id_ in stage.nodes):
@@ -101,11 +100,11 @@ def slack_of(plan: Plan, stage: StagePlan) -> int:
 
 
 def _has_another_time(plan: Plan, mine: set[str], id_: str) -> bool:
-    """Whether a step waits for event time, and its messages may have another one than the stage's input."""
+    """Return whether a step waits for event time, and its messages may have another time than the stage's input."""
     node, graph = plan.graph.nodes[id_], plan.graph
     step = node.operator
     if not step.needs_event_time or isinstance(step, TaskStep) or id_ in plan.combined.values():
-        return False  # a task's timers go by the input; partial results are sorted by the window's own time
+        return False  # a task's timers use the input's time; partial results are sorted by the window's own time
     if isinstance(step, Window) and any(graph.nodes[before].event_time != step.event_time for before in node.inputs):
         return True
     above = reachable(id_, lambda each: [before for before in graph.nodes[each].inputs if before in mine])
@@ -113,14 +112,14 @@ def _has_another_time(plan: Plan, mine: set[str], id_: str) -> bool:
 
 
 def _computes_rows(step: OperatorSpec) -> bool:
-    """Whether it is a function of the user's whose rows may have other times than those that it gets."""
+    """Return whether it is a user's function whose rows may have other times than its input."""
     if isinstance(step, RowFunction):
         return step.mode != "filter"
     return isinstance(step, MapAsync) or (isinstance(step, BatchFunction) and not isinstance(step.function, Sampler))
 
 
 def ranks_of(plan: Plan, stage: StagePlan) -> dict[str, int]:
-    """By input which one comes first where their times are equal: what fills a table before what looks into it."""
+    """Return the rank of each input at equal times: inputs that fill a table precede those that look rows up in it."""
     after = plan.successors(stage)
     ranks = dict.fromkeys(stage.side_inputs, 0)
     for id_ in stage.nodes:
@@ -137,7 +136,7 @@ def _fills_a_table(graph: Graph, after: Mapping[str, tuple[str, ...]], id_: str)
 
 
 def readers_of(plan: Plan) -> dict[SSP, tuple[TaskName, ...]]:
-    """The tasks that read each partition."""
+    """Return the tasks that read each partition."""
     found: dict[SSP, list[TaskName]] = {}
     for stage in plan.stages:
         for task in stage.tasks:
@@ -147,7 +146,7 @@ def readers_of(plan: Plan) -> dict[SSP, tuple[TaskName, ...]]:
 
 
 def time_written(graph: Graph, stream: str) -> EventTime | None:
-    """The event time of what is written to a stream; None if it has none, or if its writers don't agree."""
+    """Return the event time of a stream's messages; None if they have none, or if its writers disagree."""
     spec = graph.streams.get(stream)
     if spec is None or spec.event_time is not None:
         return None if spec is None else spec.event_time

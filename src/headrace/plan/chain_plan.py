@@ -1,4 +1,4 @@
-"""The slice of a plan that a task builds its operators and tables from."""
+"""The slice of a plan from which a task builds its operators and tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TablesPlan:
     tables: tuple[TableSpec, ...]
     side_inputs: Mapping[str, StreamSpec]
     readers: Mapping[str, int]
-    """By remote table how many tasks of the app read it: each has an equal share of its rate."""
+    """How many tasks of the app read each remote table; each task has an equal share of its rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,19 +31,19 @@ class ChainPlan:
     """By id, upstream first."""
     tables: TablesPlan
     fillers: Mapping[str, tuple[str, ...]]
-    """By join with a table of versions the nodes that write the table: the join waits for them."""
+    """The nodes that write each joined table of versions, by join, because the join waits for them."""
     unjoined_versions: Mapping[str, tuple[str, ...]]
-    """By table of versions that the stage fills, and no step joins, the nodes that write it."""
+    """The nodes that write each table of versions that the stage fills but no step joins, by table."""
     time_of_task: tuple[str, ...]
     """The input nodes whose event time is that of the task."""
     needed: Mapping[str, tuple[str, ...] | None]
-    """By node the columns of its results that others need; None: all."""
+    """The columns of each node's results that others need; None means all."""
     target_keys: Mapping[str, tuple[str, ...]]
-    """By node that sends to a table, or to an output that replaces rows by key, that key."""
+    """The key of each node that sends to a table, or to an output that replaces rows by key."""
     partials_of: Mapping[str, Node]
-    """By ``partition_by`` that writes partial results the window that they belong to."""
+    """The window of each ``partition_by`` that writes partial results."""
     takes_partials: frozenset[str]
-    """The windows of this stage whose input is partial results."""
+    """The windows of this stage that read partial results."""
 
 
 def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
@@ -75,7 +75,7 @@ def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
 
 
 def _without_timers(node: Node) -> Node:
-    """A low-level task that an input without event time reaches can't set timers by it: they would never fire."""
+    """Mark low-level tasks that an input without event time reaches: their event-time timers would never fire."""
     step = node.operator
     return replace(node, operator=replace(step, timed=False)) if isinstance(step, TaskStep) else node
 
@@ -89,7 +89,7 @@ def _unjoined_versions(graph: Graph, stage: StagePlan) -> dict[str, tuple[str, .
 
 
 def _target_key(graph: Graph, written: str | None) -> tuple[str, ...]:
-    """The columns by which rows are replaced in what a step writes; none if they are only added."""
+    """Return the columns by which a step's written rows replace others; none if rows are only added."""
     if written is None:
         return ()
     if written in graph.tables:

@@ -1,7 +1,8 @@
-"""What a changed app would do to what an earlier version keeps: compared part by part, before anything runs.
+"""Compare a changed app with the kept state of an earlier version, part by part, before anything runs.
 
-What means the same is kept. What can grow is migrated: a table gains columns, a window gains aggregates. What is new
-begins empty. Everything else is refused, unless the user accepts that it starts over or is lost. Pure.
+Parts with the same meaning are kept. Parts that can grow are migrated: a table gains columns, a window gains
+aggregates. New parts begin empty. Everything else is refused, unless the user accepts that it starts over or is lost.
+Pure.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _AGAIN: Mapping[PartKind, str] = {
 
 
 class Verdict(Enum):
-    """What happens to a part."""
+    """The verdict on a part."""
 
     KEPT = "kept"
     NEW = "new"
@@ -57,7 +58,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What happens to one part of the app. ``flag`` accepts what is refused; None: nothing does."""
+    """The verdict on one part of the app. ``flag`` is the option that accepts a refused change, if there is one."""
 
     verdict: Verdict
     kind: PartKind
@@ -80,38 +81,38 @@ class Changes:
     parts: tuple[Change, ...]
 
     def of(self, *verdicts: Verdict) -> tuple[Change, ...]:
-        """Those with one of these verdicts."""
+        """Return the changes with one of these verdicts."""
         return tuple(change for change in self.parts if change.verdict in verdicts)
 
     @property
     def notable(self) -> tuple[Change, ...]:
-        """All but what is kept as it is."""
+        """Return the changes, without parts that are kept unchanged."""
         return tuple(change for change in self.parts if change.verdict is not Verdict.KEPT)
 
     def check(self) -> None:
-        """Raise ``PlanError`` if something is refused."""
+        """Raise ``PlanError`` if a change is refused."""
         refused = self.of(Verdict.REFUSED)
         if not refused:
             return
         lines = [f"  {change.what}: {change.why}" for change in refused]
         flags = list(dict.fromkeys(change.flag for change in refused if change.flag is not None))
-        hint = "take the change back"
+        hint = "undo the change"
         if flags:
             hint += f", or accept the loss: {' '.join(flags)}"
         raise PlanError("this version of the app doesn't match its kept state:\n" + "\n".join(lines), hint=hint)
 
 
 def to_text(changes: Changes) -> str:
-    """The changes for a terminal, one on each line: ``grown    table 'prices'   gains colour``."""
+    """Return the changes for a terminal, one per line: ``grown    table 'prices'   gains colour``."""
     rows = [(change.verdict.value, change.what, change.why) for change in changes.notable]
     if not rows:
-        return "nothing has changed in what the app keeps"
+        return "the app's kept state hasn't changed"
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     return "\n".join(f"{verdict:<{widths[0]}}  {what:<{widths[1]}}  {why}".rstrip() for verdict, what, why in rows)
 
 
 def to_json(changes: Changes) -> list[dict[str, str | None]]:
-    """The changes as plain data, what is kept too."""
+    """Return the changes as plain data, including kept parts."""
     return [
         {
             "verdict": change.verdict.value,
@@ -126,7 +127,7 @@ def to_json(changes: Changes) -> list[dict[str, str | None]]:
 
 
 def check_consent(consent: Consent, new: Inventory, before: Inventory) -> None:
-    """Raise ``UsageError`` if the user accepts something about an id that neither version of the app has."""
+    """Raise ``UsageError`` if an option of the user names an id that neither version of the app has."""
     now, then = new.ids(), before.ids()
     for id_ in sorted(consent.drop - now - then):
         known = ", ".join(sorted(now | then))
@@ -145,7 +146,7 @@ def check_consent(consent: Consent, new: Inventory, before: Inventory) -> None:
 
 
 def compare(new: Inventory, heritage: Heritage, stages: Sequence[str] = ()) -> Changes:
-    """Compare an app with what the version before it keeps; ``stages``: those that are to run (default: all).
+    """Compare an app with the kept state of the version before it; ``stages`` are those to run (default: all).
 
     ``new`` was planned with the same heritage.
     """
@@ -155,7 +156,7 @@ def compare(new: Inventory, heritage: Heritage, stages: Sequence[str] = ()) -> C
     order = list(Verdict)
     best: dict[tuple[str, str], Change] = {}
     for change in found:
-        # Writers and readers of a stream each have it as a part: show it once, the worst.
+        # Writers and readers of a stream each have it as a part: show only the worst verdict.
         known = best.setdefault((change.kind, change.id), change)
         if order.index(change.verdict) > order.index(known.verdict):
             best[change.kind, change.id] = change
@@ -173,7 +174,7 @@ def _compare(new: Inventory, heritage: Heritage) -> Iterator[Change]:
 
 
 def _judged(stage: StageRecord, part: Part, heritage: Heritage, new: Inventory) -> Change:
-    """What happens to a part of the new version."""
+    """Judge a part of the new version."""
 
     def change(verdict: Verdict, why: str = "") -> Change:
         return _change(verdict, part, stage.stage, why)
@@ -204,7 +205,7 @@ def _judged(stage: StageRecord, part: Part, heritage: Heritage, new: Inventory) 
 
 
 def _weighed(old: Part, part: Part, change: Callable[..., Change]) -> Change:
-    """Whether what an old part keeps is of use to the new one."""
+    """Judge whether the new part can use the state of an old part."""
     differences = list(_differences(old, part))
     if differences:
         again = _AGAIN[part.kind]
@@ -220,7 +221,7 @@ def _weighed(old: Part, part: Part, change: Callable[..., Change]) -> Change:
 
 def _differences(old: Part, new: Part) -> Iterator[str]:
     fixed = dict.fromkeys([*old.fixed, *new.fixed])
-    fixed.pop("tables", None)  # its own rule: see Heritage
+    fixed.pop("tables", None)  # it has its own rule: see Heritage
     fixed.pop(IDENTITY, None)
     before, now = old.fixed.get(IDENTITY), new.fixed.get(IDENTITY)
     if before and now and before != now:
@@ -240,7 +241,7 @@ def _differences(old: Part, new: Part) -> Iterator[str]:
 def _left(
     record: StageRecord, heir: StageRecord | None, new: Inventory, heritage: Heritage, streams: Iterable[str]
 ) -> Iterator[Change]:
-    """What happens to the parts of a recorded stage that nothing in the new version takes over."""
+    """Judge the parts of a recorded stage that nothing in the new version takes over."""
     consent = heritage.consent
     taken = {(_family(part), consent.before(part.id, part.owner)) for _, part in new.parts()}
     kept_streams = {consent.before(id_, id_) for id_ in streams}
@@ -266,7 +267,7 @@ def _change(verdict: Verdict, part: Part, stage: str, why: str) -> Change:
 
 
 def _apart(new: Inventory, before: Inventory, stages: Sequence[str]) -> Iterator[Change]:
-    """What stages that run elsewhere don't know yet of the streams they share with those that are to run."""
+    """Find changes of shared streams that stages running elsewhere don't know yet."""
     for record in before.stages.values():
         if record.stage in stages or record.stage not in new.stages:
             continue
@@ -292,7 +293,7 @@ def _apart(new: Inventory, before: Inventory, stages: Sequence[str]) -> Iterator
 
 
 def _family(part: Part) -> str:
-    """Parts of one family can follow each other; a target and an output are both outputs."""
+    """Return the family of a kind: parts of one family can follow each other. Targets and outputs are both outputs."""
     return {"target": "output", "side input": "input"}.get(part.kind, part.kind)
 
 
@@ -303,7 +304,7 @@ def _same_side(inventory: Inventory, id_: str, stage: str, *, reads: bool) -> Pa
 
 
 def _reader(inventory: Inventory, stream: str) -> str | None:
-    """The stage that has read an intermediate stream: only it knows how far."""
+    """Return the stage that has read an intermediate stream, because only it knows its position."""
     parts = inventory.parts()
     return next((r.stage for r, part in parts if part.id == stream and part.kind == "stream" and part.reads), None)
 
@@ -313,7 +314,7 @@ def _moves(before: str | None, part: Part, stage: StageRecord) -> str:
 
 
 def _elsewhere(before: Inventory, new: Inventory, id_: str, part: Part) -> str | None:
-    """A stage that has kept what this part stands for, and doesn't any more."""
+    """Return a stage that has kept this part, but no longer has it."""
     for record, old in before.parts():
         heir = new.stages.get(record.stage)
         moves = old.id == id_ and _family(old) == _family(part) and part.kind not in ("output", "stream")

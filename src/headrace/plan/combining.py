@@ -1,8 +1,8 @@
-"""Which windows can be aggregated in part before the shuffle.
+"""Find windows that can be partly aggregated before the shuffle.
 
 A window directly after a ``partition_by`` whose keys it groups by has all rows of a group in one task. So partial
-results of each batch can cross the stream instead of messages: they give the same windows, and there are fewer of
-them. The graph stays as it was declared; only what flows through the intermediate stream differs.
+results of each batch can cross the stream instead of messages: they give the same windows, but are fewer. The graph
+stays as declared; only the contents of the intermediate stream differ.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headrace.api.specs import Graph
 
 
 def combined_windows(graph: Graph) -> dict[str, str]:
-    """For each intermediate stream that carries partial results the window that they belong to."""
+    """Return for each intermediate stream with partial results the window to which they belong."""
     if not graph.settings.combine:
         return {}
     after = graph.successors()

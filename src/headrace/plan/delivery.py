@@ -1,7 +1,7 @@
-"""How often each result of a stage arrives outside: the app's guarantee at its edges.
+"""Determine how often each result of a stage arrives outside: the app's guarantee at its edges.
 
-A framed output is exactly-once for readers of committed frames; a target is if it keeps the position with the data.
-What a sink function does outside can't be undone, so it is at-least-once whatever the app guarantees.
+A framed output is exactly-once for readers of committed frames; a target is if it stores the position with the data.
+The effects of a sink function can't be undone, so it is at-least-once whatever the app guarantees.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Delivery = Literal["exactly-once", "at-least-once"]
 
 
 def delivery_of(graph: Graph, output: str) -> Delivery:
-    """How often a result arrives at an output stream or target; a remote table's functions may see a row again."""
+    """Return how often a result arrives at an output or target; a remote table's functions may see rows again."""
     table = graph.tables.get(output)
     if table is not None and table.remote is not None and table.remote.write is not None:
         return "at-least-once"
@@ -25,7 +25,7 @@ def delivery_of(graph: Graph, output: str) -> Delivery:
 
 
 def deliveries(graph: Graph, stage: StagePlan) -> dict[str, Delivery]:
-    """By id the delivery of each output of a stage, and of each step that acts outside."""
+    """Return by id the delivery of each output of a stage, and of each step that acts outside."""
     found: dict[str, Delivery] = {
         id_: delivery_of(graph, id_) for id_ in stage.outputs if graph.streams[id_].role is Role.SINK
     }

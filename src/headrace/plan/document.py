@@ -28,7 +28,7 @@ from typing import Any
 from headrace.plan.render import RenderedOperator, RenderedPlan, RenderedStage, RenderedStream, RenderedTable
 
 _ID = "1"
-"""Samza numbers the instances of an app and of a job; here each has one."""
+"""Samza numbers the instances of apps and jobs; here each has one."""
 
 _ROLES = {
     "sourceStreams": ("source", "side-input"),
@@ -38,7 +38,7 @@ _ROLES = {
 
 
 def to_json(plan: RenderedPlan) -> dict[str, Any]:
-    """The plan as plain data: dicts, lists, strings, numbers."""
+    """Return the plan as plain data: dicts, lists, strings, numbers."""
     streams = {
         group: {id_: _stream(stream) for id_, stream in plan.streams.items() if stream.role in roles}
         for group, roles in _ROLES.items()

@@ -1,8 +1,8 @@
-"""Which steps have an event time: those that only inputs with one reach.
+"""Find the steps with an event time: those that only inputs with event time reach.
 
 Watermarks come from the inputs, and flow where messages flow. An input without event time has no watermark, so a step
-that it reaches would wait for it until the input ends. What fills a table doesn't count: its time has no say in what
-joins the table.
+that it reaches would wait for it until the input ends. Flows that fill a table don't count, because their time doesn't
+affect the joins of the table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check_event_time(graph: Graph) -> None:
 
 
 def untimed_inputs(graph: Graph) -> dict[str, StreamSpec]:
-    """For each node that inputs without event time reach, the first of these by id."""
+    """Return for each node that inputs without event time reach the first of these inputs by id."""
     following = {id_: list(after) for id_, after in graph.successors().items()}
     readers: dict[str, list[str]] = {}
     for node in graph.nodes.values():
@@ -47,9 +47,9 @@ def untimed_inputs(graph: Graph) -> dict[str, StreamSpec]:
 
 
 def inputs_with_a_say(graph: Graph, nodes: Iterable[str]) -> tuple[str, ...]:
-    """The input nodes of a stage whose time is that of its tasks, sorted.
+    """Return the input nodes that determine the event time of a stage's tasks, sorted.
 
-    These are the ones with event time that feed more than tables; or else all with event time; or else all.
+    These are the ones with event time that feed more than tables; if none does, all with event time; if none has, all.
     """
     mine = set(nodes)
     untimed, successors = untimed_inputs(graph), graph.successors()

@@ -1,15 +1,15 @@
-"""What a changed app takes over from the version that ran before: names of stages and streams, and of what they keep.
+"""The names that a changed app takes over from the version before: of stages and streams, and of their kept state.
 
-Names that the planner makes depend on the whole app, so adding something could change them. Here recorded names win:
-a stage keeps the name that it was given first, as long as it reads or keeps something that it did before. State and
-positions keep the names under which they are stored, even if the user renames what they belong to. What begins again
-with nothing gets a name that was never used. So old changes in a changelog, or old messages in a stream, belong to
-nobody.
+The planner's names depend on the whole app, so any addition could change them. Here recorded names win: a stage keeps
+its first name as long as it shares an input or kept state with its former self. State and positions keep the names
+under which they are stored, even if the user renames their owner. A part that starts over empty gets a name that was
+never used, so that old changes in a changelog and old messages in a stream have no owner.
 
-A stage that has ended in a stream must say so to the readers, who would wait for it otherwise. So a stage never loses
-a task, or an intermediate stream that is still read; and one that is gone stays as an empty stage that only ends.
+A stage that stops writing a stream must announce its end there, because readers would otherwise wait for it. So a stage
+never loses a task, or an intermediate stream that is still read, and a removed stage stays as an empty one that only
+ends.
 
-Whether a changed app may run is for ``changes`` to say. Pure.
+``changes`` decides whether a changed app may run. Pure.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from headrace.systems.registry import keeps_rows
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """What the user accepts: ids whose state may be dropped, and renamed ids, each with the one that it had before."""
+    """The user's options: ids whose state may be dropped, and renamed ids with their former ones."""
 
     drop: frozenset[str] = frozenset()
     renamed: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def drops(self, id_: str, owner: str) -> bool:
-        """The user gives up what this part keeps."""
+        """Return whether the user accepts the loss of this part's state."""
         return id_ in self.drop or owner in self.drop
 
     def before(self, id_: str, owner: str) -> str:
-        """The id that a part had before."""
+        """Return the former id of a part."""
         if id_ in self.renamed:
             return self.renamed[id_]
         return self.renamed.get(owner, owner) + id_.removeprefix(owner)
@@ -48,23 +48,21 @@ NO_CONSENT = Consent()
 
 
 def consent_of(drop: Sequence[str], renamed: Mapping[str, str]) -> Consent:
-    """What the user accepts, checked as far as it can be without the app."""
+    """Return the user's options, checked as far as possible without the app."""
     if isinstance(drop, str):
-        raise UsageError(f"drop_state={drop!r} is not a list of ids", hint=f"write drop_state=[{drop!r}]")
+        raise UsageError(f"drop_state={drop!r} isn't a list of ids", hint=f"write drop_state=[{drop!r}]")
     twice = [old for old in renamed.values() if list(renamed.values()).count(old) > 1]
     if twice:
         raise UsageError(f"{twice[0]!r} can't be renamed to two ids", hint="a state has only one owner")
     both = sorted(set(drop) & set(renamed))
     if both:
-        raise UsageError(
-            f"{both[0]!r} can't be both renamed and dropped", hint="leave out the rename of what is dropped"
-        )
+        raise UsageError(f"{both[0]!r} can't be both renamed and dropped", hint="leave out the rename")
     return Consent(frozenset(drop), dict(renamed))
 
 
 @dataclass(frozen=True, slots=True)
 class Heritage:
-    """The inventory of the version that ran before, and what the user accepts."""
+    """The inventory of the version that ran before, and the user's options."""
 
     inventory: Inventory = NOTHING
     consent: Consent = NO_CONSENT
@@ -72,7 +70,7 @@ class Heritage:
     # -- streams
 
     def adopt(self, graph: Graph) -> Graph:
-        """The graph with the names under which its intermediate streams are kept."""
+        """Return the graph with the stored names of its intermediate streams."""
         streams = dict(graph.streams)
         taken = {part.kept_as for _, part in self.inventory.parts() if part.kind == "stream"} | self.inventory.gone
         for id_ in sorted(streams):
@@ -89,17 +87,17 @@ class Heritage:
         return replace(graph, streams=streams)
 
     def carries_partials(self, stream: str) -> bool | None:
-        """Whether an intermediate stream has carried partial results; None: it is new."""
+        """Return whether an intermediate stream has carried partial results; None if it is new."""
         part = next((part for _, part in self.inventory.parts() if part.kept_as == stream), None)
         return None if part is None else part.partial
 
     # -- stages
 
     def inherit(self, graph: Graph, stages: Sequence[StagePlan], tasks: Callable[[StagePlan], int]) -> list[StagePlan]:
-        """The stages with what is theirs, and the empty stages of those that are gone. Names may have changed.
+        """Return the stages with their kept state, and the empty stages of removed ones. Names may have changed.
 
-        Some tasks of a stage may have ended, because it needed fewer. If it needs more ``tasks`` than are at work,
-        it begins under a new name.
+        Some tasks of a stage may have ended, because it needed fewer. If it needs more ``tasks`` than are active, it
+        begins under a new name.
         """
         if not self.inventory and not self.inventory.gone:
             return [replace(stage, kept_as=_first_names(graph, stage)) for stage in stages]
@@ -110,11 +108,11 @@ class Heritage:
         return [*heirs, *(stage for stage in gone if stage.outputs)]
 
     def record(self, stage: str) -> StageRecord | None:
-        """What is recorded of a stage."""
+        """Return the record of a stage."""
         return self.inventory.stages.get(stage)
 
     def _names(self, graph: Graph, stages: Sequence[StagePlan], tasks: Callable[[StagePlan], int]) -> dict[str, str]:
-        """The durable name of each stage: that of the recorded stage with which it has most in common."""
+        """Return the durable name of each stage: that of the recorded stage with which it has most in common."""
         pairs = [
             (-common, old.stage, stage.name)
             for stage in stages
@@ -134,7 +132,7 @@ class Heritage:
         return names
 
     def _in_common(self, graph: Graph, stage: StagePlan, old: StageRecord) -> int:
-        """A number that is higher the more two stages have in common. Only one stage reads an intermediate stream."""
+        """Return a number that rises with the stages' common parts. Only one stage reads an intermediate stream."""
         ours = {graph.streams[id_].stream.name for id_ in stage.inputs}
         read = len(ours & old.streams(reads=True).keys())
         befores = {self.consent.before(part.id, part.owner) for part in _parts(graph, stage)}
@@ -167,19 +165,19 @@ class Heritage:
         )
 
     def _renewed(self, graph: Graph, stage: StagePlan, record: StageRecord) -> set[str]:
-        """What starts over. A side input is read again from its start if one of its tables has to be filled."""
+        """Return the parts that start over. A side input is read from its start if one of its tables must be filled."""
         renewed = {part.id for part in _parts(graph, stage) if self.consent.drops(part.id, part.owner)}
         empty = {id_ for id_ in stage.tables if self.consent.before(id_, id_) not in record.parts} | renewed
         return renewed | {side for side in stage.side_inputs for id_ in empty if _fills(graph, side, id_)}
 
     def _former(self, graph: Graph, record: StageRecord, written: Collection[str]) -> tuple[str, ...]:
-        """The intermediate streams that still exist, and that a recorded stage doesn't write any more."""
+        """Return the existing intermediate streams that a recorded stage no longer writes."""
         existing = {spec.stream.name for spec in graph.streams.values() if spec.role is Role.INTERMEDIATE}
         before = {*record.streams(reads=False), *record.former}
         return tuple(sorted((before & existing) - set(written)))
 
     def _ended(self, graph: Graph, record: StageRecord) -> StagePlan:
-        """The empty stage in place of one that is gone; without outputs if nobody needs to hear that it is."""
+        """Return the empty stage in place of a removed one; without outputs if no reader must learn of its end."""
         former = self._former(graph, record, ())
         return StagePlan(
             name=record.stage,
@@ -197,7 +195,7 @@ NO_HERITAGE = Heritage()
 
 
 class _Kept(NamedTuple):
-    """Something that a stage keeps: ``owner`` is the step of a store, ``name`` the one that it gets at first."""
+    """A kept part of a stage: ``owner`` is the step of a store, and ``name`` its first name."""
 
     id: str
     owner: str
@@ -229,12 +227,12 @@ def _fills(graph: Graph, side_input: str, table: str) -> bool:
 
 
 def _ids(graph: Graph, names: Collection[str]) -> set[str]:
-    """The ids of the intermediate streams with these names."""
+    """Return the ids of the intermediate streams with these names."""
     return {id_ for id_, spec in graph.streams.items() if spec.role is Role.INTERMEDIATE and spec.stream.name in names}
 
 
 def _unused(name: str, taken: Collection[str], mark: str) -> str:
-    """The name, or else the name with the first number that makes it one that was never used."""
+    """Return the name, with the lowest number that makes it new if it was used before."""
     number, found = 1, name
     while found in taken:
         number += 1

@@ -1,8 +1,7 @@
-"""What an app keeps from one start to the next: stages, positions in streams, and state, each with its meaning.
+"""The inventory of an app's durable parts: stages, positions in streams, and state, each with its meaning.
 
-The inventory is recorded when the app starts, one record for each stage, because stages can be deployed apart. The next
-start compares it with the inventory of the app as it is then (``changes``), and takes names from it (``heritage``).
-Pure data.
+The inventory is recorded when the app starts, with one record per stage, because stages can be deployed separately. The
+next start compares it with the app's new inventory (``changes``), and takes names from it (``heritage``). Pure data.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ PartKind = Literal["input", "side input", "stream", "output", "target", "table",
 """A *stream* is an intermediate one; a *target* is an output whose committed rows wait in an outbox."""
 
 IDENTITY = "identity"
-"""In ``Part.fixed`` of an input: which stream of that name it is."""
+"""The key in ``Part.fixed`` of an input for the identity of its stream."""
 _PARTIAL = " of its partial results"
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Something durable that a stage has: ``fixed`` and ``columns`` say what it means, as in ``StateMeaning``.
+    """A durable part of a stage. ``fixed`` and ``columns`` give its meaning, as in ``StateMeaning``.
 
-    ``kept_as`` is the name under which its state, its position or its messages are kept. It is the same forever, even
-    if the part is renamed; it changes only when the part starts over with nothing. ``owner`` is the step that a store
-    belongs to, and else the part itself. ``writers`` are the stages that write an intermediate stream which this stage
-    reads, each with its number of tasks. ``dealing`` says how state is dealt to another number of tasks.
+    ``kept_as`` is the name under which its state, position or messages are stored. It never changes, even if the part
+    is renamed, unless the part starts over empty. ``owner`` is the step of a store, and otherwise the part itself.
+    ``writers`` are the stages that write an intermediate stream of this stage, each with its number of tasks.
+    ``dealing`` says how to divide state among another number of tasks.
     """
 
     kind: PartKind
@@ -56,16 +55,16 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def partial(self) -> bool:
-        """Whether it is a stream that carries partial results of a window."""
+        """Whether it is a stream with partial results of a window."""
         return any(name.endswith(_PARTIAL) for name in self.fixed)
 
 
 class StageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A stage as it was started last. ``parts`` are by id.
+    """A stage as of its last start. ``parts`` are by id.
 
-    ``active`` of its tasks, the first ones, read something; the others have ended for good. ``former`` are the
-    intermediate streams that it has written and doesn't write any more; it has ended there.
-    ``dropped`` are the names of state that its changelog may still hold, and that nobody wants.
+    The first ``active`` tasks read something; the others have ended permanently. ``former`` are the intermediate
+    streams that it no longer writes, and in which it has ended. ``dropped`` are the names of unneeded state that its
+    changelog may still hold.
     """
 
     format: int = FORMAT
@@ -78,7 +77,7 @@ class StageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def tasks(self) -> int:
-        """How many tasks it has."""
+        """Its number of tasks."""
         return len(self.producers)
 
     @property
@@ -87,7 +86,7 @@ class StageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return {part.kept_as for part in self.parts.values() if part.kind in ("table", "step", "target")}
 
     def streams(self, *, reads: bool) -> dict[str, Part]:
-        """The intermediate streams that it reads, or those that it writes, by the names under which they are kept."""
+        """Return the intermediate streams that it reads, or those that it writes, by their stored names."""
         parts = self.parts.values()
         return {part.kept_as: part for part in parts if part.kind == "stream" and part.reads is reads}
 
@@ -110,8 +109,8 @@ _DECODER = msgspec.json.Decoder(StageRecord)
 class Inventory:
     """The records of an app's stages, by name. Empty for an app that was never started.
 
-    ``gone`` are the names of stages and streams that the app has given up. What they left may still be there, so no new
-    one gets such a name.
+    ``gone`` are the names of former stages and streams of the app. Their data may still exist, so no new one gets such
+    a name.
     """
 
     stages: Mapping[str, StageRecord] = field(default_factory=dict)
@@ -121,26 +120,26 @@ class Inventory:
         return bool(self.stages)
 
     def parts(self) -> Iterator[tuple[StageRecord, Part]]:
-        """All parts with their stages, in the order of names."""
+        """Yield all parts with their stages, in the order of names."""
         for name in sorted(self.stages):
             for id_ in sorted(self.stages[name].parts):
                 yield self.stages[name], self.stages[name].parts[id_]
 
     def ids(self) -> set[str]:
-        """All ids by which the user can name a part."""
+        """Return all ids by which the user can name a part."""
         return {name for _, part in self.parts() for name in (part.id, part.owner)}
 
     def after(self, before: Inventory) -> Inventory:
-        """This inventory, with the names that are gone by now: those that ``before`` had and this one hasn't, too."""
+        """Return this inventory with all former names, including those that ``before`` has and this one hasn't."""
         lost = (before.stages.keys() - self.stages.keys()) | (before.streams() - self.streams())
         return Inventory(self.stages, before.gone | lost)
 
     def streams(self) -> set[str]:
-        """The names of all intermediate streams."""
+        """Return the names of all intermediate streams."""
         return {part.kept_as for _, part in self.parts() if part.kind == "stream"}
 
     def stream(self, id_: str) -> Part | None:
-        """The intermediate stream of this id; None if there is none."""
+        """Return the intermediate stream with this id; None if there is none."""
         return next((part for _, part in self.parts() if part.id == id_ and part.kind == "stream"), None)
 
 
@@ -148,7 +147,7 @@ NOTHING = Inventory()
 
 
 def inventory_of(plan: Plan) -> Inventory:
-    """What the app keeps if it is run by this plan."""
+    """Return the inventory of the app with this plan."""
     known = partitionings(plan.graph)
     return Inventory({stage.name: _record(plan, stage, known) for stage in plan.stages})
 
@@ -216,7 +215,7 @@ def _intermediate(plan: Plan, stage: StagePlan, spec: StreamSpec) -> Part:
 
 
 def stream_meaning(graph: Graph, spec: StreamSpec, partitions: int, window: str | None) -> StateMeaning:
-    """What the messages of an intermediate stream mean that are still in it when the app changes."""
+    """Return the meaning of an intermediate stream's messages, for those still in it when the app changes."""
     fixed = {"partitions": str(partitions)}
     if key := _key(graph, spec.id):
         fixed["key"] = key
@@ -233,7 +232,7 @@ def stream_meaning(graph: Graph, spec: StreamSpec, partitions: int, window: str 
 
 
 def _key(graph: Graph, stream: str) -> str | None:
-    """By what an intermediate stream is partitioned."""
+    """Return the partitioning of an intermediate stream."""
     for node in graph.nodes.values():
         if node.operator.stream_written == stream:
             if isinstance(node.operator, PartitionBy):
@@ -253,7 +252,7 @@ def _tables(plan: Plan, stage: StagePlan, known: Partitionings) -> Iterator[Part
 
 
 def table_meaning(table: TableSpec) -> StateMeaning:
-    """What the rows of a table mean."""
+    """Return the meaning of a table's rows."""
     columns = {} if table.schema is None else table.schema.columns
     key = ", ".join(f"{name}: {columns.get(name, '?')}" for name in table.key)
     versions = "kept" if table.versions_ms is not None else "not kept"
@@ -278,9 +277,9 @@ def _steps(plan: Plan, stage: StagePlan, known: Partitionings) -> Iterator[Part]
 
 
 def _spread(plan: Plan, stage: StagePlan, nodes: Iterable[str]) -> dict[str, str]:
-    """How a shuffle spreads what these nodes take, and so what they keep, over the tasks: another way finds nothing.
+    """Return how a shuffle spreads these nodes' messages, and so their state, over the tasks. Any change loses state.
 
-    So does an input to which others may add partitions.
+    The same holds for an input to which others may add partitions.
     """
     graph = plan.graph
     ways: set[str] = set()

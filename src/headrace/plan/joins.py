@@ -1,11 +1,11 @@
-"""Which streams meet at which operator, and so need equal partition counts.
+"""Find the streams that meet at an operator, and therefore need equal partition counts.
 
 Two traversals of the same graph. The first finds the joins with the table for every ``send_to(table)``. The second
 starts at each input and crosses from a write of a table to its joins as if they were connected. It collects the nodes
-where all messages of a key must be in one task (``OperatorSpec.gathers_keys``). What writes a table meets at each join
-with it; if nothing joins the table, it meets at the table.
+where all messages of a key must be in one task (``OperatorSpec.gathers_keys``). Flows that write a table meet at each
+join with it; if nothing joins the table, they meet at the table.
 
-Streams that every task reads as a whole (broadcast streams, the side inputs of a global table) don't count.
+Streams that every task reads completely (broadcast streams, the side inputs of a global table) don't count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class JoinGroup:
 
 
 def join_groups(graph: Graph) -> tuple[JoinGroup, ...]:
-    """Every node or table where streams meet, sorted by id, with those streams."""
+    """Return every node or table where streams meet, sorted by id, with those streams."""
     meeting: dict[str, set[str]] = {}
     for id_, reached_by in inputs_of_meetings(graph, joins_of_table_writes(graph)).items():
         table = graph.nodes[id_].operator.table_written
@@ -37,12 +37,12 @@ def join_groups(graph: Graph) -> tuple[JoinGroup, ...]:
 
 
 def input_nodes(graph: Graph) -> list[str]:
-    """The ids of the nodes where messages enter, sorted."""
+    """Return the ids of the nodes where messages enter, sorted."""
     return sorted(node.id for node in graph.nodes.values() if node.operator.stream_read is not None)
 
 
 def joins_of_table_writes(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """For each node that writes a local table the nodes that join it, sorted; only nodes that an input reaches."""
+    """Return for each writer of a local table the nodes that join it, sorted; only nodes that an input reaches."""
     successors = graph.successors()
     reached = {id_ for start in input_nodes(graph) for id_ in reachable(start, successors.__getitem__)}
     return {
@@ -55,7 +55,7 @@ def joins_of_table_writes(graph: Graph) -> dict[str, tuple[str, ...]]:
 
 
 def fillers_of_versions(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """For each join with a table of versions the nodes that write it, sorted: the join waits for them."""
+    """Return for each join with a table of versions the writers of the table, sorted; the join waits for them."""
     return {
         join.id: tuple(writer.id for writer in writers)
         for table, spec in graph.tables.items()
@@ -65,7 +65,7 @@ def fillers_of_versions(graph: Graph) -> dict[str, tuple[str, ...]]:
 
 
 def inputs_of_meetings(graph: Graph, joins_of_writes: Mapping[str, tuple[str, ...]]) -> dict[str, set[str]]:
-    """For each node that gathers keys the input nodes whose messages reach it, directly or through a table."""
+    """Return for each node that gathers keys the input nodes whose messages reach it, directly or through a table."""
     successors = graph.successors()
     reached_by: dict[str, set[str]] = {}
     for start in input_nodes(graph):
@@ -81,7 +81,7 @@ def _gathers_keys(graph: Graph, node: Node) -> bool:
 
 
 def _partitioned(graph: Graph, at: str, inputs: Iterable[str]) -> tuple[str, ...]:
-    """The streams that these input nodes read, and the side inputs of the table that ``at`` joins, sorted by id."""
+    """Return the streams of these input nodes, and the side inputs of the table that ``at`` joins, sorted by id."""
     streams = {stream for id_ in inputs if (stream := graph.nodes[id_].operator.stream_read) is not None}
     table = graph.nodes[at].operator.table_joined if at in graph.nodes else None
     if table is not None and graph.tables[table].kind == "local":

@@ -1,8 +1,8 @@
-"""Check that the flows of a join or a table were partitioned by its key. Equal partition counts don't ensure that.
+"""Check that the flows of a join or a table are partitioned by its key, which equal counts alone don't ensure.
 
 A flow is followed from its ``partition_by`` through the steps that carry the key columns unchanged, perhaps under other
-names or as copies (``OperatorSpec.carried``). Only what is certain is an error. It is unknown how a source is
-partitioned, what a user's function does, and whether a computed key follows from the key of the join.
+names or as copies (``OperatorSpec.carried``). Only certain mismatches are errors, because the partitioning of a source,
+the effect of a user's function and the relation of a computed key to the key of the join are unknown.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Partitioning:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a flow: its partitioning, and its columns that are unchanged since they entered the app."""
+    """The known facts about a flow: its partitioning, and its columns that are unchanged since they entered the app."""
 
     partitioning: Partitioning | None = None
     plain: frozenset[str] = frozenset()
 
 
 def check_keys(graph: Graph) -> None:
-    """Raise ``PlanError`` for a join or a table whose messages of one key can't be in one task."""
+    """Raise ``PlanError`` for a join or a table that gets messages of one key in several tasks."""
     known = partitionings(graph)
     for id_ in sorted(graph.nodes):
         node = graph.nodes[id_]
@@ -54,7 +54,7 @@ def check_keys(graph: Graph) -> None:
 
 
 def partitionings(graph: Graph) -> dict[str, Partitioning | None]:
-    """By node the partitioning of its results; None where it isn't known."""
+    """Return by node the partitioning of its results; None where it is unknown."""
     return {id_: facts.partitioning for id_, facts in _all_known(graph).items()}
 
 
@@ -76,7 +76,7 @@ def _check_join(graph: Graph, node: Node, on: Sequence[str], sides: Sequence[Par
 
 
 def _check_table(graph: Graph, table: TableSpec, known: Mapping[str, Partitioning | None]) -> None:
-    """All that writes, deletes from or joins a local table must find a key in the same task."""
+    """Check that all steps that write or join a local table find a key in the same task."""
     first: tuple[Node, Partitioning, tuple[int, ...]] | None = None
     for node in (*graph.writers_of(table.id), *graph.joins_of(table.id)):
         flow = known.get(flow_of(graph, node))
@@ -103,7 +103,7 @@ def _check_table(graph: Graph, table: TableSpec, known: Mapping[str, Partitionin
 
 
 def _check_side_inputs(graph: Graph, table: TableSpec) -> None:
-    """Rows of a DataFrame are where its own key says, and without one anywhere: that is certain, unlike of a stream."""
+    """Check DataFrames, whose partitioning is known, unlike a stream's: by their own key, or none without a key."""
     for id_ in table.side_inputs:
         spec = graph.streams[id_]
         held = spec.system.held
@@ -119,7 +119,7 @@ def _check_side_inputs(graph: Graph, table: TableSpec) -> None:
 
 
 def flow_of(graph: Graph, user: Node) -> str:
-    """The node before a table's join or writer. A deletion is taken before the step that keeps only what it needs."""
+    """Return the node before a table's join or writer; for a deletion, the node before its projection."""
     before = graph.nodes[user.inputs[0]]
     if isinstance(user.operator, SendToTable) and user.operator.deletes and isinstance(before.operator, Project):
         return before.inputs[0] if before.location == user.location else before.id
@@ -127,7 +127,7 @@ def flow_of(graph: Graph, user: Node) -> str:
 
 
 def _places(side: Partitioning | None, on: Sequence[str]) -> tuple[int, ...] | None:
-    """The positions of the partitioning's keys in ``on``; None if one isn't there."""
+    """Return the positions of the partitioning's keys in ``on``; None if one is missing."""
     if side is None:
         return None
     places = [next((place for place, name in enumerate(on) if name in key), None) for key in side.keys]
@@ -163,11 +163,11 @@ def _partition_by(names: Sequence[str]) -> str:
     return f"partition_by({', '.join(repr(name) for name in names)}, id=...)"
 
 
-# -- what is known ------------------------------------------------------------------------------------
+# -- known facts --------------------------------------------------------------------------------------
 
 
 def _all_known(graph: Graph) -> dict[str, _Known]:
-    """By node what is known of its results; nodes on a cycle are left out."""
+    """Return by node the known facts about its results; nodes on a cycle are left out."""
     successors = {id_: list(after) for id_, after in graph.successors().items()}
     readers: dict[str, list[str]] = {}
     writers: dict[str, list[Node]] = {}

@@ -21,7 +21,7 @@ class StreamPlan:
     added: frozenset[str] = frozenset()
     """Columns that were added to it, so that older frames lack them."""
     identity: str = ""
-    """Tells it from a later stream of the same name; empty if the system has no such ids."""
+    """Distinguishes it from a later stream of the same name; empty if the system has no such ids."""
 
     def ssps(self) -> tuple[SSP, ...]:
         """Its partitions, in order."""
@@ -32,7 +32,7 @@ class StreamPlan:
 class TaskPlan:
     """One task: its name, its producer id (int32, the same whenever the app is planned) and the partitions it reads.
 
-    ``founding`` is what it takes over from a savepoint if the app's timeline begins with one.
+    ``founding`` is the state that it takes over from a savepoint, if the app's timeline begins with one.
     """
 
     name: TaskName
@@ -45,9 +45,9 @@ class TaskPlan:
 class StagePlan:
     """A piece of the graph: its node ids, upstream first, the sorted ids of its streams and tables, and its tasks.
 
-    What an earlier version of the app has left to it: ``kept_as`` are the names of its state and positions, by the id
-    of what they belong to; ``former`` are the intermediate streams, by name, that it has written and doesn't write any
-    more; ``dropped`` are the names of state that nobody wants. See ``heritage``.
+    From an earlier version of the app it inherits: ``kept_as``, the stored names of its state and positions, by the id
+    of their owners; ``former``, the names of intermediate streams that it no longer writes; and ``dropped``, the names
+    of unneeded state. See ``heritage``.
     """
 
     name: str
@@ -70,19 +70,19 @@ class Plan:
     streams: Mapping[str, StreamPlan]
     stages: tuple[StagePlan, ...]
     combined: Mapping[str, str] = field(default_factory=dict)
-    """The intermediate streams that carry partial results, each with the window they belong to: see ``combining``."""
+    """The intermediate streams with partial results, each with its window. See ``combining``."""
     needed: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
-    """By node id the columns of its results that other nodes need; None, or no entry: all. See ``pruning``."""
+    """The columns of each node's results that other nodes need; None or no entry means all. See ``pruning``."""
 
     def stage(self, name: str) -> StagePlan:
-        """The stage of that name; raises ``KeyError`` if there is none."""
+        """Return the stage of that name; raises ``KeyError`` if there is none."""
         for stage in self.stages:
             if stage.name == name:
                 return stage
         raise KeyError(name)
 
     def successors(self, stage: StagePlan) -> dict[str, tuple[str, ...]]:
-        """For each node of the stage the nodes of the same stage that take its output.
+        """Return for each node of the stage the nodes of the same stage that take its output.
 
         A source that several stages read has its ``Input`` in each of them, so the graph has more.
         """

@@ -1,8 +1,8 @@
-"""Which task holds a key of a table.
+"""Find the task that holds a key of a table.
 
-Messages after a ``partition_by`` are in the partition that their key columns hash to, and task n reads partition n. If
-every flow that fills a table comes from one, and the hashed columns are columns of the table's key, then a key is in
-one known task. In all other cases (partitions that other apps filled, a key computed on the way) no task is named.
+Messages after a ``partition_by`` are in the partition to which their key columns hash, and task n reads partition n. If
+every flow that fills a table comes from a ``partition_by``, and the hashed columns belong to the table's key, then a
+key is in one known task. In all other cases (partitions filled by other apps, a computed key), the task is unknown.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from headrace.plan.model import Plan, StagePlan
 
 
 def owned_by(plan: Plan, stage: StagePlan, table: str) -> tuple[str, ...] | None:
-    """The columns of a local table's key whose hash, modulo the stage's tasks, is the row's task; or None."""
+    """Return the columns of a local table's key whose hash, modulo the stage's tasks, is the row's task; or None."""
     graph = plan.graph
     spec = graph.tables[table]
     if spec.kind != "local" or graph.settings.grouping != "partition":
@@ -24,7 +24,7 @@ def owned_by(plan: Plan, stage: StagePlan, table: str) -> tuple[str, ...] | None
 
 
 def _hashed(plan: Plan, stage: StagePlan, flow: Partitioning | None, key: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The columns of the key that the flow is partitioned by, in the order in which they are hashed."""
+    """Return the columns of the key by which the flow is partitioned, in the order of hashing."""
     if flow is None or plan.streams[flow.stream].partitions != len(stage.tasks):
         return None
     names = [next((name for name in key if name in hashed), None) for hashed in flow.keys]

@@ -1,6 +1,6 @@
-"""How many partitions each stream has: known counts spread to the streams that they are joined with.
+"""Determine the partition count of each stream: known counts spread to the streams that are joined with them.
 
-The counts of the streams that the app reads are known, and those that the user fixed. Then:
+The counts of the app's inputs are known, and so are those that the user has fixed. Then:
 
 1. An intermediate stream that is joined with a stream of known count gets that count, and can pass it on in turn. This
    is repeated in rounds until nothing changes.
@@ -8,10 +8,10 @@ The counts of the streams that the app reads are known, and those that the user 
 3. Without that setting, a stream that exists keeps its count. A new one gets the largest count among the app's inputs
    and outputs, at most 256.
 
-An output that is neither declared nor exists gets the largest count among the inputs; the cap isn't for outputs.
+An output without a declared count that doesn't exist gets the largest count among the inputs, without a cap.
 
-Each round uses only what earlier rounds decided, so neither the order of declaration nor the order of the joins can
-change the result.
+Each round uses only results of earlier rounds, so neither the order of declaration nor the order of the joins affects
+the result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Facts = Mapping[str, StreamInfo | None]
 
 
 def partition_counts(graph: Graph, facts: Facts, groups: Sequence[JoinGroup]) -> dict[str, int]:
-    """The count of every stream by its id; raises ``PlanError`` if the streams of a join can't agree."""
+    """Return the count of every stream by its id; raises ``PlanError`` if the streams of a join can't agree."""
     inputs = _input_counts(graph, facts)
     outputs = _output_counts(graph, facts)
     largest = min(max([*inputs.values(), *outputs.values()]), INTERMEDIATE_PARTITIONS_MAX)
@@ -51,7 +51,7 @@ def partition_counts(graph: Graph, facts: Facts, groups: Sequence[JoinGroup]) ->
     return counts
 
 
-# -- what is given ------------------------------------------------------------------------------------
+# -- given counts -------------------------------------------------------------------------------------
 
 
 def _input_counts(graph: Graph, facts: Facts) -> dict[str, int]:
@@ -64,7 +64,7 @@ def _input_counts(graph: Graph, facts: Facts) -> dict[str, int]:
 
 
 def _output_counts(graph: Graph, facts: Facts) -> dict[str, int]:
-    """The counts of the outputs that are declared or exist; other outputs follow the inputs."""
+    """Return the counts of outputs that declare one or exist; other outputs follow the inputs."""
     counts: dict[str, int] = {}
     for spec in graph.streams.values():
         info = facts.get(spec.id)
@@ -86,12 +86,12 @@ def _fixed_intermediate_counts(graph: Graph) -> dict[str, int]:
 
 
 def _existing_intermediate_counts(graph: Graph, facts: Facts) -> dict[str, int]:
-    """These keep their counts, so that a new output doesn't make an app disagree with the streams and state it has."""
+    """Return the streams that keep their counts, so that new outputs don't conflict with existing streams and state."""
     found = {spec.id: facts.get(spec.id) for spec in _intermediates(graph)}
     return {id_: info.partitions for id_, info in found.items() if info is not None}
 
 
-# -- how it spreads -----------------------------------------------------------------------------------
+# -- spreading ----------------------------------------------------------------------------------------
 
 
 def _spread(graph: Graph, counts: dict[str, int], groups: Sequence[JoinGroup]) -> None:
@@ -115,7 +115,7 @@ def _verify_existing(graph: Graph, facts: Facts, counts: Mapping[str, int]) -> N
     for id_, existing in sorted(_existing_intermediate_counts(graph, facts).items()):
         spec = graph.streams[id_]
         if counts[id_] != existing:
-            # The app as a whole may set another count, or a restored savepoint may have changed this one.
+            # The app's own setting may differ, or a restored savepoint may have changed this count.
             raise PlanError(
                 f"stream {str(spec.stream)!r} exists with {existing} partitions, "
                 f"and this app needs {counts[id_]} ({spec.location}: {spec.location.text})",
@@ -124,11 +124,11 @@ def _verify_existing(graph: Graph, facts: Facts, counts: Mapping[str, int]) -> N
             )
 
 
-# -- why it can't be ----------------------------------------------------------------------------------
+# -- the error ----------------------------------------------------------------------------------------
 
 
 def _disagreement(graph: Graph, given: Mapping[str, int], groups: Sequence[JoinGroup]) -> PlanError:
-    """The error; it shows the shortest chain of joins between two given counts that differ."""
+    """Return the error, which shows the shortest chain of joins between two different given counts."""
     streams, joins = _shortest_conflict(given, groups)
     steps = [
         f"  {_meeting(graph, join)} brings together {left!r} and {right!r}"

@@ -1,7 +1,7 @@
 """Turn a declared app into a plan, by pure passes that run in the order in which they are called here.
 
-``facts`` is what is known of the streams that exist. The same app, facts and heritage give the same plan, in whatever
-order things were declared.
+``facts`` describe the existing streams. The same app, facts and heritage give the same plan, whatever the order of
+declaration.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def plan(
     containers: int = 1,
     heritage: Heritage = NO_HERITAGE,
 ) -> Plan:
-    """Plan an app. ``facts`` holds what is known of each stream by id; None, or no entry: nothing is known.
+    """Plan an app. ``facts`` describe each stream by id; None or no entry means that nothing is known.
 
-    ``containers`` matters only for an app that groups by container. ``heritage`` is what an earlier version has left;
-    the graph has adopted it already. Raises ``PlanError``.
+    ``containers`` matters only for an app that groups by container. ``heritage`` comes from an earlier version; the
+    graph has adopted it already. Raises ``PlanError``.
     """
     if containers < 1:
         raise UsageError(f"an app needs at least one container, not {containers}")
@@ -66,7 +66,7 @@ def plan(
 def _streams(
     graph: Graph, facts: Mapping[str, StreamInfo | None], counts: Mapping[str, int], stages: Sequence[StagePlan]
 ) -> dict[str, StreamPlan]:
-    """Every stream by its id, sorted, with the stages that write and read it."""
+    """Return every stream by its id, sorted, with the stages that write and read it."""
     return {
         id_: StreamPlan(
             spec=graph.streams[id_],

@@ -1,8 +1,7 @@
-"""Which columns of each step's results are still needed after it.
+"""Find the columns of each step's results that later steps still need.
 
-A filter copies the rows that it keeps, and need not copy a column that no later step reads. All columns are needed of
-what leaves the app, and of what is handed to a user's function. Steps that only leave rows out hand on the columns
-that they are given.
+A filter copies the rows that it keeps, but needn't copy a column that no later step reads. Outputs and users' functions
+need all columns. Steps that only leave rows out pass on the columns that they get.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from headrace.api.specs import Graph, Node
 
 
 def needed_columns(graph: Graph, combined: Mapping[str, str]) -> dict[str, tuple[str, ...] | None]:
-    """For each node the columns of its results that some other node needs, in order; None: all of them.
+    """Return for each node the columns of its results that another node needs, in order; None means all.
 
-    ``combined``: the intermediate streams that carry partial results, each with the window they belong to.
+    ``combined``: the intermediate streams with partial results, each with its window.
     """
     after = graph.successors()
     known: dict[str, ColumnSet] = {}
@@ -42,7 +41,7 @@ def _in_order(node: Node, needed: ColumnSet) -> tuple[str, ...] | None:
 def _needed_by(
     graph: Graph, node: Node, combined: Mapping[str, str], after: tuple[str, ...], downstream: ColumnSet
 ) -> ColumnSet:
-    """The columns of its input that a node needs; ``downstream`` are those of its results that others need."""
+    """Return the columns of its input that a node needs; ``downstream`` are those of its results that others need."""
     spec = node.operator
     if isinstance(spec, PartitionBy) and spec.stream in combined:
         window = graph.nodes[combined[spec.stream]].operator

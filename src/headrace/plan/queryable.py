@@ -1,6 +1,6 @@
-"""Which state of an app can be queried while it runs.
+"""Find the state of an app that can be queried while it is running.
 
-Tables, and the stores that low-level tasks declare, are rows by key. The state of other steps isn't.
+Tables, and the stores of low-level tasks, are rows by key. The state of other steps isn't.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Queryable:
 
 
 def queryable_in(plan: Plan, stage: StagePlan) -> dict[str, Queryable]:
-    """By id the tables and stores of a stage; remote tables too, so that a query can say why it is refused."""
+    """Return by id the tables and stores of a stage, and remote tables, so that a refused query can say why."""
     found: dict[str, Queryable] = {}
     for id_ in stage.tables:
         table = _table(plan.graph.tables[id_], stage.kept_as.get(id_, id_))
@@ -44,13 +44,13 @@ def queryable_in(plan: Plan, stage: StagePlan) -> dict[str, Queryable]:
 
 
 def unreadable(graph: Graph) -> dict[str, str]:
-    """By id the steps with state that can't be queried, and what they are: ``a window``."""
+    """Return by id the steps whose state can't be queried, with their kind: ``a window``."""
     kinds = {id_: node.operator.hidden_state for id_, node in graph.nodes.items()}
     return {id_: kind for id_, kind in kinds.items() if kind is not None}
 
 
 def _table(spec: TableSpec, kept_as: str) -> Queryable | None:
-    """None: the table was never filled, so it has no columns."""
+    """Return the facts, or None if the table was never filled and so has no columns."""
     if spec.schema is None:
         return None
     storage = spec.storage if spec.remote is None else "remote"

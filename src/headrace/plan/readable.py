@@ -18,7 +18,7 @@ class ReadablePlan(Plan):
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
-        """The same plan, readable."""
+        """Return the same plan in readable form."""
         return cls(**{each.name: getattr(plan, each.name) for each in fields(plan)})
 
     @override
@@ -26,5 +26,5 @@ class ReadablePlan(Plan):
         return to_text(render(self)).rstrip("\n")
 
     def _repr_html_(self) -> str:
-        """The plan in a notebook."""
+        """Show the plan in a notebook."""
         return to_html(render(self))

@@ -1,6 +1,6 @@
-"""A plan as strings, numbers and links, resolved once for the text, the JSON and the page.
+"""Render a plan as strings, numbers and links, once for the text, the JSON and the page.
 
-The three printers read nothing else, so they show the same plan.
+The three printers read nothing else, so all show the same plan.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headrace.systems.registry import keeps_rows
 class RenderedSource:
     """A line of the user's code; ``file`` is relative to the common folder of the app's files.
 
-    ``code`` is the call at that line if it takes several ones.
+    ``code`` is the call at that line if it spans several lines.
     """
 
     file: str
@@ -50,7 +50,7 @@ class RenderedSource:
 class RenderedOperator:
     """An operator other than an input. ``before`` and ``after`` name operators of its stage.
 
-    ``columns`` are those of its results, with their types, and ``state`` says what it keeps.
+    ``columns`` are those of its results, with their types, and ``state`` describes its state.
     """
 
     id: str
@@ -73,7 +73,7 @@ class RenderedOperator:
 class RenderedStage:
     """A stage; ``operators`` come upstream first. ``before`` of an operator may name an input as a stream id.
 
-    ``inputs`` are the streams that it reads, each with the operators that take its messages.
+    ``inputs`` are its streams, each with the operators that take its messages.
     """
 
     name: str
@@ -87,10 +87,10 @@ class RenderedStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedStream:
-    """A stream; ``place`` says where it is, and ``notes`` how it is read.
+    """A stream. ``place`` is its location, and ``notes`` say how it is read.
 
-    ``delivery`` is how often a result arrives at an output; ``may_repeat``: why the system of a target can't do better.
-    A ``target`` is an output in a foreign system.
+    ``delivery`` says how often a result arrives at an output, and ``may_repeat`` why the system of a target can't do
+    better. A ``target`` is an output in a foreign system.
     """
 
     id: str
@@ -117,9 +117,9 @@ class RenderedStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedTable:
-    """A table, the stages that use it, and what fills it: operators or side inputs.
+    """A table, the stages that use it, and the operators or side inputs that fill it.
 
-    ``delivery`` is how often a row is written to a remote table; None if it isn't remote, or nothing is written.
+    ``delivery`` says how often a row is written to a remote table; None if it isn't remote or isn't written.
     """
 
     id: str
@@ -151,7 +151,7 @@ class RenderedPlan:
 
 
 def render(plan: Plan) -> RenderedPlan:
-    """Everything about a plan that the printers show."""
+    """Return everything about a plan that the printers show."""
     sources = _Sources(plan.graph)
     return RenderedPlan(
         app=plan.graph.app,
@@ -164,7 +164,7 @@ def render(plan: Plan) -> RenderedPlan:
 
 
 class _Sources:
-    """Makes file names short, by leaving out the common folder."""
+    """Shortens file names by leaving out their common folder."""
 
     def __init__(self, graph: Graph) -> None:
         locations = [graph.location]
@@ -229,7 +229,7 @@ def _columns(schema: Schema | None) -> tuple[tuple[str, str], ...]:
 
 
 def _state(nodes: Mapping[str, Node], node: Node) -> Iterator[str]:
-    """What the stores of an operator mean, one by one."""
+    """Yield the meaning of each store of an operator."""
     inputs = [schema for before in node.inputs if (schema := nodes[before].schema) is not None]
     for store, meaning in node.operator.kept_state(node.id, inputs).items():
         words = [
@@ -241,7 +241,7 @@ def _state(nodes: Mapping[str, Node], node: Node) -> Iterator[str]:
 
 
 def _name_before(node: Node) -> str:
-    """The node's id, or the stream that it reads if it is an input."""
+    """Return the node's id, or its stream if it is an input."""
     return node.id if node.operator.stream_read is None else node.operator.stream_read
 
 
@@ -285,7 +285,7 @@ def _stream(graph: Graph, stream: StreamPlan, sources: _Sources) -> RenderedStre
 
 
 def _place(spec: StreamSpec) -> str:
-    """Where a stream is, in words. A URL hides its password, and paths have none."""
+    """Describe the location of a stream. A URL hides its password, and paths have none."""
     options = spec.system.options
     match spec.system.kind:
         case "sql":
@@ -329,7 +329,7 @@ def _ids(nodes: Iterable[Node]) -> tuple[str, ...]:
 
 
 def event_time_of(time: EventTime | None, lateness_ms: int = 0, idle_timeout_ms: int | None = None) -> str:
-    """How event time is read; empty if it isn't."""
+    """Describe how event time is read; empty if it isn't."""
     if time is None:
         return ""
     words = [f"event time {time.column}" + (f" {signed(time.offset_ms)}" if time.offset_ms else "")]
@@ -341,7 +341,7 @@ def event_time_of(time: EventTime | None, lateness_ms: int = 0, idle_timeout_ms:
 
 
 def _remote_options(remote: Remote) -> dict[str, str]:
-    """Where a remote table is and how it is accessed, by name."""
+    """Return the location of a remote table and the options of its access, by name."""
     named = {"read": remote.read, "write": remote.write, "delete": remote.delete}
     options = {name: call_of(function) for name, function in named.items() if function is not None}
     if remote.sql is not None:

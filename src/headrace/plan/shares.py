@@ -1,8 +1,8 @@
-"""How the state of a stage is dealt when it gets another number of tasks: by which columns of the rows of each store.
+"""Decide how to divide the state of a stage among another number of tasks: by which columns of each store's rows.
 
-A shuffle deals messages by the hash of a key. A store can be dealt in the same way if its rows have the values of that
-key. They have them if the key reaches the step unchanged, perhaps under another name (``keys.partitionings``), and is
-part of the key under which the step keeps its rows. Pure.
+A shuffle divides messages by the hash of a key. A store can be divided the same way if its rows have the values of that
+key: if the key reaches the step unchanged, perhaps under another name (``keys.partitionings``), and is part of the key
+under which the step stores its rows. Pure.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Partitionings = Mapping[str, Partitioning | None]
 
 
 class Dealing(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """By which columns the rows of a store are dealt, in the order in which they are hashed.
+    """The columns that divide the rows of a store, in the order of hashing.
 
-    ``copied``: each task keeps all rows, and gets all from any other one. ``why_not`` says why the rows can't be dealt
-    at all. If nothing is set, the store has no rows of its own to deal, like an outbox: one task gets all.
+    ``copied``: each task keeps all rows, and gets all from any other task. ``why_not`` says why the rows can't be
+    divided. If nothing is set, the store has no rows with a key, like an outbox, and one task gets all of it.
     """
 
     by: tuple[str, ...] = ()
@@ -32,14 +32,14 @@ class Dealing(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 
 
 def step_dealing(graph: Graph, stage: StagePlan, known: Partitionings, step: str, key: Sequence[str]) -> Dealing:
-    """How a step's rows are dealt, which it keeps under the columns ``key`` of its messages."""
+    """Return how to divide a step's rows, which it stores under the columns ``key`` of its messages."""
     if not key:
         return Dealing(why_not="it has no key, so each task keeps one result for all of its messages")
     return _dealing(graph, stage, known, graph.nodes[step].inputs, key)
 
 
 def table_dealing(graph: Graph, stage: StagePlan, known: Partitionings, table: TableSpec) -> Dealing:
-    """How the rows of a table are dealt."""
+    """Return how to divide the rows of a table."""
     if table.kind == "global":
         return Dealing(copied=True)
     if table.side_inputs:
@@ -48,7 +48,7 @@ def table_dealing(graph: Graph, stage: StagePlan, known: Partitionings, table: T
 
 
 def _dealing(graph: Graph, stage: StagePlan, known: Partitionings, flows: Sequence[str], key: Sequence[str]) -> Dealing:
-    """How rows are dealt that come by these flows and are kept under ``key``."""
+    """Return how to divide rows that come from these flows and are stored under ``key``."""
     found: set[tuple[str, ...]] = set()
     for flow in flows:
         partitioning = known.get(flow)
@@ -70,7 +70,7 @@ def _dealing(graph: Graph, stage: StagePlan, known: Partitionings, flows: Sequen
 
 
 def _unknown(graph: Graph, stage: StagePlan, flow: str) -> str:
-    """Why the partitioning of a flow isn't known."""
+    """Return why the partitioning of a flow is unknown."""
     before = reachable(flow, lambda id_: [b for b in graph.nodes[id_].inputs if b in stage.nodes])
     read = [stream for id_ in sorted({flow, *before}) if (stream := graph.nodes[id_].operator.stream_read) is not None]
     sources = [stream for stream in read if graph.streams[stream].role is not Role.INTERMEDIATE]

@@ -1,7 +1,7 @@
-"""Check that nothing keeps state by key right behind an input of slots, and that no two readers share a lease table.
+"""Check that no step keeps state by key right after an input of slots, and that no two readers share a lease table.
 
-Its shards move between slots, and so between tasks, whenever they split, merge or are balanced. A key goes with them,
-but state doesn't. ``partition_by`` brings each key to one task for good.
+Shards move between slots, and so between tasks, whenever they split, merge or are balanced. Keys move with them, but
+state doesn't. ``partition_by`` brings each key to one permanent task.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.plan.model import StreamPlan
 
 
 def check_slots(graph: Graph) -> None:
-    """Raise ``PlanError`` for a step that needs the messages of a key in one task, and doesn't get them there."""
+    """Raise ``PlanError`` for a step that needs all messages of a key in one task but doesn't get them."""
     slotted = {id_: spec for id_, spec in graph.streams.items() if spec.slots}
     for _, spec in sorted(slotted.items()):
         if graph.settings.grouping == "container":
@@ -36,7 +36,7 @@ def check_slots(graph: Graph) -> None:
 
 
 def check_leases(streams: Mapping[str, StreamPlan]) -> None:
-    """Raise ``PlanError`` for a lease table that two stages or two inputs would write: it has one row per shard."""
+    """Raise ``PlanError`` for a lease table of two stages or two inputs, because it has only one row per shard."""
     users: dict[tuple[object, ...], StreamPlan] = {}
     for _, stream in sorted(streams.items()):
         options = stream.spec.system.options

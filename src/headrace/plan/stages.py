@@ -1,12 +1,12 @@
-"""Cut the graph into stages: the pieces that remain when it is cut at every intermediate stream.
+"""Cut the graph into stages, the pieces between intermediate streams.
 
-A node is in the same stage as its neighbours, as the nodes that read the same stream, and as those that use the same
+A node is in the same stage as its neighbours, the nodes that read the same stream, and the nodes that use the same
 table if a flow of the app writes the table, because such a table is kept in one task. A table that side inputs fill
-ties nothing: each stage that joins it keeps its own copy.
+doesn't tie stages together: each stage that joins it keeps its own copy.
 
-A stage that would read what it writes itself (a source is joined with its own messages, repartitioned) is split: a
+A stage that would read its own writes (for example, a source joined with its own messages, repartitioned) is split: a
 source doesn't tie its parts together, and each part reads it separately. If that doesn't help, the app can't be
-planned: such a stage would wait for its own end of stream.
+planned, because such a stage would wait for its own end of stream.
 
 A new stage is named after the smallest id among the intermediate streams it reads, or else among its inputs. No two
 stages read the same intermediate stream, and no two that read none share a source, so names are unique. Checkpoints and
@@ -29,7 +29,7 @@ from headrace.plan.traverse import a_cycle, reachable, topological_order
 def cut_stages(
     graph: Graph, heritage: Heritage = NO_HERITAGE, tasks: Callable[[StagePlan], int] = lambda stage: 0
 ) -> tuple[StagePlan, ...]:
-    """The stages without tasks, upstream first, then by name; raises ``PlanError`` if one would have to feed itself.
+    """Return the stages without tasks, upstream first, then by name. Raises ``PlanError`` if one would feed itself.
 
     ``tasks`` says how many a stage needs.
     """

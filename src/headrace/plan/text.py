@@ -1,4 +1,4 @@
-"""A plan as text and as small HTML: a table of operators for each stage, then all streams and tables."""
+"""Show a plan as text and as small HTML: a table of operators for each stage, then all streams and tables."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from headrace.plan.render import (
 Row = tuple[str, ...]
 
 _SOURCE_CHARS_MAX = 72
-"""A line of code that chains a whole flow would push the table's columns out of sight."""
+"""The longest shown line of code. A line that chains a whole flow would push the table's columns out of sight."""
 
 
 def to_text(plan: RenderedPlan) -> str:
-    """The plan for a terminal or a file; ends with a newline."""
+    """Return the plan for a terminal or a file; it ends with a newline."""
     lines = [_summary(plan)]
     for title, rows in _parts(plan):
         lines += ["", title, *_aligned(rows)]
@@ -29,7 +29,7 @@ def to_text(plan: RenderedPlan) -> str:
 
 
 def to_html(plan: RenderedPlan) -> str:
-    """The plan as plain HTML tables, for a cell of a notebook."""
+    """Return the plan as plain HTML tables, for a cell of a notebook."""
     pieces = [f"<p><b>{escape(_summary(plan))}</b></p>"]
     for title, rows in _parts(plan):
         pieces += [f"<p>{escape(title)}</p>", '<table style="text-align: left">']
@@ -45,7 +45,7 @@ def _summary(plan: RenderedPlan) -> str:
 
 
 def _parts(plan: RenderedPlan) -> Iterator[tuple[str, list[Row]]]:
-    """The tables with their titles."""
+    """Yield the tables with their titles."""
     for stage in plan.stages:
         yield f"stage {stage.name}: {counted(len(stage.tasks), 'task')}", list(_stage_rows(plan, stage))
     yield "streams", [_stream_row(stream) for stream in plan.streams.values()]
@@ -93,7 +93,7 @@ def _doing(plan: RenderedPlan, operator: RenderedOperator) -> str:
 
 
 def _extent(stream: RenderedStream) -> str:
-    """The partition count, or the delivery of a target, which has no partitions."""
+    """Return the partition count, or the delivery of a target, which has no partitions."""
     return str(stream.delivery) if stream.target else counted(stream.partitions, "partition")
 
 
@@ -121,12 +121,12 @@ def _table_row(table: RenderedTable) -> Row:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun: ``1 task``, ``2,000 tasks``."""
+    """Return a number with its noun: ``1 task``, ``2,000 tasks``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def _aligned(rows: Iterable[Row]) -> list[str]:
-    """The rows as lines with aligned columns; only the last column isn't padded."""
+    """Yield the rows as lines with aligned columns; only the last column isn't padded."""
     table: Sequence[Row] = list(rows)
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
     return [

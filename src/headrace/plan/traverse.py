@@ -1,7 +1,7 @@
-"""The graph traversal that every analysis of the planner uses.
+"""The graph traversal of all analyses of the planner.
 
-The visitor collects what an analysis looks for, and ``next_vertexes`` says where it may go. So the caller can add edges
-that the app doesn't have, as from a write of a table to its joins.
+The visitor collects the facts of an analysis, and ``next_vertexes`` returns the next vertexes. So the caller can add
+edges that the app doesn't have, for example from a write of a table to its joins.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ def traverse(
 
 
 def reachable(vertex: Vertex, next_vertexes: Callable[[Vertex], Iterable[Vertex]]) -> list[Vertex]:
-    """Every vertex that can be reached from ``vertex``, itself first."""
+    """Return every vertex that can be reached from ``vertex``, itself first."""
     found: list[Vertex] = []
     traverse(vertex, found.append, next_vertexes)
     return found
 
 
 def topological_order(successors: Mapping[str, Iterable[str]]) -> tuple[list[str], list[str]]:
-    """The names with each after its predecessors, smallest name first; and the names that can't be ordered.
+    """Return the names with each after its predecessors, smallest name first, and the names that can't be ordered.
 
-    The second list is empty unless there is a cycle: then it holds the names on a cycle or downstream of one.
+    The second list has the names on a cycle or downstream of one; without a cycle, it is empty.
     """
     waiting = dict.fromkeys(successors, 0)
     for following in successors.values():
@@ -66,11 +66,11 @@ def topological_order(successors: Mapping[str, Iterable[str]]) -> tuple[list[str
 
 
 def a_cycle(successors: Mapping[str, Iterable[str]]) -> list[str]:
-    """One cycle as names in order, beginning with the smallest; empty if there is none."""
+    """Return one cycle as names in order, beginning with the smallest; empty if there is none."""
     _, unplaced = topological_order(successors)
     stuck = set(unplaced)
     for start in unplaced:
-        # Breadth first, for a shortest path back to the start: the error should show no detours.
+        # Breadth first, for a shortest path back to the start, because the error should show no detours.
         came_from: dict[str, str] = {}
         frontier = [start]
         while frontier and start not in came_from:

@@ -1,4 +1,4 @@
-"""Check what must be true of an app before it can be planned, with an error for each case.
+"""Check the preconditions of planning, with an error for each.
 
 The fluent API excludes some of these cases, but a graph may come from elsewhere, and an error that names the line is
 better than a wrong plan.
@@ -45,7 +45,7 @@ def check_graph(graph: Graph) -> None:
 
 
 def check_facts(graph: Graph, facts: Facts) -> None:
-    """Raise ``PlanError`` if the app and the streams that exist contradict each other."""
+    """Raise ``PlanError`` if the app and the existing streams contradict each other."""
     for spec in _sorted(graph.streams.values()):
         _check_declared_count(spec)
         info = facts.get(spec.id)
@@ -61,7 +61,7 @@ def check_facts(graph: Graph, facts: Facts) -> None:
 
 
 def other_count(spec: StreamSpec, found: int) -> PlanError:
-    """The error for a stream that has another number of partitions than the app declares."""
+    """Return the error for a stream with another partition count than declared."""
     return PlanError(
         f"{_the(spec)} is declared with {spec.partitions} partitions, and has {found}",
         hint="leave partitions= out: the existing stream decides",
@@ -72,7 +72,7 @@ def other_count(spec: StreamSpec, found: int) -> PlanError:
 
 
 def _sorted(things: Iterable[Declared]) -> list[Declared]:
-    """By id, so that the first mistake reported doesn't depend on the order of declaration."""
+    """Return the nodes by id, so that the first reported mistake doesn't depend on the order of declaration."""
     return sorted(things, key=lambda thing: thing.id)
 
 
@@ -103,7 +103,7 @@ def _check_references(graph: Graph, node: Node) -> None:
 
 
 def _roles(operator: OperatorSpec) -> tuple[Role, ...]:
-    """The roles that a stream can have for an operator that reads or writes it."""
+    """Return the roles that a stream can have for an operator that reads or writes it."""
     if operator.stream_read is not None:
         return (Role.SOURCE, Role.INTERMEDIATE)
     return (Role.SINK,) if isinstance(operator, SendTo) else (Role.INTERMEDIATE,)
@@ -168,7 +168,7 @@ def _check_table(graph: Graph, table: TableSpec) -> None:
 
 
 def _check_versions(graph: Graph, table: TableSpec) -> None:
-    """All that fills or joins a table of versions needs an event time."""
+    """Check that all flows that fill or join a table of versions have an event time."""
     where = f"table {table.id!r} ({table.location})"
     for node in (*graph.writers_of(table.id), *graph.joins_of(table.id)):
         if isinstance(node.operator, SendToTable | TableJoin) and node.operator.time is None:
@@ -185,7 +185,7 @@ def _check_versions(graph: Graph, table: TableSpec) -> None:
 
 
 def _check_waiting(graph: Graph) -> None:
-    """A join waits for the writers of its table of versions, so these can't wait for the join."""
+    """Check that the writers of a table of versions don't wait for a join that waits for them."""
     successors = {id_: list(after) for id_, after in graph.successors().items()}
     for join, fillers in fillers_of_versions(graph).items():
         for filler in fillers:
@@ -201,7 +201,7 @@ def _check_waiting(graph: Graph) -> None:
 
 
 def _check_global_writer(graph: Graph, table: TableSpec, writer: Node) -> None:
-    """Every task has all rows of a global table, so whatever fills it must reach every task."""
+    """Check that flows that fill a global table reach every task, because every task has all rows."""
     for start in _streams_upstream(graph, writer):
         spec = graph.streams[start]
         if not spec.broadcast:
@@ -222,7 +222,7 @@ def _check_global_writer(graph: Graph, table: TableSpec, writer: Node) -> None:
 
 
 def _check_local_writers(graph: Graph, table: TableSpec, writers: Sequence[Node]) -> None:
-    """A broadcast flow writes a row in every task, and any other flow only in one: its writes would miss copies."""
+    """Refuse a mix of broadcast flows, which write a row in every task, and other flows, which write it only in one."""
     whole = [node for node in writers if all(graph.streams[id_].broadcast for id_ in _streams_upstream(graph, node))]
     parts = [node for node in writers if node not in whole]
     if whole and parts:
@@ -235,17 +235,17 @@ def _check_local_writers(graph: Graph, table: TableSpec, writers: Sequence[Node]
 
 
 def _streams_upstream(graph: Graph, node: Node) -> list[str]:
-    """The streams whose messages reach ``node``."""
+    """Return the streams whose messages reach ``node``."""
     read = (graph.nodes[id_].operator.stream_read for id_ in _upstream(graph, node))
     return sorted({stream for stream in read if stream is not None})
 
 
 def _upstream(graph: Graph, node: Node) -> list[str]:
-    """The nodes of its stage that a node's messages have passed, itself first."""
+    """Return the nodes of its stage that a node's messages have passed, itself first."""
     return reachable(node.id, lambda vertex: graph.nodes[vertex].inputs)
 
 
-# -- the world ----------------------------------------------------------------------------------------
+# -- existing streams ---------------------------------------------------------------------------------
 
 
 def _check_declared_count(spec: StreamSpec) -> None:
@@ -272,7 +272,7 @@ def _missing(spec: StreamSpec) -> PlanError:
 
 
 def _home_option(spec: StreamSpec) -> str:
-    """The option that names the home of a stream of the log, unless it is the default."""
+    """Return the option that names the home of a stream of the log, unless it is the default."""
     root = Path(str(spec.system.options.get("root", "")))
     if root.name != "streams" or root.parent.absolute() == home_of().absolute():
         return ""
@@ -280,10 +280,10 @@ def _home_option(spec: StreamSpec) -> str:
 
 
 def _check_columns(spec: StreamSpec, facts: Facts) -> None:
-    """A reader needs columns that can be cast to what it declares.
+    """Check a stream's columns. A reader needs columns that can be cast to the declared ones.
 
-    A writer needs the stream's columns, but for those that were added later. If it has all of them, and more, these
-    are added when the app starts.
+    A writer needs the stream's columns, except those that were added later. If it has all of them and more, the
+    additional ones are added when the app starts.
     """
     info = facts.get(spec.id)
     if info is None or info.columns is None or spec.schema is None or spec.role is Role.INTERMEDIATE:

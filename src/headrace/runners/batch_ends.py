@@ -97,7 +97,7 @@ def _ends_of(connections: Connections, stream: StreamPlan, until: Until | None) 
             raise _unbounded(stream, "headrace run without --batch reads it")
     extents = admin.extents(spec.stream.name)
     if until is None and not all(extent.sealed for extent in extents):
-        raise _unbounded(stream, "say up to where to read it: --until now, or --until 2026-01-31T12:00Z")
+        raise _unbounded(stream, "set where to stop reading: --until now, or --until 2026-01-31T12:00Z")
     said = Until() if until is None else until
     ends = {}
     for ssp, extent in zip(stream.ssps(), extents, strict=True):
@@ -120,15 +120,19 @@ def _ends_by_itself(stream: StreamPlan, info: StreamInfo | None) -> bool:
 
 
 def _check_named(connections: Connections, plan: Plan, until: Until | None, given: frozenset[str]) -> None:
-    """Raise ``UsageError`` for an offset of what isn't a partition of an input, or doesn't have offsets."""
+    """Raise ``UsageError`` for an offset whose partition doesn't exist or has no offsets."""
     for input_, number in until.offsets if until is not None else ():
         stream = plan.streams.get(input_)
         if stream is None or stream.spec.role not in (Role.SOURCE, Role.SIDE_INPUT):
             known = sorted(s.id for s in plan.graph.streams.values() if s.role in (Role.SOURCE, Role.SIDE_INPUT))
-            raise UsageError(f"until= names {input_!r}, which is no input", hint=f"there are {', '.join(known)}")
+            raise UsageError(
+                f"until= names {input_!r}, which isn't an input", hint=f"the inputs are {', '.join(known)}"
+            )
         info = connections.admin(stream.spec.system).describe(stream.spec.stream.name)
         if input_ in given or _ends_by_itself(stream, info):
-            raise UsageError(f"until= names input {input_!r}, which is always read to its end", hint="leave it out")
+            raise UsageError(
+                f"until= names input {input_!r}, which is always read to its end", hint="leave out this input"
+            )
         if number >= stream.partitions:
             raise UsageError(
                 f"until= names partition {number} of input {input_!r}", hint=f"it has 0 to {stream.partitions - 1}"

@@ -1,4 +1,4 @@
-"""What reads the last commits of an app's tasks, for whoever shows where inputs are read from."""
+"""Read the last commits of an app's tasks, for displays of positions in inputs."""
 
 from __future__ import annotations
 

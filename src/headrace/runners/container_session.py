@@ -1,4 +1,4 @@
-"""One container of a run, from its registration with the coordinator to the report of what it finished.
+"""One container of a run, from its registration with the coordinator to the report of its finished tasks.
 
 The local runner has one session in its own process and calls the coordinator directly. On Spark each container has a
 session that reaches the coordinator over HTTP.
@@ -295,7 +295,7 @@ class ContainerSession:
         return status
 
     def _next_generation(self, task: TaskName) -> Grant:
-        """The generation that came with the assignment, and its startpoints; after a rollback new ones."""
+        """Return the generation of the assignment with its startpoints; after a rollback, new ones."""
         if task in self._granted:
             return self._granted.pop(task)
         request = messages.GenerationRequest(container=self.number, incarnation=self.incarnation, task=str(task))

@@ -23,7 +23,7 @@ class RunControl(Interrupts):
 
     def stop(self) -> None:
         """Have the run end at once, without a commit; also before it has begun."""
-        self._stopped = True  # before the coordinator is looked for: else nobody might stop it
+        self._stopped = True  # before looking for the coordinator, because otherwise nothing might stop it
         if self.coordinator is not None:
             self.coordinator.stop()
         else:

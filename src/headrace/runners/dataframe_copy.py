@@ -67,7 +67,7 @@ class DataFrameCopy:
         self._stream = stream
 
     def record(self) -> CopyRecord | None:
-        """What is in it; None if it hasn't been made. Raises ``DeploymentError`` if it is gone."""
+        """Return its contents; None if it hasn't been made. Raises ``DeploymentError`` if it was deleted."""
         try:
             data = (self.folder / RECORD).read_bytes()
         except FileNotFoundError:
@@ -111,7 +111,7 @@ class DataFrameCopy:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else makes the copy during the block. Raises ``UnavailableError`` if somebody does already."""
+        """Lock the copy for the block. Raises ``UnavailableError`` if another process is making it."""
         place = self.folder.with_name(f".{self.folder.name}.lock")
         try:
             make_private_folder(place.parent)
@@ -130,7 +130,7 @@ class DataFrameCopy:
 
     @contextmanager
     def staged(self) -> Iterator[Path]:
-        """A hidden folder for the files, which doesn't exist yet. It is gone after the block. Call it while locked."""
+        """Yield a new hidden folder for the files, which is removed after the block. Call it while locked."""
         prefix = f".{self.folder.name}-copy-"
         for left in self.folder.parent.glob(f"{prefix}*"):  # by a driver that died
             shutil.rmtree(left, ignore_errors=True)

@@ -33,7 +33,7 @@ class Distance:
 
 
 def distance(connections: Connections, spec: SystemSpec, ssp: SSP, start: Offset, end: Offset) -> Distance:
-    """Return what lies between two offsets of a partition, the lower one first. Up to a moment nobody knows."""
+    """Return the amount between two offsets of a partition, the lower one first. To a moment, it is unknown."""
     size = end - start if offsets_are_bytes(spec) else None
     if is_moment(end):
         return Distance(None, None)

@@ -10,7 +10,7 @@ from headrace.systems.registry import keeps_rows
 
 
 def gather_facts(graph: Graph) -> dict[str, StreamInfo | None]:
-    """Return what each stream's system knows of it, by the stream's id; None where there is no such stream.
+    """Return the facts about each stream from its system, by the stream's id; None where the stream doesn't exist.
 
     Changes nothing. The error of a system names the stream and the line that declares it. An output into a row system
     has no partitions, so nothing is asked; whether it can be written is checked when the app runs.

@@ -61,12 +61,12 @@ class TaskFacts:
 
 
 _REMEDIES: Mapping[What, str] = {
-    "restore": "nothing to do: it goes on by itself",
-    "side inputs": "nothing to do: it goes on by itself",
-    "readers": "start the stage that reads it, or look at what holds that stage up",
-    "target": "make the target reachable again; what is committed will be published",
+    "restore": "wait: it continues by itself",
+    "side inputs": "wait: it continues by itself",
+    "readers": "start the stage that reads it, or find out what holds that stage up",
+    "target": "make the target reachable again; committed rows are then published",
     "calls": "look at the service that is called; the step's concurrency and timeout may be too low",
-    "data": "nothing to do: it goes on when messages come, or when the input ends; if others wait for this "
+    "data": "wait: it continues when messages arrive, or when the input ends; if others wait for this "
     "input meanwhile, give it an idle_timeout",
 }
 
@@ -80,7 +80,7 @@ def holdups(facts: TaskFacts) -> list[Holdup]:
         found.append(_holdup(facts, "side inputs", f"{facts.side_inputs_percent} % are read", facts.up_ms))
     found += [_holdup(facts, what, where, for_ms) for what, (where, for_ms) in facts.blocked.items()]
     for where, tasks in facts.waits_for.items():
-        remedy = f"look at what holds {tasks[0]} up"
+        remedy = f"find out what holds {tasks[0]} up"
         found.append(_holdup(facts, "checkpoint", where, facts.overdue_ms, remedy, tasks))
     return found or list(_time(facts))
 
@@ -96,10 +96,10 @@ def _time(facts: TaskFacts) -> Iterator[Holdup]:
         if _order(one.watermark) > lowest or one.still_ms < STILL_MS or one.lag:
             continue
         if one.missing:
-            remedy = "look at what holds that stage up, and start it if it doesn't run"
+            remedy = "find out what holds that stage up, and start it if it isn't running"
             yield _holdup(facts, "watermark", f"{one.name}: nothing from {one.missing}", one.still_ms, remedy)
         elif one.slowest and (one.uneven or ahead):
-            remedy = f"look at what holds {one.slowest[0]} up"
+            remedy = f"find out what holds {one.slowest[0]} up"
             where = f"{one.name}: the watermark of {_listed(one.slowest)} stands still"
             yield _holdup(facts, "watermark", where, one.still_ms, remedy, one.slowest)
         elif ahead:
@@ -109,13 +109,13 @@ def _time(facts: TaskFacts) -> Iterator[Holdup]:
 
 
 def _said(one: InputFacts) -> str:
-    return "no message has come yet" if one.watermark is None else "no newer message has come"
+    return "no message has arrived yet" if one.watermark is None else "no newer message has arrived"
 
 
 def _wake(one: InputFacts) -> str:
     if one.idle_timeout_ms is not None:
-        return f"nothing to do: it counts as idle after {format_ms(one.idle_timeout_ms)}"
-    return "write to this partition or seal the stream, or give the input an idle_timeout, so that nobody waits for it"
+        return f"wait: it counts as idle after {format_ms(one.idle_timeout_ms)}"
+    return "write to this partition or seal the stream, or give the input an idle_timeout, so that no task waits for it"
 
 
 def _order(watermark: int | None) -> float:
@@ -142,7 +142,7 @@ class Doing:
 
     ``turned_ms`` is when it last came round, ``work`` the call of the app's own code that is under way, and
     ``moved_ms`` when that was last called for another message. ``line`` returns the line of the app's own code at which
-    the run loop is. If somebody debugs it (``debugged``), it may stand still for as long as that takes.
+    the run loop is. Under a debugger (``debugged``), it may stand still for any time.
     ``calls_since_ms`` and ``calls_line`` are of the event loop of calls, while one of them blocks it.
     """
 
@@ -192,8 +192,8 @@ def holding_all(statuses: Sequence[TaskStatus], holdup: Holdup) -> list[TaskStat
 
 
 _FASTER = "make the function faster; if it waits for a service, call it with map_async"
-_AWAITED = "await what it waits for, or make it a plain function, which map_async calls in a thread"
-_OUTSIDE = "look at the machine's disks and processors; a very large batch takes long, too"
+_AWAITED = "await the slow call, or make it a plain function, which map_async calls in a thread"
+_OUTSIDE = "check the machine's disks and processors; a very large batch also takes long"
 
 
 def _at(line: str | None) -> str:
@@ -209,7 +209,7 @@ def older(status: TaskStatus, ms: int) -> TaskStatus:
 
 
 class Standstill:
-    """Since when values have been what they are. The oldest are kept as long as they are asked for."""
+    """Records since when values are unchanged. The oldest are kept as long as they are asked for."""
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, tuple[object, float]] = {}

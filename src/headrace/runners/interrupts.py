@@ -20,7 +20,7 @@ from typing import Any, Self
 from typing_extensions import override
 
 SAME_S = 1.0
-"""A SIGTERM that comes this soon after the first signal is no second request."""
+"""A SIGTERM this soon after the first signal doesn't count as a second request."""
 
 
 class Interrupts:
@@ -47,7 +47,7 @@ class Interrupts:
             signal.signal(number, handler)
 
     def drain_by(self, drain: Callable[[], None]) -> None:
-        """Have the first signal call ``drain``. If it has come already, call it now."""
+        """Make the first signal call ``drain``. If it has arrived already, call ``drain`` now."""
         self._drain = drain
         if self.requested:
             drain()
@@ -63,7 +63,7 @@ class Interrupts:
         if self.requested and (number != signal.SIGTERM or time.monotonic() - self._requested_s > SAME_S):
             raise KeyboardInterrupt
         if self._said_at_start and self._drain is None and not self.requested:
-            with suppress(OSError):  # the terminal is gone, so there is nowhere to print
+            with suppress(OSError):  # the terminal has closed, so there is nowhere to print
                 os.write(2, f"{self._said_at_start}\n".encode())
         self.request()
 

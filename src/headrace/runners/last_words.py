@@ -1,4 +1,4 @@
-"""What a container leaves behind for the case that it dies without a word: a small file under ``home``.
+"""The last words of a container in case it dies silently: a small file under ``home``.
 
 The file is named after the container and its incarnation. While the container lives, the file says which function of
 the app is being called, on which messages. That part is mapped into memory: a note costs about a microsecond, no system
@@ -111,7 +111,7 @@ def clear(folder: Path) -> None:
 def left_in(folder: Path, container: int) -> dict[str, LastWords]:
     """What incarnations of a container have left behind, by their names: the latest ``_FILES_MAX`` of them.
 
-    Older files are deleted, because nobody has asked for them. Those of other containers aren't touched, however many
+    Older files are deleted, because no report needs them. Those of other containers aren't touched, however many
     there are. Stages that are deployed apart number their containers alike, so some may be alive, and of another run.
     """
     found: dict[str, LastWords] = {}
@@ -145,7 +145,7 @@ def _read(path: Path) -> LastWords | None:
             data = file.read(_NOTE_BYTES + _HOW_BYTES_MAX)
     except OSError as error:
         if not isinstance(error, FileNotFoundError):
-            _log.warning("can't read what a dead container has left behind", file=str(path), error=str(error))
+            _log.warning("can't read the files of a dead container", file=str(path), error=str(error))
         return None
     task, step, place = _noted(data[:_NOTE_BYTES])
     how = _how(data[_NOTE_BYTES:].decode(errors="replace"))

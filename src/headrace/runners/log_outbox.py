@@ -63,7 +63,7 @@ class LogOutbox(logging.Handler):
                 self._dropped += 1
 
     def take(self, *, again: bool = False) -> tuple[list[LogLine], int]:
-        """The next lines, and how many were dropped since the last call. ``again``: first those of the last call."""
+        """Return the next lines, and how many were dropped since the last call. ``again`` repeats the last lines."""
         with self._guard:
             lines = self._taken if again else []
             lines = lines + [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]

@@ -1,4 +1,4 @@
-"""What an app can't have on machines that share no disk. It says so by keeping its snapshots in an object store.
+"""Refuse features that need a shared disk. An app with snapshots in an object store runs on machines without one.
 
 Whatever containers read that only the driver writes, or the other way round, has to be in a system that all of them
 reach. What is left in the home is each machine's own.
@@ -48,7 +48,7 @@ def check_no_shared_disk(plan: Plan, metadata: MetadataStore, stages: Sequence[s
             )
     if savepoint:
         raise UsageError(
-            f"no savepoint of app {app!r} can be taken: savepoints are kept in the home, and {why}",
+            f"app {app!r} can't have savepoints, which are kept in the home: {why}",
             hint="leave --savepoint out",
         )
     restored = any(task.founding is not None and task.founding.donors for stage in plan.stages for task in stage.tasks)

@@ -15,8 +15,8 @@ from headrace.systems.moments import is_moment
 from headrace.systems.positions import newest_time
 
 SLOTS = (
-    "what is committed counts rows: its partitions are slots, which share shards. headrace checkpoint show has the "
-    "position in each shard, and headrace status of a running app says how far behind it is"
+    "committed offsets count rows, because its partitions are slots, which share shards. headrace checkpoint show has "
+    "the position in each shard, and headrace status of a running app says how far behind it is"
 )
 
 

@@ -1,6 +1,6 @@
 """Plan an app for a home in which an earlier version may have run, and record the version that is started.
 
-The inventory of an app is in the metadata store, one entry for each stage and one for the names that are given up. It
+The inventory of an app is in the metadata store, one entry for each stage and one for the former names. It
 is written before anything runs, so a start that dies in between is no different from one that ran.
 """
 
@@ -37,7 +37,7 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan, and what it changes in what the app keeps."""
+    """A plan, and its changes to the app's kept state."""
 
     plan: Plan
     changes: Changes
@@ -84,7 +84,7 @@ class Deployment:
         return Planned(self._founded(found.plan), found.changes)
 
     def _founded(self, plan: Plan) -> Plan:
-        """The plan; in a timeline that began with a savepoint, its tasks know what they take over."""
+        """Return the plan. In a timeline that began with a savepoint, its tasks know the state that they take over."""
         if self.timeline == FIRST:
             return plan
         home, tasks = Path(plan.graph.settings.home), [task.name for stage in plan.stages for task in stage.tasks]
@@ -109,7 +109,7 @@ class Deployment:
             with opened_changelogs(self._metadata, home, graph.app, self.timeline) as changelogs:
                 return changelogs is not None and not changelogs.messages_wait(part.kept_as, readers)
         except HeadraceError as error:
-            _log.info("can't say whether messages wait", stream=part.kept_as, error=error.message)
+            _log.info("can't find out whether messages wait", stream=part.kept_as, error=error.message)
             return False
 
     def _planned(self, consent: Consent, containers: int, stages: Sequence[str]) -> Planned:
@@ -155,7 +155,7 @@ class Deployment:
         ]
 
     def _given_up(self, before: Inventory, new: Inventory) -> list[Change]:
-        """Note the names of stages and streams that are gone, so that no new one gets them, and forget the stages."""
+        """Record the names of removed stages and streams, so that new ones don't get them, and delete their records."""
         over = before.stages.keys() - new.stages.keys()
         gone = new.after(before).gone
         if gone == before.gone:

@@ -54,7 +54,7 @@ def held_by_driver(plan: Plan, stages: Sequence[str] = ()) -> list[StreamSpec]:
 
 
 def stops_by_itself(plan: Plan, stages: Sequence[str] = ()) -> bool:
-    """Whether the run of these stages (default: all) ends when it has read what is there."""
+    """Return whether the run of these stages (default: all) ends when it has read its inputs' present contents."""
     connections = Connections()
     try:
         sources = [s.spec for s in plan.streams.values() if s.spec.role in (Role.SOURCE, Role.SIDE_INPUT)]

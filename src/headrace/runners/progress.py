@@ -81,7 +81,7 @@ class ProgressLine:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError):
-            # The terminal is gone, so there is nowhere to report that. The app continues without progress.
+            # The terminal has closed, so there is nowhere to report that. The app continues without progress.
             self._terminal, self._interval_s = False, float("inf")
 
 
@@ -131,7 +131,7 @@ def announce(url: str, progress: Progress | None = None, stream: TextIO | None =
     if isinstance(progress, NotebookLine):
         progress.tell(f"live page: {url}")
         return
-    with suppress(OSError, ValueError):  # the terminal is gone: the app continues without one
+    with suppress(OSError, ValueError):  # the terminal has closed, and the app continues without one
         print(f"live page: {url}", file=stream or sys.stderr, flush=True)
 
 

@@ -178,7 +178,7 @@ def _facts(
 
 
 def _blockers(host: TaskHost) -> dict[What, str]:
-    """What keeps a task from reading, by what it is."""
+    """Return the causes that keep a task from reading, by kind."""
     known: dict[What, str | None] = {"readers": host.backpressure.blocked_by, "target": host.publishing.blocked_by}
     found = {what: where for what, where in known.items() if where is not None}
     if not found and (step := host.blocked_by) is not None:

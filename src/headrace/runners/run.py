@@ -1,7 +1,7 @@
 """A run that goes on beside the code that has started it: in a cell of a notebook, or in a script.
 
 Each run has a thread, in which everything happens that a run in the calling thread does. The runs of this process are
-remembered until they have ended, so nobody has to keep the ``Run``. Signals are not its business: they are for the run
+remembered until they have ended, so callers needn't keep the ``Run``. It doesn't handle signals: they are for the run
 in the main thread, if there is one. When the interpreter ends, the runs are drained for some seconds; what is left of
 them ends with the process, and they resume from their last checkpoints.
 """
@@ -129,7 +129,7 @@ class Run:
         return self.status()
 
     def drain(self, timeout: Duration | None = None) -> RunStatus:
-        """Have the app finish what it has read, commit it, and end; wait for that.
+        """Make the app finish what it has read, commit and end, and wait for that.
 
         The next run goes on there. On Spark an app that is still starting ends without having read anything.
 
@@ -281,13 +281,13 @@ class Run:
             coordinator = self._control.coordinator
             if coordinator is not None:
                 self._final = msgspec.structs.replace(coordinator.status(), ended_at=WallClock().now_ms())
-                self._control.coordinator = None  # only what it knew at the end is kept
+                self._control.coordinator = None  # only its final facts are kept
             self._ended.set()
             with _lock:
                 _runs.remove(self)
 
     def _found(self) -> AppStatus | None:
-        coordinator = self._control.coordinator  # read first: it is taken away when the final status is there
+        coordinator = self._control.coordinator  # read this first, because it is removed once the final status exists
         return self._final if coordinator is None else coordinator.status()
 
     def _await(self, timeout: Duration | None) -> bool:

@@ -1,4 +1,4 @@
-"""Checks of what ``App.run`` and ``App.start`` are given, before anything begins."""
+"""Check the arguments of ``App.run`` and ``App.start`` before anything begins."""
 
 from __future__ import annotations
 

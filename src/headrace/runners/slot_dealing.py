@@ -34,7 +34,7 @@ class SlotDesk(Protocol):
     def order_slots(
         self, of: SlottedInput, reports: list[SlotReport | None], orders: Iterable[SlotOrders | None]
     ) -> None:
-        """Have tasks told the orders that follow from these reports."""
+        """Send tasks the orders that follow from these reports."""
         ...
 
     def wait_for_slots(self, timeout_s: float) -> None:

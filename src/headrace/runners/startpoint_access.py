@@ -64,7 +64,7 @@ def oldest() -> Startpoint:
 
 
 def upcoming() -> Startpoint:
-    """Read what arrives from the start on; what is there already is skipped.
+    """Read messages that arrive after the start, and skip all earlier ones.
 
     Returns
     -------
@@ -96,7 +96,7 @@ def offset(number: int) -> Startpoint:
     4096
     """
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise UsageError(f"{number!r} is no offset", hint="offsets are integers, 0 or more")
+        raise UsageError(f"{number!r} isn't an offset", hint="use an integer of at least 0")
     return StartpointSpecific(offset=number)
 
 
@@ -123,7 +123,7 @@ def at(time: datetime | int | str) -> Startpoint:
         return StartpointTimestamp(time_ms=parse_moment(time)[0])
     given: object = time
     if isinstance(given, bool) or not isinstance(given, int):
-        raise UsageError(f"{given!r} is no time", hint="give a datetime, ISO 8601, or milliseconds since the epoch")
+        raise UsageError(f"{given!r} isn't a time", hint="give a datetime, ISO 8601, or milliseconds since the epoch")
     return StartpointTimestamp(time_ms=time)
 
 
@@ -182,7 +182,7 @@ def as_startpoint(point: Startpoint | CustomStartpoint) -> Startpoint:
             ) from error
         return StartpointCustom(name=point.kind, value=value)
     if not isinstance(point, Startpoint):
-        raise UsageError(f"{point!r} is no startpoint", hint="write hr.startpoints.oldest(), or ago('1h')")
+        raise UsageError(f"{point!r} isn't a startpoint", hint="write hr.startpoints.oldest(), or ago('1h')")
     return point
 
 
@@ -232,7 +232,7 @@ class Startpoints:
         Raises
         ------
         UsageError
-            If there is no such input, partition or task, or the position doesn't exist.
+            If the input, partition, task or position doesn't exist.
         """
         return self._set(input, startpoint, partition, task, apply=apply, dry_run=False)
 
@@ -281,7 +281,7 @@ class Startpoints:
     def delete(
         self, input: str, *, partition: int | None = None, task: str | None = None
     ) -> builtins.list[StartpointState]:
-        """Delete startpoints that no task has been told to apply; with the app stopped, all.
+        """Delete startpoints that haven't been ordered to a task yet; if the app is stopped, all.
 
         Parameters
         ----------
@@ -383,8 +383,8 @@ class Startpoints:
 
     def _not_running(self) -> UsageError:
         return UsageError(
-            f"app {self.app!r} isn't running on {self._metadata or self._home}, so nothing can be applied now",
-            hint="leave apply out: a startpoint takes effect when the app starts",
+            f"app {self.app!r} isn't running in {self._metadata or self._home}, so a startpoint can't be applied now",
+            hint="leave out apply: a startpoint takes effect when the app starts",
         )
 
     @contextmanager
@@ -412,7 +412,7 @@ class Startpoints:
             f"app {self.app!r} has never run on {metadata.place}",
             hint=f"apps that have: {known}"
             if known
-            else "name the home folder, or the metadata store, that it uses, or give the app's file",
+            else "name its home folder or its metadata store, or give the app's file",
         )
 
 
@@ -424,7 +424,7 @@ def open_startpoints(
     Parameters
     ----------
     app
-        The app's name, or the app. By its name only what it has recorded at its last start is known.
+        The app or its name. With a name, only the facts recorded at its last start are known.
     home
         The app's home. By default that of the app, the environment variable ``HEADRACE_HOME``, or ``.headrace``.
     metadata

@@ -38,11 +38,11 @@ from headrace.systems.positions import as_custom, extent_of, resolve
 from headrace.systems.startpoint import Startpoint, StartpointCustom, StartpointSpecific, StartpointTimestamp
 
 CLOSED_WINDOWS = (
-    "event time doesn't go back: windows that have closed stay closed, and what is older than them is late. To compute "
-    "them again, restore a savepoint"
+    "event time doesn't go back: closed windows stay closed, and older messages are late. To compute them again, "
+    "restore a savepoint"
 )
 AGAIN = "results of messages that are read again are sent again"
-LATER = "it takes effect when the app starts the next time"
+LATER = "it takes effect at the app's next start"
 UNRESOLVED = "it can't be resolved without the app's program: give the app's file in place of its name to see where to"
 
 
@@ -68,7 +68,7 @@ class StartpointService:
         self._clock = clock
 
     def set(self, request: SetStartpoint) -> SetAnswer:
-        """Write startpoints for what the request names, all or none; with ``dry_run`` only say what they would do."""
+        """Write the startpoints of the request, all or none; with ``dry_run``, only return their effect."""
         places = self._places(request)
         keys = list(dict.fromkeys(self._key(request, place) for place in places))
         self._check(request, len({key.partition for key in keys}))
@@ -113,12 +113,12 @@ class StartpointService:
         return self.inputs.named(name)
 
     def _places(self, target: StartpointTarget) -> list[_Place]:
-        """The partitions and tasks that a request is about. Raises ``UsageError`` if there are none."""
+        """Return the partitions and tasks of a request. Raises ``UsageError`` if there are none."""
         inputs = self.inputs.named(target.input)
         most = max(one.partitions for one in inputs)
         if target.partition is not None and not 0 <= target.partition < most:
             raise UsageError(
-                f"input {target.input!r} has no partition {target.partition}, only 0 to {most - 1}",
+                f"input {target.input!r} has no partition {target.partition}; its partitions are 0 to {most - 1}",
                 hint=f"write {target.input}/0, or {target.input} for all partitions",
             )
         places = [
@@ -148,7 +148,7 @@ class StartpointService:
         point = request.startpoint
         if isinstance(point, StartpointSpecific):
             if point.offset < 0:
-                raise UsageError(f"{point.offset} is no offset", hint="offsets are 0 or more")
+                raise UsageError(f"{point.offset} isn't an offset", hint="use an integer of at least 0")
             if partitions > 1:
                 raise UsageError(
                     f"input {request.input!r} has {partitions} partitions, each with its own offsets",
@@ -181,7 +181,7 @@ class StartpointService:
 
 
 def _direction(start: Offset | None, to: Offset) -> Literal["back", "ahead", "same", "unknown"]:
-    """Which way it is. From a number of rows to a moment nobody knows, but for the oldest one."""
+    """Return the direction of a move. Between a number of rows and a moment it is unknown, except for the oldest."""
     if start is None or (is_moment(to) and not is_moment(start) and to != MOMENTS):
         return "unknown"
     if is_moment(to) and not is_moment(start):

@@ -1,4 +1,4 @@
-"""What a container is doing in the app's own code, for other threads and for whoever finds the container dead.
+"""Record a container's current call of the app's own code, for other threads and for diagnosis after its death.
 
 The run loop writes, other threads read, without a lock: a record is replaced as a whole.
 """
@@ -33,7 +33,7 @@ class Work:
 
 
 class AtWork:
-    """The call that is under way in a container; ``now`` is None while there is none."""
+    """The call in progress in a container; ``now`` is None between calls."""
 
     def __init__(
         self, monotonic_ms: Callable[[], float] = lambda: 0.0, keep: Callable[[Work | None], None] = lambda work: None
@@ -41,9 +41,9 @@ class AtWork:
         """``keep`` is given each change, and may keep it where it outlives the process."""
         self.now: Work | None = None
         self.spent: Callable[[str, str, float], None] = lambda task, step, seconds: None
-        """Is told how long each call of a step has taken."""
+        """Receives the duration of each call of a step."""
         self.entered: Callable[[str], None] = lambda task: None
-        """Is told which task the app's code works for from now on."""
+        """Receives the task for which the app's code works from now on."""
         self._monotonic_ms = monotonic_ms
         self._keep = keep
 

@@ -4,8 +4,8 @@ Watermarks and ends visit the operators in topological order. So what a window e
 operators downstream before that watermark does. Only the inputs that feed an operator count for it: it receives the
 watermark that the operators before it have let through (a lower one after a step that emits old results, a later one
 after a step that waits for answers), and ends when all of them have ended. A stream that the stage writes has the
-progress of the operators that write it. What fills a table has no say in what joins it, unless it is a table of
-versions.
+progress of the operators that write it. Flows that fill a table don't affect the progress of its joins, unless it is a
+table of versions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headrace.serdes.schema import Schema
 from headrace.stores.base import StateStore
 
 _WRITERS = "writers"
-"""What stands for the joins with a table of versions that no step of the stage joins."""
+"""Stands in for the joins with a table of versions that no step of the stage joins."""
 
 
 class Chain:
@@ -117,7 +117,7 @@ class Chain:
         self.tables.update(stream, rows)
 
     def advance(self, inputs: Mapping[str, Progress]) -> None:
-        """The inputs have come this far: operators emit what was open until then."""
+        """Advance to the inputs' progress: operators emit results that are complete at it."""
         self._hear(inputs)
         self._let_time_through()
 
@@ -173,12 +173,12 @@ class Chain:
 
     @property
     def full(self) -> str | None:
-        """The step that can't take more rows until it has emitted some, and why; None if there is none."""
+        """Return the step that can't take more rows until it has emitted some, and the reason; or None."""
         return next((_waits(operator) for operator in self._waiting if operator.full), None)
 
     @property
     def held_by(self) -> str | None:
-        """The step that is holding rows, and why; None if there is none."""
+        """Return the step that holds rows, and the reason; None if there is none."""
         return next((_waits(operator) for operator in self._waiting if operator.holding), None)
 
     def collect(self) -> None:
@@ -188,7 +188,7 @@ class Chain:
             self._let_time_through()
 
     def close(self) -> None:
-        """Drop what operators wait for, and release what they opened; all of it, even if some of that fails."""
+        """Drop pending calls of operators and release their resources, even if some of that fails."""
         with ExitStack() as closing:
             closing.callback(self.tables.close)
             for operator in reversed(self._operators.values()):
@@ -207,7 +207,7 @@ class Chain:
         return any(operator.wants_shutdown for operator in self._asking)
 
     def committed(self) -> None:
-        """What operators have done so far is committed."""
+        """Note that the operators' work so far is committed."""
         for operator in self._asking:
             operator.committed()
 
@@ -225,7 +225,7 @@ class Chain:
             operator.begin(task, self._steps[id_].reached.watermark)
 
     def save(self, times: TimesCheckpoint, scope: TaskScope) -> TimesCheckpoint:
-        """The bookkeeping, with how far each operator has come. No operator holds rows at a commit."""
+        """Return the progress of each operator, for the commit record. No operator holds rows at a commit."""
         streams, operators = self._kept(scope)
         return msgspec.structs.replace(
             times,
@@ -266,7 +266,7 @@ class Chain:
         return sizes
 
     def taking(self, step: str) -> list[Operator]:
-        """The operators that take the rows of a step: those of several inputs have one for each."""
+        """Return the operators that take the rows of a step; an operator of several inputs has one port for each."""
         return [operator for operator in self._all if operator.node.id == step]
 
     def rows_into(self) -> dict[str, int]:

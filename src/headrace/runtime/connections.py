@@ -71,7 +71,7 @@ class Connections:
                 yield from group.stirred()
 
     def learn(self) -> None:
-        """Let consumers of groups know what has arrived, for whoever asks all of them."""
+        """Collect arrivals for the consumers of groups, before all of them are polled."""
         for _ in self.stirred():
             pass
 

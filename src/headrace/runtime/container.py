@@ -1,8 +1,8 @@
-"""A container: some tasks, one process, one run loop on one thread.
+"""A container: some tasks in one process, with one run loop on one thread.
 
-After each turn of its ``RunLoop`` that leaves nothing to do, it sleeps in ``select`` on the descriptors of its
-consumers (and on a wake-up of its own, for orders from other threads) until the next thing is due: an idle container
-uses no CPU, and data wakes it at once. What may block: restoring at the start, and waiting for acknowledgements.
+When a turn of its ``RunLoop`` leaves nothing to do, it sleeps until the next thing is due, in ``select`` on the
+descriptors of its consumers and on a pipe that other threads use to pass orders. So an idle container uses no CPU, and
+data wakes it at once. Restoring at the start and waiting for acknowledgements may block.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from headrace.systems.startpoint import Grant, Outcome
 
 OBSERVE_MS = 250.0
 OBSERVE_SHARE = 0.03
-"""How much of the time at most goes into publishing what tasks are doing: of thousands that takes a while."""
+"""The largest share of time for publishing the tasks' status, which takes a while for thousands of tasks."""
 DRAIN_PAUSE_MS = 2.0
 
 
 Observe = Callable[[Sequence[TaskHost]], None]
 Directions = tuple[int, int, Mapping[str, SlotOrders]]
-"""A generation of a task, the number of its orders, and the orders for its slots, by slot as text."""
+"""A task's generation, the number of its orders, and the orders for its slots, by slot as text."""
 
 
 class Wakeup:
@@ -56,13 +56,13 @@ class Wakeup:
         os.set_blocking(self._writer, False)
 
     def ring(self) -> None:
-        """Wake the loop up. Safe from any thread; a full pipe means that it has been rung already."""
+        """Wake the loop. Safe from any thread; a full pipe means that a wake-up is pending already."""
         self._rung = True
         with suppress(BlockingIOError):
             os.write(self._writer, b"!")
 
     def rung(self) -> bool:
-        """Whether it has rung since the last call, slept or not."""
+        """Return whether it has rung since the last call, whether or not the loop slept."""
         rung, self._rung = self._rung, False
         return rung
 
@@ -72,7 +72,7 @@ class Wakeup:
             os.read(self.reader, 4096)
 
     def wait(self, ms: float) -> bool:
-        """Wait until it rings, but no longer than this; False when it didn't."""
+        """Wait until it rings, but no longer than this; return False if it didn't ring."""
         rung = readable(self.reader, ms)
         self.clear()
         return rung
@@ -95,10 +95,10 @@ class Container:
         keep: Callable[[Work | None], None] = lambda work: None,
         report: Callable[[TaskName, Sequence[Outcome]], None] = lambda task, outcomes: None,
     ) -> None:
-        """``next_generation`` issues a task's next generation with its orders, at its start and at each rollback.
+        """``next_generation`` issues a task's next generation and orders, at its start and at each rollback.
 
-        ``report`` tells the coordinator what has happened to orders. ``keep`` is given each call of the app's own code
-        as it begins, and None when it ends.
+        ``report`` reports the outcome of orders to the coordinator. ``keep`` receives each call of the app's own code
+        when it begins, and None when it ends.
         """
         self._clock = clock
         self.wakeup = Wakeup()
@@ -146,42 +146,42 @@ class Container:
         self.wakeup.ring()
 
     def stop(self) -> None:
-        """Return at once, without a checkpoint (another container has taken over). Safe from any thread."""
+        """Return at once, without a checkpoint, because another container has taken over. Safe from any thread."""
         self._stopping = True
         self.wakeup.ring()
 
     def cut(self, cut: Cut | None) -> None:
-        """Have all tasks take part in a cut; None: in none any more. Safe from any thread."""
+        """Make all tasks take part in a cut; None cancels it. Safe from any thread."""
         if cut != self._cut:
             self._cut = cut
             self.wakeup.ring()
 
     def restart(self, generations: Mapping[TaskName, int]) -> None:
-        """Have these tasks start over in place, unless they have a later generation. Safe from any thread."""
+        """Make these tasks start over in place, unless they have a later generation. Safe from any thread."""
         self._restarts = generations
         if generations:
             self.wakeup.ring()
 
     def direct(self, orders: Mapping[TaskName, Directions]) -> None:
-        """Pass the dealers' orders for slots on to these tasks. Safe from any thread."""
+        """Pass the dealers' orders for slots to these tasks. Safe from any thread."""
         if orders:
             self._slot_orders = orders
             self.wakeup.ring()
 
     @property
     def drained(self) -> bool:
-        """It was ordered to drain, and has drained."""
+        """Whether it was ordered to drain, and has drained."""
         return self._draining and not self._stopping
 
     @property
     def stopped(self) -> bool:
-        """It was ordered to stop: its replacement repeats what it has done since its last checkpoint."""
+        """Whether it was ordered to stop. Its replacement repeats the work since the last checkpoint."""
         return self._stopping
 
     def run(self, observe: Observe | None = None) -> None:
-        """The run loop. Returns when all tasks have finished, or after ``drain`` or ``stop``.
+        """Run the loop until all tasks have finished, or until ``drain`` or ``stop``.
 
-        ``observe`` is called a few times a second, on this thread, to publish what the tasks are doing.
+        ``observe`` is called a few times a second, on this thread, to publish the tasks' status.
         """
         self._observe = observe
         selector = selectors.DefaultSelector()
@@ -189,7 +189,7 @@ class Container:
             selector.register(self.wakeup.reader, selectors.EVENT_READ)
             run(self._loop.starting())
             self._observe_at = 0.0
-            self._pulse()  # the first turn takes long: all tasks commit for the first time
+            self._pulse()  # the first turn takes long, because all tasks commit for the first time
             for number in {number for host in self.hosts for number in host.inputs.filenos()}:
                 selector.register(number, selectors.EVENT_READ)
             self._turn_until_told(selector)
@@ -204,20 +204,20 @@ class Container:
                     error.message += f"\n  {also}"
                 else:
                     error.add_note(also)
-            raise  # what went wrong first has to be fixed first
+            raise  # the first error is the one to fix first
         else:
             self._close_hosts()
         finally:
             selector.close()
 
     def _find_damage(self) -> None:
-        """What has damaged the state of a task may have damaged others': one restart is enough to rebuild all."""
+        """Check the state of all tasks, because damage rarely hits only one, and a single restart can rebuild all."""
         for host in self.hosts:
             host.state.find_damage()
             self._pulse()
 
     def _close_hosts(self) -> None:
-        """Close all of them, whichever fails at it."""
+        """Close all tasks, even if closing some of them fails."""
         with ExitStack() as closing:
             for host in reversed(self.hosts):
                 closing.callback(host.close)
@@ -230,7 +230,7 @@ class Container:
         self.wakeup.close()
 
     def turn(self) -> float:
-        """One turn of the loop; returns for how long (ms) it may sleep after it."""
+        """Run one turn of the loop; return for how long (ms) the loop may sleep after it."""
         if self.wakeup.rung():
             self._loop.everyone()
             for host in self.hosts:
@@ -261,7 +261,7 @@ class Container:
             self._observe(self.hosts)
 
     def _pulse(self) -> None:
-        """Publish what the tasks are doing, if it is time."""
+        """Publish the tasks' status if it is due."""
         now = self._clock.monotonic_ms()
         if self._observe is not None and now >= self._observe_at:
             self._observe(self.hosts)

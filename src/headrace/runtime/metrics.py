@@ -20,7 +20,7 @@ _LOGGED = {
     "rollbacks": "the task rolls back to its last commit, because a task upstream did",
     "timers_dropped": "timers that were set while the app ended will not fire",
 }
-"""Counters that are also logged at info, as nothing else says what they count."""
+"""Counters that are also logged at info, because nothing else reports these events."""
 
 
 COUNTERS = frozenset(

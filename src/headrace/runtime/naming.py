@@ -1,4 +1,4 @@
-"""Names of what an app owns in a system and in its home: changelogs, state, snapshots, savepoints. They are durable.
+"""The durable names of an app's data in a system and in its home: changelogs, state, snapshots, savepoints.
 
 Each timeline of an app has its own changelogs and state. The names of the first one have no number. No other app can
 have the name of a later one, because names of apps contain no ``@``.
@@ -21,7 +21,7 @@ def changelog_name(app: str, stage: str, timeline: int = FIRST) -> str:
 
 
 def folder_name(app: str, timeline: int = FIRST) -> str:
-    """The name of what an app has in one timeline, such as the folder of its state."""
+    """Return the name of an app's data in one timeline, such as the folder of its state."""
     return app if timeline == FIRST else f"{app}@{timeline}"
 
 
@@ -85,5 +85,5 @@ def savepoints_folder(home: Path, app: str) -> Path:
 
 
 def founding_folder(home: Path, app: str, timeline: int) -> Path:
-    """The folder of what the tasks of a timeline begin with."""
+    """Return the folder with the initial state of a timeline's tasks."""
     return home / "timelines" / app / str(timeline)

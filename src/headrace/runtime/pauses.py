@@ -27,13 +27,13 @@ class Pause(Enum):
     """Everything sent so far is acknowledged; ``flush`` comes next."""
 
     DISK = "disk"
-    """Nothing: the task is about to wait for the disk, unless somebody has done that for several tasks."""
+    """The task is about to wait for the disk, unless the caller does that for several tasks."""
 
     GENERATION = "generation"
     """The coordinator has answered; ``next_generation`` comes next."""
 
     REST = "rest"
-    """A few milliseconds: there is nothing to do, and a drain waits for others."""
+    """Pause for a few milliseconds, because nothing is due and a drain waits for others."""
 
 
 Steps = Generator[Pause, None, T]

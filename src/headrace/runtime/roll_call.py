@@ -36,7 +36,7 @@ class RollCall:
 
     @property
     def all_woken(self) -> bool:
-        """Nobody who is at work has to be visited in every turn."""
+        """Whether no working task has to be visited in every turn."""
         return all(host.finished for host in self._always)
 
     def everyone(self) -> None:
@@ -75,7 +75,7 @@ class RollCall:
         return (self._of_consumer[consumer] for consumer in consumers if consumer in self._of_consumer)
 
     def pause(self, now_ms: float) -> float:
-        """For how long (ms) nobody has to be visited, unless something arrives."""
+        """Return for how long (ms) no task must be visited, unless something arrives."""
         if self._at_once:
             return 0.0
         while self._alarms and self._due_ms.get(self._hosts[self._alarms[0][1]]) != self._alarms[0][0]:

@@ -1,15 +1,15 @@
-"""The run loop of a container without its sleep: some tasks that take turns on one thread.
+"""The run loop of a container, without the sleep: its tasks take turns on one thread.
 
-A turn is: poll what has arrived, let each task process a bounded amount, flush what they sent, do what is
-due. Order within a partition is kept by the tasks; between tasks there is none.
+A turn polls the inputs, lets each task process a bounded amount, flushes what the tasks have sent, and does what is
+due. Tasks keep the order within a partition; there is no order between tasks.
 
-A turn visits the tasks that have something to do, so thousands of idle ones cost nothing (``roll_call``). These are:
-those for which something has arrived, those that had more to do at the end of their last visit, and those for which
-something is due by the clock, as each said itself. Whoever orders anything of tasks from elsewhere has all of them
-visited (``everyone``), and so does a wall clock that was set: it has other times due.
+A turn visits only tasks that have something to do, so thousands of idle tasks cost nothing (``roll_call``): tasks with
+new arrivals, tasks that had more to do at the end of their last visit, and tasks with something due by the clock, at
+the time that they reported. Orders from other threads, and a wall clock that was set, make the next turn visit all
+tasks (``everyone``), because other things are then due.
 
-``turning`` and ``draining`` are generators that pause wherever they would block. A container runs them to the end, the
-simulator step by step.
+``turning`` and ``draining`` are generators that pause wherever they would block. A container runs them to the end; the
+simulator runs them step by step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logger(__name__)
 STEPS_PER_TURN = 8
 DRAIN_MS_MAX = 1000.0
 CLOCK_SET_MS = 2.0
-"""The wall clock was set if it has gained or lost more than this against the monotonic one. It shows whole ms."""
+"""A larger difference between the wall clock and the monotonic clock means that the wall clock was set."""
 
 
 class RunLoop:
@@ -51,7 +51,7 @@ class RunLoop:
         self._wall_ms = self._wall_offset()
         self._together = Together(connections)
         self.whole = False
-        """All tasks of the app are here, so they may rest together."""
+        """Whether all tasks of the app are here, so that they may rest together."""
         self._rest = Rest()
         self._at_work: set[TaskHost] = set(hosts)
         """The tasks that weren't settled after their last turn."""
@@ -65,11 +65,11 @@ class RunLoop:
         yield from self._together.wait()
 
     def everyone(self) -> None:
-        """Have the next turn visit all tasks: something was ordered, or an answer has come."""
+        """Make the next turn visit all tasks, because of an order or an answer."""
         self._calling.everyone()
 
     def turning(self) -> Steps[float]:
-        """One turn; returns for how long (ms) the container may sleep after it."""
+        """Run one turn; return for how long (ms) the container may sleep after it."""
         calling, together = self._calling, self._together
         if abs((wall_ms := self._wall_offset()) - self._wall_ms) > CLOCK_SET_MS:
             self._wall_ms = wall_ms
@@ -118,7 +118,7 @@ class RunLoop:
         self._calling.ask_again(host, self._clock.monotonic_ms() + due_ms)
 
     def _rest_or_rise(self, visited: Sequence[TaskHost]) -> None:
-        """Have all tasks stop committing when none has anything to say, and go on when one has."""
+        """Stop all tasks from committing while none has news, and resume when one has."""
         for host in visited:
             if settled(host):
                 self._at_work.discard(host)
@@ -127,12 +127,12 @@ class RunLoop:
         if self._rest.on == (not self._at_work) or (not self._rest.on and not can_rest(self.hosts)):
             return
         self._rest.on = not self._rest.on
-        self._calling.everyone()  # they give other times now
+        self._calling.everyone()  # other times are due now
 
     def draining(self) -> Steps[None]:
-        """Commit again, and give tasks that follow others a moment to commit that version and publish it too.
+        """Commit once again, and give tasks that follow others a moment to commit and publish that version, too.
 
-        What is uncommitted when the moment is over is not lost: the next start reads it again, or publishes it.
+        Nothing is lost if a task doesn't commit in that moment: the next start reads it again, or publishes it.
         """
         deadline = self._clock.monotonic_ms() + self.drain_ms_max
         yield from self._committing(deadline)
@@ -168,7 +168,7 @@ class RunLoop:
 
 
 def backpressures(scopes: Iterable[TaskScope], connections: Connections, now_ms: float) -> dict[str, Backpressure]:
-    """By stage the back-pressure that all its tasks in a container share."""
+    """Return by stage the back-pressure that all its tasks in a container share."""
     found: dict[str, Backpressure] = {}
     for scope in scopes:
         if scope.name.stage not in found:

@@ -1,6 +1,6 @@
 """One task: the operators of a stage on one partition group, their event time, their state.
 
-A task is fed rows and control messages by whoever hosts it, in the order of each partition, on one thread.
+The host feeds a task with rows and control messages, in the order of each partition, on one thread.
 It knows nothing of frames' headers, containers, Spark or clocks, so a live container, a test harness and a
 batch job can all host it. What it writes leaves through its port before a call returns.
 """
@@ -48,7 +48,7 @@ class Task:
 
     @property
     def progress(self) -> Progress:
-        """How far event time has come in this task: at its inputs, without those that have no say in its results."""
+        """The progress of this task's event time: that of its inputs, without those that don't affect its results."""
         return self.chain.progress
 
     @property
@@ -91,7 +91,7 @@ class Task:
                 raise ProtocolError(f"{ssp}: a {type(message).__name__} reached the task's operators")
 
     def end(self, ssp: SSP) -> None:
-        """A source partition has ended. If it is a side input, its table stays as it is."""
+        """Note that a source partition has ended. If it is a side input, its table stays unchanged."""
         if ssp not in self.side_inputs:
             self.times[ssp].end()
 
@@ -100,7 +100,7 @@ class Task:
         self.times[ssp].has_shards(shards, holding)
 
     def idle(self, ssp: SSP, shard: str = "") -> None:
-        """A source partition, or a shard of a slot, has sent nothing for its timeout: nobody waits for it now."""
+        """Note that a source partition or a shard of a slot is idle after its timeout, so that no task waits for it."""
         self.times[ssp].fall_idle(shard)
 
     def advance(self) -> bool:

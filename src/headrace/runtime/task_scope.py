@@ -22,7 +22,7 @@ from headrace.systems.registry import SystemSpec, keeps_rows
 
 @dataclass(frozen=True, kw_only=True)
 class TaskScope:
-    """One task as the plan has it. Everything is about this task and its stage; streams and tables go by their ids.
+    """One task of the plan. Everything is about this task and its stage; streams and tables are named by their ids.
 
     ``producers`` names the tasks, by producer id, that write each intermediate input partition.
     """
@@ -63,7 +63,7 @@ class TaskScope:
     None for a task without a plan: its ids are the names.
     """
     dropped: tuple[str, ...] = ()
-    """The names of state that the changelog may still hold, and that nobody wants."""
+    """The names of unneeded state that the changelog may still hold."""
     founding: Founding | None = None
     """What the task takes over from a savepoint if its changelog is empty."""
 

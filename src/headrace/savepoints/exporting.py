@@ -50,7 +50,7 @@ def import_(
 ) -> Manifest:
     """Make what ``export`` wrote a savepoint of an app; ``from_app`` accepts that it was taken of another one."""
     if not source.exists():
-        raise UsageError(f"there is no {source}", hint="give the folder or the .tar file that was exported")
+        raise UsageError(f"{source} doesn't exist", hint="give the exported folder or .tar file")
     shelf.check_free(name)
     with shelf.locked(), shelf.draft(name) as draft:
         progress(f"reading {source}")
@@ -64,7 +64,7 @@ def import_(
         if manifest.app not in (app, from_app):
             raise UsageError(
                 f"{source} is a savepoint of app {manifest.app!r}, not of {app!r}",
-                hint=f"to use it for {app!r} all the same: --from {manifest.app}",
+                hint=f"to import it for {app!r} nevertheless, add --from {manifest.app}",
             )
         verify(draft, manifest, progress)
         renamed = msgspec.structs.replace(manifest, name=name)
@@ -89,10 +89,10 @@ def _unpack(source: Path, draft: Path) -> None:
         make_private(draft)
     except (tarfile.TarError, EOFError) as error:
         raise DataError(
-            f"{source} is no export of a savepoint, or was cut short: {error}", hint="export the savepoint again"
+            f"{source} isn't an export of a savepoint, or was cut short: {error}", hint="export the savepoint again"
         ) from error
     if not (draft / FILE).exists():
         raise DataError(
-            f"{source} was cut short, or is no export of a savepoint: it has no {FILE}",
+            f"{source} was cut short, or isn't an export of a savepoint: it has no {FILE}",
             hint="export the savepoint again",
         )

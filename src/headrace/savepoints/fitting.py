@@ -1,11 +1,11 @@
-"""Whether what tasks have kept at a cut fits together: what one has committed, the next has processed. Pure.
+"""Check that the states kept at a cut fit together: each task has processed what the tasks before it committed. Pure.
 
-That all have committed the version of the cut isn't enough. A task that starts takes its first label from the clock. If
-that is above the cut, because it hasn't learned of it, its readers take the label for a promise: nothing more comes up
-to the cut. They commit it. If the task then starts again before its first commit, and knows the cut by now, it commits
-the cut as well. What it sends before that is late at its readers: they get it all, but only after what they have kept.
+It isn't enough that all have committed the version of the cut. A starting task takes its first label from the clock. If
+it doesn't know the cut yet and the label is above it, its readers take the label as a promise that nothing more up to
+the cut follows, and commit the cut. If the task then starts again before its first commit, and now knows the cut, it
+commits the cut, too. The frames that it sends before that reach its readers only after the states that they have kept.
 
-A commit record says both: up to which frame the task has written each partition, and up to which it has read.
+A commit record has both numbers: the last frame written to each partition, and the last frame read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.core.ids import TaskName
 
 
 class Misfit(NamedTuple):
-    """Frames that ``writer`` has sent by the cut, and ``reader`` has processed only after it."""
+    """Frames that ``writer`` sent before the cut but ``reader`` processed only after it."""
 
     writer: TaskName
     reader: TaskName
@@ -26,7 +26,7 @@ class Misfit(NamedTuple):
 
 
 def misfit(kept: Mapping[TaskName, CommitRecord], producers: Mapping[int, TaskName]) -> Misfit | None:
-    """What doesn't fit together in the commits that tasks have kept; None if they all do.
+    """Return the first mismatch in the commits that tasks have kept; None if all fit.
 
     ``producers`` are the tasks by the numbers under which they write.
     """

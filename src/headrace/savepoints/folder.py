@@ -1,8 +1,8 @@
-"""The savepoints of an app on the disk: drafts, finished ones, copies; and the lock of whoever changes them.
+"""The savepoints of an app on the disk: drafts, finished ones and copies, and the lock for changing them.
 
-A savepoint is complete or it isn't there: it is made in a draft folder, which is renamed when all of it is durable.
-What a killed command leaves is a draft, and the next command deletes it. Tables of databases never change, so copies
-share them by hard links where the file system can. Everything here may block on the disk.
+A savepoint appears atomically: it is made in a draft folder, which is renamed when all of it is durable. A killed
+command leaves a draft, which the next command deletes. Tables of databases never change, so copies share them by hard
+links if the file system can. Everything here may block on the disk.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CHUNK = 1 << 20
 _log = logger(__name__)
 
 Progress = Callable[[str], None]
-"""Is told what is being done, for people."""
+"""Receives messages about the progress, for display."""
 
 
 class Shelf:
@@ -42,11 +42,11 @@ class Shelf:
         self._app = app
 
     def names(self) -> list[str]:
-        """The names of the finished ones."""
+        """Return the names of the finished savepoints."""
         return sorted(path.parent.name for path in self.folder.glob(f"[!.]*/{FILE}"))
 
     def path(self, name: str) -> Path:
-        """The folder of a savepoint. Raises ``UsageError`` if there is none of this name."""
+        """Return the folder of a savepoint. Raises ``UsageError`` if it doesn't exist."""
         check_name(name)
         path = self.folder / name
         if not (path / FILE).exists():
@@ -65,17 +65,17 @@ class Shelf:
         return read_manifest(self.path(name))
 
     def check_free(self, name: str) -> None:
-        """Raise ``UsageError`` if there is a savepoint of this name already."""
+        """Raise ``UsageError`` if a savepoint of this name exists."""
         check_name(name)
         if (self.folder / name).exists():
             raise UsageError(
                 f"app {self._app!r} has a savepoint {name!r} already",
-                hint=f"take another name, or delete it: headrace savepoint delete {self._app} {name}",
+                hint=f"use another name, or delete it: headrace savepoint delete {self._app} {name}",
             )
 
     @contextmanager
     def draft(self, name: str) -> Iterator[Path]:
-        """A new folder that becomes the savepoint ``name`` if the block ends well, and is deleted otherwise."""
+        """Yield a new folder that becomes the savepoint ``name`` if the block succeeds, and is deleted otherwise."""
         self.check_free(name)
         draft = self.folder / f"{_DRAFT}{uuid.uuid4().hex}"
         try:
@@ -91,7 +91,7 @@ class Shelf:
             shutil.rmtree(draft, ignore_errors=True)
 
     def delete(self, name: str) -> None:
-        """Delete a savepoint. One that is half deleted isn't there."""
+        """Delete a savepoint. A partly deleted one doesn't count as one."""
         path = self.path(name)
         try:
             gone = path.rename(self.folder / f"{_DRAFT}{uuid.uuid4().hex}")
@@ -101,10 +101,10 @@ class Shelf:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """The right to change savepoints of the app; deletes what killed commands have left."""
+        """Hold the lock for changing the app's savepoints, and delete drafts of killed commands."""
         with locked(self.folder, f"the savepoints of app {self._app!r}"):
             for draft in self.folder.glob(f"{_DRAFT}*"):
-                _log.info("deleting what a command has left that was ended", folder=str(draft))
+                _log.info("deleting the draft of a killed command", folder=str(draft))
                 shutil.rmtree(draft, ignore_errors=True)
             yield
 
@@ -122,7 +122,7 @@ def locked(folder: Path, what: str) -> Iterator[None]:
     except BlockingIOError as error:
         os.close(descriptor)
         raise UnavailableError(
-            f"another command is at work on {what}", hint="wait until it has ended, then try again"
+            f"another command is changing {what}", hint="wait until it has ended, then try again"
         ) from error
     try:
         yield
@@ -131,7 +131,7 @@ def locked(folder: Path, what: str) -> Iterator[None]:
 
 
 def check_name(name: str) -> None:
-    """Raise for what can't be the name of a savepoint."""
+    """Raise if this can't be the name of a savepoint."""
     check_id("the name of a savepoint", name)
 
 
@@ -145,8 +145,8 @@ def read_manifest(folder: Path) -> Manifest:
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise UsageError(
-            f"{folder} holds no savepoint: {FILE} is missing",
-            hint="it is written last, so an export that was interrupted has none: export the savepoint again",
+            f"{folder} isn't a savepoint: {FILE} is missing",
+            hint="export the savepoint again: an interrupted export lacks this file, which is written last",
         ) from error
     except OSError as error:
         raise InfrastructureError(f"{path} can't be read: {error.strerror}") from error
@@ -159,7 +159,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def copies(folder: Path, tasks: list[TaskName]) -> tuple[TaskCopy, ...]:
-    """What a folder has of these tasks, with checksums. Raises ``DataError`` if it lacks one."""
+    """Return a folder's files of these tasks, with checksums. Raises ``DataError`` if a task is missing."""
     return tuple(_copy(folder, task) for task in sorted(tasks))
 
 
@@ -174,7 +174,7 @@ def _copy(folder: Path, task: TaskName) -> TaskCopy:
 
 
 def kept_commit(folder: Path, task: TaskName) -> KeptCommit:
-    """The commit that a savepoint holds of a task."""
+    """Return the commit of a task in a savepoint."""
     path = folder / task_folder(task) / COMMIT_FILE
     try:
         return KeptCommit.decode(path.read_bytes())
@@ -215,7 +215,7 @@ def _sum(path: Path) -> FileSum:
 
 
 def copy_tree(source: Path, target: Path, *, link: bool = True) -> None:
-    """Copy a folder. ``link``: files that never change become hard links, if they can."""
+    """Copy a folder. ``link``: files that never change become hard links if possible."""
     try:
         make_private_folder(target.parent)
         shutil.copytree(source, target, copy_function=_link_or_copy if link else shutil.copy2)
@@ -237,7 +237,7 @@ def _link_or_copy(source: str, target: str) -> str:
 
 
 def sync_tree(folder: Path) -> None:
-    """Make a folder with all it holds durable."""
+    """Make a folder and its contents durable."""
     for path in folder.rglob("*"):
         if path.is_dir():
             sync_folder(path)

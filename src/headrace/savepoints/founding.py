@@ -1,8 +1,8 @@
-"""How the tasks of a new timeline begin: computed from what a savepoint holds, before the app starts. Pure.
+"""Compute how the tasks of a new timeline begin, from a savepoint, before the app starts. Pure.
 
-State and positions in sources are those of the savepoint. What readers outside of the app know counts on from the
-present: the version is as high as any that the app has committed, and the seqs of outputs go on from the last commit.
-Intermediate streams are new and empty, so every task begins with a fresh view of its upstream tasks.
+State and positions in sources are those of the savepoint. Facts that readers outside the app know continue from the
+present: the version is as high as any that the app has committed, and the seqs of outputs continue after the last
+commit. Intermediate streams are new and empty, so every task begins with a fresh view of its upstream tasks.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from headrace.savepoints.rescaling import Commits
 class Rescaled:
     """A stage whose number of working tasks changes.
 
-    ``worked`` is how many of its tasks, the first ones, had partitions by the savepoint. ``streams`` are the old names
-    of the streams that are dealt.
+    The first ``worked`` tasks had partitions at the savepoint. ``streams`` are the old names of the streams whose
+    messages are redistributed.
     """
 
     worked: int
@@ -36,13 +36,13 @@ class Rescaled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a new timeline begins with.
+    """The beginning of a new timeline.
 
     ``kept`` are the commits in the savepoint, and ``folder`` says where each task has its state. ``latest`` are the
     last commits of the timeline before: empty for an app that never ran. ``inventory`` is the new one. ``streams`` are
     the new names of intermediate streams by their old ones, both with their system. ``former_streams`` are all
     intermediate streams that any timeline has had. ``silent``: outputs aren't written until each input has been read to
-    where it was.
+    its former position.
     """
 
     version: int
@@ -66,7 +66,7 @@ def version_of(savepoint_version: int, latest: Iterable[CommitRecord], before: i
 
 
 def foundings(restored: Restored) -> dict[TaskName, Founding]:
-    """How each task of the new timeline begins."""
+    """Return how each task of the new timeline begins."""
     return {
         TaskName(name, number): _founding(restored, record, TaskName(name, number))
         for name, record in restored.inventory.stages.items()
@@ -89,7 +89,7 @@ def _founding(restored: Restored, record: StageRecord, task: TaskName) -> Foundi
 
 
 def _donors(restored: Restored, record: StageRecord, task: TaskName) -> list[TaskName]:
-    """Those whose state the task takes over, perhaps only a share of it."""
+    """Return the tasks whose state this task takes over, completely or in part."""
     if record.stage not in restored.rescaled:
         return [task] if task in restored.kept else []
     if task.number >= record.active:  # it reads nothing, and ends when its outbox is empty
@@ -98,7 +98,7 @@ def _donors(restored: Restored, record: StageRecord, task: TaskName) -> list[Tas
 
 
 def _until(restored: Restored, task: TaskName) -> dict[tuple[str, int], Offset | None]:
-    """Up to where the task has read its sources before; None for those that had ended then."""
+    """Return the former positions in the task's sources; None for sources that had ended."""
     latest, kept = restored.latest.get(task), restored.kept.get(task)
     records = [record for record in (kept, latest) if record is not None]
     until = {
@@ -143,10 +143,10 @@ def _outputs(restored: Restored, latest: CommitRecord) -> tuple[OutputSeq, ...]:
 
 
 def _times(restored: Restored, task: TaskName, donors: Sequence[TaskName]) -> TimesCheckpoint:
-    """How far event time has come: that of the task, or what all those agree on whose state it shares.
+    """Return the event time: the task's own, or the progress on which all donors of its state agree.
 
-    A donor that had no partition has heard nothing since, and its rows had been dealt to the others: they aren't held
-    back by it, or they would emit again what they have emitted.
+    A donor without partitions has made no progress since, and its rows had moved to the others. So it doesn't hold them
+    back, because they would emit results again.
     """
     dealt = restored.rescaled.get(task.stage)
     if dealt is not None:
@@ -166,10 +166,10 @@ def _times(restored: Restored, task: TaskName, donors: Sequence[TaskName]) -> Ti
 
 
 def _ended_streams(restored: Restored, task: TaskName, all_times: Sequence[TimesCheckpoint]) -> list[str]:
-    """The intermediate streams whose readers know that the task has ended them.
+    """Return the intermediate streams whose readers know that the task has ended them.
 
-    Of a rescaled stage they know what holds for all of its tasks (``_renamed``). So one that had ended because it had
-    no partition says it again, or they would wait for it forever.
+    For a rescaled stage, they know only what holds for all of its tasks (``_renamed``). So a task that had ended
+    because it had no partition announces this again, because they would wait for it forever.
     """
     if task.stage in restored.rescaled:
         all_times = [decode_times(kept.bookkeeping) for name, kept in restored.kept.items() if name.stage == task.stage]
@@ -177,7 +177,7 @@ def _ended_streams(restored: Restored, task: TaskName, all_times: Sequence[Times
 
 
 def _merged(all_times: Sequence[TimesCheckpoint], dealt: frozenset[str], number: int) -> Iterator[PartitionCheckpoint]:
-    """What upstream tasks have told all partitions, as partition ``number`` of each stream that is dealt."""
+    """Return the announcements of upstream tasks to all partitions, as those of partition ``number`` of each stream."""
     by_stream: dict[tuple[str, int], list[PartitionCheckpoint]] = {}
     for times in all_times:
         for partition in times.partitions:
@@ -195,9 +195,9 @@ def _merged(all_times: Sequence[TimesCheckpoint], dealt: frozenset[str], number:
 
 
 def _renamed(restored: Restored, partition: PartitionCheckpoint) -> PartitionCheckpoint:
-    """The bookkeeping of a partition under its new name. A rescaled stage that writes it has only one opinion.
+    """Return the progress of a partition under its new name. A rescaled stage that writes it counts as one.
 
-    Each of its tasks may have got rows of each task before, so none promises more than all of them did.
+    Each of its tasks may have got rows of each former task, so none promises more than all of them did.
     """
     tasks, totals = dict(partition.tasks), dict(partition.total_tasks)
     for stage in totals.keys() & restored.rescaled.keys():
@@ -207,7 +207,7 @@ def _renamed(restored: Restored, partition: PartitionCheckpoint) -> PartitionChe
         totals[stage] = restored.inventory.stages[stage].tasks
         if len(said) == partition.total_tasks[stage]:
             tasks |= {str(TaskName(stage, n)): _agreed(said) for n in range(totals[stage])}
-    for stage in totals.keys() & restored.inventory.stages.keys():  # some may have only come after the savepoint
+    for stage in totals.keys() & restored.inventory.stages.keys():  # some may have been added after the savepoint
         totals[stage] = max(totals[stage], restored.inventory.stages[stage].tasks)
     return msgspec.structs.replace(
         partition,
@@ -218,7 +218,7 @@ def _renamed(restored: Restored, partition: PartitionCheckpoint) -> PartitionChe
 
 
 def _agreed(parts: Sequence[Progress]) -> Progress:
-    """What holds for all of them."""
+    """Return the progress that holds for all of them."""
     return Progress(
         min(part.watermark for part in parts), all(part.idle for part in parts), all(part.ended for part in parts)
     )
@@ -230,5 +230,5 @@ def _lowest(watermarks: Sequence[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _common(lists: Sequence[Sequence[str]]) -> list[str]:
-    """What is in all of them, in the order of the first."""
+    """Return the common elements of all of them, in the order of the first."""
     return [one for one in lists[0] if all(one in other for other in lists[1:])]

@@ -1,7 +1,7 @@
-"""What the tasks of a timeline begin with, on the disk: a folder for each timeline that began with a savepoint.
+"""The initial state of a timeline's tasks on the disk: a folder for each timeline that began with a savepoint.
 
-It holds a copy of each donor, which shares the savepoint's files, and for each task how it begins. So the savepoint may
-be deleted once it is restored. The folder is complete or it isn't there.
+The folder has a copy of each donor, which shares the savepoint's files, and a description of how each task begins. So
+the savepoint may be deleted after the restore. The folder appears atomically.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ def decode_founding(data: bytes, folder: Path) -> Founding:
         found = msgspec.json.decode(data, type=_Format).format
         if found != FORMAT:
             raise DataError(
-                f"what the tasks in {folder} begin with is of format {found}; this version of Headrace reads {FORMAT}",
-                hint="start the app with the Headrace that restored the savepoint, or restore it again",
+                f"the initial state of tasks in {folder} has format {found}; this version of Headrace reads {FORMAT}",
+                hint="start the app with the version of Headrace that restored the savepoint, or restore it again",
             )
         known = _DECODER.decode(data)
     except UNREADABLE as error:
         raise DataError(
-            f"what the tasks in {folder} begin with is unreadable: {error}: {data[:100]!r}",
+            f"the initial state of tasks in {folder} is unreadable: {error}: {data[:100]!r}",
             hint="restore the savepoint again",
         ) from error
     donors = [TaskName.parse(name) for name in known.donors]
@@ -98,9 +98,9 @@ def decode_founding(data: bytes, folder: Path) -> Founding:
 
 @contextmanager
 def new_founding_folder(home: Path, app: str, timeline: int) -> Iterator[Path]:
-    """A draft of the folder of a timeline, which takes its place if the block ends well.
+    """Yield a draft of a timeline's folder, which becomes the folder if the block succeeds.
 
-    What an interrupted restore has left is deleted. The caller holds the lock.
+    Remains of an interrupted restore are deleted. The caller holds the lock.
     """
     folder = founding_folder(home, app, timeline)
     draft = folder.with_name(f".draft-{folder.name}")
@@ -128,7 +128,7 @@ def write_foundings(draft: Path, foundings: Mapping[TaskName, Founding]) -> None
 
 
 def read_foundings(home: Path, app: str, timeline: int, tasks: Iterable[TaskName]) -> dict[TaskName, Founding]:
-    """How tasks of a timeline begin: those of these tasks that the savepoint had, or that a rescaling has added."""
+    """Return how tasks of a timeline begin: those that the savepoint had, or that a rescaling has added."""
     folder = founding_folder(home, app, timeline)
     found: dict[TaskName, Founding] = {}
     for task in tasks:

@@ -1,4 +1,4 @@
-"""The manifest of a savepoint: what it holds, and how to know that it is complete. Pure data.
+"""The manifest of a savepoint: its contents, with checksums that prove that it is complete. Pure data.
 
 A savepoint is a folder: ``savepoint.json`` is the manifest, which is written last, and each task has a folder of its
 own (``checkpoint.founding``).
@@ -27,7 +27,7 @@ class FileSum(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskCopy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a savepoint has of a task. ``files`` go by their paths in the task's folder."""
+    """A task in a savepoint. ``files`` are by their paths in the task's folder."""
 
     task: str
     ended: bool = False
@@ -47,7 +47,7 @@ class TaskCopy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A savepoint of ``app`` at ``version``: every task had committed exactly that.
 
-    ``stages`` is the inventory of the app, and ``gone`` are the names that it had given up. ``system`` is the name of
+    ``stages`` is the inventory of the app, and ``gone`` are its former names. ``system`` is the name of
     the system of its intermediate streams. ``written``: it was made of rows, not taken of a running app.
     """
 
@@ -66,7 +66,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def inventory(self) -> Inventory:
-        """What the app kept, with its names."""
+        """The app's inventory, with its names."""
         return Inventory({record.stage: record for record in self.stages}, frozenset(self.gone))
 
     @property
@@ -86,13 +86,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             if found != FORMAT:
                 raise DataError(
                     f"{where} is a savepoint of format {found}; this version of Headrace reads {FORMAT}",
-                    hint="use the Headrace that took it, or a newer one",
+                    hint="use the version of Headrace that took it, or a newer one",
                 )
             return _DECODER.decode(data)
         except UNREADABLE as error:
             raise DataError(
-                f"{where} is not the manifest of a savepoint, or is damaged: {error}: {data[:100]!r}",
-                hint="export the savepoint again from where it was taken",
+                f"{where} isn't the manifest of a savepoint, or is damaged: {error}: {data[:100]!r}",
+                hint="export the savepoint again from its home",
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""The inventory of a new timeline: everything keeps its name but intermediate streams, which begin empty. Pure."""
+"""The inventory of a new timeline. Only intermediate streams, which begin empty, get new names. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.plan.tasks import producer_ids
 
 
 def new_streams(app: str, inventory: Inventory, timeline: int, taken: Collection[str] = ()) -> dict[str, str]:
-    """A new name for each intermediate stream, by the old one; none of them is ``taken`` or was given up."""
+    """Return a new name for each intermediate stream, by the old one; none is ``taken`` or was used before."""
     used = {*taken, *inventory.gone, *(part.kept_as for _, part in inventory.parts() if part.kind == "stream")}
     names: dict[str, str] = {}
     for _, part in inventory.parts():
@@ -26,13 +26,13 @@ def new_streams(app: str, inventory: Inventory, timeline: int, taken: Collection
 
 
 def renamed(inventory: Inventory, streams: Mapping[str, str], gone: Collection[str] = ()) -> Inventory:
-    """The inventory with other names of streams. The old ones, and ``gone``, are given up."""
+    """Return the inventory with new names of streams. The old ones, and ``gone``, become former names."""
     stages = {name: _record(record, streams) for name, record in inventory.stages.items()}
     return Inventory(stages, frozenset({*inventory.gone, *streams, *gone}))
 
 
 def for_app(app: str, inventory: Inventory) -> Inventory:
-    """The inventory for an app of another name: its tasks write under other ids, since both may write one stream."""
+    """Return the inventory for an app of another name. Its tasks write under other ids, as both may write a stream."""
     names = [TaskName(name, n) for name, record in inventory.stages.items() for n in range(record.tasks)]
     producers = producer_ids(app, names)
     stages = {

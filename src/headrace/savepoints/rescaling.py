@@ -1,8 +1,8 @@
-"""Other partition counts for the intermediate streams of an app: which are possible, and the inventory that follows.
+"""Change partition counts of an app's intermediate streams: check whether that is possible, and adapt the inventory.
 
-The messages of an intermediate stream are dealt to its partitions by key, and so is the state of the stage that reads
-it. At a savepoint no message is on its way, so both can be dealt again. That is exact only where the key alone says
-which task keeps a row. Everything else is refused, with the reason. Pure.
+A key assigns the messages of an intermediate stream to its partitions, and with them the state of the stage that reads
+it. At a savepoint, no message is in flight, so both can be assigned again. That is exact only if the key alone
+determines the task of a row. All other cases are refused with the reason. Pure.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _WAY = re.compile(r"^(?P<key>.*) over [0-9]+ partitions$")
 
 
 def rescaled(app: str, inventory: Inventory, counts: Mapping[str, int], kept: Commits = NO_COMMITS) -> Inventory:
-    """The inventory with other partition counts for some intermediate streams, by their ids or those of their readers.
+    """Return the inventory with new partition counts for some intermediate streams, by their ids or their readers' ids.
 
-    ``kept`` are the commits in the savepoint. Raises ``UsageError`` for what can't be rescaled. A stage never has fewer
-    tasks, because readers wait for all of them: those without a partition only end.
+    ``kept`` are the commits in the savepoint. Raises ``UsageError`` for streams that can't be rescaled. A stage never
+    has fewer tasks, because readers wait for all of them; tasks without a partition just end.
     """
     streams = _streams(inventory, counts)
     for id_, count in streams.items():
@@ -50,9 +50,9 @@ def rescaled(app: str, inventory: Inventory, counts: Mapping[str, int], kept: Co
 
 
 def with_tasks_of(inventory: Inventory, before: Inventory) -> Inventory:
-    """The inventory, in which no stage has fewer tasks than it had ``before``, in the timeline that is left.
+    """Return the inventory in which no stage has fewer tasks than ``before``, in the timeline that is left.
 
-    A task that is gone couldn't tell readers of outputs what it had committed last: they would wait for it forever.
+    A removed task couldn't announce its last commit to readers of outputs, which would wait for it forever.
     """
     more = {
         name: before.stages[name].producers[record.tasks :]
@@ -82,7 +82,7 @@ def _record(
     tasks: Mapping[str, int],
     producers: Mapping[TaskName, int],
 ) -> StageRecord:
-    """The record of a stage, which may have other tasks, read streams of others, and write rescaled ones."""
+    """Return the record of a stage, which may have other tasks, read rescaled streams, and write rescaled ones."""
     active = tasks.get(record.stage, record.active)
     count = max(active, record.tasks)
     parts = {}
@@ -115,18 +115,18 @@ def _other_way(way: str, count: int) -> str:
     return f"{matched['key']} over {count} partitions"
 
 
-# -- which streams ------------------------------------------------------------------------------------------
+# -- streams ------------------------------------------------------------------------------------------------
 
 
 def _streams(inventory: Inventory, counts: Mapping[str, int]) -> dict[str, int]:
-    """The counts by the ids of streams: a step or a table stands for the streams that its stage reads."""
+    """Return the counts by the ids of streams; a step or a table stands for the streams that its stage reads."""
     found: dict[str, int] = {}
     for id_, count in counts.items():
         for stream in _meant(inventory, id_):
             if found.setdefault(stream, count) != count:
                 raise UsageError(
-                    f"intermediate stream {stream!r} is to have {found[stream]} and {count} partitions",
-                    hint="give it one count",
+                    f"intermediate stream {stream!r} is given both {found[stream]} and {count} partitions",
+                    hint="give one count for each stream",
                 )
     return found
 
@@ -142,14 +142,14 @@ def _meant(inventory: Inventory, id_: str) -> list[str]:
             return sorted(streams)
         raise UsageError(
             f"{id_!r} can't have another number of partitions: its stage {owned[0].stage!r} reads no intermediate "
-            "stream, but inputs as they come",
+            "stream, but the inputs directly",
             hint="put a partition_by before it",
         )
     known = sorted(_reading(inventory))
-    there = f"there are {', '.join(known)}" if known else "it has no intermediate stream"
+    there = f"the app has {', '.join(known)}" if known else "the app has no intermediate stream"
     if mine:
         raise UsageError(
-            f"{id_!r} is an {mine[0][1].kind} of the app, and its partitions aren't the app's to change",
+            f"{id_!r} is an {mine[0][1].kind} of the app, whose partition count the app can't change",
             hint=f"only intermediate streams can be rescaled: {there}",
         )
     raise UsageError(f"the app has no intermediate stream {id_!r}", hint=there)
@@ -160,7 +160,7 @@ def _reading(inventory: Inventory) -> Iterator[str]:
 
 
 def _reader(inventory: Inventory, id_: str) -> StageRecord:
-    """The stage that reads a stream; there is only one."""
+    """Return the only stage that reads a stream."""
     for record, part in inventory.parts():
         if part.id == id_ and part.kind == "stream" and part.reads:
             return record
@@ -170,7 +170,7 @@ def _reader(inventory: Inventory, id_: str) -> StageRecord:
     )
 
 
-# -- what is refused ----------------------------------------------------------------------------------------
+# -- refusals -----------------------------------------------------------------------------------------------
 
 
 def _check(inventory: Inventory, id_: str, count: int, streams: Mapping[str, int], kept: Commits) -> None:
@@ -191,11 +191,11 @@ def _check(inventory: Inventory, id_: str, count: int, streams: Mapping[str, int
 def _why_not_dealt(stream: Part) -> str | None:
     if stream.fixed.get("key") == TO_ALL:
         return "it is a broadcast stream, of which every task reads all"
-    return None if "key" in stream.fixed else "it has no key by which its messages are dealt"
+    return None if "key" in stream.fixed else "its messages have no key to divide them by"
 
 
 def _why_not_read(record: StageRecord, count: int, streams: Mapping[str, int]) -> tuple[str, str] | None:
-    """What else the stage reads that fixes its number of tasks."""
+    """Return why another input of the stage fixes its number of tasks, if one does."""
     for part in record.parts.values():
         if part.kind == "input":
             return (
@@ -217,40 +217,41 @@ def _why_not_read(record: StageRecord, count: int, streams: Mapping[str, int]) -
 
 
 def _all_copied(record: StageRecord, side_input: Part) -> bool:
-    """Whether every task reads all of a side input, for tables of which each has a copy."""
+    """Return whether every task reads all of a side input, for tables of which each has a copy."""
     tables = [part for part in record.parts.values() if part.kind == "table"]
     fed = side_input.fixed.get("tables", "").split(", ")
     return all(table.dealing.copied for table in tables if table.id in fed)
 
 
 def _why_not_at_that_time(workers: Commits) -> tuple[str, str] | None:
-    """Why the state of tasks can't be dealt as of the savepoint.
+    """Return why the tasks' state at the savepoint can't be divided, if so.
 
-    Each step of a new task has one watermark. If it is below that of a donor, what the donor has emitted is emitted
-    again; if it is above, what the donor has yet to emit is lost. They differ only where inputs were idle: when an
-    input falls idle, and how far the others have come by then, each task learns in an order of its own.
+    Each step of a new task has one watermark. Below a donor's, the donor's results would be emitted again; above it,
+    results that the donor still has to emit would be lost. Watermarks differ only if inputs were idle, because each
+    task learns in its own order when an input falls idle and how far the others are then.
     """
     over = [task for task, record in workers.items() if record.ended]
     if over:
-        return f"had ended in task {over[0]}", "keep the count: what has ended can't be dealt to other tasks"
+        return f"had ended in task {over[0]}", "keep the count: the state of an ended task can't be moved to other "
+        "tasks"
     times: dict[str, tuple[TaskName, int]] = {}
     for task, record in workers.items():
         for step, watermark in decode_times(record.bookkeeping).operators.items():
             first, known = times.setdefault(step, (task, watermark))
             if watermark != known:
                 return (
-                    f"had come to different event times: its step {step!r} in {first} to another than in {task}, as "
-                    "may happen for a moment while an input is idle",
-                    "restore it with the present count, let the app run on, and take another savepoint",
+                    f"had reached different event times in its step {step!r} in {first} and {task}, which "
+                    "happens for moments while an input is idle",
+                    "restore it with the present count, let the app continue, and take another savepoint",
                 )
     return None
 
 
 def _why_not_kept(part: Part) -> tuple[str, str] | None:
-    """Why state can't be dealt: it belongs to a task rather than to the keys of the stream."""
+    """Return why state can't be divided, if so: because it belongs to a task rather than to the keys of the stream."""
     if not part.dealing.why_not:
         return None
     return (
-        f"keeps state of {part.kind} {part.owner!r} that can't be dealt: {part.dealing.why_not}",
+        f"keeps state of {part.kind} {part.owner!r} that can't be divided: {part.dealing.why_not}",
         f"keep the count, or start without that state: run the app with --drop-state {part.owner} first",
     )

@@ -29,7 +29,7 @@ class CsvFormat:
             if value is None and what == "quote":
                 continue
             if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in "\r\n":
-                raise DeclarationError(f"{what}={value!r} is not one ASCII character", hint='write "," or "\\t"')
+                raise DeclarationError(f"{what}={value!r} isn't a single ASCII character", hint='write "," or "\\t"')
         if self.separator == self.quote:
             raise DeclarationError(f"separator and quote are both {self.separator!r}")
         if not isinstance(self.header, bool):
@@ -37,7 +37,7 @@ class CsvFormat:
         object.__setattr__(self, "null_values", _texts(self.null_values))
         object.__setattr__(self, "encoding", _encoding(self.encoding))
         if type(self.skip_lines) is not int or not 0 <= self.skip_lines <= _SKIP_MAX:
-            raise DeclarationError(f"skip_lines={self.skip_lines!r} is not a number of lines, 0 to {_SKIP_MAX}")
+            raise DeclarationError(f"skip_lines={self.skip_lines!r} isn't a number of lines from 0 to {_SKIP_MAX}")
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> CsvFormat:
@@ -63,14 +63,14 @@ def _texts(values: object) -> tuple[str, ...]:
         return (values,)
     if isinstance(values, list | tuple) and all(isinstance(value, str) for value in values):
         return tuple(values)
-    raise DeclarationError(f"null_values={values!r} are not texts", hint='write ["", "NA"]')
+    raise DeclarationError(f"null_values={values!r}: expected a list of strings", hint='write ["", "NA"]')
 
 
 def _names(names: object) -> tuple[str, ...]:
     whole = isinstance(names, list | tuple) and names and all(isinstance(name, str) and name for name in names)
     if not whole or not isinstance(names, list | tuple):
         raise DeclarationError(
-            f"header={names!r} is not a list of column names", hint='write header=False, or header=["member", "euros"]'
+            f"header={names!r} isn't a list of column names", hint='write header=False, or header=["member", "euros"]'
         )
     if len(set(names)) < len(names):
         raise DeclarationError(f"header names a column twice: {', '.join(names)}")

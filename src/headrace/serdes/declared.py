@@ -36,7 +36,7 @@ def dtype_of(column: object, declared: object) -> pl.DataType:
     Raises ``DeclarationError`` for a type that a stream can't hold.
     """
     if not isinstance(column, str) or not column:
-        raise DeclarationError(f"{column!r} is not a column name", hint="use a string that isn't empty")
+        raise DeclarationError(f"{column!r} isn't a column name", hint="use a string that isn't empty")
     dtype = type_of(declared, column)
     if dtype is None:
         dtype = _of_hint(declared, column, ()) if _is_hint(declared) else instantiate(declared, column)
@@ -134,7 +134,7 @@ def _of_hint(hint: Any, where: str, outer: tuple[type, ...]) -> pl.DataType:
         return pl.List(_of_hint(typing.get_args(hint)[0], where, outer))
     if is_record(hint):
         return pl.Struct(_columns(hint, where, outer))
-    raise DeclarationError(f"column {where}: {hint!r} is not a type that a column can have", hint=_ALLOWED_HINTS)
+    raise DeclarationError(f"column {where}: {hint!r} isn't a type that a column can have", hint=_ALLOWED_HINTS)
 
 
 def is_record(declared: object) -> TypeGuard[type]:

@@ -67,7 +67,7 @@ def instantiate(dtype: Any, column: str = "?") -> pl.DataType:
         except TypeError as error:
             raise DeclarationError(f"column {column!r}: {dtype.__name__} needs parameters ({error})") from error
     raise DeclarationError(
-        f"column {column!r}: {dtype!r} is not a Polars type",
+        f"column {column!r}: {dtype!r} isn't a Polars type",
         hint="write pl.Int64, pl.String, pl.List(pl.Int64), ...",
     )
 
@@ -168,9 +168,9 @@ def parse_columns(text: str) -> dict[str, pl.DataType]:
         name, colon, type_text = (piece.strip() for piece in part.partition(":"))
         if not (name and colon and type_text):
             raise DeclarationError(
-                f"columns: {part.strip()!r} is not name:type", hint='write "member:str,ts:datetime[ms]"'
+                f"columns: {part.strip()!r} isn't of the form name:type", hint='write "member:str,ts:datetime[ms]"'
             )
         if name in columns:
-            raise DeclarationError(f"columns: {name!r} is named twice", hint="each column needs its own name")
+            raise DeclarationError(f"columns: {name!r} appears twice", hint="each column needs its own name")
         columns[name] = parse_dtype(type_text, name)
     return columns

@@ -1,6 +1,6 @@
 """Schemas and types of PyArrow, Spark and Pydantic as columns of a stream.
 
-Whoever has a schema of such a library has imported it, so nothing here imports it for anybody else.
+A program with a schema of such a library has imported the library, so this module needn't import it for others.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def type_of(declared: object, column: str) -> pl.DataType | None:
 
 
 def model_fields(record: object) -> list[str] | None:
-    """The names of the fields of a model of Pydantic, which is a class; None if it is none."""
+    """Return the names of the fields of a Pydantic model class; None for anything else."""
     pydantic = sys.modules.get("pydantic")
     if pydantic is None or not isinstance(record, type) or not issubclass(record, pydantic.BaseModel):
         return None
@@ -57,7 +57,7 @@ def _spark() -> Any:
 
 
 def _types() -> Any:
-    return import_module("headrace.spark.types")  # it imports Spark, which is there
+    return import_module("headrace.spark.types")  # this imports Spark, which is installed in this case
 
 
 def _of_arrow(declared: Any, column: str) -> pl.DataType:

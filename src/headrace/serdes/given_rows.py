@@ -56,7 +56,7 @@ def given_rows(rows: Rows, schema: Schema | None, where: str, optional: Collecti
 
 
 def as_polars(given: object) -> object:
-    """Return a DataFrame of pandas, Spark or Arrow as one of Polars; anything else as it is."""
+    """Return a DataFrame of pandas, Spark or Arrow as one of Polars; anything else unchanged."""
     if isinstance(given, pl.DataFrame | pl.Series):
         return given
     origin = _library(given)
@@ -71,7 +71,7 @@ def as_polars(given: object) -> object:
     except Exception as error:
         raise DataError(
             f"a {type(given).__name__} of {origin} can't be converted to Polars: {error!s:.300}",
-            hint="convert it yourself, with one type in each column, and pass the polars DataFrame",
+            hint="convert it to a Polars DataFrame yourself, with one type per column, and pass that",
         ) from error
     return given
 
@@ -79,12 +79,12 @@ def as_polars(given: object) -> object:
 def as_records(rows: object) -> list[Any]:
     """Return rows that aren't a DataFrame as a list. Raises ``UsageError`` if they aren't a collection."""
     if isinstance(rows, pl.LazyFrame):
-        raise UsageError("a LazyFrame has no rows yet", hint="collect() it first")
+        raise UsageError("rows can't be a LazyFrame", hint="call .collect() first")
     if isinstance(rows, Iterable) and not isinstance(rows, Mapping | str | bytes):
         return list(rows)
     raise UsageError(
         f"rows must be a DataFrame, or a list of dicts (or of instances of the stream's dataclass), not {rows!r:.80}",
-        hint='put a single row into a list, too: [{"member": "ann"}]',
+        hint='put even a single row into a list: [{"member": "ann"}]',
     )
 
 
@@ -113,6 +113,6 @@ def _check_known(names: Iterable[object], schema: Schema, where: str) -> None:
         if name not in schema.columns:
             close = difflib.get_close_matches(str(name), schema.columns, n=1)
             raise DataError(
-                f"{where} has no column {name!r}; there are {', '.join(schema.columns)}",
+                f"{where} has no column {name!r}; it has {', '.join(schema.columns)}",
                 hint=f"did you mean {close[0]!r}?" if close else f"leave {name!r} out",
             )

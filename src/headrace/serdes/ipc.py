@@ -126,11 +126,12 @@ def _unreadable(data: Bytes, error: Exception) -> FrameError:
 
 
 def _as_frame(table: pa.Table, data: Bytes, *, tamed: bool) -> pl.DataFrame:
-    """``tamed``: the table is somebody else's, so its views are checked first."""
+    """``tamed``: the table comes from elsewhere, so its views are checked first."""
     try:
         frame = pl.from_arrow(without_wild_views(table) if tamed else table)
     except (Exception, pl.exceptions.PanicException) as error:
-        # Types that one of the two libraries doesn't know raise anything. A panic of Polars is no ``Exception``.
+        # Types that one of the two libraries doesn't know raise various errors. A panic of Polars isn't an
+        # ``Exception``.
         raise FrameError(f"{_describe(data)}: Polars can't read its columns: {error}", hint=_WRITER_HINT) from error
     if not isinstance(frame, pl.DataFrame):
         raise FrameError(f"{_describe(data)} is not a table", hint=_WRITER_HINT)

@@ -20,7 +20,7 @@ def encode_lines(df: pl.DataFrame) -> bytes:
 
 
 def _spelled(values: pl.Expr, dtype: Any) -> pl.Expr:
-    """The values, as text where Polars' own writer would spell them in another way, or not at all."""
+    """Return the values, as text where Polars' own writer would write them differently or fail."""
     if not _is_respelled(dtype):
         return values
     match dtype:

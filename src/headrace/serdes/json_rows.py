@@ -2,7 +2,7 @@
 
 A line is one object whose fields are columns. A missing field is null. A field that the columns don't have is refused,
 since it may be a typo. Types that JSON lacks are text: binary is base64, times are ISO 8601, decimals are their digits.
-Types are strict: 1.5 is no integer, "1" is no number.
+Types are strict: 1.5 isn't an integer, and "1" isn't a number.
 
 Inputs of JSON, in files or brokers, are read with Polars instead (``serdes.formats.json``), which takes what other
 programs write: numbers where text is wanted, fields that no column has, durations as integers.
@@ -66,7 +66,7 @@ def shown(line: bytes) -> str:
 
 
 def readable(error: Exception) -> str:
-    """Why a line is no row, as a person would say it."""
+    """Return why a line isn't a row, in plain words."""
     text = str(error)
     if isinstance(error, UnicodeDecodeError):
         return "not UTF-8"

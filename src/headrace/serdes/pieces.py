@@ -35,7 +35,7 @@ SCHEMA = pa.schema(
         pa.field("body", pa.binary(), nullable=False),
     ]
 )
-"""Pieces as a table. ``number`` counts those of a writer, so that the order of equal times is always the same."""
+"""Pieces as a table. ``number`` counts the pieces of a writer, so that the order of equal times is stable."""
 
 
 _NUMBERS = {pa.int32(): np.int32, pa.int64(): np.int64}
@@ -85,8 +85,10 @@ def _array(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
         ends = np.cumsum([0, *map(len, parts)])
         if ends[-1] > _BYTES_MAX:
             raise DataError(
-                f"{len(values)} pieces of a batch job have {ends[-1]} bytes, and Spark takes {_BYTES_MAX} at a time",
-                hint="messages are too large for a batch job: store what is large elsewhere, and send its place",
+                f"{len(values)} pieces of a batch job have {ends[-1]} bytes, but Spark takes at most {_BYTES_MAX} at a "
+                "time",
+                hint="the messages are too large for a batch job: store large values elsewhere, and send references to "
+                "them",
             )
         buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(parts))]
     return pa.Array.from_buffers(dtype, len(values), buffers, 0)

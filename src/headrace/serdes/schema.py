@@ -114,7 +114,7 @@ class Schema:
 
     @classmethod
     def of(cls, declared: object = None) -> Schema:
-        """Return the schema of what declares columns.
+        """Return the schema of a declaration of columns.
 
         That is a dict of types (Polars', Python's, PyArrow's or Spark's), a dataclass, a model of Pydantic, a schema of
         PyArrow or Spark, a ``Schema``, or None for bytes (``key``, ``value``). Raises ``DeclarationError`` naming the
@@ -133,7 +133,7 @@ class Schema:
         if (columns := columns_of_schema(declared)) is not None:
             return cls.of(columns)
         raise DeclarationError(
-            f"{declared!r} is not a schema",
+            f"{declared!r} isn't a schema",
             hint='use a dict like {"member": pl.String, "ts": pl.Int64}, a dataclass, a model of Pydantic, '
             "a schema of PyArrow or Spark, or nothing for bytes",
         )
@@ -163,7 +163,7 @@ class Schema:
         for name in columns:
             if name not in self.columns:
                 raise DeclarationError(
-                    f"{where}: unknown column {name!r}; there are {', '.join(self._names)}",
+                    f"{where}: unknown column {name!r}; the columns are {', '.join(self._names)}",
                     hint=_did_you_mean(name, self._names),
                 )
 
@@ -192,7 +192,7 @@ class Schema:
                 continue
             if name not in found:
                 raise DataError(
-                    f"column {name!r} ({expected}) is missing; there are {', '.join(found) or 'no columns'}",
+                    f"column {name!r} ({expected}) is missing; the rows have {', '.join(found) or 'no columns'}",
                     hint=_did_you_mean(name, list(found)),
                 )
             column = misfits.without_beyond(df.get_column(name))
@@ -223,7 +223,7 @@ class Schema:
         except Exception as error:
             for index, record in enumerate(records):
                 self._check_record(index, record)
-            raise DataError(f"{len(records)} records fit one by one, but not as one batch: {error}") from error
+            raise DataError(f"{len(records)} records fit the schema one by one, but not as a batch: {error}") from error
 
     def sift(self, records: Sequence[Any], start: int = 0) -> tuple[pl.DataFrame, list[tuple[int, DataError]]]:
         """Return a batch of the records that fit, and for each other one its index (from ``start``) and an error.
@@ -285,7 +285,7 @@ class Schema:
                     except Exception as cause:
                         misfit = f"column {name!r}: {value!r:.100} ({type(value).__name__}) is not of type {dtype}"
                         raise DataError(f"{where(index)}: {misfit}") from cause
-            raise DataError(f"{len(rows)} rows fit one by one, but not as one batch: {error}") from error
+            raise DataError(f"{len(rows)} rows fit the schema one by one, but not as a batch: {error}") from error
 
     def _column(self, name: str, dtype: pl.DataType, records: Sequence[Any]) -> pl.Series:
         values = list(map(self._read(name), records))

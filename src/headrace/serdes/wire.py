@@ -67,7 +67,7 @@ def _from_wire(values: pl.Expr, dtype: Any) -> pl.Expr:
 
 
 def _is_parsed(dtype: Any) -> bool:
-    """Whether values of this type come of text that a cast can't read."""
+    """Return whether values of this type come from text that a cast can't read."""
     if isinstance(dtype, pl.Struct):
         return any(_is_parsed(field.dtype) for field in dtype.fields)
     if isinstance(dtype, pl.List | pl.Array):

@@ -59,7 +59,7 @@ class ArrowRows:
         try:
             return concat_rows(rows).to_arrow().cast(self._target)
         except (pa.ArrowException, ValueError) as error:
-            raise DataError(f"the rows aren't what the schema says: {error}", hint="look at NOT NULL in it") from error
+            raise DataError(f"the rows don't fit the schema: {error}", hint="check NOT NULL in the schema") from error
 
     @staticmethod
     def batches(table: pa.Table) -> list[pa.RecordBatch]:

@@ -1,6 +1,6 @@
-"""The options of ``spark.read.format("headrace")`` and ``spark.readStream``: read, checked, and what they mean.
+"""The options of ``spark.read.format("headrace")`` and ``spark.readStream``: parsed and checked.
 
-Spark hands options over as texts, with names in lower case. They are named as those of Spark's Kafka source, where that
+Spark passes options as text, with names in lower case. They are named like those of Spark's Kafka source, where that
 has them. Pure: where a stream begins and ends is looked up by the readers.
 """
 
@@ -97,12 +97,12 @@ class _Given:
         known = {name.lower(): name for name in READING}
         for name in self._values:
             if name == "paths":
-                raise UsageError("load was given several paths", hint="read each stream by itself, and union them")
+                raise UsageError("load got several paths", hint="read each stream separately, and union them")
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
                 meant = f"did you mean {known[close[0]]}? " if close else ""
                 raise UsageError(
-                    f"option {name!r} is unknown", hint=f"{meant}there are {', '.join((*READING, 'table'))}"
+                    f"option {name!r} is unknown", hint=f"{meant}known options: {', '.join((*READING, 'table'))}"
                 )
         if streaming is None:
             return
@@ -110,8 +110,8 @@ class _Given:
         for name in elsewhere:
             if name.lower() in self._values:
                 raise UsageError(
-                    f"option {name} makes no sense with spark.{where}",
-                    hint="a streaming query ends with its trigger: trigger(availableNow=True) reads what is there"
+                    f"option {name} can't be used with spark.{where}",
+                    hint="a streaming query ends with its trigger: trigger(availableNow=True) reads the present rows"
                     if streaming
                     else "endingOffsets limits what a batch reads",
                 )
@@ -127,7 +127,7 @@ class _Given:
         if len(set(names)) > 1 or "," in names[0]:
             raise UsageError(
                 f"one stream can be read at a time, not {', '.join(names)}",
-                hint="read each stream by itself, and union them",
+                hint="read each stream separately, and union them",
             )
         return names[0]
 
@@ -136,7 +136,7 @@ class _Given:
         if text is None:
             return None
         if not text.strip().isdigit() or int(text) == 0:
-            raise UsageError(f"option {name} is a whole number of at least 1, not {text!r}")
+            raise UsageError(f"option {name} must be a whole number of at least 1, not {text!r}")
         return int(text)
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -144,7 +144,7 @@ class _Given:
         if text is None:
             return default
         if text.lower() not in ("true", "false"):
-            raise UsageError(f"option {name} is true or false, not {text!r}")
+            raise UsageError(f"option {name} must be true or false, not {text!r}")
         return text.lower() == "true"
 
     def bound(self, edge: str, default: Offset) -> Bound:
@@ -152,10 +152,10 @@ class _Given:
         by_offset, by_time = f"{edge}Offsets", f"{edge}Timestamp"
         offsets, time_text = self.text(by_offset), self.text(by_time)
         if offsets is not None and time_text is not None:
-            raise UsageError(f"options {by_offset} and {by_time} contradict each other", hint="give one of them")
+            raise UsageError(f"options {by_offset} and {by_time} contradict each other", hint="leave one of them out")
         if time_text is not None:
             if not time_text.strip().isdigit():
-                raise UsageError(f"option {by_time} is a number of ms since the epoch, not {time_text!r}")
+                raise UsageError(f"option {by_time} must be a number of ms since the epoch, not {time_text!r}")
             return Bound(by_time, time_ms=int(time_text))
         if offsets is None:
             return Bound(by_offset, everywhere=default)
@@ -175,7 +175,7 @@ def _by_partition(option: str, text: str, stream: str) -> dict[int, Offset]:
     if isinstance(found, dict) and found and all(_is_offset(*entry) for entry in found.items()):
         return {int(partition): offset for partition, offset in found.items()}
     raise UsageError(
-        f"option {option} is earliest, latest or an offset for each partition, not {text!r:.200}",
+        f"option {option} must be earliest, latest or an offset for each partition, not {text!r:.200}",
         hint=f'write JSON: {{"0": 4711, "1": {OLDEST}}}; {OLDEST} is the oldest offset and {LATEST} the end',
     )
 

@@ -68,7 +68,7 @@ class StreamSource:
         if self.info.columns is None:
             raise UsageError(
                 f"{self.stream} has no declared schema",
-                hint='say what is in it: spark.read.format("headrace").schema("name STRING, euros DOUBLE")',
+                hint='declare its columns: spark.read.format("headrace").schema("name STRING, euros DOUBLE")',
             )
         schema = to_spark_schema(self.info.columns)
         if not self.options.with_position:
@@ -79,8 +79,8 @@ class StreamSource:
     def _check_position_names(self, columns: Mapping[str, pl.DataType]) -> None:
         if taken := [name for name in (PARTITION, OFFSET) if name in columns]:
             raise UsageError(
-                f"{self.stream} has a column {taken[0]!r} of its own",
-                hint='leave the option includePosition out, or name the columns you want: .schema("...")',
+                f"{self.stream} already has a column {taken[0]!r}, which includePosition would add",
+                hint='leave out the option includePosition, or name the columns you want: .schema("...")',
             )
 
     def resolve(self, bound: Bound) -> list[Offset]:
@@ -93,7 +93,7 @@ class StreamSource:
             raise UsageError(
                 f"option {bound.option} names partitions {', '.join(map(str, sorted(bound.offsets)))}; "
                 f"{self.stream} has 0 to {len(extents) - 1}",
-                hint=f"name each of them; {OLDEST} is the oldest offset, {LATEST} the end",
+                hint=f"name each partition of the stream; {OLDEST} is the oldest offset, {LATEST} the end",
             )
         return [self._offset(bound, number, extent) for number, extent in enumerate(extents)]
 
@@ -122,7 +122,7 @@ class BatchReader(DataSourceReader):
         if options.start.everywhere == LATEST or LATEST in (options.start.offsets or {}).values():
             raise UsageError(
                 f"option {options.start.option} is the end of the stream: a batch would have no rows",
-                hint="begin at earliest, at an offset or at a time; spark.readStream waits for rows to come",
+                hint="begin at earliest, at an offset or at a time; spark.readStream waits for new rows",
             )
         starts, ends = self._source.resolve(options.start), self._source.resolve(options.end)
         for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
@@ -130,7 +130,7 @@ class BatchReader(DataSourceReader):
                 raise UsageError(
                     f"{SSP(self._source.stream, number)}: {options.start.option} is at offset {start}, after "
                     f"{options.end.option} at {end}",
-                    hint="the end comes after the start",
+                    hint="choose an end after the start",
                 )
         bounds = enumerate(zip(starts, ends, strict=True))
         return split(self._source, [Part(number, Place.at(start), end) for number, (start, end) in bounds])
@@ -166,8 +166,9 @@ class RowsOfParts:
             yield from self._read(part)
         except StreamNotFoundError as error:
             raise StreamNotFoundError(
-                f"{self._source.stream} was there when the query was planned, but isn't here: {error.message}",
-                hint=f"executors need {self._source.options.home} too: a folder that all machines see under that path",
+                f"{self._source.stream} existed when the query was planned, but isn't found here: {error.message}",
+                hint=f"make {self._source.options.home} a folder that all machines, also executors, see under that "
+                "path",
             ) from error
 
     def _read(self, part: Part) -> Iterator[pa.RecordBatch]:

@@ -23,7 +23,7 @@ def register(spark: SparkSession, home: str | Path | None = None) -> None:
         The session.
     home
         The folder of the log, for readers and writers without the option ``home``. By default the environment
-        variable ``HEADRACE_HOME``, or ``.headrace``, as they are now.
+        variable ``HEADRACE_HOME``, or ``.headrace``, with their present values.
 
     Examples
     --------

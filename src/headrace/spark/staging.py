@@ -8,7 +8,7 @@
 
 All numbers are big-endian. A task writes a file under a random name into the folder of the stream in the home, and
 tells the driver the name. It begins with that of the job, whose files are all removed at its end: those of tasks that
-Spark has killed, too. The next write removes files that nobody has removed when they are a day old.
+Spark has killed, too. The next write removes forgotten files when they are a day old.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ def read_staged(folder: Path, name: str, rows: int, partitions: int) -> Iterator
             yield from _frames(file, path, rows, partitions)
     except FileNotFoundError as error:
         raise InfrastructureError(
-            f"{path} isn't there, though a Spark task has written it",
-            hint="driver and executors must see one folder under this path, and a job must publish within a day of "
-            "writing; run the job again",
+            f"{path} is missing, though a Spark task has written it",
+            hint="let driver and executors share the folder under this path, and publish within a day of writing; "
+            "then run the job again",
         ) from error
     except OSError as error:
         raise StorageError(f"can't read {path}: {error}") from error
@@ -123,12 +123,12 @@ def _frames(file: BinaryIO, path: Path, rows: int, partitions: int) -> Iterator[
     if mark != _MARK or number != STAGED_FORMAT:
         raise DataError(
             f"{path} is not a staged file of format {STAGED_FORMAT} ({mark!r}, {number})",
-            hint="driver and executors must run one version of Headrace",
+            hint="install the same version of Headrace for driver and executors",
         )
     if of != partitions:
         raise DataError(
-            f"{path} was written for {of} partitions, but the stream has {partitions} now",
-            hint="partitions were added meanwhile: run the job again",
+            f"{path} was written for {of} partitions, but the stream now has {partitions}",
+            hint="run the job again: partitions were added while it ran",
         )
     frames = seen = 0
     while True:
@@ -152,7 +152,7 @@ def _exactly(file: BinaryIO, size: int, path: Path) -> bytes:
 
 
 def remove_staged(folder: Path, names: Iterable[str]) -> None:
-    """Remove the files of jobs, and those that are so old that nobody will publish them. What can't be removed stays.
+    """Remove the files of jobs, and files too old to be published. Files that can't be removed stay.
 
     ``names`` are those of the jobs, or of one file of each.
     """
@@ -170,14 +170,16 @@ def _remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        _log.warning("a staged file can't be removed", path=str(path), reason=str(error))
+        _log.warning("can't remove a staged file", path=str(path), reason=str(error))
 
 
 def _damaged(path: Path, what: str) -> CorruptLogError:
     return CorruptLogError(
-        f"{path}: {what}", hint="the file was damaged after a Spark task wrote it: run the job again"
+        f"{path}: {what}", hint="run the job again: the file was damaged after a Spark task wrote it"
     )
 
 
 def _unwritable(path: Path, error: OSError) -> StorageError:
-    return StorageError(f"can't write {path}: {error}", hint="check that the home is writable, and its disk not full")
+    return StorageError(
+        f"can't write {path}: {error}", hint="check that the home is writable, and that its disk isn't full"
+    )

@@ -111,7 +111,7 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [extent.upcoming for extent in self._source.extents()]
 
     def _all_places(self, known: Mapping[int, Place], partitions: int) -> dict[int, Place]:
-        """The places with those of partitions that were added since: these are read from their beginning."""
+        """Return the places, with partitions added since then, which are read from their beginning."""
         if len(known) >= partitions:
             return dict(known)
         extents = self._source.extents()
@@ -170,7 +170,7 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise DeploymentError(
                 f"Spark's checkpoint is of {form.stream}, committed={form.committed}; "
                 f"the query reads {self._source.stream}, committed={options.committed}",
-                hint="another stream, or another way to read it, needs another checkpointLocation",
+                hint="use another checkpointLocation for another stream, or for another way to read it",
             )
         return places
 

@@ -63,7 +63,7 @@ def writer_of(location: str) -> str:
             pass
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{path} doesn't say which query it is of: {error}",
+                f"{path} doesn't name the query it belongs to: {error}",
                 hint='name the query yourself: option("writer", ...)',
             ) from error
     return f"checkpoint-{blake2b(location.rstrip('/').encode(), digest_size=16).hexdigest()}"

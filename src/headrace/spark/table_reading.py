@@ -48,12 +48,12 @@ class TableSource:
         for name in options:
             if name.lower() not in _OPTIONS:
                 raise UsageError(
-                    f"option {name!r} makes no sense with {OPTION}",
+                    f"option {name!r} can't be used with {OPTION}",
                     hint=f"a table has the options {', '.join(_OPTIONS)}",
                 )
         app, slash, table = options[OPTION].partition("/")
         if not (app and slash and table):
-            raise UsageError(f"option {OPTION} is app/table, not {options[OPTION]!r}", hint='write "shop/prices"')
+            raise UsageError(f"option {OPTION} must be app/table, not {options[OPTION]!r}", hint='write "shop/prices"')
         there = home_of(options.get("home") or home).absolute()
         with existing_metadata(there, None) as store:
             facts = find_table(store, app, table)[1]
@@ -73,7 +73,7 @@ class TableSource:
 
 
 class TableBatchReader(DataSourceReader):
-    """Reads a table as it is when each of its tasks is asked."""
+    """Reads a table as of the moment when each of its tasks is asked."""
 
     def __init__(self, source: TableSource, schema: StructType) -> None:
         self._source = source

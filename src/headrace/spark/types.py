@@ -1,4 +1,4 @@
-"""Column types of Polars as those of Spark, and back.
+"""Convert Polars' column types to Spark's, and back.
 
 Both directions are total: each type has one counterpart, or is refused with what to do instead. A stream's type and its
 counterpart in Spark hold the same values, except that Spark counts time in microseconds; see ``as_spark_has_it``.
@@ -133,8 +133,9 @@ def as_spark_has_it(series: pl.Series) -> pl.Series:
         lost = fine.cast(_counted_in(dtype, "us")).cast(fine.dtype).ne_missing(fine).arg_true()
         if len(lost):
             raise DataError(
-                f"column {series.name!r}: the value in row {lost[0]} is finer than a microsecond, and Spark's aren't",
-                hint="round such values in the program that writes them, or write them as a number of nanoseconds",
+                f"column {series.name!r}: the value in row {lost[0]} is finer than a microsecond, which Spark's types "
+                "can't hold",
+                hint="round such values in the program that writes them, or write nanoseconds as a number",
             )
     return series if dtype == wanted else series.cast(wanted)
 

@@ -26,7 +26,7 @@ _SPARKS_OWN = ("queryName",)
 class WriteOptions:
     """What a writer is asked for.
 
-    ``partitions``: create the stream with so many if there is none. ``version`` is that of a batch write with a name.
+    ``partitions``: create the stream with this many if it doesn't exist. ``version``: of a batch write with a name.
     """
 
     home: Path
@@ -72,18 +72,18 @@ def _check_known(given: Mapping[str, str]) -> None:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             meant = f"did you mean {known[close[0]]}? " if close else ""
-            raise UsageError(f"option {name!r} is unknown", hint=f"{meant}there are {', '.join(WRITING)}")
+            raise UsageError(f"option {name!r} is unknown", hint=f"{meant}known options: {', '.join(WRITING)}")
 
 
 def _check_streaming(writer: str | None, version: str | None, location: str | None) -> None:
     if version is not None:
         raise UsageError(
-            "option version makes no sense with df.writeStream: versions are the numbers of Spark's batches",
-            hint="leave it out",
+            "option version can't be used with df.writeStream: versions are the numbers of Spark's batches",
+            hint="leave out version",
         )
     if writer is None and not location:
         raise UsageError(
-            "a streaming query needs a name that it has again when it restarts: without one, batches could be repeated",
+            "a streaming query needs a name that survives restarts, because batches could be repeated otherwise",
             hint='give the option checkpointLocation to the query itself, or a name: option("writer", "orders-by-day")',
         )
 
@@ -93,8 +93,8 @@ def _check_batch(writer: str | None, version: str | None) -> None:
         missing = "version" if version is None else "writer"
         raise UsageError(
             f"options writer and version belong together, and {missing} is missing",
-            hint="writer names a series of writes, and version numbers them, such as 20260131: a version is written "
-            "once, however often the job runs. Without both, each write is a new one",
+            hint="give both: writer names a series of writes, and version numbers them, such as 20260131. A version is "
+            "written once, however often the job runs. Or leave out both: each write is then a new one",
         )
 
 
@@ -121,7 +121,8 @@ def _columns(text: str | None) -> tuple[str, ...]:
             names = []
     if not names or not all(isinstance(name, str) and name for name in names):
         raise UsageError(
-            f"option key is a column or several, not {text!r}", hint='write "member", "member,day" or \'["a,b"]\''
+            f"option key must be one or several columns, not {text!r}",
+            hint='write "member", "member,day" or \'["a,b"]\'',
         )
     return tuple(names)
 
@@ -130,7 +131,7 @@ def _whole(name: str, text: str | None, lowest: int) -> int | None:
     if text is None:
         return None
     if not text.strip().isdecimal() or not lowest <= int(text) <= VERSION_MAX:
-        raise UsageError(f"option {name} is a whole number of at least {lowest}, not {text!r}")
+        raise UsageError(f"option {name} must be a whole number of at least {lowest}, not {text!r}")
     return int(text)
 
 

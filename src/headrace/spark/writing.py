@@ -44,7 +44,7 @@ _log = logger(__name__)
 
 @dataclass(frozen=True)
 class StagedRows(WriterCommitMessage):
-    """What a task tells the driver: the name of its staged file ("": it had no rows), and how many rows are in it."""
+    """A task's message to the driver: the name of its staged file ("" if it had no rows), and its number of rows."""
 
     name: str
     rows: int
@@ -64,7 +64,9 @@ class Destination:
         self.folder = staging_folder(options.home, options.stream)
         names = schema.fieldNames()
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise UsageError(f"the DataFrame has several columns {twice!r}", hint="rename or drop all but one")
+            raise UsageError(
+                f"the DataFrame has several columns named {twice!r}", hint="rename or drop all but one of them"
+            )
         given = to_polars_columns(schema)
         self._info = self._there(given)
         columns = self._info.columns
@@ -73,14 +75,14 @@ class Destination:
         self._check_fit()
 
     def _there(self, columns: dict[str, pl.DataType]) -> StreamInfo:
-        """The stream, created if there is none and the options say with how many partitions."""
+        """Return the stream; create it if it doesn't exist and the options give a partition count."""
         admin, wanted, name = open_log(self.options.home).admin(), self.options.partitions, self.options.stream
         info = admin.describe(name)
         if info is not None:
             if wanted not in (None, info.partitions):
                 raise UsageError(
-                    f"option partitions is {wanted}, but {self.stream} has {info.partitions}",
-                    hint="leave it out: it is for streams that don't exist yet",
+                    f"option partitions is {wanted}, but {self.stream} has {info.partitions} partitions",
+                    hint="leave out partitions, which is only for streams that don't exist yet",
                 )
             return info
         if wanted is None:
@@ -168,26 +170,26 @@ class Destination:
     # -- on the driver ---------------------------------------------------------------------------------
 
     def frames(self, messages: Sequence[WriterCommitMessage | None]) -> Iterator[tuple[int, bytes]]:
-        """Yield the frames that the tasks have staged, those of one task after those of another."""
+        """Yield the frames that the tasks have staged, task by task."""
         for staged in _staged(messages):
             yield from read_staged(self.folder, staged.name, staged.rows, self._info.partitions)
 
     def publish(self, writer: CommittedWriter, version: int, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish what the tasks have staged. A version that is the writer's last one already is left as it is."""
+        """Publish the staged frames, unless the version is the writer's last one already."""
         position = writer.position()
         if version < position:
             raise UsageError(
-                f"version {version} of writer {writer.name!r} comes after version {position}, which {self.stream} has: "
-                "the versions of a writer rise",
-                hint="another series of writes, or a streaming query whose checkpoint was deleted, needs a writer "
-                'of another name: option("writer", ...)',
+                f"version {version} of writer {writer.name!r} follows version {position}, which {self.stream} has: "
+                "the versions of a writer must increase",
+                hint="for another series of writes, or for a streaming query whose checkpoint was deleted, use another "
+                'name: option("writer", ...)',
             )
         rows = sum(staged.rows for staged in _staged(messages))
         if writer.publish(version, self.frames(messages)):
             _log.info("published", stream=str(self.stream), writer=writer.name, version=version, rows=rows)
         else:
             _log.warning(
-                "nothing is written: this version was published before",
+                "writing nothing, because this version was published before",
                 stream=str(self.stream),
                 writer=writer.name,
                 version=version,
@@ -231,11 +233,11 @@ class BatchWriter(DataSourceArrowWriter):
             try:
                 self._to.publish(writer, version, messages)
             except HeadraceError as error:
-                # Nobody can repeat this write under its name. If it was decided, an error would have it written twice.
+                # This write can't be repeated under its name. If it was decided, an error would lead to a second write.
                 if writer.position() < version:
                     raise
                 _log.warning(
-                    "published, but readers don't know yet: the next write to the stream tells them",
+                    "published, but couldn't notify readers: the next write to the stream does",
                     stream=str(self._to.stream),
                     reason=error.message,
                 )
@@ -257,7 +259,7 @@ def _check_same(given: pl.Series, cast: pl.Series) -> None:
     if len(lost):
         raise DataError(
             f"column {given.name!r}: {given[lost[0]]!r} can't be written as {cast.dtype} without a change",
-            hint="round it before it is written, or write to a stream whose column has a finer unit",
+            hint="round the values before you write them, or write to a stream whose column has a finer unit",
         )
 
 

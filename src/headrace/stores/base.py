@@ -113,7 +113,7 @@ class StateStore(Protocol):
         ...
 
     def frames(self) -> Iterator[pl.DataFrame]:
-        """Yield what it has committed as rows with readable columns, some at a time, for people to look at."""
+        """Yield its committed contents as rows with readable columns, some at a time, for display."""
         ...
 
     def entries(self) -> int:

@@ -89,7 +89,7 @@ def to_bytes(series: pl.Series) -> pa.LargeBinaryArray:
         except (OverflowError, TypeError) as error:
             raise DataError(
                 f"column {series.name!r} of type {series.dtype} can't be kept in a state store: {error}",
-                hint="keep it as text: cast it to pl.String before",
+                hint="store it as text: cast it to pl.String first",
             ) from error
         series = pl.Series(packed, dtype=pl.Binary)
     array = series.cast(pl.Binary).fill_null(b"").to_arrow(compat_level=pl.CompatLevel.oldest())

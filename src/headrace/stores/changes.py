@@ -64,7 +64,7 @@ def decode_change(change: bytes) -> tuple[list[bytes], list[bytes | None]]:
     if rows.columns != _SCHEMA.names:
         raise CorruptLogError(
             f"a change in the changelog has the columns {rows.columns}, not {_SCHEMA.names}",
-            hint="another program writes to the changelog, or its bytes are damaged",
+            hint="check whether another program writes to the changelog; otherwise its bytes are damaged",
         )
     return rows.get_column("key").to_list(), rows.get_column("value").to_list()
 

@@ -37,7 +37,7 @@ def conformed(
         kept = rows.schema.get(name)
         if (kept is None and name in needed) or (kept is not None and kept != dtype):
             raise DeclarationError(
-                f"store {id_!r}: column {name!r} was stored as {kept or 'nothing'}, and is now declared as {dtype}",
+                f"store {id_!r}: column {name!r} was stored as {kept or 'nothing'}, but is now declared as {dtype}",
                 hint="add a column with another name, or give the step another id (then its state starts empty)",
             )
     found = []
@@ -51,16 +51,18 @@ def conformed(
 
 
 def check_versions(id_: str, kept: Collection[str], declared: Collection[str]) -> None:
-    """Raise ``DeclarationError`` if versions of rows are no longer declared: stored deletions would become rows."""
+    """Raise ``DeclarationError`` if versions are no longer declared, because stored deletions would become rows."""
     if GONE in kept and GONE not in declared:
-        raise DeclarationError(f"store {id_!r} was stored with versions, and is now declared without", hint=TAKE_BACK)
+        raise DeclarationError(
+            f"store {id_!r} was stored with versions, but is now declared without them", hint=TAKE_BACK
+        )
 
 
 def check_key(id_: str, kept: Mapping[str, pl.DataType], declared: Mapping[str, pl.DataType]) -> None:
     """Raise ``DeclarationError`` if the stored key has other columns, or has them in another order."""
     if list(kept.items()) != list(declared.items()):
         raise DeclarationError(
-            f"store {id_!r} has the key {_shown(kept)}, and is now declared with {_shown(declared)}",
+            f"store {id_!r} has the key {_shown(kept)}, but is now declared with {_shown(declared)}",
             hint=TAKE_BACK,
         )
 

@@ -161,7 +161,7 @@ class Database:
     def __init__(self, folder: Path, *, read_only: bool = False, lazily: bool = False) -> None:
         """Open or create. Raises ``StateLockedError``, ``StateCorruptError`` or ``StorageError``.
 
-        ``read_only``: several may have it open, nobody changes it, and it has to be there. ``lazily``: it is created
+        ``read_only``: it must exist, several may have it open, and none may change it. ``lazily``: it is created
         when something is written. Until then it is as good as empty, and costs no files, no descriptors and no wait.
         """
         self.folder = folder
@@ -193,17 +193,17 @@ class Database:
 
     def _make(self, folder: Path, *, read_only: bool) -> Rdict:
         if read_only and not (folder / "CURRENT").exists():  # RocksDict would create the folder
-            raise _unreadable_copy(folder, "there is no database in it")
+            raise _unreadable_copy(folder, "it has no database")
         if (folder / _UNREADABLE).exists():
             raise StateCorruptError(
-                f"state folder {folder} could not be read the last time", hint="nothing is lost: it is rebuilt"
+                f"state folder {folder} couldn't be read last time", hint="nothing is lost: Headrace rebuilds it"
             )
         cache = _CACHE.acquire()
         try:
             if not read_only:
                 make_private_folder(folder)
             access = AccessType.read_only() if read_only else AccessType.read_write()
-            # Without options for the column family too, RocksDict takes those of the last time, with a tiny cache.
+            # Without options for the column family, too, RocksDict uses those of the last time, with a tiny cache.
             families = {"default": options(cache)}
             return Rdict(str(folder), options(cache), column_families=families, access_type=access)
         except Exception as error:
@@ -291,7 +291,7 @@ class Database:
 
     def _was_released(self) -> UnavailableError:
         return UnavailableError(
-            f"state folder {self.folder} was released", hint="ask the container that runs the task now"
+            f"state folder {self.folder} was released", hint="read the task's state from its present container"
         )
 
     def _unreadable(self, error: Exception) -> InfrastructureError:
@@ -365,12 +365,10 @@ class Database:
             raise self._unwritable(error) from error
 
     def _unwritable(self, error: Exception) -> StorageError:
-        return StorageError(
-            f"state folder {self.folder}: {error}", hint="free up space on the disk; nothing has been lost"
-        )
+        return StorageError(f"state folder {self.folder}: {error}", hint="free up space on the disk; nothing was lost")
 
     def snapshot(self, folder: Path) -> None:
-        """Copy the present state to ``folder``, by hard links if possible. The copy appears complete or not at all."""
+        """Copy the present state to ``folder``, by hard links if possible. The copy appears atomically."""
         draft = draft_of(folder)
         shutil.rmtree(draft, ignore_errors=True)
         try:
@@ -406,7 +404,7 @@ class Database:
 
 def _unreadable_copy(folder: Path, why: object) -> CorruptLogError:
     return CorruptLogError(
-        f"the copy of a task's state in folder {folder} can't be read: {why}",
+        f"the copy of a task's state in {folder} can't be read: {why}",
         hint="check that the folder is complete, and that this user may read and write it, or use another copy",
     )
 

@@ -1,4 +1,4 @@
-"""The form of a store's rows: what they are, and their columns. A changed app goes on from state whose form fits.
+"""The form of a store's rows: their kind and columns. A changed app continues from state whose form fits.
 
 A store keeps its form beside its rows, in the changelog and in the local database. ``misfit`` says what is in the way
 when another version of the app opens it: another kind of state, another key, a changed type. Columns may come and go.
@@ -20,7 +20,7 @@ from headrace.serdes.dtypes import dtype_to_json
 
 TAKE_BACK = "undo the change of the declaration, or give the step another id (then its state starts empty)"
 FORM = b"\x05"
-"""The operation of a change that holds a form. No other kind of store uses it, so it tells kinds apart."""
+"""The operation of a change that holds a form. No other kind of store uses it, so it identifies the kind."""
 _RENAME = "add a column with another name, or give the step another id (then its state starts empty)"
 
 
@@ -55,17 +55,17 @@ def described(columns: Mapping[str, pl.DataType]) -> dict[str, str]:
 def misfit(kept: StateForm, declared: StateForm) -> tuple[str, str] | None:
     """Say why rows of the form ``kept`` can't be opened as ``declared``, and what to do; None if they can."""
     if kept.what != declared.what:
-        return f"was stored as {kept.what}, and is now declared as {declared.what}", TAKE_BACK
+        return f"was stored as {kept.what}, but is now declared as {declared.what}", TAKE_BACK
     if list(kept.key.items()) != list(declared.key.items()):
-        return f"has the key {_shown(kept.key)}, and is now declared with {_shown(declared.key)}", TAKE_BACK
+        return f"has the key {_shown(kept.key)}, but is now declared with {_shown(declared.key)}", TAKE_BACK
     for name in sorted({*kept.fixed, *declared.fixed}):
         was, now = kept.fixed.get(name), declared.fixed.get(name)
         if was != now:
-            return f"{name} was stored as {was or 'nothing'}, and is now declared as {now or 'nothing'}", TAKE_BACK
+            return f"{name} was stored as {was or 'nothing'}, but is now declared as {now or 'nothing'}", TAKE_BACK
     for name, now in declared.columns.items():
         was = kept.columns.get(name, now)
         if was != now:
-            return f"column {name!r} was stored as {was}, and is now declared as {now}", _RENAME
+            return f"column {name!r} was stored as {was}, but is now declared as {now}", _RENAME
     return None
 
 

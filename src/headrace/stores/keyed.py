@@ -108,7 +108,7 @@ class KeyedRows(StateStore):
             self._fresh = self._joined(self._fresh)
 
     def take(self, keys: pl.DataFrame) -> pl.DataFrame | None:
-        """Remove and return all rows of these keys (each given once), oldest first; None if there are none."""
+        """Remove and return all rows of these distinct keys, oldest first; None if there are none."""
         keys, hashes, _ = self._in_order(keys)
         frames = []
         for settled, segment in self._all():
@@ -135,7 +135,7 @@ class KeyedRows(StateStore):
     def take_due(self, column: str, bound: int) -> Iterator[pl.DataFrame]:
         """Remove and return all rows whose ``column`` is ``bound`` or less, in frames of some ten thousand rows.
 
-        The rows are gone when this returns, read or not. The caller has to read them before the next ``persist``.
+        The rows are removed when this returns, read or not. The caller must read them before the next ``persist``.
         """
         found: list[tuple[Segment, Places]] = []
         for settled, segment in self._all():
@@ -151,7 +151,7 @@ class KeyedRows(StateStore):
         return _gathered(found)
 
     def take_all(self) -> Iterator[pl.DataFrame]:
-        """Remove and return all rows, in frames that share no keys. Read them as those of ``take_due``."""
+        """Remove and return all rows, in frames that share no keys. Read them like those of ``take_due``."""
         found = [segment for _, segment in self._all()]
         self._forget_rows()
         self._removed_all = True
@@ -294,7 +294,7 @@ class KeyedRows(StateStore):
         return Segment.of(self._kept, self._tiers.number(), rows, self._keys, self._due)
 
     def _joined(self, segments: list[Segment]) -> list[Segment]:
-        """One segment of what is left in several."""
+        """Merge the rest of several segments into one."""
         living = [segment for segment in segments if segment.living]
         if not living or (len(living) == 1 and not living[0].masked):
             return living

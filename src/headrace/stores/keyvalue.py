@@ -43,7 +43,7 @@ class _About(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Dealt = tuple[Mask, Sequence[bytes] | None]
-"""Which entries belong to a share; and other bytes for their values, if they can't stay as they are."""
+"""Selects the entries of a share, and gives new bytes for values that must change."""
 
 _ABOUT_DECODER = msgspec.json.Decoder(_About)
 
@@ -254,7 +254,7 @@ class KeyValueStore(KeyValueReader, StateStore):
     @override
     def whole(self, share: Share | None = None) -> Iterator[bytes]:
         if share is not None and self.contents is None:
-            raise share.undealt(self._id, "nobody knows what its entries mean")
+            raise share.undealt(self._id, "only the app knows what its entries mean")
         return self._changes_of(share)
 
     def _changes_of(self, share: Share | None) -> Iterator[bytes]:
@@ -458,6 +458,6 @@ def _check_stamped(id_: str, stamped: bool, stamps: Stamps | None) -> None:
     if stamped != (stamps is not None):
         was, now = ("with", "without") if stamped else ("without", "with")
         raise DeclarationError(
-            f"store {id_!r} was stored {was} a time to live, and is now declared {now} one",
+            f"store {id_!r} was stored {was} a time to live, but is now declared {now} one",
             hint=TAKE_BACK,
         )

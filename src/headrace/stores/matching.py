@@ -1,7 +1,7 @@
 """Find pairs of rows with equal keys and near times, vectorised: an index over one run of a join's buffer.
 
 A run is sorted by the hash of its keys, so one binary search finds the candidates of a whole batch. Rows whose hashes
-are equal by chance are then told apart by their keys. Pure.
+are equal by chance are then distinguished by their keys. Pure.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ class MemoryTable:
     def _time(self) -> int:
         if self._now is None:
             raise UsageError(
-                f"store {self._id!r} has a time to live, but its time was never set",
+                f"store {self._id!r} has a time to live, but its clock was never set",
                 hint="call advance(now_ms) first",
             )
         return self._now

@@ -78,7 +78,7 @@ class Overlay:
 
 
 class MemoryBase:
-    """The layer below the overlays if there is no database. It drops deleted keys when they are the majority."""
+    """The lowest layer if there is no database. It drops deleted keys when they are the majority."""
 
     def __init__(self) -> None:
         self._overlay = Overlay()

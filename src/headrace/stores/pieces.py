@@ -29,7 +29,7 @@ from headrace.stores.base import View, Writes
 from headrace.stores.slices import SliceForm
 
 KEPT_BYTES_MAX = 128 << 20
-"""How much of what is in the database a store may have in memory as well."""
+"""How much of its data in the database a store may also keep in memory."""
 _NO_LIMIT = 1 << 62
 PIECE_ROWS = 1 << 16
 VALUE_ROWS_MAX = 1 << 18
@@ -44,7 +44,7 @@ HashOf = Callable[[pl.DataFrame], Hashes]
 Places = npt.NDArray[np.int64]
 """Rows of several pieces, counted from the first row of the first piece."""
 PieceRows = pl.DataFrame | None
-"""The rows of a range of hashes; None if there are none."""
+"""Return the rows of a range of hashes; None if there are none."""
 
 
 def bits_for(rows: int) -> int:
@@ -319,7 +319,7 @@ class Pieces:
 
 
 def together(flows: Sequence[Iterator[PieceRows]]) -> Iterator[PieceRows]:
-    """Zip flows that are dealt alike: the rows of each range, those of the first flow first."""
+    """Zip flows that are divided alike: the rows of each range, those of the first flow first."""
     for parts in zip(*flows, strict=True):
         filled = [part for part in parts if part is not None and part.height]
         yield concat_rows(filled) if filled else None

@@ -17,7 +17,7 @@ _FIRST_PORTION = 256
 def in_portions(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[list[bytes], list[bytes]]]:
     """Yield keys and values of some entries at a time, of about ``PORTION_BYTES`` at most.
 
-    How many that are, the portion before tells: only then have all sizes to be looked at.
+    The portion before gives their number; only without it must all sizes be checked.
     """
     count = _FIRST_PORTION
     while True:

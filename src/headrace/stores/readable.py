@@ -35,5 +35,5 @@ def readable(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _moment(name: str) -> pl.Expr:
-    """A column of milliseconds as times; null where that is no time."""
+    """Return a column of milliseconds as times; null where a value isn't a valid time."""
     return pl.when(pl.col(name).is_between(_EARLIEST, _LATEST)).then(pl.col(name)).cast(_MS)

@@ -109,8 +109,8 @@ class RecordStore(TableStore):
             return encoded
         if not isinstance(key, tuple) or len(key) != len(self.key):
             raise DataError(
-                f"store {self._id!r}: {key!r:.100} is not a key; the key has the columns {', '.join(self.key)}",
-                hint="pass a tuple with a value for each, in this order",
+                f"store {self._id!r}: {key!r:.100} isn't a key; the key has the columns {', '.join(self.key)}",
+                hint="pass a tuple with one value per column, in this order",
             )
         return self._scalar_keys.encode(key)
 
@@ -118,9 +118,9 @@ class RecordStore(TableStore):
         first = values if isinstance(values, tuple) else (values,)
         if not 1 <= len(first) <= len(self.key):
             raise DataError(
-                f"store {self._id!r}: {values!r:.100} is not a prefix of a key; the key has the columns "
+                f"store {self._id!r}: {values!r:.100} isn't a prefix of a key; the key has the columns "
                 f"{', '.join(self.key)}",
-                hint="pass values of its first columns, in their order",
+                hint="pass values for the key's first columns, in order",
             )
         return self._scalar_keys.encode(first)
 

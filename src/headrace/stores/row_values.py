@@ -61,7 +61,7 @@ class ValueEncoding:
             if lengths.max(initial=0) > _LENGTH_MAX:
                 raise DataError(
                     f"column {name!r}: a value has {lengths.max()} bytes; a state store takes at most 4 GiB",
-                    hint="store the value elsewhere, and its address here",
+                    hint="store the value elsewhere, and keep only a reference here",
                 )
             record[f"length {place}"] = lengths
             parts.append(array)

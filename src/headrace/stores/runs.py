@@ -80,7 +80,7 @@ class _Manifest(Manifest, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """``low`` and ``high`` bound its times. Rows up to ``gone_to`` are gone, though the pieces still have them."""
+    """``low`` and ``high`` bound its times. Rows up to ``gone_to`` are removed, although the pieces still have them."""
 
     pieces: Pieces
     low: int
@@ -208,7 +208,7 @@ class Runs(StateStore):
         return concat_rows(parts) if parts else None
 
     def take_parts(self, bound: int) -> Iterator[pl.DataFrame]:
-        """Like ``take``, in frames that share no keys. The rows are gone when this returns, read or not.
+        """Like ``take``, in frames that share no keys. The rows are removed when this returns, read or not.
 
         The caller has to read them before the next ``persist``.
         """

@@ -109,7 +109,7 @@ class Segment:
     def find(
         self, wanted: pl.DataFrame, hashes: Hashes, same: Sequence[str]
     ) -> tuple[Places, pl.DataFrame, Places] | None:
-        """The rows alive that agree with a row of ``wanted`` in the columns ``same``; None if there are none.
+        """Return the live rows that match a row of ``wanted`` in the columns ``same``; None if there are none.
 
         Returns their places, the rows, and for each the place in ``wanted`` of the row that it agrees with.
 

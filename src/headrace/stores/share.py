@@ -45,7 +45,7 @@ class Share:
         """Which of these rows belong to it. Raises ``UsageError`` if they lack one of its columns."""
         missing = [name for name in self.columns if name not in rows.columns]
         if missing or not self.columns:
-            raise self.undealt(store, f"its rows have no column {', '.join(map(repr, missing)) or 'to go by'}")
+            raise self.undealt(store, f"its rows have no column {', '.join(map(repr, missing)) or 'to divide them by'}")
         if self.partitions == 1:
             return np.full(rows.height, self.partition == 0, np.bool_)
         mask: Mask = partition_of(rows, self.columns, self.partitions) == self.partition
@@ -58,6 +58,6 @@ class Share:
     def undealt(self, store: str, why: str) -> UsageError:
         """The error for a store that can't be dealt."""
         return UsageError(
-            f"store {store!r} can't be dealt to {self.partitions} tasks: {why}",
+            f"store {store!r} can't be divided among {self.partitions} tasks: {why}",
             hint="keep the number of partitions, or give the step another id (then its state starts empty)",
         )

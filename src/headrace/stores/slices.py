@@ -324,4 +324,4 @@ def _strings(lengths: npt.NDArray[np.int64], data: bytes, rows: Places | int) ->
 
 
 def _damaged() -> CorruptLogError:
-    return CorruptLogError("a slice of rows in the local state isn't of its form", hint=DELETE_LOCAL_STATE)
+    return CorruptLogError("a slice of rows in the local state is malformed", hint=DELETE_LOCAL_STATE)

@@ -42,7 +42,7 @@ class FolderLock:
         with self._guard:
             if self._path in self._held:
                 raise StateLockedError(
-                    f"state folder {folder} is open elsewhere in this process", hint="close it there first"
+                    f"state folder {folder} is open elsewhere in this process", hint="close it first"
                 )
             try:
                 make_private_folder(folder.parent)
@@ -81,7 +81,7 @@ def restore_snapshot(snapshot: Path, folder: Path) -> None:
         shutil.rmtree(draft, ignore_errors=True)
         raise StorageError(
             f"snapshot {snapshot} can't be restored to {folder}: {error}",
-            hint="check the free space of the disk, and that both folders may be read and written",
+            hint="check the disk's free space, and that this user may read and write both folders",
         ) from error
 
 
@@ -89,13 +89,13 @@ def discard(folder: Path) -> None:
     """Delete local state."""
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
-        _log.warning("local state can't be deleted, and still takes space on the disk", folder=str(folder))
+        _log.warning("can't delete local state, which still takes space on the disk", folder=str(folder))
 
 
 def discard_drafts(snapshots: Path) -> None:
     """Delete the unfinished snapshots of killed incarnations. A zombie that is still writing one fails."""
     for draft in snapshots.glob(str(draft_of(Path("*")))):
-        _log.info("deleting a snapshot that a killed process left unfinished", folder=str(draft))
+        _log.info("deleting the unfinished snapshot of a killed process", folder=str(draft))
         discard(draft)
 
 
@@ -112,7 +112,7 @@ def stand_in_for(folder: Path) -> Path:
 def discard_abandoned(folder: Path) -> None:
     """Delete the substitutes for ``folder`` that aren't open in any process."""
     length = len(folder.name) + 1 + _STAND_IN_DIGITS
-    with os.scandir(folder.parent) as entries:  # with those of thousands of tasks: glob takes milliseconds for each
+    with os.scandir(folder.parent) as entries:  # with thousands of tasks, glob is too slow
         names = [entry.name for entry in entries if len(entry.name) == length and entry.name.startswith(folder.name)]
     for stand_in in (folder.with_name(name) for name in names if _STAND_IN.search(name)):
         try:
@@ -123,7 +123,7 @@ def discard_abandoned(folder: Path) -> None:
         except OSError:
             continue  # it is open
         else:
-            _log.info("deleting the state folder of a process that is gone", folder=str(stand_in))
+            _log.info("deleting the state folder of a dead process", folder=str(stand_in))
             discard(stand_in)
 
 
@@ -143,7 +143,7 @@ def _link_table_else_copy(source: str, target: str) -> str:
 def classified(folder: Path, error: Exception) -> InfrastructureError:
     """Return the error to raise for one of RocksDB or the file system."""
     text = str(error)
-    if descriptors.FULL in text:  # RocksDB says it of its lock, which nobody holds
+    if descriptors.FULL in text:  # RocksDB reports this about its lock, which no process holds
         return StorageError(f"state folder {folder}: {text}", hint=descriptors.hint())
     if "lock" in text.lower() and ("LOCK" in text or "hold" in text.lower()):
         return StateLockedError(f"state folder {folder} is open elsewhere: {text}", hint=_LOCKED_HINT)

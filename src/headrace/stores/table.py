@@ -152,7 +152,7 @@ class RowReader:
     # -- layouts
 
     def _decode(self, values: Sequence[bytes]) -> pl.DataFrame:
-        """Return the columns of encoded values, as they are declared now."""
+        """Return the columns of encoded values, as now declared."""
         # The layouts are read after the values, because a commit may have added a layout together with its first rows.
         self._read_layouts()
         if not values:
@@ -212,7 +212,7 @@ class RowReader:
             if name in columns and columns[name] != dtype:
                 raise DeclarationError(
                     f"store {self._id!r}: column {name!r} was stored as {columns[name]}, "
-                    f"and is now declared as {dtype}",
+                    f"but is now declared as {dtype}",
                     hint="add a column with another name, or give the step another id (then its state starts empty)",
                 )
 
@@ -251,7 +251,7 @@ class TableStore(RowReader):
     def dealt(self, share: Share, keys: Sequence[bytes], values: Sequence[bytes]) -> Dealt:
         """Say which entries belong to a share. Unless all have the declared columns, they are encoded with these.
 
-        Each store numbers its layouts in the order in which they came, so the numbers of two stores would not agree.
+        Each store numbers its layouts in order of appearance, so the numbers of two stores differ.
         """
         count = _rows_among(keys)
         rows = self._keys.decode(keys[:count])
@@ -302,13 +302,13 @@ class TableStore(RowReader):
         return self._layouts[-1]
 
     def _list_of(self, layouts: Sequence[Columns]) -> bytes:
-        """Return layouts as they are stored."""
+        """Return layouts in their stored form."""
         known = _Layouts(key=ordered_columns(self.key), layouts=[ordered_columns(layout) for layout in layouts])
         return msgspec.json.encode(known)
 
 
 def _rows_among(keys: Sequence[bytes]) -> int:
-    """Return how many of these keys, which are in order and not empty, are those of rows."""
+    """Return how many of these ordered, non-empty keys belong to rows."""
     return len(keys) - (keys[-1] == _LAYOUTS_KEY)
 
 
@@ -318,7 +318,7 @@ def check_types(id_: str, rows: pl.DataFrame, columns: Columns) -> None:
         found = rows.schema.get(name)
         if found != dtype:
             raise DataError(
-                f"store {id_!r}: column {name!r} is {found or 'missing'}, where the table has {dtype}",
+                f"store {id_!r}: column {name!r} is {found or 'missing'}, but the table has {dtype}",
                 hint=f"cast it first: pl.col({name!r}).cast(...)" if found else None,
             )
 
@@ -346,7 +346,7 @@ def _bound(id_: str, key: Columns, first: Mapping[str, Any]) -> bytes:
     if set(first) != set(names):
         raise DeclarationError(
             f"store {id_!r}: {list(first)} aren't the first columns of the key {list(key)}",
-            hint="give values of the first columns of the key, without gaps",
+            hint="give values for the first columns of the key, without gaps",
         )
     columns = {name: key[name] for name in names}
     row = pl.DataFrame({name: pl.Series([first[name]], dtype=dtype) for name, dtype in columns.items()})

@@ -186,7 +186,7 @@ class Tiers(Generic[P]):
         self._next_number = max((part.pieces.number + 1 for part in parts), default=0)
 
     def persist(self, writes: Writes, manifest: Callable[[], Manifest]) -> None:
-        """Erase parts that are gone, write new ones, and then the manifest."""
+        """Erase removed parts, write new ones, and then the manifest."""
         for part in self._gone:
             part.erase(writes)
         for part in self.parts:

@@ -32,7 +32,7 @@ class Stamps:
     def __init__(self, ttl_ms: int) -> None:
         if ttl_ms < 1:
             raise DeclarationError(
-                f"the time to live is {ttl_ms} ms, but must be at least 1", hint="leave ttl out to keep entries forever"
+                f"the time to live is {ttl_ms} ms, but must be at least 1", hint="leave out ttl to keep entries forever"
             )
         self.ttl_ms = ttl_ms
         self._now: int | None = None
@@ -46,12 +46,12 @@ class Stamps:
         """The latest time that was set."""
         if self._now is None:
             raise UsageError(
-                "a store has a time to live, but its time was never set", hint="call advance(now_ms) first"
+                "a store has a time to live, but its clock was never set", hint="call advance(now_ms) first"
             )
         return self._now
 
     def stamp(self, values: Iterable[bytes], *, lasting: bool = False) -> list[bytes]:
-        """Return the values as they are stored, put now. ``lasting`` values never expire."""
+        """Return the stored form of values that are put now. ``lasting`` values never expire."""
         stamp = _FOREVER if lasting else _TIME.pack(self.now)
         return [stamp + value for value in values]
 

@@ -175,7 +175,7 @@ class VersionedTable(Versions):
         form = StateForm(what="the deletions of a table", key=described(self.key))
         self._deletions = Runs(f"{id_}.gone", SINCE, lambda run: run, keys, form=form)
         self.bound = _NEVER
-        """No user asks for times before this any more; versions that ended by then may have been dropped."""
+        """No user asks for earlier times any more; versions that ended before may have been dropped."""
         self._dropped = _NEVER
 
     def stores(self) -> Sequence[StateStore]:

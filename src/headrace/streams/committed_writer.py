@@ -173,7 +173,7 @@ class CommittedWriter:
         return committed
 
     def _settle_if_possible(self) -> None:
-        """After a failure: readers shouldn't have to hold frames until somebody writes under this name again."""
+        """Clean up after a failure, so that readers needn't hold frames until the next write under this name."""
         try:
             self.settle()
         except HeadraceError as error:

@@ -63,11 +63,11 @@ class Gate(Protocol):
         ...
 
     def admit(self, frame: Frame) -> Sequence[Frame]:
-        """The frames to show now that this one has come: none, this one, or some that were held until now."""
+        """Take a frame; return the frames to show now: none, this one, or some that were held until now."""
         ...
 
     def position(self, ssp: SSP) -> ReaderPosition | None:
-        """Where to resume once everything shown so far is processed; None: nothing has come."""
+        """Where to resume once everything shown so far is processed; None if nothing has arrived."""
         ...
 
 
@@ -93,7 +93,7 @@ class CommittedGate(Gate):
     """Shows a frame once its checkpoint is committed; drops frames that were taken back."""
 
     def __init__(self, positions: Mapping[SSP, ReaderPosition] | None = None) -> None:
-        """``positions`` are those of an earlier gate, to resume from."""
+        """``positions`` are an earlier gate's, from which to resume."""
         self._partitions: dict[SSP, ReadCommitted[Frame]] = {
             ssp: ReadCommitted(position) for ssp, position in (positions or {}).items()
         }

@@ -1,8 +1,8 @@
 """Writes that can be continued: their frames say which write they belong to, and which row of its input comes next.
 
 The producer of such a frame is a hash of the write's id, and its generation is the number of the input row after those
-that the frame has. A repeated write reads both from the stream, so it knows what has been written even if nobody was
-there to be told: rows below a partition's number are in that partition, or belong elsewhere. The log appends whole
+that the frame has. A repeated write reads both from the stream, so it knows what has been written even if no process
+was there to be told: rows below a partition's number are in that partition, or belong elsewhere. The log appends whole
 frames, those of one partition in order.
 """
 
@@ -21,7 +21,7 @@ _NUMBER_MAX = 2**31 - 1
 
 
 class WriteMark:
-    """What the frames of one write carry, and how far earlier attempts at it have come in each partition."""
+    """The mark in the frames of one write, and the progress of earlier attempts in each partition."""
 
     def __init__(self, id_: str) -> None:
         self.id = id_
@@ -30,7 +30,7 @@ class WriteMark:
         self._reached: dict[int, int] = {}
 
     def find(self, system: System, stream: StreamId, info: StreamInfo) -> None:
-        """Read from the stream how far this write has come. Raises ``UsageError`` if that can't be told."""
+        """Read the progress of this write from the stream. Raises ``UsageError`` if it can't be determined."""
         reader = FrameReader(system, stream, OpenGate(), _wait)
         for frames in reader.read({SSP(stream, number): Edge.OLDEST for number in range(info.partitions)}):
             for frame in frames:

@@ -1,4 +1,4 @@
-"""Frames of one partition between two places: the log alone settles what a range shows, whoever reads it.
+"""Frames of one partition between two places. Only the log determines the contents of a range, whoever reads it.
 
 A range shows the frames that become final by what is between its places: those that a checkpoint in it commits, even if
 they are before it, and plain ones in it. So ranges that follow one another show each frame once, whoever reads them,
@@ -87,8 +87,8 @@ class RangeReader(Generic[T]):
     def read(self, end: Offset) -> Generator[list[T]]:
         """Show the frames of the range from the place to ``end``: those that become final together, as one list.
 
-        A frame is in the range if it begins there, so the place is then behind an ``end`` in the middle of a frame.
-        When it is exhausted, or closed after a list, the place has moved behind everything shown.
+        A frame is in the range if it begins there, so the place is then after an ``end`` in the middle of a frame.
+        When it is exhausted, or closed after a list, the place has moved past everything shown.
         """
         if end <= self._end:
             return
@@ -133,7 +133,7 @@ class RangeReader(Generic[T]):
         if self._next < end:
             raise UnavailableError(
                 f"{self._ssp}: no record comes after offset {self._next}, though the range continues to {end}",
-                hint="check that the home is the same folder on every machine, and that nobody has replaced the stream",
+                hint="check that the home is the same folder on every machine, and that the stream wasn't replaced",
             )
 
     def _shown(self, records: Records, end: Offset) -> Generator[list[T]]:

@@ -165,7 +165,7 @@ def _spark_frame(
 class StreamReader:
     """Reads a stream batch by batch, and can resume later from where it was.
 
-    Iterating yields what the stream holds now; iterating again, what has come since. A program that stores results and
+    Iterating yields the stream's present rows; iterating again yields newer ones. A program that stores results and
     ``position()`` in one transaction has every row exactly once, whatever fails in between.
 
     Parameters
@@ -226,7 +226,7 @@ class StreamReader:
         Parameters
         ----------
         timeout
-            End also when no row has come for this long.
+            Also end when no row has arrived for this long.
 
         Returns
         -------
@@ -317,7 +317,7 @@ class StreamReader:
 
 
 class _Idleness:
-    """How long no row has come.
+    """Measures how long no row has arrived.
 
     Counting begins with the first look for rows: however long opening the stream takes, what is there is read.
     """
@@ -327,7 +327,7 @@ class _Idleness:
         self._since: float | None = None
 
     def broken(self) -> None:
-        """A row has come."""
+        """Note that a row has arrived."""
         self._since = None
 
     def too_long(self) -> bool:

@@ -19,7 +19,7 @@ class StreamOfResults:
         self._writer = writer
 
     def publish(self, version: int, pieces: Sequence[Piece]) -> None:
-        """Publish pieces as a version, unless it, or a later one, is there already."""
+        """Publish pieces as a version, unless it or a later one exists already."""
         self._writer.publish(version, ((piece.partition, encode_rows(piece.frame.drop(TIME))) for piece in pieces))
 
     def close(self) -> None:

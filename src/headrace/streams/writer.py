@@ -28,7 +28,7 @@ def create_stream(
     home: str | Path | None = None,
     system: SystemDescriptor | SystemSpec | None = None,
 ) -> None:
-    """Create a stream. It is no error if one of the same shape exists.
+    """Create a stream. Succeeds if one of the same shape exists.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def add_columns(
     home: str | Path | None = None,
     system: SystemDescriptor | SystemSpec | None = None,
 ) -> None:
-    """Add columns to a stream. It is no error if they are there already.
+    """Add columns to a stream. Succeeds if they exist already.
 
     In rows that were written before, and in rows of writers that don't know the column, it is null. A column can't be
     removed, and its type can't be changed.

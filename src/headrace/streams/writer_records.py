@@ -25,14 +25,14 @@ from headrace.plan.tasks import PRODUCER_MAX, producer_ids
 
 RECORD_FORMAT = 1
 FILE = "writers.db"
-"""Its name in the folder of the stream: whoever deletes the stream deletes its writers."""
+"""Its name in the folder of the stream, so that deleting the stream deletes its writers."""
 
 _NAMESPACE = "writers"
 _PROBES_MAX = 1000
 
 
 class WriterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How far a writer has come in a stream.
+    """The progress of a writer in a stream.
 
     ``generation`` is that of its last attempt, ``version`` the last one that it has published (-1: none), and
     ``outputs`` are the seqs of the last frames that this covers. ``settled``: readers know that, because the last
@@ -94,7 +94,7 @@ class WriterRecords:
         )
 
     def replace(self, known: Known, new: WriterRecord) -> Known | None:
-        """Replace a record if nobody else has since it was read; None: somebody has.
+        """Replace a record unless another process has since it was read; None if one has.
 
         Raises ``StorageError``, ``UnavailableError``, or ``IndeterminateWriteError`` if it may have been replaced.
         """

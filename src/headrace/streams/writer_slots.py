@@ -1,7 +1,7 @@
 """Names for writers that have none of their own: a few for each stream, each lent to one process at a time.
 
 A name of its own for each write would leave a record, and a producer in the position of each reader, forever. And
-nobody would come again under that name to settle what a write that died has left. So names are lent: the next write
+no write would come again under that name to clean up after a write that died. So names are lent: the next write
 gets the first name that is free, and also settles what the others have left whose processes are gone.
 
 A lock file for each name says whether it is lent. The lock ends with its process. Nothing here waits.
@@ -65,7 +65,7 @@ def _lock(locks: Path, number: int) -> Path:
 
 @contextmanager
 def _lent(locks: Path, number: int) -> Iterator[bool]:
-    """Take a name for the block; False: somebody has it."""
+    """Take a name for the block; False if another process has it."""
     path = _lock(locks, number)
     try:
         make_private_folder(locks)

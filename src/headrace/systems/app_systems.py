@@ -1,4 +1,4 @@
-"""The systems that an app uses, as they are recorded for commands on other machines. Pure; JSON with a format number.
+"""The record of an app's systems for commands on other machines. Pure; JSON with a format number.
 
 Secrets are recorded by their places (``core/secret_places.py``). Of a system whose options aren't known to do so, or
 can't be written as JSON, the name and the kind are recorded, and only the app's program can open it.
@@ -23,8 +23,8 @@ from headrace.systems.registry import SystemSpec, keeps_rows
 FORMAT = 2
 
 _TOLD = frozenset({"log", "kafka-log", "kafka", "memory"})
-"""The kinds whose options have secrets by their places, and that anybody can open who has these. Streams in memory are
-of one process, and so is the store in which a test of an app records them."""
+"""The kinds whose options have only the places of secrets, so that every program with these secrets can open them.
+Streams in memory belong to one process, and so does the store in which a test of an app records them."""
 _MOVES = frozenset({"brokers", "client", "oauth", "replication", "record_bytes"})
 """Options that a system's contents don't depend on."""
 
@@ -41,7 +41,7 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     home: bool = False
 
     def is_where(self, other: _Known) -> bool:
-        """Whether its contents are in the same place, as far as both tell, however it is reached."""
+        """Return whether the contents are in the same place, as far as is known, however they are reached."""
         if (self.kind, self.home, self.at) != (other.kind, other.home, other.at):
             return False
         return self.options is None or other.options is None or _staying(self.options) == _staying(other.options)
@@ -99,20 +99,20 @@ class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if before.own != self.own or not old.is_where(new):
             raise PlanError(
                 f"app {app!r} has kept its own streams in {_described(before.own, old)} until now, and now declares "
-                f"{_described(self.own, new)}: it wouldn't find its state and its positions there",
-                hint="leave hr.App(system=...) as it was; to start over, give the app another name or another home",
+                f"{_described(self.own, new)}: it wouldn't find its state and positions there",
+                hint="restore hr.App(system=...); to start over, give the app another name or another home",
             )
 
     def check_snapshots(self, now: SnapshotsPlace | None, app: str) -> None:
-        """Raise ``PlanError`` if the snapshots are elsewhere than recorded: changelogs are trimmed by what is there."""
+        """Raise ``PlanError`` if snapshots are elsewhere than recorded, because trimming changelogs relies on them."""
         there, here = ("" if place is None else place.url for place in (self.snapshots, now))
         if there != here:
             raise PlanError(
                 f"app {app!r} has kept its snapshots in {there or 'its home'} until now, and would now look for them "
-                f"in {here or 'its home'}: state that only they have would be lost",
+                f"in {here or 'its home'}: state that only those snapshots hold would be lost",
                 hint=(f"write snapshots={there!r}, or HEADRACE_SNAPSHOTS={there}" if there else _IN_HOME)
-                + ". To move them, run the app as it was, end it with headrace run --savepoint NAME, restore that "
-                "(headrace savepoint restore), and start it with the new place",
+                + ". To move them, run the unchanged app, end it with headrace run --savepoint NAME, restore that "
+                "savepoint (headrace savepoint restore), and start the app with the new place",
             )
 
     def spec(self, name: str, home: Path) -> SystemSpec | None:
@@ -129,9 +129,9 @@ class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         spec = self.spec(self.own, home)
         if spec is None:
             raise UsageError(
-                f"app {app!r} keeps its own streams in {_described(self.own, self.systems[self.own])}, which only its "
-                "program can open",
-                hint="commands can open only the embedded log and hr.io.kafka_log",
+                f"app {app!r} keeps its own streams in {_described(self.own, self.systems[self.own])}, which only the "
+                "app itself can open",
+                hint="use the tools of that system; commands can open only the embedded log and hr.io.kafka_log",
             )
         return spec
 
@@ -145,7 +145,7 @@ class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return {name: spec for name, spec in self.specs(home).items() if not keeps_rows(spec)}
 
 
-_IN_HOME = "leave snapshots= out, and the variable HEADRACE_SNAPSHOTS"
+_IN_HOME = "leave out snapshots=, and don't set the variable HEADRACE_SNAPSHOTS"
 _DECODER = msgspec.json.Decoder(AppSystems)
 
 

@@ -1,10 +1,10 @@
 """The contracts of a system: admin, consumer, and producer or target (``targets``).
 
-``headrace.testing.check_system`` checks that an implementation keeps what the docstrings here promise. The memory
-system is the reference. Nothing in these contracts names a vendor's type.
+``headrace.testing.check_system`` checks an implementation against the docstrings here. The memory system is the
+reference. These contracts name no vendor's type.
 
-There are two kinds of system. A *record* system (log, memory) stores opaque bytes: frames. A *row* system (files, sql,
-kinesis) has foreign data: it returns rows, and takes the rows of whole versions through a *target*.
+There are two kinds of systems. A *record* system (log, memory) stores opaque bytes: frames. A *row* system (files, sql,
+kinesis) has foreign data: it returns rows, and accepts the rows of whole versions through a *target*.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ Position = Offset | Edge
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """What is known about a stream. ``columns`` is the schema that its writer declared, if any.
+    """The facts about a stream. ``columns`` is the schema that its writer declared, if any.
 
-    ``added`` names those that were added after the stream was created. Older frames lack them, and so do the frames of
-    writers that don't know them yet: there the column is null. ``bounded``: the stream ends. ``until_caught_up``: it
-    doesn't, but a run stops when it has read what was there. ``until_offset``: it can be read up to any offset of its
-    extents, although it is a stream of rows. ``identity`` tells it from another stream that gets its name later, if
-    the system says so.
+    ``added`` names the columns added after the stream was created. Older frames and frames of writers that don't know
+    them yet lack them, and readers see null there. ``bounded``: the stream ends. ``until_caught_up``: it doesn't end,
+    but a run stops when it has read what existed at its start. ``until_offset``: it can be read up to any offset of its
+    extents, although it is a stream of rows. ``identity`` distinguishes it from a later stream of its name, if the
+    system has such ids.
     """
 
     name: str
@@ -72,10 +72,10 @@ class Extent(msgspec.Struct, frozen=True):
 
 
 def check_within(ssp: SSP, offset: Offset, extent: Extent) -> None:
-    """Raise ``TrimmedOffsetError`` if the offset is below the extent, ``UsageError`` if it is past its end."""
+    """Raise ``TrimmedOffsetError`` if the offset is below the extent, and ``UsageError`` if it is past its end."""
     if offset < extent.oldest:
         raise TrimmedOffsetError(
-            f"{ssp}: offset {offset} is below the oldest one that is kept, {extent.oldest}",
+            f"{ssp}: offset {offset} is before the oldest kept record, {extent.oldest}",
             hint="read from oldest, or from a later offset",
         )
     if offset > extent.upcoming:
@@ -86,18 +86,18 @@ def check_within(ssp: SSP, offset: Offset, extent: Extent) -> None:
 
 
 Shards = Mapping[str, str]
-"""The shards that a slot has, and how far each has come, as a text of the system's own. Part of each commit."""
+"""The shards of a slot with the position in each, in the system's own text form. Part of each commit."""
 
 SlotOrders = Mapping[str, str]
-"""What a slot is to do with which shard, as texts of the system's own. It goes on with shards that aren't named."""
+"""Orders to a slot by shard, in the system's own text form. The slot continues with shards that aren't named."""
 
 
-# -- what a consumer hands out ---------------------------------------------------------------------
+# -- results of a poll -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """A piece of input that couldn't be read at all. The input's ``on_error`` policy decides what happens to it."""
+    """A piece of input that can't be decoded. The input's ``on_error`` policy decides what happens to it."""
 
     ssp: SSP
     offset: Offset
@@ -121,13 +121,13 @@ class Records(msgspec.Struct):
 class Rows:
     """Consecutive rows of one partition of a row system; row i has ``offset + i``.
 
-    If ``bad`` isn't empty, its records have offsets of this range, and the rows have the others, in order. ``place``
-    says in errors where the rows are from. Without rows, only the position moves to ``next``.
+    If ``bad`` isn't empty, its records have offsets in this range, and the rows have the others, in order. ``place``
+    names the origin of the rows in errors. Without rows, only the position moves to ``next``.
 
-    A slot's rows are all from ``shard``, and ``shards`` says how far each shard of the slot has come after them.
-    ``holding`` are those of which nothing comes before others have done something: their event time is waited for.
+    A slot's rows are all from ``shard``, and ``shards`` has the position in each shard of the slot after them.
+    ``holding`` are shards that can't be read before others have made progress; the watermark waits for them.
 
-    ``offsets``: those of the rows if there are gaps. ``lost``: so many offsets before ``next`` were deleted unread.
+    ``offsets``: the rows' offsets if there are gaps. ``lost``: how many offsets before ``next`` were deleted unread.
     """
 
     ssp: SSP
@@ -144,7 +144,7 @@ class Rows:
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """The partition has ended: nothing will ever follow. ``poll`` returns it once, after everything before it."""
+    """The end of a partition, after which nothing follows. ``poll`` returns it once, after everything before it."""
 
     ssp: SSP
     next: Offset
@@ -157,10 +157,10 @@ class Consumer(Protocol):
     """Reads partitions. One thread uses it."""
 
     def register(self, ssp: SSP, position: Position) -> None:
-        """Start reading ``ssp`` at ``position``; a second call seeks.
+        """Start reading ``ssp`` at ``position``. A second call seeks.
 
         Raises ``StreamNotFoundError`` if there is no such partition, ``TrimmedOffsetError`` if the offset is below the
-        oldest one kept, ``UsageError`` if it is past the end.
+        oldest one, ``UsageError`` if it is past the end.
         """
         ...
 
@@ -169,10 +169,10 @@ class Consumer(Protocol):
         ...
 
     def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
-        """Return what is available now, in order within each partition. Never blocks; the list may be empty.
+        """Return the records available now, in order within each partition. Never blocks; the list may be empty.
 
         ``ssps`` limits the poll to these partitions; back-pressure pauses a partition this way. ``max_bytes`` bounds
-        what is taken from each partition, but at least one available record is returned however large it is.
+        the bytes from each partition, but at least one available record is returned, however large it is.
         """
         ...
 
@@ -181,32 +181,33 @@ class Consumer(Protocol):
         ...
 
     def fileno(self) -> int | None:
-        """Return a descriptor that becomes readable when ``poll`` may return something new; None: poll by the clock.
+        """Return a descriptor that becomes readable when ``poll`` may return something new; None to poll by the clock.
 
-        ``poll`` clears it, also for partitions that this poll left out, and regardless of how much ``max_bytes`` held
-        back. So poll until nothing is returned. It may become readable without cause, but must never miss a record.
+        ``poll`` clears it, even for partitions that this poll left out, and however much ``max_bytes`` held back. So
+        poll until nothing is returned. It may become readable without cause, but must never miss a record.
         """
         ...
 
     def arriving(self, ssp: SSP, end: Offset, ms: float) -> bool:
-        """Wait until more of what is before ``end`` has come, at most so long. False: poll returns all of it at once.
+        """Wait for more records before ``end``, up to a limit. Return False if ``poll`` returns all of them at once.
 
-        Where a broker is asked, a poll may return nothing although records are there: those are still on their way.
+        With a broker, a poll may return nothing although the partition has records, because they are still in flight.
         """
         return False
 
     def landmark(self, ssp: SSP, offset: Offset) -> str:
-        """Return what tells later whether this is still the partition that was read up to ``offset``; "" if nothing."""
+        """Return a landmark that identifies the record before ``offset``, so that a replaced partition shows; or ""."""
         return ""
 
     def has_landmark(self, ssp: SSP, landmark: str) -> bool:
-        """Whether it still is, as far as that can be told; then the landmark is one until more is polled."""
+        """Return whether the partition still has the landmark, as far as is known; valid until the next poll."""
         return True
 
     def unsynced(self) -> Iterable[Unsynced]:
-        """Return what a power cut could take of all that ``poll`` has returned, whoever wrote it.
+        """Return the polled data that a power cut could still lose, whoever wrote it.
 
-        A reader waits for it before it remembers its position: after the cut the partition may not reach that.
+        A reader waits for it to be synced before it commits its position, which the partition may not reach after the
+        cut.
         """
         return ()
 
@@ -215,9 +216,9 @@ class Consumer(Protocol):
         sync_all(self.unsynced())
 
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
-        """Return how far it is from the position, or from the earlier offset ``since``, to the end of the partition.
+        """Return the distance from the position, or from the earlier offset ``since``, to the end of the partition.
 
-        In whatever an offset counts, 0 at the end; a system may estimate. None if unknown.
+        It is in the unit of offsets, and 0 at the end; a system may estimate. None if unknown.
         """
         ...
 
@@ -234,7 +235,7 @@ class Producer(Protocol):
         ...
 
     def flush(self) -> dict[tuple[str, int], Offset]:
-        """Wait until everything sent is acknowledged.
+        """Wait until everything that was sent is acknowledged.
 
         Return for each partition written since the last flush the offset after its last record. Raises
         ``StorageError`` if something was certainly not written, ``IndeterminateWriteError`` if it may have been,
@@ -243,9 +244,9 @@ class Producer(Protocol):
         ...
 
     def unsynced(self) -> Iterable[Unsynced]:
-        """Return what a power cut could take of all that is acknowledged.
+        """Return the acknowledged data that a power cut could still lose.
 
-        Nothing of a system whose acknowledgements promise that, or that doesn't outlive its process anyway.
+        It is empty if the system's acknowledgements imply durability, or if the system doesn't outlive its process.
         """
         return ()
 
@@ -266,11 +267,11 @@ class Admin(Protocol):
         ...
 
     def describe(self, stream: str) -> StreamInfo | None:
-        """Return what is known about a stream; None if it doesn't exist."""
+        """Return the facts about a stream; None if it doesn't exist."""
         ...
 
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
-        """Create a stream, or return the existing one if its shape is the same. Concurrent callers get the same one.
+        """Create a stream, or return the existing one if it has the same shape. Concurrent callers get the same one.
 
         Without ``columns`` an existing stream may have any. ``columns`` need not name those that were added later.
         Raises ``StreamExistsError`` if the stream exists with another partition count or schema.
@@ -278,24 +279,24 @@ class Admin(Protocol):
         ...
 
     def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
-        """Add columns after the present ones, and return what is known then. Columns that are there already stay.
+        """Add columns after the present ones, and return the new facts. Existing columns stay.
 
-        Concurrent callers agree on one order. Records that are there aren't touched: readers take the column for null.
+        Concurrent callers agree on one order. Existing records don't change; readers see null in the new columns.
         Raises ``StreamNotFoundError``, ``StreamExistsError`` if a column has another type, ``UsageError`` if the
         stream's columns aren't declared.
         """
         ...
 
     def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
-        """Add partitions until there are this many, and return what is known then. Those that are there stay.
+        """Add partitions until there are this many, and return the new facts. Existing partitions stay.
 
-        Of concurrent callers the one that wants most gets its way. Raises ``StreamNotFoundError``,
-        ``StreamSealedError``, ``DeclarationError`` if no stream can have so many.
+        Of concurrent callers, the one with the highest count wins. Raises ``StreamNotFoundError``,
+        ``StreamSealedError``, and ``DeclarationError`` if no stream can have so many.
         """
         ...
 
     def begin_run(self, stream: str) -> None:
-        """Note what is there: a driver calls it before a run of an app reads the stream. Few systems need it."""
+        """Record the stream's present contents. A driver calls this before a run reads the stream. Few systems do."""
         return
 
     def extents(self, stream: str) -> builtins.list[Extent]:
@@ -312,24 +313,25 @@ class Admin(Protocol):
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
         """Return the offset of the first record that was appended at ``time_ms`` (since the epoch) or later.
 
-        The first in the order of offsets, by the clock of whoever appended it: later records may have earlier times if
-        clocks differ or are set back. The upcoming offset if there is none. Raises ``StreamNotFoundError``, and
-        ``UnsupportedPositionError`` if the system doesn't know when records were appended.
+        It is the first one in the order of offsets, by the clock of its writer: later records may have earlier times if
+        clocks differ or are set back. Returns the upcoming offset if there is none. Raises ``StreamNotFoundError``, and
+        ``UnsupportedPositionError`` if the system doesn't record when records are appended.
         """
         raise UnsupportedPositionError(
-            f"{ssp}: its system doesn't know when records were appended, so a time is no position in it",
+            f"{ssp}: its system doesn't record when messages were appended, so reading can't begin at a time",
             hint="use an offset, oldest or upcoming",
         )
 
     def time_of(self, ssp: SSP, offset: Offset) -> int | None:
         """Return when the first record at or after ``offset`` was appended (ms since the epoch).
 
-        None if there is no such record, or if the system doesn't know. Cheap: it is called to show how far readers are.
+        None if there is no such record, or if the system doesn't know. It must be cheap, because displays of lag use
+        it.
         """
         return None
 
     def check_offset(self, ssp: SSP, offset: Offset) -> None:
-        """Raise unless a consumer can be registered at ``offset`` and reads on from there.
+        """Raise unless a consumer can be registered at ``offset`` and continue from there.
 
         ``TrimmedOffsetError`` below the oldest offset, ``UsageError`` past the end or inside a record,
         ``StreamNotFoundError`` if there is no such partition.
@@ -337,12 +339,12 @@ class Admin(Protocol):
         check_within(ssp, offset, self.extent(ssp))
 
     def custom_offset(self, ssp: SSP, kind: str, value: Mapping[str, Any]) -> Offset:
-        """Return the offset of a position that only this system knows; ``value`` describes it in the terms of ``kind``.
+        """Return the offset of a position that only this system knows; ``value`` describes it in the form of ``kind``.
 
         Raises ``UnsupportedPositionError`` if the system doesn't know the kind, ``UsageError`` if the value is wrong.
         """
         raise UnsupportedPositionError(
-            f"{ssp}: its system knows no positions of the kind {kind!r}",
+            f"{ssp}: its system doesn't know positions of the kind {kind!r}",
             hint="use an offset, a time, oldest or upcoming",
         )
 
@@ -351,13 +353,13 @@ class Admin(Protocol):
         ...
 
     def trim(self, ssp: SSP, before: Offset) -> None:
-        """Drop the records below ``before``. Called only by retention or when a user asks for it."""
+        """Delete the records below ``before``. Only retention and users' commands call this."""
         ...
 
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
         """Publish the position of the readers of ``group``, for back-pressure and lag. Cheap and approximate.
 
-        It needn't wait until others see it; they do soon.
+        It needn't wait until others see the position, which takes a moment.
         """
         ...
 
@@ -366,17 +368,18 @@ class Admin(Protocol):
         ...
 
     def report_commit(self, ssp: SSP, reader: str, position: Offset) -> None:
-        """Show people's tools what a commit of the stage ``reader`` (``app/stage``) covers. It never blocks."""
+        """Show a commit's positions of the stage ``reader`` (``app/stage``) to the system's own tools. Never blocks."""
         return
 
     def close(self) -> None:
-        """Release what the admin holds, after what it was told to report. It may be used again."""
+        """Release resources, after sending pending reports. The admin may be used again."""
         return
 
     def unread(self, stream: str, group: str) -> builtins.list[int]:
-        """Return about how many bytes of each partition the readers of ``group`` have yet to read.
+        """Return about how many unread bytes the readers of ``group`` have in each partition.
 
-        Cheap: a run loop calls it many times a second. What it says may be some tenths of a second old.
+        It must be cheap, because a run loop calls it many times a second. The answer may be some tenths of a second
+        old.
         """
         read = self.reported_positions(stream, group)
         size = self.bytes_per_offset(stream)
@@ -384,7 +387,7 @@ class Admin(Protocol):
         return [int((extent.upcoming - read.get(number, extent.oldest)) * size) for number, extent in extents]
 
     def bytes_per_offset(self, stream: str) -> float:
-        """Return about how many bytes there are from one offset to the next: 1 where offsets count bytes."""
+        """Return the approximate number of bytes per offset, which is 1 where offsets count bytes."""
         return 1.0
 
 
@@ -400,11 +403,11 @@ class System(Protocol):
         ...
 
     def reader(self) -> Consumer:
-        """Return a new consumer that is asked and never waited for, so it needs no descriptor."""
+        """Return a new consumer that is only polled, so it needs no descriptor."""
         return self.consumer()
 
     def wakeups(self) -> Wakeups | None:
-        """Return a new group of consumers; None if each of them has to be woken by itself."""
+        """Return a new group of consumers; None if each consumer must be woken separately."""
         return None
 
     def producer(self) -> Producer:
@@ -422,8 +425,8 @@ class RowSystem(Protocol):
     def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> Consumer:
         """Return a new consumer of rows. Raises ``UsageError`` if the system can only be written.
 
-        ``columns`` are those that the app declares. A system without types of its own reads them as these types.
-        Others need not be read, unless rows are wanted ``whole``. None means all.
+        ``columns`` are the columns that the app declares; a system without its own types reads them with these types.
+        Other columns needn't be read, unless the rows must be ``whole``. None means all columns.
         """
         ...
 
@@ -433,7 +436,7 @@ class RowSystem(Protocol):
 
 
 class KeyedSystem(RowSystem, Protocol):
-    """A row system whose rows can be looked up by their keys. A remote table may be in it."""
+    """A row system whose rows can be looked up by key, so that it can hold a remote table."""
 
     def lookup(self, columns: Mapping[str, pl.DataType]) -> Lookup:
         """Return a new lookup of rows with these columns."""

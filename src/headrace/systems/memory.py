@@ -170,7 +170,7 @@ class MemoryAdmin(Admin):
             there = self._system._stream(stream)
             if there.sealed and partitions > len(there.partitions):
                 raise StreamSealedError(
-                    f"stream {stream!r} is sealed, and gets no partitions",
+                    f"stream {stream!r} is sealed, so it can't get more partitions",
                     hint="a seal is permanent: use another stream",
                 )
             there.partitions += [_Partition() for _ in range(len(there.partitions), partitions)]
@@ -371,5 +371,7 @@ def open_memory(name: str, options: Mapping[str, Any]) -> MemorySystem:
     """Return the memory system of a ``SystemSpec``: the one called ``options["name"]``, else ``name``."""
     unknown = set(options) - {"name"}
     if unknown:
-        raise DeclarationError(f"system {name!r} (memory): unknown options {sorted(unknown)}", hint="memory takes name")
+        raise DeclarationError(
+            f"system {name!r} (memory): unknown options {sorted(unknown)}", hint="the only option is name"
+        )
     return MemorySystem.named(options.get("name", name))

@@ -118,36 +118,38 @@ Customs = Sequence[type[CustomStartpoint]]
 
 
 def check_customs(kinds: Iterable[object]) -> Customs:
-    """Return what an app registers. Raises ``DeclarationError`` for what is no kind, or has no name of its own."""
+    """Return the app's kinds of startpoints. Raises ``DeclarationError`` for an invalid kind or a repeated name."""
     found: list[type[CustomStartpoint]] = []
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, CustomStartpoint)):
             raise DeclarationError(
-                f"startpoints: {kind!r} is no subclass of hr.startpoints.CustomStartpoint",
-                hint="give the class itself, as in startpoints=[AfterRelease]",
+                f"startpoints: {kind!r} isn't a subclass of hr.startpoints.CustomStartpoint",
+                hint="pass the class itself, as in startpoints=[AfterRelease]",
             )
         name = getattr(kind, "kind", None)
         if not isinstance(name, str) or not name:
-            raise DeclarationError(f"startpoints: {kind.__name__} has no name", hint='write kind = "after-release"')
+            raise DeclarationError(
+                f"startpoints: {kind.__name__} has no kind", hint='write kind = "after-release" in the class'
+            )
         if any(other.kind == name for other in found):
-            raise DeclarationError(f"startpoints: two classes have the name {name!r}", hint="give each its own kind")
+            raise DeclarationError(f"startpoints: two classes have the kind {name!r}", hint="give each its own kind")
         found.append(kind)
     return tuple(found)
 
 
 def extent_of(ssp: SSP, admin: Admin) -> Extent:
-    """Return where the partition begins and ends. Raises ``StreamNotFoundError`` if there is no such partition."""
+    """Return the partition's extent. Raises ``StreamNotFoundError`` if the partition doesn't exist."""
     extents = admin.extents(ssp.stream.name)
     if not 0 <= ssp.partition < len(extents):
         raise StreamNotFoundError(
-            f"{ssp.stream} has no partition {ssp.partition}, only 0 to {len(extents) - 1}",
+            f"{ssp.stream} has no partition {ssp.partition}; its partitions are 0 to {len(extents) - 1}",
             hint="delete the startpoint, or set one for a partition that exists",
         )
     return extents[ssp.partition]
 
 
 def newest_time(ssp: SSP, admin: Admin, now_ms: int) -> int | None:
-    """Return when the newest message arrived, as well as ``offset_at`` tells; None if there is none, or it can't."""
+    """Return when the newest message arrived, as precisely as ``offset_at`` allows; None if unknown."""
     extent = extent_of(ssp, admin)
     early, late = admin.time_of(ssp, extent.oldest), now_ms + 1
     if early is None:
@@ -192,8 +194,8 @@ def _by_time(ssp: SSP, admin: Admin, extent: Extent, time_ms: int) -> Offset:
         began = admin.time_of(ssp, extent.oldest)
         if began is not None and time_ms < began:
             raise TrimmedOffsetError(
-                f"{ssp} keeps nothing from {utc_text(time_ms)}: its oldest message arrived at {utc_text(began)}",
-                hint="use oldest to read all that is kept; what came before it is lost",
+                f"{ssp} has deleted the messages from {utc_text(time_ms)}: its oldest one arrived at {utc_text(began)}",
+                hint="use oldest to read all remaining messages",
             )
     return offset
 
@@ -210,12 +212,12 @@ def _custom(name: str, value: Mapping[str, Any], ssp: SSP, admin: Admin, customs
     except Exception as error:
         raise UserFunctionError(
             f"{kind.__name__}.offset() of the startpoint {name!r} raised {type(error).__name__} for {ssp}: {error}",
-            hint="correct it, or delete the startpoint",
+            hint="correct the method, or delete the startpoint",
         ) from error
     if isinstance(offset, bool) or not isinstance(offset, int):
         raise UserFunctionError(
-            f"{kind.__name__}.offset() of the startpoint {name!r} returned {offset!r} for {ssp}, which is no offset",
-            hint="have it return an int, such as partition.oldest",
+            f"{kind.__name__}.offset() of the startpoint {name!r} returned {offset!r} for {ssp}, not an offset",
+            hint="return an int, such as partition.oldest",
         )
     return offset
 
@@ -227,5 +229,5 @@ def as_custom(kind: type[CustomStartpoint], value: Mapping[str, Any]) -> CustomS
     except (*UNREADABLE, TypeError) as error:
         raise UsageError(
             f"the startpoint {kind.kind!r} doesn't take {dict(value)}: {error}",
-            hint=f"its fields are those of the class {kind.__name__}",
+            hint=f"give the fields of the class {kind.__name__}",
         ) from error

@@ -100,7 +100,7 @@ def open_system(spec: SystemSpec) -> System:
     if keeps_rows(spec):
         raise UsageError(
             f"system {spec.name!r} of kind {spec.kind!r} keeps rows, not frames",
-            hint="intermediate streams need a record system, such as the embedded log",
+            hint="keep intermediate streams in a record system, such as the embedded log",
         )
     return cast("System", _factory(spec, GROUP)(spec.name, spec.options))
 

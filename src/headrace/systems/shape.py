@@ -45,7 +45,7 @@ def require_same_shape(found: StreamInfo, wanted: StreamInfo) -> StreamInfo:
     more = [name for name in found.columns if name not in wanted.columns and name not in found.added]
     differences = [*_retyped(found.columns, wanted.columns)]
     differences += [f"it has no column {name!r} ({wanted.columns[name]})" for name in missing]
-    differences += [f"it also has {name!r} ({found.columns[name]})" for name in more]
+    differences += [f"it also has a column {name!r} ({found.columns[name]})" for name in more]
     if differences:
         raise StreamExistsError(
             f"stream {found.name!r} already exists with other columns: {'; '.join(differences)}", hint=_HINT
@@ -54,15 +54,15 @@ def require_same_shape(found: StreamInfo, wanted: StreamInfo) -> StreamInfo:
 
 
 def new_columns(found: StreamInfo, columns: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
-    """Return those of the columns that the stream doesn't have yet.
+    """Return the columns that the stream doesn't have yet.
 
     Raises ``StreamExistsError`` if it has one with another type, ``UsageError`` if its columns aren't declared.
     """
     typed = _typed(columns)
     if found.columns is None:
         raise UsageError(
-            f"stream {found.name!r} was created without declared columns, so none can be added",
-            hint="write the rows with the new column: such a stream takes any columns",
+            f"stream {found.name!r} was created without declared columns, so it takes rows with any columns",
+            hint="write rows with the new column, without adding it first",
         )
     differences = _retyped(found.columns, typed)
     if differences:

@@ -18,7 +18,7 @@ from headrace.core.ids import Offset
 
 
 class _Base(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", rename="camel"):
-    """``id`` is its own; ``created_ms`` says when it was written, by the clock of whoever wrote it.
+    """``id`` is its own; ``created_ms`` says when it was written, by the clock of its writer.
 
     One that isn't written yet has neither.
     """

@@ -31,12 +31,12 @@ class Target(Protocol):
         """Find the position of ``writer``, of which a commit says that ``published`` was published.
 
         Return after how many milliseconds to make the same call again, and None when ``position`` won't have to wait.
-        A target that can lose positions raises an error if it has lost this one: nobody knows what else is there.
+        A target that can lose positions raises an error if it has lost this one, because its contents are then unknown.
         """
         return None
 
     def position(self, writer: str) -> int:
-        """Return the highest version that ``writer`` has published; -1 if there is none, or if none is kept."""
+        """Return the highest version that ``writer`` has published; -1 if there is none, or the target keeps none."""
         ...
 
     def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> float | None:

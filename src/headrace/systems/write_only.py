@@ -23,7 +23,7 @@ class WriteOnlyAdmin(Admin):
 
     @override
     def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
-        raise self.refused("gets no columns from Headrace")
+        raise self.refused("takes no columns from Headrace")
 
     @override
     def add_partitions(self, stream: str, partitions: int) -> StreamInfo:

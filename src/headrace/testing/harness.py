@@ -73,7 +73,7 @@ class TestApp:
     def __init__(self, graph: Graph, partitions: int | Mapping[str, int] = 1) -> None:
         if not isinstance(partitions, int | Mapping):
             raise UsageError(
-                f"partitions={partitions!r} is not a number of partitions", hint='write 2, or {"views": 2, "orders": 4}'
+                f"partitions={partitions!r} isn't a number of partitions", hint='write 2, or {"views": 2, "orders": 4}'
             )
         self._memory = SystemSpec(f"test-{uuid.uuid4().hex[:12]}", "memory")
         self._connections = Connections()
@@ -135,7 +135,7 @@ class TestApp:
         self._check_open("feed_bytes")
         spec = self._spec(input_, Role.SOURCE, Role.SIDE_INPUT)
         if not isinstance(partition, int):
-            raise UsageError(f"partition={partition!r} is not the number of a partition", hint="they count from 0")
+            raise UsageError(f"partition={partition!r} isn't the number of a partition", hint="partitions count from 0")
         producer = self._connections.record_producer(self._memory)
         try:
             producer.send(spec.stream.name, partition, record)
@@ -143,7 +143,7 @@ class TestApp:
         except StreamSealedError as error:
             raise UsageError(
                 f"feed: the input {input_!r} has ended",
-                hint=f"feed it before t.end(); t.end({input_!r}) ends this input alone",
+                hint=f"feed it before t.end(); t.end({input_!r}) ends only this input",
             ) from error
         if settle:
             self.settle()
@@ -188,7 +188,7 @@ class TestApp:
                 if not self._container.wakeup.wait(CALLS_MS_MAX):
                     raise UsageError(
                         f"calls of the app aren't done after {CALLS_MS_MAX // 1000} s: {waiting}",
-                        hint="give the app functions that answer, or feed(..., settle=False) and continue without",
+                        hint="make the app's functions answer, or continue without them: feed(..., settle=False)",
                     )
             elif any(host.owes for host in self._container.hosts):
                 quiet = 0
@@ -410,8 +410,8 @@ class TestApp:
         named = {} if isinstance(self._partitions, int) else self._partitions
         if unknown := sorted(named.keys() - {spec.id for spec in inputs}):
             raise UsageError(
-                f"partitions= names {unknown[0]!r}, which is not an input of the app",
-                hint=f"there are {', '.join(sorted(spec.id for spec in inputs))}",
+                f"partitions= names {unknown[0]!r}, which isn't an input of the app",
+                hint=f"its inputs: {', '.join(sorted(spec.id for spec in inputs))}",
             )
         for spec in inputs:
             count = self._partitions if isinstance(self._partitions, int) else named.get(spec.id, 1)
@@ -441,7 +441,7 @@ class TestApp:
             close = get_close_matches(name, sorted(COUNTERS | counted), n=1)
             there = ", ".join(sorted(COUNTERS | counted))
             raise UsageError(
-                f"there is no counter {name!r}; there are {there}",
+                f"no counter is named {name!r}; the counters are {there}",
                 hint=f"did you mean {close[0]!r}?" if close else None,
             )
 
@@ -487,7 +487,7 @@ class TestApp:
         spec = self.plan.graph.streams.get(id_)
         if spec is None or spec.role not in roles:
             known = [s.id for s in self.plan.graph.streams.values() if s.role in roles]
-            raise UsageError(f"the app has no such stream: {id_!r}", hint=f"there are {', '.join(sorted(known))}")
+            raise UsageError(f"the app has no stream {id_!r}", hint=f"its streams: {', '.join(sorted(known))}")
         if id_ in self.plan.graph.tables:
             raise UsageError(f"{id_!r} is a remote table", hint="read it from the system that stores it")
         return spec

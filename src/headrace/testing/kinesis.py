@@ -41,7 +41,7 @@ class KinesisStream:
 
     def __init__(self, name: str, shards: int = 1) -> None:
         if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
-            raise UsageError(f"shards={shards!r} is not a number of shards", hint="write a whole number of at least 1")
+            raise UsageError(f"shards={shards!r} isn't a number of shards", hint="write a whole number of at least 1")
         self._stream = add_stream(name, shards)
 
     def __enter__(self) -> Self:

@@ -224,7 +224,7 @@ def _writes_are_whole(store: MetadataStore, factory: Factory) -> None:
 
 
 def _versions_rise_as_they_show(store: MetadataStore, factory: Factory) -> None:
-    """Who has seen a version will see no lower one appear: otherwise nobody could ask for what is new."""
+    """A reader that has seen a version sees no lower one appear later, so that it can ask for news."""
     done = threading.Event()
 
     def work(handle: MetadataStore, number: int) -> None:

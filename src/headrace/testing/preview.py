@@ -37,7 +37,7 @@ _LOGS = ("log", "kafka-log")
 def head(draft: Draft, node: str, rows: int, sample: int | Mapping[str, Rows]) -> pl.DataFrame:
     """The first results of a step. ``sample``: how many rows of each input, or rows by the ids of inputs."""
     if type(rows) is not int or rows < 0:
-        raise UsageError(f"head: {rows!r} is not a number of rows")
+        raise UsageError(f"head: {rows!r} isn't a number of rows")
     output = next(name for number in count() if (name := f"head-{number}") not in draft.streams | draft.nodes)
     graph = cut_behind(draft, node, output)
     inputs = {s.id: s for s in graph.streams.values() if s.role in (Role.SOURCE, Role.SIDE_INPUT)}
@@ -54,14 +54,14 @@ def _samples(inputs: Mapping[str, StreamSpec], sample: int | Mapping[str, Rows])
     if isinstance(sample, Mapping):
         if unknown := sorted(sample.keys() - inputs.keys()):
             raise UsageError(
-                f"head: sample= names {unknown[0]!r}, which is no input of the steps up to here",
-                hint=f"there are {', '.join(sorted(inputs))}",
+                f"head: sample= names {unknown[0]!r}, which isn't an input of the steps up to here",
+                hint=f"their inputs: {', '.join(sorted(inputs))}",
             )
         return dict(sample)
     if type(sample) is not int or not 0 < sample <= ROWS_MAX:
         raise UsageError(
-            f"head: sample={sample!r} is not a number of rows, up to {ROWS_MAX:,}",
-            hint='write sample=1000, or rows of yours by input: sample={"views": [...]}',
+            f"head: sample={sample!r} isn't a number of rows up to {ROWS_MAX:,}",
+            hint='write sample=1000, or pass your own rows by input: sample={"views": [...]}',
         )
     return {id_: _first(spec, sample) for id_, spec in inputs.items()}
 
@@ -80,7 +80,7 @@ def _first(spec: StreamSpec, rows: int) -> pl.DataFrame:
         else:
             raise UsageError(
                 f"rows of a system of kind {spec.system.kind!r} aren't read for a sample",
-                hint=f'give some: head(sample={{"{spec.id}": [...]}})',
+                hint=f'pass some: head(sample={{"{spec.id}": [...]}})',
             )
         taken: list[pl.DataFrame] = []
         left = rows

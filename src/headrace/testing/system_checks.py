@@ -43,7 +43,7 @@ def create_describe_list(scene: Scene) -> None:
 
 
 def create_with_another_shape(scene: Scene) -> None:
-    """An existing stream with another partition count or schema is not taken for the wanted one."""
+    """An existing stream with another partition count or schema isn't accepted."""
     name = scene.stream(2)
     expect_raises(StreamExistsError, lambda: scene.admin.create(name, 3), "another partition count")
     other: dict[str, pl.DataType] = {"a": pl.Int64()}

@@ -199,5 +199,5 @@ def test_a_local_table_needs_its_rows_by_key(tmp_path: Path, key: Any, partition
 
 
 def test_a_dataframe_is_no_output() -> None:
-    with pytest.raises(hr.errors.DeclarationError, match="a DataFrame can be an input only, and 'out' is none"):
+    with pytest.raises(hr.errors.DeclarationError, match="a DataFrame can only be an input, but 'out' isn't one"):
         hr.App("shop").output("out", system=DataFrameInput(object(), COLUMNS))

@@ -61,7 +61,7 @@ def test_a_table_is_no_input() -> None:
         (lambda: hr.io.delta("x", partition_by=["a", "a"]), r"partition_by=\['a', 'a'\] names a column twice"),
         (lambda: hr.io.delta("x", new_columns="maybe"), "new_columns='maybe'"),  # type: ignore[arg-type]
         (lambda: hr.io.delta("x", storage_options=SECRET), "storage_options are for object stores"),
-        (lambda: hr.io.delta("s3://bucket/x", storage_options={"n": 1}), "the value of 'n' is no text"),  # type: ignore[dict-item]
+        (lambda: hr.io.delta("s3://bucket/x", storage_options={"n": 1}), "the value of 'n' isn't text"),  # type: ignore[dict-item]
     ],
 )
 def test_errors(make: Any, message: str) -> None:

@@ -77,4 +77,4 @@ def test_the_second_flow_must_fit_the_first(app: hr.App, views: hr.Stream) -> No
     views.select("url").send_to(out)
     with pytest.raises(hr.errors.DeclarationError, match="'url' is missing; 'ms' is not expected") as caught:
         views.select("ms").send_to(out)
-    assert caught.value.hint == "it takes: url String; select or cast before send_to"
+    assert caught.value.hint == "its columns are url String; select or cast before send_to"

@@ -12,7 +12,7 @@ from headrace.core.errors import DeclarationError
 def test_an_error_does_not_quote_the_line_with_the_password(descriptor: object) -> None:
     assert callable(descriptor)
     names = ("orders",) if descriptor is hr.io.kafka else ()
-    with pytest.raises(DeclarationError, match="is a secret, and is written here") as refused:
+    with pytest.raises(DeclarationError, match="is a secret, but is written in plain text") as refused:
         descriptor(*names, brokers="localhost:9092", options={"sasl.password": "hunter2hunter2"})
     assert "hunter2" not in str(refused.value)
     assert __file__.rpartition("/")[2] in refused.value.message

@@ -176,7 +176,7 @@ def test_where_an_input_begins_is_said_in_one_place() -> None:
 
 
 def test_no_task_reads_all_of_a_stream() -> None:
-    with pytest.raises(hr.errors.DeclarationError, match="can't be read by every task: its shards are dealt"):
+    with pytest.raises(hr.errors.DeclarationError, match="can't be read by every task: its shards are divided"):
         app().input("a", ORDERS, system=hr.io.kinesis("a"), broadcast=True)
 
 

@@ -171,7 +171,7 @@ REFUSED: dict[str, tuple[Callable[[hr.App, hr.Stream], Any], str, str]] = {
     "shared": (lambda a, v: a.task(Shared(), {"v": v}, id="t"), "stores with the same id, 'first'", "of its own"),
     "key": (lambda a, v: a.task(BadKey(), {"v": v}, id="t"), "store 'kept': column 'a'", "for a struct, its fields"),
     "output": (lambda a, v: a.task(Alerts(), {"v": v}, {"a b": OUT}, id="t"), "the output 'a b'", "letters"),
-    "schema": (lambda a, v: a.task(Alerts(), {"v": v}, {"a": 3}, id="t"), "is not a schema", "dict"),
+    "schema": (lambda a, v: a.task(Alerts(), {"v": v}, {"a": 3}, id="t"), "isn't a schema", "dict"),
     "time": (
         lambda a, v: a.task(Alerts(), {"v": v}, {"a": OUT}, event_time="at", id="t"),
         "unknown column 'at'|no column 'at'",

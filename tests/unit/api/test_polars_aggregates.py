@@ -96,7 +96,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     (X.shift(1).sum(), "reads more than one row", "agg("),
     (pl.col("x", "f").sum(), "computes 2 columns, not one", ""),
     (pl.all().sum(), "computes 6 columns, not one", ""),
-    (pl.col("nope").sum(), "there is no column 'nope'", "there are: k, x"),
+    (pl.col("nope").sum(), "there is no column 'nope'", "the columns are k, x"),
     ("sum", "must be an aggregate, not str sum", ".agg(views=pl.len()"),
 ]
 

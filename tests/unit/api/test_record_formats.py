@@ -48,12 +48,12 @@ def test_a_subject_is_given_to_what_has_a_registry_and_no_subject() -> None:
 
 
 WRONG: list[tuple[Any, str]] = [
-    (lambda: hr.io.registry("localhost"), "is not the address of a schema registry"),
+    (lambda: hr.io.registry("localhost"), "isn't the address of a schema registry"),
     (lambda: hr.io.registry(5), "url=5 is not an address"),  # type: ignore[arg-type]
     (lambda: hr.io.registry("http://x:b@host"), "contains credentials"),
     (lambda: hr.io.registry("http://host", user="a", password="s3cret"), "takes a reference to a secret"),  # type: ignore[arg-type]
     (lambda: hr.io.registry("http://host", token="s3cret"), "takes a reference to a secret"),  # type: ignore[arg-type]
-    (lambda: hr.io.registry("http://host", user="a"), "wants user= and password= together"),
+    (lambda: hr.io.registry("http://host", user="a"), "needs user= and password= together"),
     (lambda: hr.io.registry("http://host", timeout="soon"), "timeout"),
     (hr.io.avro, "needs a schema, or a registry that has it"),
     (lambda: hr.io.avro(ORDER, subject="a"), "registry= is missing"),
@@ -82,7 +82,7 @@ def test_wrong_formats_are_refused_where_they_are_declared(declare: Any, message
 
 def test_an_input_has_the_column_of_deletions() -> None:
     app = hr.App("shop")
-    with pytest.raises(hr.errors.DeclarationError, match=r"the column 'deleted', .* isn't in the schema"):
+    with pytest.raises(hr.errors.DeclarationError, match=r"the column 'deleted', .* is missing in the schema"):
         app.input("a", {"id": pl.Int64}, system=hr.io.kinesis("a", format=hr.io.debezium()))
     with pytest.raises(hr.errors.DeclarationError, match="needs a schema"):
         app.input("a", system=hr.io.kinesis("a", format=hr.io.avro(registry=REGISTRY)))

@@ -122,8 +122,8 @@ def test_pipe_calls_an_operator_of_the_users(app: hr.App, views: hr.Stream) -> N
 
 
 WRONG: list[tuple[Callable[[Any], object], str]] = [
-    (lambda s: s.split({}), "split: there is nothing to split by"),
-    (lambda s: s.split("ms"), "split: there is nothing to split by"),
+    (lambda s: s.split({}), "split: split() needs at least one predicate"),
+    (lambda s: s.split("ms"), "split: split() needs at least one predicate"),
     (lambda s: s.split({"a": "ms"}), 'the predicate col("ms") is Int64, not Boolean'),
     (lambda s: s.split({"a": pl.col("nope") > 1}), "there is no column 'nope'"),
     (lambda s: s.split({"a": lambda row: True}), "the predicate of 'a' must be a column name or a Polars expression"),
@@ -156,5 +156,5 @@ def test_what_is_wrong_is_said_with_the_users_line(
 
 def test_a_split_by_nothing_says_how_to_write_it(views: hr.Stream) -> None:
     for call in (views.split, lambda: views.split({}), lambda: views.split(others="rest")):
-        with pytest.raises(hr.errors.DeclarationError, match="there is nothing to split by"):
+        with pytest.raises(hr.errors.DeclarationError, match="needs at least one predicate"):
             call()

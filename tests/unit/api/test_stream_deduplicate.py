@@ -36,7 +36,7 @@ WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda s: s.rename({"url": "__time"}).deduplicate("__time", "1h", id="x"), "the column '__time' can't be a key"),
     (lambda s: s.deduplicate("url", "0s", id="x"), "within: '0s' is not a positive duration"),
     (lambda s: s.deduplicate("url", "-5ms", id="x"), "within: -5 is not a positive duration"),
-    (lambda s: s.deduplicate("url", "soon", id="x"), "within: 'soon' is not a duration"),
+    (lambda s: s.deduplicate("url", "soon", id="x"), "within: 'soon' isn't a duration"),
     (lambda s: s.select("url").deduplicate("url", "1h", id="x"), "deduplicate needs an event time; 'ts' was dropped"),
     (lambda s: s.select("url").drop_late(), "drop_late needs an event time; 'ts' was dropped"),
     (lambda s: s.drop_late(late_to="late"), "drop_late: "),

@@ -38,7 +38,7 @@ def test_an_unknown_column_names_the_likeliest_and_the_line(views: hr.Stream) ->
     assert caught.value.message.startswith("filter: there is no column 'urll'\n  at ")
     assert "test_stream_filter.py" in caught.value.message
     assert caught.value.message.endswith('views.filter(pl.col("urll") != "/health")')
-    assert caught.value.hint == "did you mean 'url'? there are: member, url, ms, ts"
+    assert caught.value.hint == "did you mean 'url'? the columns are member, url, ms, ts"
 
 
 def test_the_predicate_must_be_boolean(views: hr.Stream) -> None:

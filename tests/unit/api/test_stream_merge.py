@@ -39,7 +39,7 @@ def test_another_app_s_stream_is_refused(views: hr.Stream) -> None:
 
 
 def test_merging_nothing_or_no_stream(views: hr.Stream) -> None:
-    with pytest.raises(hr.errors.DeclarationError, match="nothing to merge with"):
+    with pytest.raises(hr.errors.DeclarationError, match="needs at least one other stream"):
         views.merge()
     with pytest.raises(hr.errors.DeclarationError, match="must be a stream, not str views"):
         views.merge("views")  # type: ignore[arg-type]

@@ -81,7 +81,7 @@ def test_what_looks_at_one_row_is_not(views: hr.Stream, expr: pl.Expr) -> None:
 
 WRONG: list[tuple[Callable[[hr.Stream], object], str]] = [
     (lambda s: s.select(), "the result has no columns"),
-    (lambda s: s.with_columns(), "there is nothing to add"),
+    (lambda s: s.with_columns(), "needs at least one column"),
     (lambda s: s.select(pl.lit(1)), "only constants are selected"),
     (lambda s: s.select("url", "url"), "the result would have two columns called 'url'"),
     (lambda s: s.rename({"url": "ms"}), "the result would have two columns called 'ms'"),

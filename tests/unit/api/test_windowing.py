@@ -82,14 +82,14 @@ WRONG: list[tuple[Callable[[hr.Stream], object], str]] = [
     (lambda s: window(s, window_end=hr.count()), "'window_end' has the name of a window's own column"),
     (lambda s: window(s, n=pl.col("ms")), "agg: 'n': col(.*) is not an aggregation that windows support"),
     (lambda s: window(s, n=3), "agg: 'n' must be an aggregate, not int 3"),
-    (lambda s: window(s, n=hr.sum("url")), "agg: 'n': there is no sum of String"),
-    (lambda s: window(s, n=hr.aggregates.mean("url")), "agg: 'n': there is no mean of String"),
+    (lambda s: window(s, n=hr.sum("url")), "agg: 'n': sum doesn't work for String"),
+    (lambda s: window(s, n=hr.aggregates.mean("url")), "agg: 'n': mean doesn't work for String"),
     (lambda s: window(s, n=hr.sum("nope")), "agg: 'n': there is no column 'nope'"),
     (lambda s: window(s, n=hr.sum(pl.col("ms").sum())), "reads more than one row"),
     (lambda s: hr.sum(3), "sum: its argument must be a column name"),  # type: ignore[arg-type]
     (lambda s: hr.tumbling("0s"), "size: 0 is below 1 ms"),
     (lambda s: hr.tumbling("-1s"), "size: '-1s' is below 1 ms"),
-    (lambda s: hr.tumbling("ten"), "size: 'ten' is not a duration"),
+    (lambda s: hr.tumbling("ten"), "size: 'ten' isn't a duration"),
 ]
 
 

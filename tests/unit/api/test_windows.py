@@ -110,7 +110,7 @@ WRONG: list[tuple[Callable[[hr.App], object], str]] = [
         lambda app: hr.triggers.all_of(hr.triggers.since_first("1s"), hr.triggers.since_first("1s", time="processing")),
         "all_of: event time and processing time can't be combined",
     ),
-    (lambda app: plain(app, early="soon"), "the duration: 'soon' is not a duration"),
+    (lambda app: plain(app, early="soon"), "the duration: 'soon' isn't a duration"),
     (lambda app: plain(app, late=1), "late= needs allowed_lateness="),
     (lambda app: plain(app, allowed_lateness="-1s"), "allowed_lateness: '-1s' is below 0 ms"),
     (lambda app: plain(app, panes="discarding"), "is not for a window that emits only one result"),
@@ -151,7 +151,7 @@ WRONG: list[tuple[Callable[[hr.App], object], str]] = [
         lambda app: plain(app, agg={"n": hr.aggregates.top_k("k", 2, by=pl.lit([1]))}),
         "so top_k can't use it",
     ),
-    (lambda app: plain(app, agg={"n": hr.aggregates.n_unique(pl.concat_list("v"))}), "there is no n_unique of List"),
+    (lambda app: plain(app, agg={"n": hr.aggregates.n_unique(pl.concat_list("v"))}), "n_unique doesn't work for List"),
 ]
 
 

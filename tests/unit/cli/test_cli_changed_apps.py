@@ -82,7 +82,7 @@ def test_a_renamed_step_keeps_its_state(cli: Cli, tmp_path: Path, write: Callabl
 @pytest.mark.usefixtures("clean_modules", "ran")
 def test_plan_shows_what_would_change_and_fails_a_check(cli: Cli, write: Callable[..., None]) -> None:
     same = cli("plan", "pipeline.py", "--against", "counts")
-    assert (same.code, same.out) == (0, "nothing has changed in what the app keeps\n")
+    assert (same.code, same.out) == (0, "the app's kept state hasn't changed\n")
     write(aggregate='pl.len(), more=pl.col("ts").max()')
     grown = cli("plan", "pipeline.py", "--against", "counts")
     assert grown.code == 0

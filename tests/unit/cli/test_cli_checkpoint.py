@@ -147,7 +147,7 @@ def test_snapshots_in_an_object_store_are_shown_too(cli: Cli, tmp_path: Path, ru
     (one, *_) = cli("checkpoint", "list", "--json", "--snapshots", url).json()
     assert [snapshot["stored"] for snapshot in one["snapshots"]] == [False, False, True]
     refused = cli("checkpoint", "list", "--snapshots", "bucket/prefix")
-    assert (refused.code, "is not the URL of an object store" in refused.err) == (2, True)
+    assert (refused.code, "isn't the URL of an object store" in refused.err) == (2, True)
 
 
 def test_the_object_store_is_known_from_the_last_start(
@@ -252,7 +252,7 @@ def test_one_that_was_trimmed_by_hand(home: Path, running: Driven) -> None:
 def test_nothing_there(cli: Cli, home: Path) -> None:
     nothing = cli("checkpoint", "list")
     assert (nothing.code, nothing.out) == (0, "")
-    assert nothing.err == f"no app has committed anything on {home}\n"
+    assert nothing.err == f"no app has committed anything in {home}\n"
     assert cli("checkpoint", "list", "--json").json() == []
     assert not (home / "metadata.db").exists()
     named = cli("checkpoint", "show", "page-views")

@@ -46,7 +46,7 @@ def test_a_running_app_has_a_page_and_is_on_the_page_with_all(cli, shop, tmp_pat
         assert (found.url, found.status.state) == (url, "running")
     ended = cli("dashboard", "shop", "--home", str(tmp_path))
     assert ended.code == 2
-    assert "app 'shop' doesn't run any more (drained)" in ended.err
+    assert "app 'shop' isn't running any more (drained)" in ended.err
     with existing_metadata(tmp_path) as store:
         (shown,) = overview_of("here", _deployed(store), 0)["apps"]
     assert "url" not in shown and shown["state"] == "finished"
@@ -61,8 +61,8 @@ def test_an_app_that_never_ran_is_an_error(cli, tmp_path):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("--stage", "x"), "--stage is for the page of one app"),
-        (("shop", "--port", "7000"), "--port is for the page with all"),
+        (("--stage", "x"), "--stage applies only to the page of one app"),
+        (("shop", "--port", "7000"), "--port applies only to the page with all"),
     ],
 )
 def test_options_that_have_no_meaning_are_refused(cli, given, said):

@@ -120,11 +120,13 @@ def test_ctrl_c_in_the_middle_of_a_file_says_that_it_is_half_done(spawn: Spawn, 
     writer.send_signal(signal.SIGINT)
     code, said = ended(writer)
     assert code == 130
-    resumed = re.search(rf"interrupted in the middle of {big}: the same command with --id (\w+) writes the rest", said)
+    resumed = re.search(
+        rf"interrupted in the middle of {big}: repeat the command with --id (\w+) to write the rest", said
+    )
     assert resumed is not None
     big.write_text('{"n":1}\n' * 100_000)  # less of the same, to be quick
     said = ended(spawn("stream", "write", "views", big, "--schema", "n:i64", "--id", resumed[1]))[1]
-    assert "were there already" in said
+    assert "the stream already had" in said
 
 
 @pytest.mark.usefixtures("log")
@@ -159,7 +161,7 @@ def test_a_bad_line_from_a_pipe_names_stdin_and_its_line(spawn: Spawn) -> None:
     code, said = ended(writer)
     assert code == 1
     assert "error: stdin:3: not JSON (invalid character" in said
-    assert "written before it: 1 row" in said
+    assert "written before that: 1 row" in said
     assert "Traceback" not in said
 
 

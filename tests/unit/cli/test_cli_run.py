@@ -105,7 +105,7 @@ def test_options_reach_the_app(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("run", "--from-tables", "views=db.views"), "--from-tables gives the history for a backfill"),
+        (("run", "--from-tables", "views=db.views"), "--from-tables applies only to a backfill"),
         (("run", "--backfill", "--from-tables", "views"), "--from-tables views: not INPUT=TABLE"),
         (("run", "--backfill", "--from-tables", "v=a", "--from-tables", "v=b"), "gives 'v' two tables: 'a' and 'b'"),
         (("backfill",), "Missing option '--until'"),
@@ -140,7 +140,7 @@ def test_a_batch_job_takes_no_options_of_containers(cli: Cli, pipeline: Path, ot
 def test_options_of_batch_jobs_need_one(cli: Cli, pipeline: Path, other: tuple[str, ...]) -> None:
     refused = cli("run", pipeline, *other)
     assert refused.code == 2
-    assert "--until and --again are for batch jobs" in refused.err
+    assert "--until and --again apply only to batch jobs" in refused.err
 
 
 @pytest.mark.parametrize(

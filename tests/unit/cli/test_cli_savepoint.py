@@ -131,7 +131,7 @@ def test_a_restore_goes_back_and_reads_on_from_there(kept: Shop, cli: Cli) -> No
     assert [t["number"] for t in cli("savepoint", "timelines", "shop", "--json").json()] == [1]
     restored = cli("savepoint", "restore", "shop", "one")
     assert restored.code == 0, restored.err
-    assert "will appear there a second time" in restored.out
+    assert "will appear a second time" in restored.out
     with kept.running():
         kept.until(lambda: euros(kept) == {"lamp": "1.00", "desk": "2.00", "sofa": "3.00"})
         checkpoints = cli("checkpoint", "list", "shop", "--json").json()
@@ -318,9 +318,9 @@ def test_a_damaged_export_is_refused(kept: Shop, tmp_path: Path, cli: Cli) -> No
     (whole / folder.FILE).write_text(json.dumps(manifest | {"format": 99}))
     assert "is a savepoint of format 99" in refusal()
     (whole / folder.FILE).write_text("{")
-    assert "not the manifest of a savepoint" in refusal()
+    assert "isn't the manifest of a savepoint" in refusal()
     (whole / folder.FILE).unlink()
-    assert "holds no savepoint" in refusal()
+    assert "isn't a savepoint" in refusal()
     shutil.rmtree(whole)
     assert "there is no" in refusal()
     assert exporting.ARCHIVE == ".tar"
@@ -337,12 +337,12 @@ BAD = [
     (("show", "nobody", "one"), 2, "no savepoint 'one'"),
     (("delete", "shop", "two"), 2, "no savepoint 'two'"),
     (("restore", "shop", "two"), 2, "no savepoint 'two'"),
-    (("restore", "shop", "one", "--outputs", "loud"), 2, "write again or silent"),
-    (("restore", "shop", "one", "--partitions", "by-article"), 2, "not STEP=N"),
-    (("restore", "shop", "one", "--partitions", "by-article=x"), 2, "not STEP=N"),
+    (("restore", "shop", "one", "--outputs", "loud"), 2, "expected again or silent"),
+    (("restore", "shop", "one", "--partitions", "by-article"), 2, "expected STEP=N"),
+    (("restore", "shop", "one", "--partitions", "by-article=x"), 2, "expected STEP=N"),
     (("restore", "shop", "one", "--partitions", "by-article=0"), 2, "from 1 to"),
     (("restore", "shop", "one", "--partitions", "nothing=2"), 2, "no intermediate stream 'nothing'"),
-    (("restore", "shop", "one", "--partitions", "prices-in=4"), 2, "aren't the app's to change"),
+    (("restore", "shop", "one", "--partitions", "prices-in=4"), 2, "whose partition count the app can't change"),
     (("export", "shop", "two", "x"), 2, "no savepoint 'two'"),
     (("import", "shop", "two", "nowhere"), 2, "there is no nowhere"),
     (("timelines", "shop", "--delete", "7"), 2, "has no timeline 7"),
@@ -365,9 +365,9 @@ def test_bad_input_is_refused_and_changes_nothing(kept: Shop, home: Path, cli: C
 def test_two_commands_at_once(kept: Shop, home: Path, cli: Cli) -> None:
     with folder.Shelf(home, "shop").locked():
         busy = cli("savepoint", "delete", "shop", "one")
-        assert (busy.code, "another command is at work" in busy.err) == (1, True)
+        assert (busy.code, "another command is changing" in busy.err) == (1, True)
     with folder.locked(home / "timelines" / "shop", "timelines"):
-        assert "another command is at work" in cli("savepoint", "restore", "shop", "one").err
+        assert "another command is changing" in cli("savepoint", "restore", "shop", "one").err
 
 
 def test_an_app_that_does_not_commit_together_is_refused(home: Path, cli: Cli) -> None:

@@ -56,7 +56,7 @@ def test_set_list_and_delete(scene, cli):
     ]
     assert len(lines(cli("startpoint", "list", "page-views", "views/1"))) == 2
     assert lines(cli("startpoint", "delete", "page-views", "views/0")) == ["deleted upcoming for log.views[0]"]
-    assert cli("startpoint", "delete", "page-views", "views/0").err == "there is no startpoint for views/0\n"
+    assert cli("startpoint", "delete", "page-views", "views/0").err == "no startpoint is set for views/0\n"
     scene.run()
     assert cli("startpoint", "list", "page-views").err == "app 'page-views' has no startpoints\n"
     (done,) = [line for line in lines(cli("startpoint", "list", "page-views", "--done")) if "log.views 1" in line]
@@ -87,7 +87,7 @@ def test_without_apply_a_running_app_goes_on_and_the_command_says_so(scene, cli)
     with scene.running():
         scene.until(scene.caught_up)
         outcome = cli("startpoint", "set", "page-views", "views", "--oldest")
-        assert "it takes effect when the app starts the next time" in outcome.err
+        assert "it takes effect at the app's next start" in outcome.err
         assert cli("startpoint", "set", "page-views", "nothing", "--oldest").err.startswith(
             "error: app 'page-views' has no input 'nothing'"
         )
@@ -125,22 +125,22 @@ def test_offsets(scene, cli):
     [
         (("views",), "no position is given"),
         (("views", "--oldest", "--upcoming"), "--oldest and --upcoming are different positions"),
-        (("views/0", "--offset", "1.5"), "--offset 1.5: '1.5' is no offset"),
-        (("views/0", "--offset", "-3"), "--offset -3: '-3' is no offset"),
+        (("views/0", "--offset", "1.5"), "--offset 1.5: expected an integer"),
+        (("views/0", "--offset", "-3"), "--offset -3: expected an integer"),
         (("views/0", "--offset", "9999999"), "is after the end"),
         (("views", "--offset", "32"), "input 'views' has 2 partitions, each with its own offsets"),
-        (("views/x", "--oldest"), "'views/x' is not INPUT/PARTITION"),
+        (("views/x", "--oldest"), "'views/x': expected INPUT/PARTITION"),
         (("views/7", "--oldest"), "input 'views' has no partition 7, only 0 to 1"),
         (("clicks", "--oldest"), "app 'page-views' has no input 'clicks'"),
         (("by-member", "--oldest"), "'by-member' is an intermediate stream of app 'page-views'"),
-        (("views", "--time", "noon"), "'noon' is no time"),
+        (("views", "--time", "noon"), "'noon' isn't a time"),
         (("views", "--time", "2200-01-01"), "2200-01-01 00:00:00Z is in the future"),
-        (("views", "--ago", "5"), "ago: '5' is not a duration"),
+        (("views", "--ago", "5"), "ago: '5' isn't a duration"),
         (("views", "--custom", "{"), "--custom: not JSON"),
-        (("views", "--custom", "{}"), "--custom: the JSON names no kind"),
-        (("views", "--custom", '{"kind": "magic"}'), "knows no positions of the kind 'magic'"),
+        (("views", "--custom", "{}"), "--custom: the JSON has no"),
+        (("views", "--custom", '{"kind": "magic"}'), "doesn't know positions of the kind 'magic'"),
         (("views", "--oldest", "--task", "views/9"), "task 'views/9' of app 'page-views' doesn't read views"),
-        (("views", "--oldest", "--apply"), "app 'page-views' isn't running on"),
+        (("views", "--oldest", "--apply"), "app 'page-views' isn't running in"),
     ],
 )
 def test_wrong_usage(once, monkeypatch, cli, words, message):

@@ -54,7 +54,7 @@ def running(home: Path) -> Iterator[CoordinatorClient]:
 
 def test_nothing_runs(cli: Cli, home: Path) -> None:
     nothing = cli("status")
-    assert (nothing.code, nothing.out, nothing.err) == (0, "", f"no app runs on {home}\n")
+    assert (nothing.code, nothing.out, nothing.err) == (0, "", f"no app is running in {home}\n")
     assert cli("status", "--json").json() == []
     named = cli("status", "page-views")
     assert named.code == 1

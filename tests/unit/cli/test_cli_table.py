@@ -146,7 +146,7 @@ def test_pages(table: Cli) -> None:
         words = ["--after", lines[1]["@after"]] if len(lines) == 2 else []
     assert (sorted(seen), words) == ([("attic", 1), ("cellar", -2), ("cellar", 1), ("cellar", 30)], [])
     first = table("scan", "stock", "--limit", "3")
-    assert "there are more rows: --after " in first.err
+    assert "for the next rows, add --after " in first.err
     rest = table("scan", "stock", "--after", first.err.split()[-1])
     assert rest.err.startswith("1 row of ")
 
@@ -164,7 +164,7 @@ def test_one_partition(table: Cli) -> None:
 def test_no_such_app(cli: Cli, shop: Shop) -> None:
     unknown = cli("table", "get", "store", "prices", "x", "--home", shop.home)
     assert (unknown.code, unknown.out) == (1, "")
-    assert f"no app 'store' has ever run on {shop.home}; running there: shop" in unknown.err
+    assert f"no app 'store' has ever run in {shop.home}; running there: shop" in unknown.err
 
 
 def test_the_app_doesnt_run(cli: Cli, home: Path) -> None:
@@ -173,7 +173,7 @@ def test_the_app_doesnt_run(cli: Cli, home: Path) -> None:
     for words in (["list", "shop"], ["get", "shop", "prices", "x"], ["scan", "shop", "prices"]):
         gone = cli("table", *words)
         assert gone.code == 1
-        assert f"app 'shop' isn't running on {home}; running there: nothing" in gone.err
+        assert f"app 'shop' isn't running in {home}; running there: nothing" in gone.err
         assert "start it with headrace run" in gone.err
 
 
@@ -185,20 +185,20 @@ def test_the_app_doesnt_run(cli: Cli, home: Path) -> None:
             2,
             ["has no table 'price'; its tables: prices, rates, stock", "did you mean 'prices'?"],
         ),
-        (["get", "prices", "x", "y"], 2, ["2 values were given, the key of table 'prices' is article (String)"]),
+        (["get", "prices", "x", "y"], 2, ["got 2 values, but the key of table 'prices' is article (String)"]),
         (["get", "stock", "cellar"], 2, ["the key of table 'stock' is place (String), shelf (Int64); 1 values"]),
         (
             ["get", "stock", "cellar", "one"],
             2,
-            ["'one' is not a value of column 'shelf' of table 'stock', which is Int64"],
+            ["'one' isn't a value for column 'shelf' of table 'stock', whose type is Int64"],
         ),
-        (["get", "stock", "cellar", "1.5"], 2, ["'1.5' is not a value of column 'shelf'"]),
-        (["scan", "stock", "a", "1", "--from", "2"], 2, ["3 values were given"]),
+        (["get", "stock", "cellar", "1.5"], 2, ["'1.5' isn't a value for column 'shelf'"]),
+        (["scan", "stock", "a", "1", "--from", "2"], 2, ["got 3 values"]),
         (["scan", "stock", "cellar", "--prefix", "1"], 2, ["only text and binary have prefixes", "use from and to"]),
         (["scan", "stock", "--limit", "0"], 2, ["a limit of 0 rows", "1 to 10000 rows"]),
         (["scan", "stock", "--limit", "10001"], 2, ["1 to 10000 rows"]),
         (["scan", "stock", "--partition", "7"], 2, ["no partition 7, only 0 to 1"]),
-        (["scan", "stock", "--after", "here"], 2, ["'here' is not where a page"]),
+        (["scan", "stock", "--after", "here"], 2, ["'here' isn't the end of a page"]),
         (["scan", "stock", "--timeout", "31s"], 2, ["a timeout of '31s'", "at most 30 s"]),
         (["get", "prices"], 2, ["Missing argument 'KEY'"]),
     ],
@@ -215,7 +215,7 @@ def test_a_stage_that_isnt_deployed_here(cli: Cli, tmp_path: Path) -> None:
     with shop.running("by-article"):
         away = cli("table", "get", "shop", "stock", "cellar", "1", "--home", shop.home)
         assert away.code == 1
-        assert "is kept by stage stock-in, which doesn't run on" in away.err
+        assert "is kept by stage stock-in, which isn't running in" in away.err
         listed = cli("table", "list", "shop", "--home", shop.home, "--json").json()
         assert {one["table"]: one["running"] for one in listed} == {"prices": True, "rates": False, "stock": False}
         assert {one["table"]: one["rows"] for one in listed}["stock"] is None

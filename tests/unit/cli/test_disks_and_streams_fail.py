@@ -77,8 +77,8 @@ def test_an_input_that_is_moved_away_ends_the_app_and_nothing_is_lost(
     (home / "streams" / "numbers").rename(home / "elsewhere")
     code, err = how_it_ended(run)
     assert code == 1
-    assert err.startswith("error: log.numbers[0] was deleted or moved away while it was in use"), err
-    assert "hint: put the folder of the stream back" in err
+    assert err.startswith("error: log.numbers[0] was deleted or moved while it was in use"), err
+    assert "hint: put the stream's folder back" in err
     assert "Traceback" not in err
     (home / "elsewhere").rename(home / "streams" / "numbers")
     write(4)
@@ -127,7 +127,7 @@ def test_a_full_disk_under_writers_says_what_became_of_the_rows(
         assert "free up space on the disk; then continue: these rows are kept" in (caught.value.hint or "")
         refused = cli("stream", "write", "numbers", "rows.jsonl")
         assert refused.code == 1
-        assert "written before it: at least 0 rows" in refused.err
+        assert "written before that: at least 0 rows" in refused.err
         assert "hint: free up space on the disk; then repeat the command with --id " in refused.err
         files_no_larger_than(None)
         writer.write([{"n": 3}])

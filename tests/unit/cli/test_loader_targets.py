@@ -96,18 +96,18 @@ def test_an_app_that_a_function_makes(place: str, function: str, values: list[st
     [
         ("thrid", [], "has no 'thrid' at its top level", "there are: first, second, make_app(name: str, copies: int"),
         ("LIMIT", [], "LIMIT is of type int, neither an app nor a function", "there are: first, second, make_app("),
-        ("first", ["x=1"], "first is an app, not a function", "leave --arg out"),
+        ("first", ["x=1"], "first is an app, not a function", "leave out --arg"),
         ("make_app", [], "make_app(name: str, copies: int = 1, *, share", "--arg name=VALUE"),
-        ("make_app", ["nam=a"], "takes no argument 'nam'", "it takes name, copies, share, loud, folder"),
-        ("none", ["nam=a"], "none() takes no argument 'nam'", "it takes no arguments: leave --arg out"),
+        ("make_app", ["nam=a"], "has no argument 'nam'", "its arguments: name, copies, share, loud, folder"),
+        ("none", ["nam=a"], "none() has no argument 'nam'", "the function has no arguments: leave out --arg"),
         ("make_app", ["name=a", "copies=x"], "--arg copies=x: 'x' isn't of type int", "make_app(name: str"),
         ("make_app", ["name=a", "loud=x"], "'x' isn't of type bool; write true or false", "make_app(name: str"),
-        ("make_app", ["name"], "--arg name: not NAME=VALUE", "write --arg topic=orders"),
+        ("make_app", ["name"], "--arg name: expected NAME=VALUE", "write --arg topic=orders"),
         ("make_app", ["name=a", "name=b"], "--arg name is given twice: 'a' and 'b'", None),
         ("listed", ["names=a"], "listed(names: list[str]): 'names' can't be given on the command line", "int, float"),
-        ("none", [], "none returned NoneType, not an app", "end it with: return app"),
+        ("none", [], "none returned NoneType, not an app", "end the function with: return app"),
         ("runs", [], "runs the app while the file is being loaded", "put app.run() under"),
-        ("", ["x=1"], "--arg is for a function that creates the app, but none is named", ":listed"),
+        ("", ["x=1"], "--arg needs a function that creates the app, but the command names none", ":listed"),
     ],
 )
 def test_what_cannot_be_called_says_why(
@@ -138,7 +138,7 @@ def test_a_file_without_an_app_names_its_functions(tmp_path: Path) -> None:
     file.write_text("import headrace as hr\ndef make():\n    return hr.App('one')\n")
     with pytest.raises(UsageError, match="has no app at its top level") as raised:
         load_app(file)
-    assert raised.value.hint == f"if a function makes it, name that: {file}:make"
+    assert raised.value.hint == f"if a function creates the app, name the function: {file}:make"
 
 
 @pytest.mark.parametrize("target", ["headrace_nowhere", "headrace_nowhere.jobs:app", "headrace.nowhere:app"])

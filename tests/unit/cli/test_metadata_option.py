@@ -60,7 +60,7 @@ def test_an_app_is_found_from_any_folder(
     cli: Cli, spawn: Spawn, pipeline: Path, home: Path, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nothing = cli("status", "--metadata", url)
-    assert (nothing.code, "no app runs on postgresql://tester:***@" in nothing.err) == (0, True)
+    assert (nothing.code, "no app is running in postgresql://tester:***@" in nothing.err) == (0, True)
     monkeypatch.setenv("HEADRACE_METADATA", url)
     run = start(spawn, pipeline)
     monkeypatch.delenv("HEADRACE_METADATA")
@@ -104,7 +104,7 @@ def test_an_app_is_found_from_any_folder(
         (waiting,) = cli("startpoint", "list", app, "--json", "--metadata", url).json()
         assert waiting["state"] == "pending"
     monkeypatch.setenv("HEADRACE_METADATA", url)
-    assert "nothing has changed" in cli("plan", pipeline, "--against", "prices").out
+    assert "hasn't changed" in cli("plan", pipeline, "--against", "prices").out
     assert not (tmp_path / "elsewhere").exists()
     for file in home.rglob("*"):
         assert file.is_dir() or b"s3cret" not in file.read_bytes()

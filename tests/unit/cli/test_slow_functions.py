@@ -63,7 +63,7 @@ def test_a_function_that_sleeps_is_named_and_a_drain_interrupts_it(cli: Cli, stu
     assert stuck.returncode == 1, err.decode()
     told = err.decode().replace("\n  ", " ")
     assert "the drain waits for the end of the function of step 'filter-1'" in told
-    assert "error: gave up the drain after 1s: container 0 is still in the function of step" in told
+    assert "error: the drain didn't end within 1s: container 0 is still in the function of step" in told
     assert cli("status").out.startswith("slow  failed  ")
 
 
@@ -81,5 +81,5 @@ def test_a_function_that_hangs_ends_a_local_run(cli: Cli, stuck: subprocess.Pope
     told = err.decode().replace("\n  ", " ")
     assert f"has been in one call for more than {'3s' if 'step' in where else '6s'}, so the app ends in {where}" in told
     assert "pipeline.py:8" in told
-    assert "hint: add a timeout to what the function waits for" in told
+    assert "hint: add a timeout to the call that the function waits for" in told
     assert cli("status").out.startswith("slow  failed  ")

@@ -46,12 +46,12 @@ def test_a_number_has_no_unit(value: float, hint: str) -> None:
 
 @pytest.mark.parametrize("value", [True, None, "", "10", "ten", "1.5s", "10 weeks", b"10s", float("nan")])
 def test_anything_else_is_no_duration(value: object) -> None:
-    with pytest.raises(UsageError, match="is not a duration"):
+    with pytest.raises(UsageError, match="isn't a duration"):
         to_ms(value, "size", error=UsageError)  # type: ignore[arg-type]
 
 
 def test_less_than_a_millisecond_is_never_dropped() -> None:
-    with pytest.raises(DeclarationError, match="not a whole number of milliseconds"):
+    with pytest.raises(DeclarationError, match="isn't a whole number of milliseconds"):
         to_ms(timedelta(microseconds=1_500))
 
 

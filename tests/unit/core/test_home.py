@@ -41,7 +41,7 @@ def test_streams_are_where_the_variable_says(monkeypatch: pytest.MonkeyPatch, tm
     assert hr.streams.StreamReader("numbers").partitions == 1
     assert (tmp_path / "here" / "streams" / "numbers").is_dir()
     assert not (tmp_path / ".headrace").exists()
-    with pytest.raises(hr.errors.InfrastructureError, match=f"no app 'shop' has ever run on {tmp_path / 'here'}"):
+    with pytest.raises(hr.errors.InfrastructureError, match=f"no app 'shop' has ever run in {tmp_path / 'here'}"):
         hr.tables.open_table("shop", "prices")
 
 

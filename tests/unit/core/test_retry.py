@@ -43,7 +43,7 @@ def test_half_of_a_pause_is_left_to_chance_and_none_is_longer_than_the_longest(
         ({"attempts": 0}, "attempts=0 is not a whole number from 1 up"),
         ({"attempts": True}, "attempts=True"),
         ({"first": "-1s"}, "first: '-1s' is below 1 ms"),
-        ({"longest": "soon"}, "longest: 'soon' is not a duration"),
+        ({"longest": "soon"}, "longest: 'soon' isn't a duration"),
         ({"first": "2s", "longest": "1s"}, "the longest pause, '1s', is shorter than the first, '2s'"),
     ],
 )

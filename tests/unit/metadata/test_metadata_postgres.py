@@ -272,7 +272,7 @@ def test_while_the_server_is_away_nobody_can_say(
     monkeypatch.setattr(module, "_RESOLVE_PAUSE_S", 0.05)
     version = far.put_if("ns", "k", b"1", None)
     relay.lose, relay.refuse = "answer", True
-    with pytest.raises(IndeterminateWriteError, match="may or may not be there"):
+    with pytest.raises(IndeterminateWriteError, match="may or may not have happened"):
         far.put_if("ns", "k", b"2", version)
     relay.refuse = False
     entry = far.get("ns", "k")

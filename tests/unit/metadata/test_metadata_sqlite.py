@@ -101,7 +101,7 @@ def test_waits_no_longer_than_the_busy_timeout(path):
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     begun = time.monotonic()
-    with pytest.raises(UnavailableError, match=r"metadata\.db: another process has kept it locked for 100 ms"):
+    with pytest.raises(UnavailableError, match=r"metadata\.db: another process has held its lock for 100 ms"):
         store.put_if("ns", "k", b"w", version)
     assert time.monotonic() - begun < 30
     assert store.get("ns", "k") == (b"v", version), "readers don't wait for writers"
@@ -196,4 +196,4 @@ def test_a_long_wait_for_the_lock_is_logged(path, monkeypatch, caplog):
     store.put_if("ns", "l", b"1", None)
     store.close()
     (record,) = caplog.records
-    assert (record.levelname, record.getMessage()) == ("WARNING", "waited for the metadata store's lock")
+    assert (record.levelname, record.getMessage()) == ("WARNING", "waited long for the metadata store's lock")

@@ -79,7 +79,7 @@ def test_an_end_is_an_offset_of_a_partition(tmp_path: Path) -> None:
     [
         ("numbers/0=", "'numbers/0=' is not the offset of a partition"),
         ("numbers/0=1,numbers/0=2", "names partition 0 of numbers twice"),
-        ("letters/0=1", "until= names 'letters', which is no input"),
+        ("letters/0=1", "until= names 'letters', which isn't an input"),
         ("numbers/2=1", "until= names partition 2 of input 'numbers'"),
         ("numbers/0=7", "log.numbers"),
         ("numbers/0=99999", "log.numbers"),

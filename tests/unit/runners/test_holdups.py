@@ -40,11 +40,14 @@ def found(*inputs: InputFacts, **rest: Any) -> list[tuple[str, str, int]]:
     [
         ([], []),
         # A source partition that never sent anything, or that spoke once and then stalled, while others are ahead.
-        ([source("in[0]", None), source("in[1]", 5)], [("watermark", "in[0]: no message has come yet", 60)]),
-        ([source("in[0]", 3), source("in[1]", 5)], [("watermark", "in[0]: no newer message has come", 60)]),
+        ([source("in[0]", None), source("in[1]", 5)], [("watermark", "in[0]: no message has arrived yet", 60)]),
+        ([source("in[0]", 3), source("in[1]", 5)], [("watermark", "in[0]: no newer message has arrived", 60)]),
         ([source("in[0]", 3, ended=True), source("in[1]", 5)], [("data", "in[1]", 60)]),
         ([source("in[0]", 3, idle=True), source("in[1]", 5, still_ms=0)], []),
-        ([source("in[0]", 3), source("in[1]", 5, idle=True)], [("watermark", "in[0]: no newer message has come", 60)]),
+        (
+            [source("in[0]", 3), source("in[1]", 5, idle=True)],
+            [("watermark", "in[0]: no newer message has arrived", 60)],
+        ),
         # It isn't said before it has lasted, nor while there is something to read.
         ([source("in[0]", 3, still_ms=STILL_MS - 1), source("in[1]", 5)], []),
         ([source("in[0]", 3, lag=9), source("in[1]", 5)], []),
@@ -100,8 +103,8 @@ def test_the_remedy_fits_the_cause() -> None:
     assert "idle_timeout" in remedy(silent, other)[0]
     timed = source("in[0]", None, idle_timeout_ms=90_000)
     assert "it counts as idle after" in remedy(timed, other)[0]
-    assert remedy(source("b[0]", 3, slowest=("b/1",), uneven=True)) == ("look at what holds b/1 up", ["b/1"])
-    assert remedy(waits_for={"b[0]": ["b/2"]}, overdue_ms=1) == ("look at what holds b/2 up", ["b/2"])
+    assert remedy(source("b[0]", 3, slowest=("b/1",), uneven=True)) == ("find out what holds b/1 up", ["b/1"])
+    assert remedy(waits_for={"b[0]": ["b/2"]}, overdue_ms=1) == ("find out what holds b/2 up", ["b/2"])
 
 
 STATUSES = [TaskStatus(name="a/0", state="running"), TaskStatus(name="b/0", state="finished")]

@@ -98,7 +98,7 @@ def test_what_other_systems_hold_is_fine(tmp_path: Path) -> None:
 
 
 def test_a_savepoint_at_the_end(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no savepoint of app 'counts' can be taken: savepoints are kept in the home"):
+    with pytest.raises(UsageError, match="app 'counts' can't have savepoints, which are kept in the home"):
         check_no_shared_disk(planned(tmp_path), MemoryMetadata(), savepoint="monday")
     check_no_shared_disk(planned(tmp_path, None), MemoryMetadata(), savepoint="monday")
 

@@ -71,7 +71,7 @@ def test_only_stages_that_read_a_dataframe_need_it(tmp_path: Path) -> None:
 def test_without_its_copy_a_dataframe_is_no_stream(tmp_path: Path) -> None:
     app = hr.App("doubles", home=tmp_path)
     app.input("numbers", system=DataFrameInput(object(), {"n": pl.Int64()})).send_to(app.output("out"))
-    with pytest.raises(StreamNotFoundError, match=r"no file, folder or pattern .*dataframes/doubles/numbers"):
+    with pytest.raises(StreamNotFoundError, match=r"no file or folder matches .*dataframes/doubles/numbers"):
         prepare(app)
 
 

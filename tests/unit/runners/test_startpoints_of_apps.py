@@ -208,7 +208,7 @@ def test_without_apply_it_waits_for_the_next_start_and_says_so(ran):
     with ran.running():
         ran.until(ran.caught_up)
         answer = ran.points.set("views", hr.startpoints.oldest())
-        assert "it takes effect when the app starts the next time" in answer.notes
+        assert "it takes effect at the app's next start" in answer.notes
         ran.write(2, first=50)
         ran.until(lambda: len(ran.seen()) == 12)
         assert {state.state for state in ran.points.list()} == {"pending"}
@@ -219,7 +219,9 @@ def test_without_apply_it_waits_for_the_next_start_and_says_so(ran):
 
 def test_apply_needs_a_running_app(once):
     for apply in (lambda: once.points.set("views", hr.startpoints.oldest(), apply=True), once.points.apply):
-        with pytest.raises(UsageError, match=r"app 'page-views' isn't running on .*, so nothing can be applied now"):
+        with pytest.raises(
+            UsageError, match=r"app 'page-views' isn't running in .*, so a startpoint can't be applied now"
+        ):
             apply()
     assert once.points.list() == []
 
@@ -289,7 +291,7 @@ def test_one_that_cant_be_resolved_stops_the_app_and_stays_until_it_is_deleted(r
         assert "headrace startpoint delete page-views" in caught.value.hint
     states = {state.partition: state for state in ran.points.list()}
     assert states[0].state == "failed"
-    assert "below the oldest" in states[0].reason
+    assert "before the oldest" in states[0].reason
     ran.points.delete("views", partition=0)
     ran.run()
 
@@ -315,14 +317,14 @@ def trim(scene, partition, before):
         (lambda p: p.set("views", hr.startpoints.offset(32)), "has 2 partitions, each with its own offsets"),
         (lambda p: p.set("views", hr.startpoints.offset(10**9), partition=0), "is after the end"),
         (lambda p: p.set("views", hr.startpoints.offset(33), partition=0), "no record begins at offset 33"),
-        (lambda p: p.set("views", hr.startpoints.offset(-1), partition=0), "-1 is no offset"),
+        (lambda p: p.set("views", hr.startpoints.offset(-1), partition=0), "-1 isn't an offset"),
         (lambda p: p.set("views", hr.startpoints.at("2200-01-01T00:00:00Z")), "is in the future"),
-        (lambda p: p.set("views", hr.startpoints.at("yesterday")), "'yesterday' is no time"),
-        (lambda p: p.set("views", hr.startpoints.at(1.5)), "1.5 is no time"),
-        (lambda p: p.set("views", hr.startpoints.ago(5)), "ago: '5' is not a duration"),
+        (lambda p: p.set("views", hr.startpoints.at("yesterday")), "'yesterday' isn't a time"),
+        (lambda p: p.set("views", hr.startpoints.at(1.5)), "1.5 isn't a time"),
+        (lambda p: p.set("views", hr.startpoints.ago(5)), "ago: '5' isn't a duration"),
         (lambda p: p.set("views", hr.startpoints.ago(timedelta(hours=-1))), "below 0 ms"),
-        (lambda p: p.set("views", hr.startpoints.custom("nonsense")), "knows no positions of the kind 'nonsense'"),
-        (lambda p: p.set("views", "oldest"), "'oldest' is no startpoint"),
+        (lambda p: p.set("views", hr.startpoints.custom("nonsense")), "doesn't know positions of the kind 'nonsense'"),
+        (lambda p: p.set("views", "oldest"), "'oldest' isn't a startpoint"),
         (lambda p: p.delete("clicks"), "app 'page-views' has no input 'clicks'"),
     ],
 )
@@ -339,7 +341,9 @@ def test_a_time_before_the_oldest_message_is_refused_where_messages_are_gone(ran
     ran.points.preview("views", hr.startpoints.at(early))  # nothing is gone
     ran.write(4, first=50)
     trim(ran, partition, offsets[partition].committed)
-    with pytest.raises(hr.errors.TrimmedOffsetError, match=r"keeps nothing from .*: its oldest message arrived at"):
+    with pytest.raises(
+        hr.errors.TrimmedOffsetError, match=r"has deleted the messages from .*: its oldest one arrived at"
+    ):
         ran.points.set("views", hr.startpoints.at(early))
     assert ran.points.list() == []
 
@@ -365,9 +369,9 @@ def test_kinds_that_an_app_cant_register():
             return 0
 
     for wrong, message in (
-        ([Last({"how": 1})], "is no subclass"),
+        ([Last({"how": 1})], "isn't a subclass"),
         ([Nameless], "Nameless has no name"),
-        ([Last, Last], "two classes have the name 'last'"),
+        ([Last, Last], "two classes have the kind 'last'"),
     ):
         with pytest.raises(DeclarationError, match=message):
             hr.App("x", startpoints=wrong)

@@ -39,5 +39,5 @@ def test_an_input_that_was_cut_and_has_grown_back_is_refused(tmp_path: Path) -> 
     os.truncate(file, cut)
     write(4, 5, 6)
     assert file.stat().st_size > size
-    with DrivenApp(app) as driven, pytest.raises(StreamNotFoundError, match=r"what was before offset \d+ is gone"):
+    with DrivenApp(app) as driven, pytest.raises(StreamNotFoundError, match=r"the record before offset \d+ is missing"):
         driven.start()

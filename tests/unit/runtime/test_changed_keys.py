@@ -79,7 +79,7 @@ def test_a_changed_key_is_refused_at_the_start(
     first = before if isinstance(before, str) else before[0]
     with (
         DrivenApp(KINDS[kind](tmp_path, after)) as driven,
-        pytest.raises(hr.errors.DeclarationError, match=f"has the key {first}: String.*, and is now declared with"),
+        pytest.raises(hr.errors.DeclarationError, match=f"has the key {first}: String.*, but is now declared with"),
     ):
         driven.start()
 

@@ -91,7 +91,7 @@ def test_a_window_gains_aggregates(tmp_path: Path, rows: hr.streams.StreamWriter
         ),
         (
             lambda: windowed(hr.tumbling("1000ms"), {}, {"total": hr.aggregates.max("value")}),
-            "store 'w': column 'total' was stored as sum Int64, and is now declared as max Int64",
+            "store 'w': column 'total' was stored as sum Int64, but is now declared as max Int64",
         ),
         (
             lambda: windowed(hr.tumbling("1000ms"), {}, {"all": hr.aggregates.implode(pl.col("value") / 2)}),

@@ -50,13 +50,13 @@ def test_a_current_container_that_can_not_go_on_is_no_secret(tmp_path: Path, ord
     try:
         with Coordinator(ledger, metadata) as coordinator:
             payload = ship(ContainerPayload(app.plan, coordinator.url, coordinator.token, ()))
-            with pytest.raises(FencedError, match="would have to read what was given up"):
+            with pytest.raises(FencedError, match="would have to read trimmed records"):
                 container_main(ContainerArgs(0, 0, payload))
             assert _open_sockets_to(urlsplit(coordinator.url).port) == []
             (status,) = coordinator.status().containers
             assert status.state == "failed"
             assert status.error is not None
-            assert "would have to read what was given up" in status.error.message
+            assert "would have to read trimmed records" in status.error.message
     finally:
         metadata.close()
 

@@ -204,7 +204,7 @@ def test_a_snapshot_under_a_false_name_is_not_taken(tmp_path: Path, orders: Orde
         _, newest = snapshots(tmp_path, "by-member-0")
         newest.rename(newest.with_name(f"9{newest.name[1:]}"))
         app.start()
-        assert "doesn't hold what its name says" in app.host("by-member/0").state.warnings[0]
+        assert "don't match its name" in app.host("by-member/0").state.warnings[0]
         finished(app, orders)
 
 
@@ -229,7 +229,7 @@ def test_after_damage_a_snapshot_is_read_through_before_it_is_taken(
         own.write_bytes(bytes(data))
         app.start()
         warnings = app.host("by-member/0").state.warnings
-        assert "could not be read the last time" in warnings[0]
+        assert "couldn't be read last time" in warnings[0]
         assert warnings[1].startswith(f"snapshot {newest.name}: ")
         orders.members = 50
         finished(app, orders)

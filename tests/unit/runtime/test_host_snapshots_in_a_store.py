@@ -155,7 +155,7 @@ def test_nothing_is_trimmed_before_snapshots_have_arrived(app: DrivenApp, orders
     folders = [list((app.home / "snapshots/orders" / task).iterdir()) for task in TASKS]
     assert all(SNAPSHOTS_KEPT <= len(some) <= SNAPSHOTS_KEPT + 1 for some in folders)
     warnings = [warning for host in app.hosts for warning in host.state.warnings]
-    assert any("the store of snapshots doesn't answer: it is down" in warning for warning in warnings)
+    assert any("the object store for snapshots doesn't answer: it is down" in warning for warning in warnings)
     finished(app, orders)
 
 

@@ -256,7 +256,7 @@ def test_a_target_that_is_away_is_reported_once_and_once_when_it_is_back(
     states = {str(host.name): state for host in scene.container.hosts for _, state in host.publishing.states()}
     failures = {task: state.failures for task, state in states.items() if state.failures}
     assert min(failures.values()) > 5
-    text = "output 'out' can't be published, and is tried again: connection refused"
+    text = "output 'out' can't be published; trying again: connection refused"
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [("WARNING", text)] * len(failures)
     assert {vars(record)["task"] for record in caplog.records} == failures.keys()
     kept = {str(host.name): list(host.metrics.warnings) for host in scene.container.hosts}

@@ -121,7 +121,7 @@ def test_only_keys_of_rows_can_be_asked_for(tmp_path: Path, changes: hr.streams.
         app.run(3 * INTERVAL_MS)
         tables = tables_of(app.hosts[0])
         for what in (b"", b"\xff"):  # the store's own entries
-            with pytest.raises(UsageError, match="is no key of table 'prices'"):
+            with pytest.raises(UsageError, match="isn't a key of table 'prices'"):
                 tables.get("prices", [what], MUCH)
         assert scan(tables, b"\x01", b"\xff\xff").rows.height == 1
         with pytest.raises(UsageError, match="no table 'costs' here"):

@@ -138,7 +138,7 @@ def test_tables_in_memory_and_of_versions_that_were_kept_otherwise_are_refused(t
         driven.run(4 * INTERVAL_MS)
     for change, message in (
         ({"storage": "disk"}, "was stored in another form"),
-        ({"versions": None}, "was stored with versions, and is now declared without"),
+        ({"versions": None}, "was stored with versions, but is now declared without"),
     ):
         with DrivenApp(app(**change)) as driven, pytest.raises(hr.errors.DeclarationError, match=message):
             driven.start()

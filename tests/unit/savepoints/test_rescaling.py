@@ -113,10 +113,10 @@ REFUSED = [
     ({"by-member": -1}, (), "from 1 to"),
     ({"by-member": 1 << 20}, (), "from 1 to"),
     ({"nowhere": 2}, (), "no intermediate stream 'nowhere'"),
-    ({"in": 2}, (), "aren't the app's to change"),
-    ({"by-member": 2, "per-10s": 3}, (), "is to have 2 and 3"),
+    ({"in": 2}, (), "whose partition count the app can't change"),
+    ({"by-member": 2, "per-10s": 3}, (), "is given both 2 and 3"),
     ({"by-member": 8}, (part("input", "other", reads=True),), "also reads input 'other'"),
-    ({"by-member": 8}, (step("odd", why_not="no key"),), "state of step 'odd' that can't be dealt: no key"),
+    ({"by-member": 8}, (step("odd", why_not="no key"),), "state of step 'odd' that can't be divided: no key"),
     ({"by-member": 8}, (FACTS, part("table", "t")), "by side input 'facts'"),
     ({"all": 8}, (stream("all", reads=True, key="to all"),), "broadcast stream"),
     ({"odd": 8}, (stream("odd", reads=True, key=None),), "no key"),
@@ -173,7 +173,7 @@ def test_tasks_that_have_come_to_different_event_times_are_refused() -> None:
     commits[TaskName("counts", 4)] = commit(**{"per-10s": behind})  # it had no partition
     assert rescaled("shop", shop(), {"by-member": 8}, commits).stages["counts"].active == 8
     commits[TaskName("counts", 3)] = commit(**{"per-10s": behind})
-    with pytest.raises(UsageError, match=r"its step 'per-10s' in counts/0 to another than in counts/3"):
+    with pytest.raises(UsageError, match=r"its step 'per-10s' in counts/0 and counts/3"):
         rescaled("shop", shop(), {"by-member": 8}, commits)
 
 

@@ -106,5 +106,5 @@ def test_the_commit_of_a_task() -> None:
     ids=["manifest", "founding", "commit"],
 )
 def test_another_format_is_refused(decode: Callable[[bytes], object], data: bytes) -> None:
-    with pytest.raises(DataError, match="of format 9; this version of Headrace reads 1"):
+    with pytest.raises(DataError, match="format 9; this version of Headrace reads 1"):
         decode(data.replace(b'"format":1', b'"format":9', 1))

@@ -190,9 +190,9 @@ def test_each_task_gets_all_rows_of_a_global_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tables", "why"),
     [
-        ({}, "names no table"),
-        ([1], "names no table"),
-        ({"acounts": frame({})}, "'acounts' is no table of the app"),
+        ({}, "doesn't name a table"),
+        ([1], "doesn't name a table"),
+        ({"acounts": frame({})}, "'acounts' is not a table of the app"),
         ({"per-10s": frame({})}, "'per-10s' is state of a step"),
         ({"accounts": frame({}).drop("euros")}, r"column 'euros' \(Int64\) is missing"),
         ({"accounts": frame({}).with_columns(x=1)}, "has no column 'x'"),

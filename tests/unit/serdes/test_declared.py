@@ -74,8 +74,8 @@ class Outer:
         ("a", pl.Int128, "column 'a'"),
         ("a", pl.List(pl.Struct({"x": pl.Object})), "column 'a'"),
         ("a", pl.Array(pl.Int128, 2), "column 'a'"),
-        (1, pl.String, "1 is not a column name"),
-        ("", pl.String, "'' is not a column name"),
+        (1, pl.String, "1 isn't a column name"),
+        ("", pl.String, "'' isn't a column name"),
     ],
     ids=str,
 )

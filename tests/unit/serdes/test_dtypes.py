@@ -100,10 +100,10 @@ def test_a_type_is_written_as_users_write_it(dtype: pl.DataType) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a", "'a' is not name:type"),
-        ("a:", "is not name:type"),
-        ("", "is not name:type"),
-        ("a:i64,a:str", "'a' is named twice"),
+        ("a", "'a' isn't of the form name:type"),
+        ("a:", "isn't of the form name:type"),
+        ("", "isn't of the form name:type"),
+        ("a:i64,a:str", "'a' appears twice"),
         ("a:i65", "unknown type 'i65'"),
         ("a:duration[us,UTC]", "unknown type"),
         ("a:datetime[s]", "unknown type"),

@@ -80,7 +80,7 @@ def test_pydantic() -> None:
     schema = Schema.of(model)
     assert schema.columns == VISIT | {"at": pl.Struct({"city": pl.String})}
     assert schema.record is None  # functions get dicts
-    with pytest.raises(DeclarationError, match=r"column Odd\.what: .* is not a type that a column can have"):
+    with pytest.raises(DeclarationError, match=r"column Odd\.what: .* isn't a type that a column can have"):
         Schema.of(pydantic.create_model("Odd", what=(complex, ...)))
 
 

@@ -37,5 +37,5 @@ def test_a_worker_makes_a_table_without_loading_pandas() -> None:
 
 def test_what_doesnt_fit_into_a_table_of_spark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "_BYTES_MAX", 3)
-    with pytest.raises(DataError, match="have 4 bytes, and Spark takes 3 at a time"):
+    with pytest.raises(DataError, match="have 4 bytes, but Spark takes at most 3 at a time"):
         as_batch([Piece("s", 0, 0, 0, 1, "w", 1, b"four")])

@@ -97,8 +97,8 @@ def test_no_schema_is_bytes_and_a_schema_is_itself() -> None:
     ("declared", "message"),
     [
         ({}, "at least one column"),
-        ("ts:int", "is not a schema"),
-        (int, "is not a schema"),
+        ("ts:int", "isn't a schema"),
+        (int, "isn't a schema"),
         ({"a": object}, "column 'a'"),
         ({"a": [pl.Int64]}, "column 'a'"),
     ],
@@ -119,7 +119,7 @@ def test_schemas_compare_and_travel() -> None:
 
 def test_require_suggests_the_column_that_was_meant() -> None:
     PAGE_VIEWS.require(["ts", "member"], "window")
-    with pytest.raises(DeclarationError, match="window: unknown column 'membr'; there are member, ts") as caught:
+    with pytest.raises(DeclarationError, match="window: unknown column 'membr'; the columns are member, ts") as caught:
         PAGE_VIEWS.require(["ts", "membr"], "window")
     assert caught.value.hint == "did you mean 'member'?"
     with pytest.raises(DeclarationError) as caught:
@@ -145,7 +145,7 @@ def test_order_is_restored_and_extras_are_dropped() -> None:
 
 
 def test_a_missing_column_is_an_error_with_a_suggestion() -> None:
-    with pytest.raises(DataError, match=r"column 'member' \(String\) is missing; there are Member, ts") as caught:
+    with pytest.raises(DataError, match=r"column 'member' \(String\) is missing; the rows have Member, ts") as caught:
         PAGE_VIEWS.conform(pl.DataFrame({"Member": ["a"], "ts": [1]}))
     assert caught.value.hint == "did you mean 'Member'?"
 

@@ -67,8 +67,8 @@ def test_the_home_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ({"endingTimestamp": "2026-01-01"}, "a number of ms since the epoch, not '2026-01-01'", ""),
         ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "contradict each other", "one of them"),
         ({"minPartitions": "0"}, "a whole number of at least 1, not '0'", ""),
-        ({"committed": "yes"}, "option committed is true or false, not 'yes'", ""),
-        ({"maxOffsetsPerTrigger": "1"}, "makes no sense with spark.read", "endingOffsets"),
+        ({"committed": "yes"}, "option committed must be true or false, not 'yes'", ""),
+        ({"maxOffsetsPerTrigger": "1"}, "can't be used with spark.read", "endingOffsets"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, str], message: str, hint: str) -> None:
@@ -79,5 +79,5 @@ def test_what_makes_no_sense_is_refused(options: dict[str, str], message: str, h
 
 
 def test_a_streaming_query_has_no_end() -> None:
-    with pytest.raises(UsageError, match=r"endingOffsets makes no sense with spark\.readStream"):
+    with pytest.raises(UsageError, match=r"endingOffsets can't be used with spark\.readStream"):
         of({"endingOffsets": "latest"}, streaming=True)

@@ -68,7 +68,7 @@ def test_damage_is_never_an_early_end(tmp_path: Path, read: Callable[[Database],
         read(database)
     assert caught.value.hint == "nothing is lost: the next start rebuilds it"
     database.close()
-    with pytest.raises(StateCorruptError, match="could not be read the last time"):
+    with pytest.raises(StateCorruptError, match="couldn't be read last time"):
         Database(folder)
 
 
@@ -107,8 +107,8 @@ def test_what_a_dead_process_left_is_deleted_and_logged(tmp_path: Path, caplog: 
     discard_abandoned(folder)
     discard_drafts(snapshots)
     assert [(r.levelname, r.getMessage(), vars(r)["folder"]) for r in caplog.records] == [
-        ("INFO", "deleting the state folder of a process that is gone", str(stand_in.folder)),
-        ("INFO", "deleting a snapshot that a killed process left unfinished", str(snapshots / ".1-1-1.draft")),
+        ("INFO", "deleting the state folder of a dead process", str(stand_in.folder)),
+        ("INFO", "deleting the unfinished snapshot of a killed process", str(snapshots / ".1-1-1.draft")),
     ]
     assert list(snapshots.iterdir()) == []
 
@@ -234,9 +234,9 @@ def test_a_damaged_copy_is_not_marked_and_a_missing_one_not_made(tmp_path: Path)
     damage(tmp_path / "copy")
     for _ in range(2):
         database = Database(tmp_path / "copy", read_only=True)
-        with pytest.raises(CorruptLogError, match=r"the copy of a task's state in folder .* can't be read"):
+        with pytest.raises(CorruptLogError, match=r"the copy of a task's state in .* can't be read"):
             database.verify()
         database.close()
-    with pytest.raises(CorruptLogError, match="there is no database in it"):
+    with pytest.raises(CorruptLogError, match="it has no database"):
         Database(tmp_path / "nothing", read_only=True)
     assert not (tmp_path / "nothing").exists()

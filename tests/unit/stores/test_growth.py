@@ -171,13 +171,13 @@ def other(**changed: Any) -> StateForm:
     [
         (
             other(what="what deduplicate has seen"),
-            "was stored as a window of tumbling 10s, and is now declared as what",
+            "was stored as a window of tumbling 10s, but is now declared as what",
         ),
-        (other(key={"k": "Int64"}), "has the key k: String, and is now declared with k: Int64"),
-        (other(key={"k": "String", "l": "Int64"}), "has the key k: String, and is now declared with k: String, l"),
-        (other(key={}), r"has the key k: String, and is now declared with \(none\)"),
-        (other(fixed={"time": "Int64"}), ": time was stored as nothing, and is now declared as Int64"),
-        (other(columns={"total": "max Int64"}), ": column 'total' was stored as sum Int64, and is now declared as max"),
+        (other(key={"k": "Int64"}), "has the key k: String, but is now declared with k: Int64"),
+        (other(key={"k": "String", "l": "Int64"}), "has the key k: String, but is now declared with k: String, l"),
+        (other(key={}), r"has the key k: String, but is now declared with \(none\)"),
+        (other(fixed={"time": "Int64"}), ": time was stored as nothing, but is now declared as Int64"),
+        (other(columns={"total": "max Int64"}), ": column 'total' was stored as sum Int64, but is now declared as max"),
     ],
 )
 def test_a_form_that_does_not_fit_says_why(declared: StateForm, message: str) -> None:
@@ -300,7 +300,7 @@ def test_a_column_that_comes_back_with_another_type_is_refused() -> None:
     without.add(ROWS.rename({"n": "m"}))
     without.take_changes(2)
     without.persist(disk)
-    with pytest.raises(DeclarationError, match="column 'n' was stored as Int64, and is now declared as Float64"):
+    with pytest.raises(DeclarationError, match="column 'n' was stored as Int64, but is now declared as Float64"):
         runs(columns={"n": "Float64"}).attach(disk)
 
 

@@ -65,11 +65,11 @@ def test_a_table_may_have_nothing_but_its_key() -> None:
 
 
 def test_wrong_columns_are_refused() -> None:
-    with pytest.raises(DataError, match="store 'm': column 'v' is String, where the table has Int64"):
+    with pytest.raises(DataError, match="store 'm': column 'v' is String, but the table has Int64"):
         memory().put_rows(rows(("a", 1.0, 1)).cast({"v": pl.String}))
     with pytest.raises(DataError, match="store 'm': column 'x' is missing"):
         memory().get_rows(keys(("a", 1.0)).select("k"))
-    with pytest.raises(UsageError, match="its time was never set"):
+    with pytest.raises(UsageError, match="its clock was never set"):
         memory(TTL_MS).put_rows(rows(("a", 1.0, 1)))
 
 
@@ -102,11 +102,11 @@ def test_columns_may_be_added_and_taken_away(tmp_path: Path, from_log: bool) -> 
     changed.put_rows(pl.DataFrame({"k": ["b"], "x": [1.0], "v": [2], "n": [None]}).cast({"n": pl.Date}))
     assert changed.get_rows(keys(("a", 1.0), ("b", 1.0))).select("v", "n").rows() == [(1, None), (2, None)]
     with pytest.raises(
-        DeclarationError, match="store 'm': column 'v' was stored as Int64, and is now declared as String"
+        DeclarationError, match="store 'm': column 'v' was stored as Int64, but is now declared as String"
     ):
         again(COLUMNS | {"v": pl.String()}).get_rows(keys(("a", 1.0)))
     with pytest.raises(
-        DeclarationError, match=r"in memory without a time to live, and is now declared as .* with a time"
+        DeclarationError, match=r"in memory without a time to live, but is now declared as .* with a time"
     ):
         again(COLUMNS, TTL_MS).get_rows(keys(("a", 1.0)))
     database.close()
@@ -118,7 +118,7 @@ def test_a_table_that_had_a_time_to_live_is_refused_without() -> None:
     table.put_rows(rows(("a", 1.0, 1)))
     other = memory()
     with pytest.raises(
-        DeclarationError, match=r"in memory with a time to live, and is now declared as .* without a time"
+        DeclarationError, match=r"in memory with a time to live, but is now declared as .* without a time"
     ):
         for change in table.store.take_changes(1):
             other.store.apply(change)
@@ -139,7 +139,7 @@ def test_the_key_is_given_once_before_the_first_rows() -> None:
     again.store.apply(golden)
     again.put_rows(rows(("b", 1.0, 1)))
     assert [change[:1] for change in again.store.take_changes(4)] == [b"\x01"]
-    with pytest.raises(DeclarationError, match="has the key k: String, x: Float64, and is now declared with k"):
+    with pytest.raises(DeclarationError, match="has the key k: String, x: Float64, but is now declared with k"):
         MemoryTable("m", COLUMNS, ["k"]).store.apply(golden)
 
 

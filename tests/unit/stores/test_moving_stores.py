@@ -251,9 +251,11 @@ def test_people_see_rows_without_the_stores_own_columns(kind: str) -> None:
 
 def test_a_share_of_columns_that_rows_lack_is_refused() -> None:
     (donor,) = donors(OfTable, 1, [([("ann", 1, 2)], False)])
-    with pytest.raises(UsageError, match="store 'kept' can't be dealt to 2 tasks: its rows have no column 'member'"):
+    with pytest.raises(
+        UsageError, match="store 'kept' can't be divided among 2 tasks: its rows have no column 'member'"
+    ):
         list(donor.store.whole(Share(0, 2, ("member",))))
-    with pytest.raises(UsageError, match="nobody knows what its entries mean"):
+    with pytest.raises(UsageError, match="only the app knows what its entries mean"):
         list(KeyValueStore("bytes").whole(Share(0, 2, ("a",))))
 
 

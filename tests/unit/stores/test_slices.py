@@ -128,7 +128,7 @@ def test_another_format_is_refused() -> None:
 
 @pytest.mark.parametrize("cut", [1, 3, 20])
 def test_a_slice_of_another_length_is_damage(cut: int) -> None:
-    with pytest.raises(CorruptLogError, match="isn't of its form"):
+    with pytest.raises(CorruptLogError, match="is malformed"):
         SliceForm.read(GOLDEN_FORM).decode([GOLDEN_SLICES[0][:-cut], GOLDEN_SLICES[1]], 3)
-    with pytest.raises(CorruptLogError, match="isn't of its form"):
+    with pytest.raises(CorruptLogError, match="is malformed"):
         SliceForm.read(GOLDEN_FORM).decode([GOLDEN_SLICES[0] + bytes(cut), GOLDEN_SLICES[1]], 3)

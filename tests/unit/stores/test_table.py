@@ -189,7 +189,7 @@ def test_another_key_is_refused(key: tuple[str, ...]) -> None:
     old = table()
     old.put_rows(rows(("a", 1, 10, "x")))
     other = TableStore(old.store, COLUMNS, key)
-    kept = "has the key name: String, at: Int64, and is now declared with"
+    kept = "has the key name: String, at: Int64, but is now declared with"
     with pytest.raises(DeclarationError, match=kept):
         scanned(other.scan())
     with pytest.raises(DeclarationError, match=kept):
@@ -206,7 +206,7 @@ def test_a_key_is_a_choice_of_the_columns(key: tuple[str, ...]) -> None:
 
 def test_rows_of_other_types_are_refused() -> None:
     people = table()
-    with pytest.raises(DataError, match="column 'at' is Int32, where the table has Int64"):
+    with pytest.raises(DataError, match="column 'at' is Int32, but the table has Int64"):
         people.get_rows(keys().with_columns(pl.col("at").cast(pl.Int32)))
     with pytest.raises(DataError, match="column 'note' is missing"):
         people.put_rows(rows().drop("note"))

@@ -93,7 +93,7 @@ def test_before_the_time_is_said_all_is_read_and_nothing_written() -> None:
     for change in filled(1).take_changes(1):
         copy.apply(change)
     assert copy.get(b"000") == b"v"
-    with pytest.raises(UsageError, match="its time was never set"):
+    with pytest.raises(UsageError, match="its clock was never set"):
         copy.put(b"a", b"1")
 
 
@@ -105,7 +105,7 @@ def test_a_time_to_live_is_positive(ttl_ms: int) -> None:
 
 def test_a_ttl_can_be_neither_added_nor_taken_away(tmp_path: Path) -> None:
     [change] = filled(1).take_changes(1)
-    with pytest.raises(DeclarationError, match="was stored with a time to live, and is now declared without one"):
+    with pytest.raises(DeclarationError, match="was stored with a time to live, but is now declared without one"):
         KeyValueStore("store").apply(change)
 
     database = Database(tmp_path / "db")
@@ -116,7 +116,7 @@ def test_a_ttl_can_be_neither_added_nor_taken_away(tmp_path: Path) -> None:
     batch = Batch()
     plain.persist(PartOfBatch(batch, "store"))
     database.write(batch)
-    with pytest.raises(DeclarationError, match="was stored without a time to live, and is now declared with one"):
+    with pytest.raises(DeclarationError, match="was stored without a time to live, but is now declared with one"):
         expiring().attach(KeySpace(database, "store"))
     with pytest.raises(DeclarationError, match="without a time to live"):
         CommittedKeyValues("store", KeySpace(database, "store"), ttl_ms=TTL)

@@ -209,7 +209,7 @@ def test_columns_may_be_added_and_taken_away(tmp_path: Path, storage: str, from_
     assert found.select("v", "n", "found").rows() == [(1, None, True), (3, None, True)]
     fewer = again({"k": pl.String(), "j": pl.Int32()})
     assert fewer.as_of(keys, np.array([99, 100]), found="found").rows() == [(False,), (True,)]
-    with pytest.raises(DeclarationError, match="column 'v' was stored as Int64, and is now declared as String"):
+    with pytest.raises(DeclarationError, match="column 'v' was stored as Int64, but is now declared as String"):
         again(COLUMNS | {"v": pl.String()}).as_of(keys, np.array([99, 100]), found="found")
     database.close()
 

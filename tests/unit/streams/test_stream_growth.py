@@ -79,5 +79,5 @@ def test_what_is_no_addition_is_refused() -> None:
     with pytest.raises(StreamExistsError, match="it has no column 'voucher'") as caught:
         hr.streams.create_stream("orders", 1, {**OLD, "voucher": pl.String})
     assert "headrace stream add-column" in (caught.value.hint or "")
-    with pytest.raises(StreamExistsError, match="it also has 'euros'"):
+    with pytest.raises(StreamExistsError, match="it also has a column 'euros'"):
         hr.streams.create_stream("orders", 1, {"member": pl.String})

@@ -116,7 +116,7 @@ def test_own_streams_stay_where_they_are(other: SystemSpec) -> None:
     ("before", "now", "hint"),
     [
         (STORE, None, "write snapshots='s3://bucket/shop', or HEADRACE_SNAPSHOTS=s3://bucket/shop. To move"),
-        (None, STORE, "leave snapshots= out, and the variable HEADRACE_SNAPSHOTS. To move"),
+        (None, STORE, "leave out snapshots=, and don't set the variable HEADRACE_SNAPSHOTS. To move"),
         (STORE, SnapshotsPlace(url="s3://bucket/other"), "snapshots='s3://bucket/shop'"),
     ],
 )

@@ -94,7 +94,7 @@ def test_wrong_requests():
     with make().test() as t:
         with pytest.raises(hr.errors.UsageError, match="no input 'clicks'"):
             t.set_startpoint("clicks", hr.startpoints.oldest())
-        with pytest.raises(hr.errors.UsageError, match="'oldest' is no startpoint"):
+        with pytest.raises(hr.errors.UsageError, match="'oldest' isn't a startpoint"):
             t.set_startpoint("views", "oldest")
         t.close()
         with pytest.raises(hr.errors.UsageError, match="is closed"):

@@ -77,11 +77,11 @@ def test_what_can_not_be_read_is_refused_with_what_to_do(app: hr.App) -> None:
     clicks = app.input("clicks", {"n": pl.Int64}, system=hr.io.kinesis("clicks", region="eu-west-1"))
     with pytest.raises(UsageError, match=r"input 'clicks' \(.*\): rows of a system of kind 'kinesis' aren't") as caught:
         clicks.head()
-    assert caught.value.hint == 'give some: head(sample={"clicks": [...]})'
+    assert caught.value.hint == 'pass some: head(sample={"clicks": [...]})'
     assert clicks.head(sample={"clicks": [{"n": 1}]}).rows() == [(1,)]
-    with pytest.raises(UsageError, match="'views', which is no input of the steps up to here"):
+    with pytest.raises(UsageError, match="'views', which isn't an input of the steps up to here"):
         clicks.head(sample={"views": []})
-    with pytest.raises(UsageError, match="sample=0 is not a number of rows"):
+    with pytest.raises(UsageError, match="sample=0 isn't a number of rows"):
         clicks.head(sample=0)
     with pytest.raises(UsageError, match="-1 is not a number of rows"):
         clicks.head(-1)

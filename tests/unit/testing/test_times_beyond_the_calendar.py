@@ -91,7 +91,7 @@ def test_an_expression_that_makes_one_is_named(name: str) -> None:
     with app.test() as t, pytest.raises(hr.errors.UserFunctionError) as caught:
         t.feed("in", rows({}))
     assert "an expression of operator " in caught.value.message
-    assert f"made a value that can't be used: column {name!r} holds" in caught.value.message
+    assert f"returned an unusable value: column {name!r} holds" in caught.value.message
     assert "offset" in caught.value.message
 
 
@@ -102,7 +102,7 @@ def test_an_aggregate_that_makes_one_is_named() -> None:
     summed.send_to(app.output("out"))
     with app.test() as t, pytest.raises(hr.errors.UserFunctionError) as caught:
         t.feed("in", pl.concat([rows({"wait": longest}).with_columns(id=pl.lit("a"))] * 3))
-    assert "made a value that can't be used: column 'total' holds a duration" in caught.value.message
+    assert "returned an unusable value: column 'total' holds a duration" in caught.value.message
 
 
 def test_an_expression_that_panics_is_an_error() -> None:

@@ -33,7 +33,7 @@ class StateMeaning:
 
     State that an earlier version of the app stored is of use only if ``fixed`` is the same. ``columns`` are those of
     its rows, each with its type or definition: some may be added. ``sheds`` says that columns may also be left out,
-    because nobody could read the old values any more.
+    because nothing could read the old values any more.
 
     ``key`` are the columns of its messages by which it finds a row again.
     """

@@ -1,1 +1,1 @@
-"""The subcommands of ``headrace stream``, and how they read and write."""
+"""The subcommands of ``headrace stream``, and the code that reads and writes for them."""

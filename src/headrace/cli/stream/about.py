@@ -1,6 +1,6 @@
-"""What is known of streams, as plain data for ``list`` and ``describe`` to print.
+"""Facts about streams, as plain data for ``list`` and ``describe`` to print.
 
-Offsets of the embedded log are byte positions, so their differences are sizes. Those of other logs count frames.
+Offsets of the embedded log are byte positions, so their differences are sizes. Offsets of other logs count frames.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from headrace.systems.registry import SystemSpec, open_system
 
 
 def shape(place: Place, info: StreamInfo) -> dict[str, Any]:
-    """A stream's name, partition count and columns, and which of these were added later."""
+    """Return a stream's name, partition count and columns, and which columns were added later."""
     columns = None if info.columns is None else columns_to_json(info.columns)
     added = [name for name in columns or () if name in info.added]
     return {"stream": str(place.stream), "partitions": info.partitions, "columns": columns, "added": added}
 
 
 def describe(place: Place, groups: Sequence[str] = ()) -> dict[str, Any]:
-    """Everything about one stream: its shape, each partition's offsets, and where its readers are.
+    """Return everything about one stream: its shape, each partition's offsets, and its readers' positions.
 
-    Readers report under the names of their apps, which are the ``groups``. Either ``bytes`` or ``frames`` is known.
+    The ``groups`` are the names of the apps that read the stream. Either ``bytes`` or ``frames`` is known.
     """
     info = place.require()
     admin = place.admin()
@@ -56,7 +56,7 @@ def describe(place: Place, groups: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def list_streams(home: Path, spec: SystemSpec) -> list[dict[str, Any]]:
-    """All streams of a system, by name."""
+    """Return all streams of a system, by name."""
     found = []
     for name in open_system(spec).admin().list():
         about = describe(place_in(spec, name, home))
@@ -65,19 +65,19 @@ def list_streams(home: Path, spec: SystemSpec) -> list[dict[str, Any]]:
 
 
 def size_as_text(about: Mapping[str, Any]) -> str:
-    """The size of a stream."""
+    """Return the size of a stream."""
     return counted(about["frames"], "frame") if about["bytes"] is None else format_bytes(about["bytes"])
 
 
 def columns_as_text(columns: dict[str, Any] | None) -> str:
-    """The columns on one line."""
+    """Return the columns on one line."""
     if columns is None:
         return "not declared"
     return ", ".join(f"{name}: {_type_as_text(dtype)}" for name, dtype in columns.items())
 
 
 def _type_as_text(dtype: Any) -> str:
-    """A type of the durable form as readers know it: ``List[Int64]``."""
+    """Return a type of the durable form as users write it: ``List[Int64]``."""
     match dtype:
         case str():
             return dtype

@@ -15,7 +15,7 @@ from headrace.serdes.row_pieces import BadRow
 
 
 def infer_columns(data: bytes) -> tuple[dict[str, pl.DataType], list[BadRow]]:
-    """The columns of these lines, in order of appearance, and the lines that are no JSON object.
+    """Return the columns of these lines, in order of appearance, and the lines that aren't a JSON object.
 
     Raises ``DataError`` when a column holds values of different types, or nothing but nulls.
     """
@@ -64,7 +64,7 @@ def _dtype_of(value: Any, name: str) -> pl.DataType:
 
 
 def _widen(one: pl.DataType, other: pl.DataType, name: str) -> pl.DataType:
-    """The type that holds both."""
+    """Return the type that holds values of both."""
     if one == other or isinstance(other, pl.Null):
         return one
     if isinstance(one, pl.Null):

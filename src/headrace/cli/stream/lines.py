@@ -30,7 +30,7 @@ class Lines:
         offsets: bool = False,
         limit: int | None = None,
     ) -> None:
-        """``columns`` are those of the stream, if they are declared: rows from before one was added lack it."""
+        """``columns`` are the stream's declared columns, if any; rows from before a column was added lack it."""
         self._columns = columns
         self._control = control
         self._offsets = offsets
@@ -40,11 +40,11 @@ class Lines:
 
     @property
     def full(self) -> bool:
-        """Whether the limit is reached."""
+        """Return whether the limit is reached."""
         return self._left == 0
 
     def of(self, frames: Iterable[Frame]) -> bytes:
-        """The lines of these frames."""
+        """Yield the lines of these frames."""
         return b"".join(self._frame(frame) for frame in frames if not self.full)
 
     def _frame(self, frame: Frame) -> bytes:
@@ -79,7 +79,7 @@ class Lines:
 
 
 def _described(frame: Frame) -> dict[str, Any]:
-    """A frame that carries no rows: its header, and its message if it is a control message."""
+    """Describe a frame without rows: its header, and its message if it is a control message."""
     header = frame.header
     versions = {UNVERSIONED: None, END_VERSION: "end"}
     described: dict[str, Any] = {

@@ -19,8 +19,8 @@ def create(
         int,
         typer.Option(
             metavar="N",
-            help="The number of partitions: the largest number of tasks that should ever share the work. It "
-            "can't be changed later.",
+            help="The number of partitions, which can't be changed later: the largest number of tasks that should "
+            "ever share the work.",
         ),
     ],
     schema: Schema = None,
@@ -29,7 +29,7 @@ def create(
     metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a stream. Succeeds if it exists in the same shape."""
+    """Create a stream. Succeeds if it exists already with the same partitions and columns."""
     from headrace.cli.place import locate
     from headrace.cli.stream.about import shape
     from headrace.serdes.dtypes import parse_columns
@@ -41,7 +41,7 @@ def create(
     if as_json:
         print_json({"created": there is None} | shape(place, info))
     else:
-        said = "created" if there is None else "there already:"
+        said = "created" if there is None else "exists already:"
         print_line(f"{said} {place.stream} with {counted(info.partitions, 'partition')}")
 
 
@@ -57,7 +57,7 @@ def add_column(
 ) -> None:
     """Add columns to a stream. Succeeds if it has them already.
 
-    They are null in rows that are there, and in rows of writers that don't know them. A column can't be removed.
+    They are null in existing rows, and in rows of writers that don't know them. A column can't be removed.
     """
     from headrace.cli.place import locate
     from headrace.cli.stream.about import columns_as_text, shape
@@ -80,7 +80,7 @@ def add_column(
 def list_(home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False) -> None:
     """List the streams of the embedded log, and of other logs.
 
-    A log that doesn't answer is skipped, with a note.
+    Skips a log that doesn't answer, with a note.
     """
     from headrace.cli.stream.about import columns_as_text, list_streams, size_as_text
     from headrace.core.errors import HeadraceError
@@ -94,7 +94,7 @@ def list_(home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False)
         try:
             streams += list_streams(home, spec)
         except HeadraceError as error:
-            print_note(f"the streams of {spec.name!r} aren't listed: {error.message}")
+            print_note(f"can't list the streams of {spec.name!r}: {error.message}")
     if as_json:
         print_json(streams)
     elif not streams:
@@ -121,7 +121,7 @@ def describe(
         list[str] | None,
         typer.Option(
             metavar="APP",
-            help="Show where the readers of this app are too; those of the apps on this home are shown anyway.",
+            help="Also show the positions of this app's readers. Those of apps in this home are always shown.",
         ),
     ] = None,
     app: OfApp = None,
@@ -131,7 +131,7 @@ def describe(
 ) -> None:
     """Show a stream's columns, offsets and readers.
 
-    For each partition the oldest offset kept and the upcoming one, and how far each group of readers is.
+    For each partition, shows the oldest and the upcoming offset, and the position of each group of readers.
     """
     from headrace.cli.place import locate
     from headrace.cli.stream.about import describe as describe_stream
@@ -178,7 +178,7 @@ def seal(
 ) -> None:
     """End a stream permanently.
 
-    It takes no more writes, and apps that read it come to an end. It can still be read.
+    It accepts no more writes, and apps that read it end when they reach its end. It can still be read.
     """
     from headrace.cli.place import locate
 
@@ -197,12 +197,14 @@ def trim(
         list[str],
         typer.Option(
             metavar="POSITION",
-            help="Delete what is before POSITION: upcoming (that is everything), OFFSET or PARTITION:OFFSET. "
-            "May be given for several partitions.",
+            help="Delete everything before POSITION: OFFSET, PARTITION:OFFSET, or upcoming to delete all. May be "
+            "given for several partitions.",
         ),
     ],
     partition: Partition = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it. Without this, only say what would be deleted.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Delete. Without this option, only show what would be deleted.")
+    ] = False,
     app: OfApp = None,
     home: Home = HOME,
     metadata: Metadata = None,
@@ -210,7 +212,7 @@ def trim(
 ) -> None:
     """Delete the beginning of a stream.
 
-    Frees its space on the disk. What is deleted can't be restored.
+    This frees its space on the disk and can't be undone.
     """
     from headrace.cli.place import locate
     from headrace.cli.stream.trimming import plan_trim, run_trim
@@ -222,7 +224,7 @@ def trim(
     if not yes:
         raise UsageError(
             f"this would permanently delete {place.amount(total)} of {place.stream}",
-            hint="add --yes if that is what you want",
+            hint="add --yes to delete it",
         )
     run_trim(place, cuts)
     if as_json:

@@ -17,9 +17,9 @@ FORMS = "write oldest, upcoming, OFFSET or PARTITION:OFFSET; headrace stream des
 
 
 def positions(place: Place, option: str, texts: Sequence[str], partition: int | None) -> dict[SSP, Position | None]:
-    """The partitions that a command is about, each with the position that ``option`` gives it, if any.
+    """Return the partitions that a command selects, each with its position from ``option``, if any.
 
-    A text without a partition is for all partitions that no other text names. ``partition`` limits the command to one.
+    A text without a partition applies to all partitions that no other text names. ``partition`` selects only one.
     """
     wanted = _wanted(place, partition)
     general: Position | None = None
@@ -40,19 +40,19 @@ def positions(place: Place, option: str, texts: Sequence[str], partition: int | 
 
 
 def positions_at(place: Place, time: str | None, ago: str | None, partition: int | None) -> dict[SSP, Position]:
-    """The first record that was appended then or later, in each partition that a command is about.
+    """Return the first record that was appended then or later, in each partition that a command selects.
 
-    One of ``time`` and ``ago`` is given. Raises ``UsageError`` for a time in the future.
+    One of ``time`` and ``ago`` must be given. Raises ``UsageError`` for a time in the future.
     """
     if time is not None and ago is not None:
-        raise UsageError("--time and --ago are different positions", hint="give one of them")
+        raise UsageError("--time and --ago both give a position", hint="leave one of them out")
     now = WallClock().now_ms()
     if ago is not None:
         time_ms = now - to_ms(ago, "--ago", error=UsageError)
     else:
         time_ms, has_zone = parse_moment(time or "")
         if not has_zone:
-            print_note(f"note: {time} names no zone, so it is taken for UTC: {utc_text(time_ms)}")
+            print_note(f"note: {time} names no zone, so it is read as UTC: {utc_text(time_ms)}")
     check_past(time_ms, now)
     admin = place.admin()
     return {ssp: admin.offset_at(ssp, time_ms) for ssp in map(place.ssp, _wanted(place, partition))}
@@ -70,12 +70,12 @@ def _position(option: str, text: str, after: str) -> Position:
         return Edge(after)
     if after.isascii() and after.isdigit():
         return int(after)
-    raise UsageError(f"{option} {text}: {after!r} is not a position", hint=FORMS)
+    raise UsageError(f"{option} {text}: {after!r} isn't a position", hint=FORMS)
 
 
 def _partition(place: Place, option: str, text: str, before: str, wanted: Sequence[int]) -> int:
     if not (before.isascii() and before.isdigit()):
-        raise UsageError(f"{option} {text}: {before!r} is not the number of a partition", hint=FORMS)
+        raise UsageError(f"{option} {text}: {before!r} isn't the number of a partition", hint=FORMS)
     number = int(before)
     if number not in wanted:
         place.require_partition(number)

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 def read(
     name: StreamName,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for more, until the stream is sealed, or Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Wait for more rows until the stream is sealed or you press Ctrl-C.")
     ] = False,
     committed: Annotated[
-        bool, typer.Option("--committed", help="Show a row once the checkpoint it belongs to is committed.")
+        bool, typer.Option("--committed", help="Show a row only once its checkpoint is committed.")
     ] = False,
     start: Annotated[
         list[str] | None,
@@ -43,11 +43,11 @@ def read(
         typer.Option(
             "--time",
             metavar="T",
-            help="Start with what was written at this time: ISO 8601 (UTC if it names no zone), or ms since the epoch.",
+            help="Start with the rows written at this time: ISO 8601 (UTC if it names no zone), or ms since the epoch.",
         ),
     ] = None,
     ago: Annotated[
-        str | None, typer.Option("--ago", metavar="D", help="Start with what was written in the last 90m, 2h or 1d.")
+        str | None, typer.Option("--ago", metavar="D", help="Start with the rows written in the last 90m, 2h or 1d.")
     ] = None,
     partition: Partition = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", metavar="N", help="Stop after N lines.")] = None,
@@ -64,8 +64,8 @@ def read(
 ) -> None:
     """Print a stream as JSON lines.
 
-    Reads to the present end or, with --follow, as the stream grows. The rows of one partition come in order;
-    partitions are read side by side.
+    Reads to the present end or, with --follow, as the stream grows. The rows of one partition are in order; rows of
+    different partitions are interleaved.
     """
     from headrace.cli.place import locate
     from headrace.cli.stream.lines import Lines
@@ -73,9 +73,9 @@ def read(
     from headrace.runners.interrupts import Interrupt
     from headrace.streams.frames import FrameReader
 
-    del as_json  # it prints nothing but JSON lines
+    del as_json  # the option exists for scripts; the command prints JSON lines anyway
     if limit is not None and limit < 1:
-        raise UsageError(f"--limit {limit}: a limit must be at least 1")
+        raise UsageError(f"--limit {limit}: expected a number of at least 1")
     place = locate(name, home, metadata, app)
     starts = _starts(place, start or (), time, ago, partition)
     lines = Lines(place.require().columns, control=control, offsets=offsets, limit=limit)
@@ -97,15 +97,17 @@ def read(
                 if lines.full:
                     break
     if gate.held and not lines.full:
-        print_note(f"{counted(gate.held, 'frame')} more to come, not committed yet")
+        print_note(f"left out {counted(gate.held, 'frame')} that aren't committed yet")
     if not lines.rows and lines.others and not control:
-        print_note(f"{place.stream} holds no rows, but {counted(lines.others, 'control frame')}: --control shows them")
+        print_note(
+            f"{place.stream} has no rows, but {counted(lines.others, 'control frame')}: use --control to show them"
+        )
 
 
 def _starts(
     place: Place, start: Sequence[str], time: str | None, ago: str | None, partition: int | None
 ) -> dict[SSP, Position]:
-    """Where to start in each partition."""
+    """Return where to start in each partition."""
     from headrace.cli.stream.positions import positions, positions_at
     from headrace.core.errors import UsageError
     from headrace.systems.base import Edge
@@ -114,7 +116,9 @@ def _starts(
         found = positions(place, "--from", start, partition)
         return {ssp: Edge.OLDEST if position is None else position for ssp, position in found.items()}
     if start:
-        raise UsageError(f"--from and --{'time' if ago is None else 'ago'} are different positions", hint="give one")
+        raise UsageError(
+            f"--from and --{'time' if ago is None else 'ago'} both give a position", hint="leave one of them out"
+        )
     return positions_at(place, time, ago, partition)
 
 
@@ -125,7 +129,7 @@ def _gate(committed: bool) -> Gate:
 
 
 def _wait(interrupt: Interrupt, output_fd: int | None, consumer: Consumer) -> bool:
-    """Wait for more, or for an interrupt. Returns False if nobody reads the output any more."""
+    """Wait for more rows or for an interrupt. Returns False if the output was closed."""
     from headrace.streams.frames import UNWATCHED_WAIT_MS, WAIT_MS
 
     poll = select.poll()
@@ -134,14 +138,14 @@ def _wait(interrupt: Interrupt, output_fd: int | None, consumer: Consumer) -> bo
     if source is not None:
         poll.register(source, select.POLLIN)
     if output_fd is not None:
-        # No event is requested: poll reports an output that was closed anyway.
+        # poll reports a closed output even though no event is requested.
         poll.register(output_fd, 0)
     ready = poll.poll(UNWATCHED_WAIT_MS if source is None else WAIT_MS)
     return all(fd != output_fd for fd, _ in ready)
 
 
 def _descriptor() -> int | None:
-    """The descriptor of stdout; None if it has none (a buffer in a test)."""
+    """Return the descriptor of stdout; None if it has none (a buffer in a test)."""
     try:
         return sys.stdout.fileno()
     except OSError:

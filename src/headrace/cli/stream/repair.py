@@ -1,4 +1,4 @@
-"""``headrace stream verify`` and ``repair``: what is wrong with the files of a stream, and how readers get past it."""
+"""``headrace stream verify`` and ``repair``: find damage in a stream's files, and make readers skip it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 def verify(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Streams of a log; without one, all of the home's.")
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Streams of a log; by default all streams of the home folder."),
     ] = None,
     app: OfApp = None,
     home: Home = HOME,
@@ -24,7 +25,7 @@ def verify(
 ) -> None:
     """Check every record of streams.
 
-    Reads their files from beginning to end. Exits with 1 if one is damaged.
+    Reads their files from beginning to end. The exit code is 1 if one is damaged.
     """
     from headrace.cli.place import locate
     from headrace.systems.home_log import home_log
@@ -49,16 +50,18 @@ def verify(
 
 def repair(
     name: StreamName,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it. Without this, only say what readers would skip.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Repair. Without this option, only show what readers would skip.")
+    ] = False,
     app: OfApp = None,
     home: Home = HOME,
     metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make readers skip what is damaged in a stream.
+    """Make readers skip the damaged parts of a stream.
 
-    A copy of the damaged bytes is kept beside the partition. What they held is lost to readers, so put a backup back
-    instead if there is one.
+    Keeps a copy of the damaged bytes beside the partition. Readers lose the records in them, so restore a backup
+    instead if you have one.
     """
     from headrace.cli.place import locate
     from headrace.core.errors import UsageError
@@ -71,7 +74,7 @@ def repair(
         raise UsageError(
             f"this would make readers skip {format_bytes(found.damaged_bytes)} of {place.stream}:\n"
             + "\n".join(_problems(found)),
-            hint="add --yes if that is what you want, and nothing writes to the stream",
+            hint="stop everything that writes to the stream, then add --yes",
         )
     copies = repair_stream(place.log_folder(), found)
     if as_json:
@@ -81,7 +84,7 @@ def repair(
     else:
         print_line(f"repaired {place.stream}: readers skip {format_bytes(found.damaged_bytes)}")
         for copy in copies:
-            print_line(f"  what was there is in {copy}")
+            print_line(f"  the damaged bytes are kept in {copy}")
 
 
 def _print(found: list[Findings]) -> None:
@@ -102,12 +105,12 @@ def _print(found: list[Findings]) -> None:
     damaged = [one for one in found if one.damaged]
     for one in damaged:
         print_line("")
-        print_line(f"{one.stream} is damaged; readers stop there with an error:")
+        print_line(f"{one.stream} is damaged; readers stop with an error at:")
         for problem in _problems(one):
             print_line(problem)
     if damaged:
         print_line("")
-        print_line("Put a backup back, or let readers skip what is damaged: headrace stream repair NAME")
+        print_line("Restore a backup, or let readers skip the damaged bytes: headrace stream repair NAME")
 
 
 def _problems(found: Findings) -> list[str]:

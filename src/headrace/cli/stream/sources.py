@@ -1,7 +1,7 @@
-"""Where ``stream write`` takes rows from: JSON lines, CSV and Parquet, in pieces of bounded size.
+"""The sources of rows for ``stream write``: JSON lines, CSV and Parquet, in pieces of bounded size.
 
-A pipe is read as it fills. Rows are handed on when nothing more arrives for a moment, and at the latest a tenth of a
-second after their first byte, so that ``tail -f | headrace stream write`` keeps up.
+A pipe is read as it fills. Rows are passed on when nothing more arrives for a moment, at the latest a tenth of a second
+after their first byte, so that ``tail -f | headrace stream write`` keeps up.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ STDIN = "-"
 CHUNK_BYTES = 1 << 20
 
 _ONE_OBJECT_A_LINE = (
-    "a line is a JSON object whose fields are columns of the stream; --on-error skip leaves other lines out and counts"
-    " them, --drop-unknown leaves other fields out"
+    "write one JSON object per line, with columns of the stream as fields; --on-error skip leaves out and counts other "
+    "lines, --drop-unknown leaves out other fields"
 )
 _FIX_ROWS = "fix the row; --on-error skip leaves such rows out and counts them"
 
@@ -46,13 +46,13 @@ class Patience:
     latest: float
 
     def wait(self, first_byte_at: float) -> float:
-        """How long to wait now."""
+        """Return how long to wait now."""
         return max(0.0, min(self.quiet, first_byte_at + self.latest - time.monotonic()))
 
 
 PROMPT = Patience(0.005, 0.1)
 THOROUGH = Patience(0.5, 1.0)
-"""For the rows that the columns are inferred from: more rows make a better guess."""
+"""The patience for the first rows, from which columns are inferred: more rows make a better guess."""
 
 
 class Source:
@@ -64,23 +64,23 @@ class Source:
         self._drop_unknown = drop_unknown
 
     def infer(self) -> dict[str, pl.DataType]:
-        """The columns of the first rows; none when there are no rows."""
+        """Return the columns of the first rows; none if there are no rows."""
         raise NotImplementedError
 
     def blocks(self, columns: Columns, optional: Collection[str]) -> Iterator[list[Piece]]:
-        """All rows as these columns; null where an ``optional`` one is missing.
+        """Yield all rows with these columns; an ``optional`` column that is missing is null.
 
         Ends early, between rows, when interrupted.
         """
         raise NotImplementedError
 
     def bad_row(self, number: int, bad: BadRow) -> DataError:
-        """The error for a bad row; ``number`` counts rows from 0."""
+        """Return the error for a bad row; ``number`` counts rows from 0."""
         raise NotImplementedError
 
 
 class JsonLines(Source):
-    """JSON lines from a file, or from stdin where there is no ``path``."""
+    """JSON lines from a file, or from stdin if ``path`` is None."""
 
     def __init__(self, path: Path | None, interrupt: Interrupt, drop_unknown: bool) -> None:
         super().__init__(str(path or "stdin"), interrupt, drop_unknown)
@@ -128,7 +128,7 @@ class JsonLines(Source):
 
 
 class TableFile(Source):
-    """A Parquet or CSV file. CSV is read as text and converted to the stream's columns, so no type is guessed."""
+    """A Parquet or CSV file. CSV is read as text and then converted to the types of the stream's columns."""
 
     def __init__(self, path: Path, is_csv: bool, interrupt: Interrupt, drop_unknown: bool) -> None:
         super().__init__(str(path), interrupt, drop_unknown)
@@ -152,17 +152,17 @@ class TableFile(Source):
     @override
     def bad_row(self, number: int, bad: BadRow) -> DataError:
         where = f"{self.name}, row {number + 1}"
-        if bad.raw:  # a line of CSV with too many fields, or too few
+        if bad.raw:  # a line of CSV with too many or too few fields
             where = f"{self.name}: not a readable CSV file: row {number + 1}"
         return DataError(f"{where}: {bad.reason}", hint=_FIX_ROWS)
 
     def _fit(self, piece: Piece, schema: Schema, optional: Collection[str]) -> Piece:
-        """The piece with the columns of the schema. Rows whose values don't fit are bad, in addition."""
+        """Return the piece with the columns of the schema. Rows whose values don't fit are added to its bad rows."""
         unknown = [name for name in piece.frame.columns if name not in schema.columns]
         if unknown and not self._drop_unknown:
             raise DataError(
                 f"{self.name}: the stream has no column {', '.join(unknown)}; it has {', '.join(schema.columns)}",
-                hint="--drop-unknown leaves such columns out",
+                hint="use --drop-unknown to leave such columns out",
             )
         try:
             rows, mismatch = schema.conform(piece.frame, optional)
@@ -170,7 +170,7 @@ class TableFile(Source):
             raise DataError(f"{self.name}: {error.message}", hint=error.hint) from error
         if mismatch is None:
             return Piece(rows, piece.span, piece.skipped, piece.bad)
-        # Only the first misfit's reason is known; the later ones are counted.
+        # Only the first misfit's reason is known; later ones are only counted.
         unreadable = {bad.index for bad in piece.bad}
         readable = [index for index in range(piece.span) if index not in unreadable]
         misfits = [BadRow(readable[row], mismatch.reason, b"") for row in mismatch.rows]
@@ -201,7 +201,7 @@ def check_readable(path: Path) -> None:
 
 
 def read_chunks(fd: int, name: str, interrupt: Interrupt, at_first: Patience = PROMPT) -> Iterator[bytes]:
-    """Whole lines as they arrive; the last one needs no newline. Ends early, between lines, when interrupted.
+    """Yield whole lines as they arrive; the last one needs no newline. Ends early, between lines, when interrupted.
 
     ``at_first`` is the patience for the first chunk.
     """
@@ -224,14 +224,14 @@ def read_chunks(fd: int, name: str, interrupt: Interrupt, at_first: Patience = P
             lines.clear()
             patience = PROMPT
         if ended:
-            # Half a line before an interrupt is not a row yet; at the end of a file it is the last row.
+            # A line without a newline is the last row at the end of a file, but not at an interrupt.
             if rest and not interrupt.requested:
                 yield bytes(rest)
             return
 
 
 def _split_lines(data: bytes, lines: bytearray, rest: bytearray) -> None:
-    """Append whole lines to ``lines``; keep in ``rest`` what has no newline yet."""
+    """Append whole lines to ``lines``; keep a line without a newline in ``rest``."""
     end = data.rfind(b"\n") + 1
     if end:
         lines += rest

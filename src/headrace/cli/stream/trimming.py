@@ -1,4 +1,4 @@
-"""What a trim deletes, computed before anything is deleted."""
+"""Compute what a trim deletes, before it deletes anything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.systems.base import Edge
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The offsets of a partition below ``before`` are deleted, ``size`` in number."""
+    """A trim of one partition: it deletes the ``size`` offsets below ``before``."""
 
     ssp: SSP
     before: Offset
@@ -22,7 +22,7 @@ class Cut:
 
 
 def plan_trim(place: Place, texts: Sequence[str], partition: int | None) -> list[Cut]:
-    """The cuts that ``--before`` asks for; other partitions stay as they are. Changes nothing."""
+    """Return the cuts that ``--before`` asks for; other partitions stay as they are. Changes nothing."""
     wanted = positions(place, "--before", texts, partition)
     extents = place.admin().extents(place.stream.name)
     cuts = []
@@ -41,7 +41,7 @@ def plan_trim(place: Place, texts: Sequence[str], partition: int | None) -> list
 
 
 def run_trim(place: Place, cuts: Sequence[Cut]) -> None:
-    """Delete what the cuts say."""
+    """Make the cuts."""
     admin = place.admin()
     for cut in cuts:
         admin.trim(cut.ssp, cut.before)

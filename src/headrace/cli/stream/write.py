@@ -27,34 +27,34 @@ def write(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="FILES", help="JSON lines, .csv or .parquet files; - or nothing is JSON lines from stdin."
+            metavar="FILES", help="JSON lines, .csv or .parquet files; - or no file reads JSON lines from stdin."
         ),
     ] = None,
     key: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMNS",
-            help="Choose each row's partition by these columns (a,b), as partition_by does. "
-            "Without it the partitions take turns.",
+            help="Choose each row's partition by these columns (a,b), as partition_by does. By default the "
+            "partitions take turns.",
         ),
     ] = None,
     partition: Annotated[int | None, typer.Option(metavar="P", help="Write everything to this partition.")] = None,
-    create: Annotated[bool, typer.Option("--create", help="Create the stream if it isn't there.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the stream if it doesn't exist.")] = False,
     partitions: Annotated[int | None, typer.Option(metavar="N", help="With --create: its partition count.")] = None,
     schema: Schema = None,
     on_error: Annotated[
-        OnError, typer.Option(help="At a row that doesn't fit: stop, or leave it out and count it.")
+        OnError, typer.Option(help="What to do with a row that doesn't fit: stop, or leave it out and count it.")
     ] = OnError.FAIL,
     drop_unknown: Annotated[
-        bool, typer.Option("--drop-unknown", help="Leave out fields that the stream has no column for.")
+        bool, typer.Option("--drop-unknown", help="Leave out fields for which the stream has no column.")
     ] = False,
     id_: Annotated[
         str | None,
         typer.Option(
             "--id",
             metavar="ID",
-            help="A name for this write. Repeated with the same name, options and input, the command leaves out "
-            "rows that the stream has already. A write that fails says which name continues it.",
+            help="A name for this write. If you repeat the command with the same name, options and input, it leaves "
+            "out rows that the stream has already. A write that fails prints the name that continues it.",
         ),
     ] = None,
     app: OfApp = None,
@@ -64,8 +64,8 @@ def write(
 ) -> None:
     """Write rows from files or a pipe.
 
-    A pipe is written as it fills: tail -f app.log | headrace stream write events. In JSON a missing field
-    is null; binary values are base64, times ISO 8601. A write that was cut short can be continued (--id).
+    A pipe is read as it fills: tail -f app.log | headrace stream write events. In JSON, a missing field is null,
+    binary values are base64 and times ISO 8601. A write that was cut short can be continued (--id).
     """
     from headrace.cli.place import locate
     from headrace.cli.stream.writing import Order, Writing
@@ -73,7 +73,7 @@ def write(
     from headrace.runners.interrupts import Interrupt
 
     if key and partition is not None:
-        raise UsageError("--key and --partition both choose the partition", hint="give one of them")
+        raise UsageError("--key and --partition both choose the partition", hint="leave one of them out")
     order = Order(
         place=locate(name, home, metadata, app),
         files=files or (),
@@ -87,7 +87,7 @@ def write(
         id=id_,
     )
     if sys.stdin.isatty() and (not files or "-" in files):
-        print_note("reading JSON lines from the terminal; Ctrl-D ends")
+        print_note("reading JSON lines from the terminal; press Ctrl-D to end")
     with Interrupt() as interrupt:
         written = Writing(order, interrupt, _progress if sys.stderr.isatty() else _silence).run()
     _report(written, as_json)
@@ -112,12 +112,10 @@ def _report(written: Written, as_json: bool) -> None:
     if written.stopped_in is not None:
         print_note(
             f"interrupted in the middle of {written.stopped_in}: "
-            f"the same command with --id {written.id} writes the rest"
+            f"repeat the command with --id {written.id} to write the rest"
         )
     if written.skipped:
-        print_note(
-            f"left out, because they don't fit: {counted(written.skipped, 'row')}; the first is {written.first_skipped}"
-        )
+        print_note(f"left out {counted(written.skipped, 'row')} that don't fit; the first: {written.first_skipped}")
     if as_json:
         written.rows_by_partition = dict(sorted(written.rows_by_partition.items()))
         print_json(msgspec.to_builtins(written, str_keys=True))
@@ -126,4 +124,4 @@ def _report(written: Written, as_json: bool) -> None:
         where = f" in {count} partitions" if count > 1 else ""
         print_note(f"wrote {counted(written.rows, 'row')} to {written.stream}{where}")
         if written.already:
-            print_note(f"{counted(written.already, 'row')} of write {written.id!r} were there already")
+            print_note(f"the stream already had {counted(written.already, 'row')} of write {written.id!r}")

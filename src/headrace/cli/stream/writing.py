@@ -1,7 +1,7 @@
-"""Rows into a stream: which stream, which columns, and what to do with rows that don't fit.
+"""Write rows into a stream: find or create it, choose its columns, and deal with rows that don't fit.
 
-A row that doesn't fit ends the writing: the rows before it are written, those after it aren't. Or it is left out and
-counted. Whatever ends a write before its time, the same command with its id writes the rest.
+A row that doesn't fit either ends the write, after the rows before it were written, or is left out and counted. If
+anything ends a write early, the same command with its id writes the rest.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PROGRESS_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What ``stream write`` has to do."""
+    """The arguments of ``stream write``."""
 
     place: Place
     files: Sequence[str] = ()
@@ -59,7 +59,7 @@ class Order:
 
 
 class Written(msgspec.Struct, rename="camel"):
-    """What has been written so far; as JSON it is what the command prints."""
+    """The progress and result of a write; with ``--json``, the command prints it."""
 
     stream: str
     id: str
@@ -98,7 +98,7 @@ class Writing:
         self.written = Written(str(order.place.stream), self._mark.id)
 
     def run(self) -> Written:
-        """Write everything that the order names. An error says how much was written before it."""
+        """Write all rows. An error says how many were written before it."""
         order = self._order
         sources = [open_source(name, self._interrupt, order.drop_unknown) for name in order.files or [STDIN]]
         declared = None if order.schema is None else parse_columns(order.schema)
@@ -125,7 +125,7 @@ class Writing:
         unsure = isinstance(error, StorageError | IndeterminateWriteError)
         there = self.written.rows + self.written.already
         if there or unsure:
-            error.message += f"\n  written before it: {'at least ' if unsure else ''}{counted(there, 'row')}"
+            error.message += f"\n  written before that: {'at least ' if unsure else ''}{counted(there, 'row')}"
         if unsure or (there and isinstance(error, DataError)):
             rest = f"then repeat the command with --id {self._mark.id}: it writes the rest of the same input"
             error.hint = f"{error.hint or 'check the disk'}; {rest}"
@@ -133,24 +133,24 @@ class Writing:
     # -- the stream and its columns ----------------------------------------------------------------------
 
     def _find_stream(self, declared: Columns | None) -> StreamInfo | None:
-        """The stream, if it exists and is what the order says; None if it has to be created."""
+        """Return the stream's info, or None if the stream has to be created. Raises if it doesn't match the order."""
         order = self._order
         info = order.place.find() if order.create else order.place.require()
         partitions = order.partitions
         if info is None and partitions is None:
             raise UsageError(
                 f"there is no {order.place.stream} yet, and --create needs its partition count",
-                hint="add --partitions 4: the largest number of tasks that should ever share the work",
+                hint="add --partitions N, the largest number of tasks that should ever share the work, such as 4",
             )
         if info is not None:
-            # Creates nothing: it raises if the stream has another shape.
+            # This creates nothing here, but raises if the stream has another shape.
             wanted = None if declared is None or info.columns is None else dict(declared)
             partitions = info.partitions if partitions is None else partitions
             order.place.admin().create(order.place.stream.name, partitions, wanted)
         if order.partition is not None and not 0 <= order.partition < (partitions or 0):
             raise UsageError(
                 f"{order.place.stream} has no partition {order.partition}",
-                hint=f"its partitions go from 0 to {(partitions or 0) - 1}",
+                hint=f"its partitions are 0 to {(partitions or 0) - 1}",
             )
         return info
 
@@ -173,8 +173,8 @@ class Writing:
     def _nothing(self, info: StreamInfo | None) -> Written:
         if info is None:
             raise UsageError(
-                f"there are no rows to infer the columns of {self._order.place.stream} from, so it was not created",
-                hint='declare them: --schema "member:str,ts:datetime[ms]"',
+                f"{self._order.place.stream} wasn't created: the input has no rows to infer its columns from",
+                hint='declare the columns: --schema "member:str,ts:datetime[ms]"',
             )
         return self.written
 
@@ -213,7 +213,7 @@ class Writing:
         return number
 
     def _numbers(self, piece: Piece, number: int) -> pl.Series:
-        """The number of each good row of a piece in the whole input; the piece begins at this row of its source."""
+        """Return the number of each good row of a piece in the whole input; the piece begins at row ``first``."""
         begin = self._rows_before + number
         numbers = pl.int_range(begin, begin + piece.span, eager=True)
         if not piece.bad:
@@ -230,10 +230,12 @@ class Writing:
 
     def _explain(self, error: DataError) -> DataError:
         if self._inferred:
-            error.hint = f"the columns were inferred from the first rows; declare them with --schema. Or: {error.hint}"
+            error.hint = (
+                f"the columns were inferred from the first rows; declare them with --schema. Otherwise: {error.hint}"
+            )
         return error
 
 
 def is_endless(name: str) -> bool:
-    """Whether this is stdin from a pipe or a terminal, which an interrupt usually ends."""
+    """Return whether this is stdin from a pipe or a terminal, which an interrupt usually ends."""
     return name == "stdin" and not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)

@@ -13,13 +13,13 @@ import typer
 if TYPE_CHECKING:
     import polars as pl
 
-AppOfHome = Annotated[str, typer.Argument(metavar="APP", help="Which running app.")]
+AppOfHome = Annotated[str, typer.Argument(metavar="APP", help="The name of a running app.")]
 
-TableName = Annotated[str, typer.Argument(metavar="TABLE", help="Which of its tables.")]
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="A table of the app.")]
 
 Timeout = Annotated[
     str,
-    typer.Option("--timeout", metavar="TIME", help="How long the answer may take; at most 30s.", show_default=True),
+    typer.Option("--timeout", metavar="TIME", help="How long to wait for the answer; at most 30s.", show_default=True),
 ]
 TIMEOUT = "5s"
 
@@ -28,7 +28,8 @@ At = Annotated[
     typer.Option(
         "--at",
         metavar="TIME",
-        help="Show a table of versions as of this event time: ISO 8601 (UTC by default), or ms since the epoch.",
+        help="Show a table that keeps versions as of this event time: ISO 8601 (UTC by default), or ms since the "
+        "epoch.",
     ),
 ]
 
@@ -43,7 +44,7 @@ def time_of(text: str | None) -> int | datetime | None:
         return int(text) if text.removeprefix("-").isdecimal() else datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(
-            f"--at {text!r} is not a time", hint="write 2026-01-31T12:00:00+00:00, or milliseconds since the epoch"
+            f"--at {text!r} isn't a time", hint="write 2026-01-31T12:00:00+00:00, or milliseconds since the epoch"
         ) from error
 
 
@@ -58,7 +59,7 @@ def key_values(columns: Mapping[str, pl.DataType], texts: Sequence[str], table: 
     if len(texts) > len(columns):
         shown = ", ".join(f"{name} ({dtype})" for name, dtype in columns.items())
         raise UsageError(
-            f"{len(texts)} values were given, the key of table {table!r} is {shown}",
+            f"got {len(texts)} values, but the key of table {table!r} is {shown}",
             hint="give one value for each column of the key, in quotes if it contains spaces",
         )
     return [_value(name, dtype, text, table) for (name, dtype), text in zip(columns.items(), texts, strict=False)]
@@ -79,12 +80,12 @@ def _value(name: str, dtype: pl.DataType, text: str, table: str) -> Any:
         return JsonRows({name: dtype}).parse(f"{{{json.dumps(name)}: {token}}}".encode()).to_series()[0]
     except RowsUnreadable as error:
         raise UsageError(
-            f"{text!r} is not a value of column {name!r} of table {table!r}, which is {dtype}", hint=_hint(dtype)
+            f"{text!r} isn't a value for column {name!r} of table {table!r}, whose type is {dtype}", hint=_hint(dtype)
         ) from error
 
 
 def _is_bare(dtype: pl.DataType, text: str) -> bool:
-    """Whether JSON has the text without quotes: it is a number or a bool, and the column's type is one."""
+    """Return whether JSON writes the value without quotes: a number or a bool, in a column of such a type."""
     if not (dtype.is_integer() or dtype.is_float() or dtype.is_(_boolean())):
         return False
     try:
@@ -106,17 +107,17 @@ def _hint(dtype: pl.DataType) -> str | None:
     match dtype:
         case pl.Datetime():
             zone = "+00:00" if dtype.time_zone else ""
-            return f"write it as 2026-01-31T12:00:00{zone}"
+            return f"write a time such as 2026-01-31T12:00:00{zone}"
         case pl.Date():
-            return "write it as 2026-01-31"
+            return "write a date such as 2026-01-31"
         case pl.Time():
-            return "write it as 12:00:00"
+            return "write a time of day such as 12:00:00"
         case pl.Duration():
-            return "write it as PT90S"
+            return "write a duration such as PT90S"
         case pl.Binary():
-            return "write it as base64"
+            return "write binary values as base64"
         case pl.Enum():
-            return f"it is one of: {', '.join(dtype.categories.to_list()[:10])}"
+            return f"write one of {', '.join(dtype.categories.to_list()[:10])}"
         case pl.Boolean():
             return "write true or false"
         case _:

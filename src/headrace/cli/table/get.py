@@ -17,7 +17,10 @@ def get(
     table: TableName,
     key: Annotated[
         list[str],
-        typer.Argument(metavar="KEY", help="A value for each column of the key; after -- if one begins with a minus."),
+        typer.Argument(
+            metavar="KEY",
+            help="A value for each column of the key. If one begins with a minus, write -- before the values.",
+        ),
     ],
     at: At = None,
     timeout: Timeout = TIMEOUT,
@@ -27,8 +30,8 @@ def get(
 ) -> None:
     """Show the last committed row of a key.
 
-    If there is no such row, the exit code is 1. As JSON it is a line with the row's columns, the task that has it
-    (@task) and its checkpoint version (@version).
+    The exit code is 1 if the table has no such row. --json prints a line with the row's columns, its task (@task) and
+    the task's checkpoint version (@version).
     """
     from headrace.runners.tables.reader import open_table
 

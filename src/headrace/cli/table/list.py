@@ -12,7 +12,7 @@ from headrace.cli.table.arguments import AppOfHome
 def list_tables(app: AppOfHome, home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False) -> None:
     """List the tables of a running app, and the stores of its low-level tasks.
 
-    Shows their kind, keys and columns, the stage that keeps them, and how many partitions and roughly how many rows
+    Shows their kinds, keys and columns, the stages that keep them, their partition counts, and roughly how many rows
     they have.
     """
     from headrace.cli.status import ask

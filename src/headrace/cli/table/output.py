@@ -30,7 +30,7 @@ def print_json_lines(parts: Sequence[TaskRows]) -> None:
 
 
 def print_rows(columns: TableColumns, parts: Sequence[TaskRows]) -> None:
-    """Print the rows below the names of their columns; on a terminal no wider than it is."""
+    """Print the rows below their column names, no wider than the terminal."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -60,7 +60,7 @@ def print_rows(columns: TableColumns, parts: Sequence[TaskRows]) -> None:
 
 
 def print_versions(parts: Sequence[TaskRows]) -> None:
-    """Print a note with the number of rows and the version of each task; not part of the result."""
+    """Print a note to stderr with the number of rows and the version of each task."""
     rows = sum(part.rows.height for part in parts)
     by_version: dict[int | None, list[str]] = {}
     for part in parts:

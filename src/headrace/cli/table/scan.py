@@ -19,10 +19,10 @@ def scan(
         list[str] | None, typer.Argument(metavar="KEY", help="Only rows whose key begins with these values.")
     ] = None,
     prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only rows whose next column begins with this.")
+        str | None, typer.Option(metavar="TEXT", help="Only rows whose next column begins with this text.")
     ] = None,
     from_: Annotated[
-        str | None, typer.Option("--from", metavar="VALUE", help="Only rows whose next column is this or more.")
+        str | None, typer.Option("--from", metavar="VALUE", help="Only rows whose next column is at least this.")
     ] = None,
     to: Annotated[
         str | None, typer.Option("--to", metavar="VALUE", help="Only rows whose next column is less than this.")
@@ -30,7 +30,8 @@ def scan(
     limit: Annotated[int, typer.Option(metavar="N", help="At most this many rows, up to 10,000.")] = 100,
     partition: Annotated[int | None, typer.Option(metavar="P", help="Only the rows of this task.")] = None,
     after: Annotated[
-        str | None, typer.Option(metavar="PLACE", help="Continue at the place that an earlier page gave.")
+        str | None,
+        typer.Option(metavar="PLACE", help="Continue after an earlier page, whose last line gives this place."),
     ] = None,
     at: At = None,
     timeout: Timeout = TIMEOUT,
@@ -40,10 +41,9 @@ def scan(
 ) -> None:
     """Show the last committed rows of a table.
 
-    They come task by task, and in the order of keys within each. The next column is the column of the key after the
-    values of KEY, or the first one without KEY. As JSON each line has a row's columns, the task that has it (@task)
-    and its checkpoint version (@version). If there are more rows, the last line has the place where they begin
-    (@after); give it to --after.
+    Rows are grouped by task, and in the order of their keys within a task. The next column is the key column after the
+    values of KEY; without KEY, it is the first. With --json, each line has a row's columns, its task (@task) and the
+    task's checkpoint version (@version). If there are more rows, the last line has a place (@after) for --after.
     """
     from headrace.runners.tables.reader import open_table
 
@@ -66,4 +66,4 @@ def scan(
         print_rows(reader.described, page.parts)
         print_versions(page.parts)
         if page.after is not None:
-            print_note(f"there are more rows: --after {page.after}")
+            print_note(f"for the next rows, add --after {page.after}")

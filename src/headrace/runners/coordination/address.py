@@ -1,6 +1,6 @@
-"""The address of a running deployment, and whether it still runs.
+"""The address of a running deployment, and the check whether it is still running.
 
-Commands find an app by it. A driver that was killed leaves its address behind. So readers check that the process exists
+Commands find an app by its address. A killed driver leaves its address behind, so readers check that the process exists
 and answers as that app.
 """
 
@@ -23,7 +23,7 @@ _PROBE_S = 2.0
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A running deployment of an app. ``stages`` are those it runs; ``all_stages``: it runs all of them."""
+    """A running deployment of an app. ``stages`` are the stages it runs; with ``all_stages``, it runs all of them."""
 
     format: int = FORMAT
     run: str
@@ -39,7 +39,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """When its driver was last alive."""
 
     def client(self, *, timeout_s: float = 5.0, patience_s: float = 10.0) -> CoordinatorClient:
-        """Return a client, which says how to reach the driver if it doesn't answer; the caller closes it."""
+        """Return a client, whose errors explain how to reach the driver; the caller closes it."""
         return CoordinatorClient(self.url, self.token, timeout_s=timeout_s, patience_s=patience_s, hint=self.way)
 
     @property
@@ -67,7 +67,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             return host == "localhost"
 
     @override
-    def __repr__(self) -> str:  # without the token, which must not get into tracebacks and logs
+    def __repr__(self) -> str:  # without the token, which must not appear in tracebacks and logs
         return f"Address({self.app} {self.deployment}, {self.url}, {self.driver})"
 
     @property
@@ -81,10 +81,10 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return f"pid {self.pid} on {self.machine.host}"
 
     def look(self) -> Literal["alive", "gone", "out of reach"]:
-        """Whether its driver is alive.
+        """Return whether its driver is alive.
 
-        A process on this machine that doesn't answer counts as alive: it may be stopped or busy. What is known about a
-        driver on another machine proves nothing unless it answers, since its address may mean another place here.
+        A process on this machine that doesn't answer counts as alive, because it may be stopped or busy. A driver on
+        another machine has to answer to prove anything, because its address may mean another place here.
         """
         here = self.machine.is_here
         if self.machine.has_restarted or (here and not process_is_there(self.pid)):
@@ -93,10 +93,10 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         try:
             answers = client.status().app == self.app
         except UnavailableError as error:
-            # Nothing listens, or some other program does: another process has the pid now.
+            # Nothing listens there, or another program does, because another process now has the pid.
             answers = not isinstance(error.__cause__, ConnectionRefusedError | http.client.HTTPException) and here
         except (UsageError, ProtocolError):
-            answers = False  # another program has the port now, and doesn't know the token or the messages
+            answers = False  # another program now has the port, and doesn't know the token or the messages
         finally:
             client.close()
         if answers:

@@ -1,9 +1,9 @@
-"""Which connections may stay: those that have shown the token, and for a short time some that haven't. Pure.
+"""Decide which connections may stay: those that have shown the token, and briefly some that haven't. Pure.
 
-Anybody who can reach the port can open connections and send nothing, or a byte now and then. So a connection that
-hasn't shown the token, a *stranger*, has a few seconds to show it after it was accepted. If there are too many
-strangers, the oldest one of the address with the most is closed. So nobody can take the places of others, and no places
-have to be reserved for containers.
+Any client that reaches the port can open connections and send nothing, or a byte now and then. So a connection that
+hasn't shown the token, a *stranger*, must show it within a few seconds. If there are too many strangers, the oldest one
+of the address with the most is closed. So no client can take the places of others, and containers need no reserved
+places.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Admission(Generic[C]):
         self._known_max = known_max
         self._strangers_max = strangers_max
         self._stranger_s = stranger_s
-        self._strangers: dict[C, _Stranger] = {}  # in the order in which they came
+        self._strangers: dict[C, _Stranger] = {}  # in order of arrival
         self._known: set[C] = set()
 
     def arrived(self, connection: C, address: str, now_s: float) -> C | None:
-        """Take a new connection. Return the one that has to go for it, if one has to."""
+        """Add a new connection. Return the connection to close for it, if one has to make room."""
         gone = None
         if len(self._strangers) >= self._strangers_max:
             counts = Counter(stranger.address for stranger in self._strangers.values())
@@ -45,7 +45,7 @@ class Admission(Generic[C]):
         return gone
 
     def showed_token(self, connection: C) -> bool:
-        """The connection has shown the token. Return whether it may stay: there may be too many of these, too."""
+        """Note that the connection has shown the token. Return whether it may stay, because even these are limited."""
         if connection in self._known:
             return True
         if self._strangers.pop(connection, None) is None or len(self._known) >= self._known_max:
@@ -54,17 +54,17 @@ class Admission(Generic[C]):
         return True
 
     def left(self, connection: C) -> None:
-        """The connection is closed."""
+        """Note that the connection is closed."""
         self._strangers.pop(connection, None)
         self._known.discard(connection)
 
     def overdue(self, now_s: float) -> list[C]:
-        """The strangers whose time is over; they are forgotten."""
+        """Return and forget the strangers whose time is over."""
         late = [one for one, stranger in self._strangers.items() if stranger.until <= now_s]
         for one in late:
             del self._strangers[one]
         return late
 
     def next_s(self) -> float | None:
-        """When the next stranger is overdue; None: there are none."""
+        """Return when the next stranger is overdue; None if there are no strangers."""
         return next((stranger.until for stranger in self._strangers.values()), None)

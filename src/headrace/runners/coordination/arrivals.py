@@ -1,6 +1,6 @@
-"""Where the containers of a run are. The first ones wait until all have registered, but only for a few seconds.
+"""The hosts of a run's containers. The first containers wait a few seconds until all have registered.
 
-Tasks are assigned by that, so a container gets none before. Each waits on the thread of its own connection.
+Assignments depend on the hosts, so a container gets no tasks earlier. Each waits on the thread of its own connection.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from headrace.core.clock import Clock
 
 WAIT_MS = 3000
-"""How long the others have from the first arrival on. It is less than a try of a client takes."""
+"""How long after the first arrival the others may register. It is shorter than one attempt of a client."""
 
 
 class Arrivals:
@@ -27,7 +27,7 @@ class Arrivals:
         self._over = False
 
     def wait(self, container: int, host: str) -> Mapping[int, str]:
-        """Note where a container is. Return what is known of all when all are there, or it takes too long."""
+        """Note the host of a container. Return the known hosts once all have arrived, or after the time limit."""
         with self._changed:
             self._hosts.setdefault(container, host)
             self._deadline = self._deadline or self._clock.monotonic_ms() + self._wait_ms
@@ -41,7 +41,7 @@ class Arrivals:
             return dict(self._hosts)
 
     def close(self) -> None:
-        """Wake all that wait; no call blocks any more. Idempotent."""
+        """Wake all waiting calls; later calls don't block. Idempotent."""
         with self._changed:
             self._over = True
             self._changed.notify_all()

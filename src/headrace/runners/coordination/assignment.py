@@ -1,4 +1,4 @@
-"""Assign tasks to containers: pure, deterministic and balanced, and to where their state is, if possible."""
+"""Assign tasks to containers: deterministic, balanced, and if possible to the host with their state. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Seats = tuple[tuple[TaskName, ...], ...]
 def assign(stages: Mapping[str, Sequence[TaskName]], containers: int) -> Seats:
     """Return the tasks of each container.
 
-    The tasks of each stage are dealt out in turn. So the containers' numbers of tasks differ by at most one, within
+    The tasks of each stage are dealt out in turn, so the containers' numbers of tasks differ by at most one, within
     each stage and in total. Stages start at different containers. Otherwise task n of every stage would be in the same
-    container, and a partition that is busy in one stage tends to be busy in the next.
+    container, although a partition that is busy in one stage tends to be busy in the next.
     """
     if containers < 1:
         raise UsageError(f"an app can't run in {containers} containers", hint="give at least 1")
@@ -34,23 +34,23 @@ def assign(stages: Mapping[str, Sequence[TaskName]], containers: int) -> Seats:
 
 
 def placed(seats: Seats, hosts: Mapping[int, str], held: Mapping[TaskName, str]) -> Seats:
-    """Return the same seats, dealt out so that more tasks are on the host that held them last.
+    """Return the same seats, reassigned so that more tasks are on the host that held them last.
 
-    ``hosts`` says where containers are, ``held`` which host has a task's state; both may be incomplete. Each container
-    gets as many tasks of each stage as some seat had, so the balance stays.
+    ``hosts`` are the hosts of containers, and ``held`` the hosts of tasks' state; both may be incomplete. Each
+    container gets as many tasks of each stage as some seat had, so the balance stays.
     """
     moved = _moved(seats, hosts, held)
     choices = [seats, moved, _swapped(seats, hosts, held), _swapped(moved, hosts, held)]
-    return max(choices, key=lambda one: at_home(one, hosts, held))  # of equally good ones the first
+    return max(choices, key=lambda one: at_home(one, hosts, held))  # the first of equally good ones
 
 
 def at_home(seats: Seats, hosts: Mapping[int, str], held: Mapping[TaskName, str]) -> int:
-    """How many tasks are on the host that has their state."""
+    """Return how many tasks are on the host with their state."""
     return sum(held.get(task, "") == hosts.get(number) for number, seat in enumerate(seats) for task in seat)
 
 
 def _moved(seats: Seats, hosts: Mapping[int, str], held: Mapping[TaskName, str]) -> Seats:
-    """Whole seats go to containers on the host that has most of their tasks' state, the surest ones first."""
+    """Give whole seats to containers on the host with most of their tasks' state, the clearest cases first."""
     free: dict[str, list[int]] = {}
     for container in range(len(seats)):
         if container in hosts:
@@ -71,7 +71,7 @@ def _moved(seats: Seats, hosts: Mapping[int, str], held: Mapping[TaskName, str])
 
 
 def _swapped(seats: Seats, hosts: Mapping[int, str], held: Mapping[TaskName, str]) -> Seats:
-    """Each container keeps its numbers of tasks, but gets different ones: first those whose state it has."""
+    """Keep each container's numbers of tasks, but exchange tasks: first it gets those whose state it has."""
     rooms: dict[str, Counter[int]] = {}
     for number, seat in enumerate(seats):
         for task in seat:

@@ -1,15 +1,16 @@
-"""When a run that reads what is there, and then stops, has done so: from all tasks' reports. Pure.
+"""Find out from all tasks' reports when a run has read what existed at its start, and may stop. Pure.
 
-Each task reports ``caught_up``, the version of a commit at which it had read what was there when the run began.
+Each task reports ``caught_up``, the version of a commit at which it had read everything that existed when the run
+began.
 
-Exactly-once: a version travels through the graph, and a commit of it holds exactly the effects of that version
-upstream. So let V be the highest version that any task reports; when all tasks have committed V or a later one, the
-effects of all that was there are in.
+With exactly-once, a version travels through the graph, and a commit of it includes exactly the effects of that version
+upstream. Let V be the highest version that any task reports. When all tasks have committed V or a later version, the
+commits include the effects of everything that existed.
 
-At-least-once: versions say nothing about other tasks. A task reports the version of its last commit if no frame
+With at-least-once, versions say nothing about other tasks. A task reports the version of its last commit if no frame
 waited for it at that moment. So the stages are followed downstream: a stage has caught up when each of its tasks has
-committed like that after the stage before it had. A commit is later if the third report since then lacks it:
-the first may have been under way, the second is sent after the first has arrived, and the third is of a later moment.
+made such a commit after the stage before it had caught up. A commit is later if the third report since then lacks it:
+the first may have been in flight, the second is sent after the first has arrived, and the third is of a later moment.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ _REPORTS = 3
 
 
 class Watch(Protocol):
-    """Is shown the newest reports, again and again."""
+    """Checks the newest reports, repeatedly."""
 
     def caught_up(self, tasks: Mapping[TaskName, TaskStatus]) -> bool:
-        """Whether the run has read, and its results hold, all that was there."""
+        """Return whether the run has read everything that existed, and its results include it."""
         ...
 
 
 def watch(stages: Sequence[Sequence[TaskName]], guarantee: str) -> Watch:
-    """The watch for these stages, upstream first."""
+    """Return the watch for these stages, upstream first."""
     return ExactlyOnce() if guarantee == "exactly_once" else AtLeastOnce(stages)
 
 
 class ExactlyOnce(Watch):
-    """Compares versions; remembers nothing."""
+    """Compares versions, and keeps no state."""
 
     @override
     def caught_up(self, tasks: Mapping[TaskName, TaskStatus]) -> bool:
-        """Every task has committed the highest version at which one had read its sources, and published it."""
+        """Return whether every task has committed and published the highest reported version."""
         open_ = [task for task in tasks.values() if task.state != "finished"]
         versions = [task.caught_up for task in open_ if task.caught_up is not None]
         if len(versions) < len(open_):
@@ -70,14 +71,14 @@ class _Stage:
 
 
 class AtLeastOnce(Watch):
-    """Follows the stages downstream. A task that starts again sends the stages after it back to the beginning."""
+    """Follows the stages downstream. A restarted task resets the stages after its own."""
 
     def __init__(self, stages: Sequence[Sequence[TaskName]]) -> None:
         self._stages = [_Stage(tasks) for tasks in stages]
 
     @override
     def caught_up(self, tasks: Mapping[TaskName, TaskStatus]) -> bool:
-        """Every stage has caught up after the one before it."""
+        """Return whether every stage has caught up after the one before it."""
         for number, stage in enumerate(self._stages):
             statuses = [tasks[name] for name in stage.tasks]
             generations = [status.generation for status in statuses]

@@ -1,6 +1,6 @@
-"""Whether an app is well, by its status and the user's limits: a verdict and one line for monitoring tools. Pure.
+"""Judge an app's health by its status and the user's limits: a verdict and one line for monitoring tools. Pure.
 
-States are those of monitoring plugins: 0 is well, 1 a warning, 2 critical, 3 unknown.
+Verdicts are those of monitoring plugins: 0 healthy, 1 warning, 2 critical, 3 unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAMED = 3
 
 
 class Verdict(IntEnum):
-    """What a check has found, and its exit code."""
+    """The result of a check; its value is the exit code."""
 
     OK = 0
     WARNING = 1
@@ -29,9 +29,9 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is critical; None: it doesn't matter. Times are in milliseconds.
+    """The limits beyond which an app is critical; None means no limit. Times are in milliseconds.
 
-    More than ``most_restarts`` of all containers together within ``restarts_within_ms`` are too many.
+    More than ``most_restarts`` restarts of all containers together within ``restarts_within_ms`` are too many.
     """
 
     lag_ms: int | None = None
@@ -41,7 +41,7 @@ class Limits:
 
     @classmethod
     def of(cls, lag: str | None, checkpoint_age: str | None, restarts: str | None) -> Limits:
-        """What options say. Raises ``UsageError``."""
+        """Return the limits that options set. Raises ``UsageError``."""
         most, within = (None, 0) if restarts is None else _restarts(restarts)
         return cls(
             None if lag is None else to_ms(lag, "--max-lag", error=UsageError),
@@ -54,16 +54,14 @@ class Limits:
 def _restarts(text: str) -> tuple[int, int]:
     matched = _RESTARTS.fullmatch(text)
     if matched is None:
-        raise UsageError(
-            f"--max-restarts {text!r} is no number in a time", hint="write 3/10m: 3 restarts in 10 minutes"
-        )
+        raise UsageError(f"--max-restarts {text!r}: expected N/TIME", hint="write 3/10m: 3 restarts in 10 minutes")
     if int(matched["most"]) >= RESTARTS_KEPT:
         raise UsageError(f"--max-restarts {text!r}: that many aren't remembered", hint=f"stay below {RESTARTS_KEPT}")
     return int(matched["most"]), to_ms(matched["within"], "--max-restarts", minimum=1, error=UsageError)
 
 
 def check(statuses: Sequence[AppStatus], limits: Limits, now_ms: int) -> tuple[Verdict, str]:
-    """The worst that is found in the deployments of an app, and one line about it. ``now_ms`` is the time of day."""
+    """Return the worst verdict about an app's deployments, and one line about it. ``now_ms`` is the time of day."""
     found = [one for status in statuses for one in _found(status, limits, now_ms)]
     worst = max((verdict for verdict, _ in found), default=Verdict.OK)
     told = [text for verdict, text in sorted(found, key=lambda one: -one[0])] or ["is well"]
@@ -110,7 +108,7 @@ def _beyond(what: str, values: Iterable[tuple[str, int]], limit_ms: int) -> Iter
 
 
 def _lag_ms(task: TaskStatus, now_ms: int) -> int:
-    """How far the slowest input that isn't read to its end is behind the clock."""
+    """Return how far the slowest input with unread messages is behind the clock."""
     behind = [
         now_ms - one.watermark
         for one in task.inputs.values()

@@ -1,8 +1,8 @@
 """The client of the coordinator, with a persistent connection, bounded waits and retries; and the heartbeat thread.
 
-A call blocks its thread for ``patience_s`` plus one try at most. The run loop and the heartbeats have a client each, so
-that neither waits for the other. When the driver is gone, calls raise ``UnavailableError`` and the container ends, as
-another driver may have taken over.
+A call blocks its thread for at most ``patience_s`` plus one attempt. The run loop and the heartbeats have separate
+clients, so that neither waits for the other. When the driver has died, calls raise ``UnavailableError`` and the
+container ends, because another driver may have taken over.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from headrace.runners.coordination.startpoint_messages import (
 _log = logger(__name__)
 
 _A = TypeVar("_A", bound=messages.Message)
-_LOOK = "the driver has ended or can't be reached from here; look at its output"
+_LOOK = "the driver has ended or can't be reached from here; see its output"
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _REFUSED_PATIENCE_S = 1.0
-"""A refused connection means that nothing listens there any more. A coordinator never returns to its port."""
+"""The patience after a refused connection: nothing listens there, and a coordinator never returns to its port."""
 
 _ERRORS: dict[int, type[HeadraceError]] = {
     HTTPStatus.CONFLICT: FencedError,
@@ -50,9 +50,9 @@ _ERRORS: dict[int, type[HeadraceError]] = {
 
 
 class CoordinatorClient:
-    """Calls one coordinator. Threads may share it; it makes one call at a time. Any thread may ``close`` it.
+    """Calls one coordinator. Threads may share the client; it makes one call at a time. Any thread may ``close`` it.
 
-    ``timeout_s`` bounds one try; no try starts after ``patience_s``. All calls are idempotent, so all are retried.
+    ``timeout_s`` bounds one attempt; no attempt starts after ``patience_s``. All calls are idempotent and are retried.
     Raises ``UnavailableError`` if the driver doesn't answer, and ``FencedError`` if the caller isn't its container's
     current incarnation any more.
     """
@@ -60,7 +60,7 @@ class CoordinatorClient:
     def __init__(
         self, url: str, token: str, *, timeout_s: float = 5.0, patience_s: float = 10.0, hint: str = _LOOK
     ) -> None:
-        """``hint`` says what to do if it doesn't answer."""
+        """``hint`` is the errors' hint if the coordinator doesn't answer."""
         parts = urlsplit(url)
         if parts.scheme != "http" or parts.hostname is None or parts.port is None:
             raise UsageError(f"{url!r} is not the address of a coordinator", hint="write http://host:port")
@@ -97,7 +97,7 @@ class CoordinatorClient:
         return self._call("POST", "/finished", message, messages.Orders)
 
     def failure(self, message: messages.Failure) -> messages.Orders:
-        """Report the error that the container dies of."""
+        """Report the error that ends the container."""
         return self._call("POST", "/failure", message, messages.Orders)
 
     def listen(self, message: Listening) -> Questions:
@@ -121,7 +121,7 @@ class CoordinatorClient:
         return self._call("GET", "/startpoints", None, StartpointList, plain=True)
 
     def set_startpoint(self, message: SetStartpoint) -> SetAnswer:
-        """Set startpoints. Repeated, it replaces those that it has set."""
+        """Set startpoints. Repeating the call replaces those that it has set."""
         return self._call("POST", "/startpoints", message, SetAnswer, plain=True)
 
     def delete_startpoints(self, message: StartpointTarget) -> StartpointList:
@@ -129,7 +129,7 @@ class CoordinatorClient:
         return self._call("POST", "/startpoints/delete", message, StartpointList, plain=True)
 
     def apply_startpoints(self) -> Applied:
-        """Have tasks apply their startpoints now."""
+        """Make tasks apply their startpoints now."""
         return self._call("POST", "/startpoints/apply", ApplyStartpoints(), Applied, plain=True)
 
     def status(self) -> messages.AppStatus:
@@ -141,11 +141,11 @@ class CoordinatorClient:
         return self._call("POST", "/drain", messages.Orders(drain=True), messages.Orders)
 
     def cut(self, message: CutOrder) -> CutReport:
-        """Order a cut of all tasks, or none any more; return what has happened to the present one."""
+        """Order a cut of all tasks, or cancel it; return the progress of the present one."""
         return self._call("POST", "/cut", message, CutReport)
 
     def close(self) -> None:
-        """Close the connection. A call under way in another thread ends with ``UnavailableError``. Idempotent."""
+        """Close the connection. A call in progress in another thread ends with ``UnavailableError``. Idempotent."""
         self._closing.set()
         connection = self._connection
         sock = connection.sock if connection is not None else None
@@ -160,7 +160,7 @@ class CoordinatorClient:
     def _call(
         self, method: str, path: str, message: messages.Message | None, answer: type[_A], *, plain: bool = False
     ) -> _A:
-        """``plain``: what the coordinator refuses is the user's mistake, and raised as it is."""
+        """With ``plain``, a refusal by the coordinator is the user's mistake, and its error is raised unchanged."""
         body = messages.encode(message) if message is not None else None
         with self._lock:
             deadline = time.monotonic() + self._patience_s
@@ -186,7 +186,7 @@ class CoordinatorClient:
                         raise why
                 if self._closing.is_set() or time.monotonic() + pause > deadline:
                     raise self._gone(path, why) from why
-                if tries == 1:  # once for each call: the end is reported by the line above, or by the error
+                if tries == 1:  # once per call, because the line above or the error reports the end
                     _log.warning(
                         "the coordinator doesn't answer; trying again", url=self._url, path=path, error=str(why)
                     )
@@ -198,7 +198,7 @@ class CoordinatorClient:
         if self._connection is None:
             self._connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
             self._connection.connect()
-        # Checked once close() can see the connection: either close() cuts it, or this check sees that it was called.
+        # Checked after close() can see the connection, so either close() cuts it or this check notices the call.
         if self._closing.is_set():
             raise ConnectionAbortedError("this client was closed")
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
@@ -237,8 +237,8 @@ class CoordinatorClient:
 class HeartbeatThread:
     """Sends ``snapshot()`` every ``interval_s`` and after every ``poke``, and passes the orders to ``on_orders``.
 
-    All callables run on this thread. If the driver is gone, the container was replaced, or a callable raises,
-    ``on_lost`` gets the error and the thread ends; then the container has to end too.
+    All callables run on this thread. If the driver has died, the container was replaced, or a callable raises,
+    ``on_lost`` gets the error and the thread ends. The container must then end, too.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class HeartbeatThread:
         on_lost: Callable[[Exception], None],
         interval_s: float,
     ) -> None:
-        """``send`` may block; after ``hang_up`` it has to return or raise soon."""
+        """``send`` may block; after ``hang_up``, it must return or raise soon."""
         self._send = send
         self._hang_up = hang_up
         self._snapshot = snapshot

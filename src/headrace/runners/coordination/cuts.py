@@ -1,8 +1,9 @@
-"""The cut that the coordinator has ordered, and what has happened to it in each task; pure.
+"""The cut that the coordinator has ordered, and its progress in each task. Pure.
 
-A savepoint needs a version that every task of the app commits exactly, and the state of each task as of then
-(``checkpoint.protocol``). Whoever takes the savepoint chooses the version and a folder, and orders the same cut of
-every deployment of the app. Containers learn of it by their heartbeats, and report what happened to it the same way.
+A savepoint needs a version that every task of the app commits exactly, and the state of each task at that version
+(``checkpoint.protocol``). The savepoint's creator chooses the version and a folder, and orders the same cut from every
+deployment of the app. Containers receive the order in answers to their heartbeats, and report their progress in
+heartbeats.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from headrace.core.ids import TaskName
 from headrace.runners.coordination.messages import Message, TaskStatus
 
 CutState = Literal["waiting", "kept", "missed", "over", "apart"]
-"""*Over*: the task has ended, and so has its container. Its state is on its disk, as it will stay.
+"""*Over*: the task and its container have ended, and its state stays on its disk unchanged.
 
-*Apart*: where the task runs, the folder of the cut can't be seen.
+*Apart*: the task's machine or container doesn't see the folder of the cut.
 """
 
 SPARE_HEARTBEATS = 4
@@ -25,16 +26,16 @@ SPARE_INTERVALS = 2
 
 
 class CutOrder(Message, frozen=True, kw_only=True):
-    """A cut to take part in; None: in none any more. If ``ask`` is set, only the answer is wanted."""
+    """A cut to take part in; None cancels it. With ``ask``, the order changes nothing and only asks for the answer."""
 
     cut: Cut | None = None
     ask: bool = False
 
 
 class CutReport(Message, frozen=True, kw_only=True, rename="camel"):
-    """What has happened to the present cut in each task that this deployment runs, and what is needed to choose one.
+    """The progress of the present cut in each task of this deployment, and the data for choosing one.
 
-    ``now_ms`` is the clock of the coordinator, ``margin_ms`` how far ahead of it a cut has to be, so that every task
+    ``now_ms`` is the coordinator's clock, and ``margin_ms`` how far ahead of it a cut must be, so that every task
     learns of it in time. ``interval_ms`` is the checkpoint interval.
     """
 
@@ -58,7 +59,7 @@ class CutBook:
     def order(
         self, message: CutOrder, statuses: Mapping[TaskName, TaskStatus], gone: Collection[TaskName], now_ms: int
     ) -> CutReport:
-        """Take an order; return what has happened to the present cut.
+        """Take an order; return the progress of the present cut.
 
         ``gone`` are the tasks that have ended with their containers.
         """
@@ -82,7 +83,7 @@ class CutBook:
 
 
 def choose(reports: Collection[CutReport]) -> int:
-    """Choose the version of a cut of all these deployments: a multiple of their intervals, not too soon for any."""
+    """Choose the version for a cut of all these deployments: a multiple of their intervals, not too soon for any."""
     interval = max(report.interval_ms for report in reports)
     soonest = max(report.now_ms + report.margin_ms for report in reports)
     return (soonest // interval + 1) * interval

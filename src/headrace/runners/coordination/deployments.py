@@ -1,4 +1,4 @@
-"""How all deployments are, those that run and those that have ended: for commands and for the page with all apps."""
+"""The status of all deployments, running or ended, for commands and for the page with all apps."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Deployment(NamedTuple):
 
 
 def deployments(metadata: MetadataStore, app: str | None = None, *, patient: bool = True) -> list[Deployment]:
-    """Return each running deployment (of ``app``), then how the others ended.
+    """Return the status of each running deployment (of ``app``), then the last status of the others.
 
-    ``patient``: a driver may take its time, and what is wrong on this machine is raised, as somebody asks for it. Else
-    a driver that doesn't answer soon, or not as it should, counts as unreachable.
+    With ``patient``, a driver may take longer to answer, and errors of this machine are raised, because a user is
+    waiting. Otherwise a driver that doesn't answer soon and correctly counts as unreachable.
     """
     found = []
     for address in find_all(metadata, app):
@@ -35,7 +35,7 @@ def deployments(metadata: MetadataStore, app: str | None = None, *, patient: boo
                 found.append(Deployment(client.status(), address))
             except UnavailableError as error:
                 found.append(Deployment(unreachable(address, error)))
-            except (UsageError, ProtocolError) as error:  # somebody else answers at its address, as seen from here
+            except (UsageError, ProtocolError) as error:  # seen from here, another program answers at its address
                 if patient and address.machine.is_here:
                     raise
                 found.append(Deployment(unreachable(address, error)))

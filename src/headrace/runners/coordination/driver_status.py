@@ -1,4 +1,4 @@
-"""What else the driver does while it runs the app, as parts of its status."""
+"""Other activities of the driver during a run, as parts of its status."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class QueriesStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Numbers of questions about tables since the start: those that wait now, and how the others ended."""
+    """Numbers of queries of tables since the start: those waiting now, and how the others ended."""
 
     waiting: int = 0
     answered: int = 0
@@ -15,17 +15,17 @@ class QueriesStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class PagesStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Live pages that watch the app now, and how many were refused since the start because there were too many."""
+    """The number of live pages that watch the app now, and of those refused since the start because of the limit."""
 
     watching: int = 0
     refused: int = 0
 
 
 class ExportStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What happened to what was to be sent to OpenTelemetry's collector, since the start.
+    """The numbers of transmissions to OpenTelemetry's collector since the start.
 
-    ``sent`` and ``failed`` are attempts, of which each has all metrics, or some traces. ``dropped`` are traces that
-    found no room, or could not be sent.
+    ``sent`` and ``failed`` count attempts, each with all metrics or some traces. ``dropped`` counts traces that found
+    no room or couldn't be sent.
     """
 
     metrics_sent: int = 0

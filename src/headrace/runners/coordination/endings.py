@@ -1,4 +1,4 @@
-"""How the runs of an app have ended, as ``headrace status`` shows it."""
+"""The endings of an app's runs, for ``headrace status``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headrace.runners.coordination.runs import all_ended, all_running
 
 
 def ended(metadata: MetadataStore, app: str | None = None) -> list[messages.AppStatus]:
-    """Return the last status of each deployment (of ``app``) that doesn't run any more, by app."""
+    """Return the last status of each deployment (of ``app``) that is no longer running, by app."""
     recorded = [one.status for one in all_ended(metadata, app) if one.status is not None]
     gone = [_gone(run.address) for run in all_running(metadata, app) if run.address.look() == "gone"]
     return sorted([*recorded, *gone], key=lambda one: (one.app, one.started_at))
 
 
 def unreachable(address: Address, error: HeadraceError) -> messages.AppStatus:
-    """The status of a deployment whose driver doesn't answer: it may run on a machine that can't be reached."""
+    """Return the status of a deployment whose driver doesn't answer; its machine may be unreachable from here."""
     return _status(
         address,
         "unreachable",
@@ -30,8 +30,8 @@ def _gone(address: Address) -> messages.AppStatus:
     return _status(
         address,
         "gone",
-        f"its driver ({address.driver}) is gone, without an error",
-        "it was killed, or its machine went down; start the app again, and it resumes from its last checkpoints",
+        f"its driver ({address.driver}) has disappeared without an error",
+        "the driver was killed or its machine crashed; start the app again, and it resumes from its last checkpoints",
     )
 
 

@@ -1,7 +1,7 @@
-"""Where a coordinator listens, and where containers and commands call it. Pure.
+"""The addresses on which a coordinator listens, and at which containers and commands call it. Pure.
 
-On one machine both are loopback. On a cluster it listens where Spark's driver does. In a pod, or behind an address
-translation (NAT), it is called at another address than it listens on.
+On one machine, both are loopback. On a cluster, it listens where Spark's driver does. In a pod, or behind network
+address translation (NAT), the two addresses differ.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def _is_ip(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """``host`` and ``port`` are what it binds to, the advertised ones what others call.
+    """The coordinator binds to ``host`` and ``port``; others call the advertised ones.
 
-    Port 0 takes a free one. Without an advertised host or port, it is the one that it binds to.
+    Port 0 picks a free port. By default the advertised host and port are those that it binds to.
     """
 
     host: str = LOOPBACK
@@ -53,7 +53,7 @@ class Endpoint:
             )
 
     def url(self, port: int) -> str:
-        """Where to call it, if it listens on this port."""
+        """Return the URL for callers, if it listens on this port."""
         host = self.advertised_host or self.host
         return f"http://{f'[{host}]' if ':' in host else host}:{self.advertised_port or port}"
 
@@ -63,7 +63,7 @@ ON_THIS_MACHINE = Endpoint()
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the user says: on which host and port to listen, and which ones to call. Nothing and 0: as it is."""
+    """The user's settings: the host and port to listen on, and those to call. Empty and 0 mean the default."""
 
     listen: tuple[str, int] = ("", 0)
     advertise: tuple[str, int] = ("", 0)
@@ -74,7 +74,7 @@ class Wanted:
         return cls(_parsed("listen", listen), _parsed("advertise", advertise))
 
     def instead_of(self, default: Endpoint) -> Endpoint:
-        """``default``, but for what the user says. A host to listen on is also called, unless it is the wildcard."""
+        """Apply the user's settings to ``default``. A host to listen on is also called, unless it is the wildcard."""
         (host, port), (called, called_port) = self.listen, self.advertise
         inherited = default.advertised_host if not host or _is_wildcard(host) else ""
         return Endpoint(
@@ -89,14 +89,14 @@ AS_USUAL = Wanted()
 
 
 def _parsed(option: str, text: str | None) -> tuple[str, int]:
-    """The host, or nothing, and the port, or 0."""
+    """Return the host or an empty text, and the port or 0."""
     if text is None:
         return "", 0
     if not isinstance(text, str):
         raise UsageError(f"{option}={text!r} is not an address", hint=f'write {option}="HOST" or "HOST:PORT"')
     host, colon, port = text.strip().rpartition(":")
     if not colon or (":" in host and not host.endswith("]")) or text.strip().endswith("]"):
-        host, port = text.strip(), "0"  # a host alone; one with several colons has to be an IPv6 address
+        host, port = text.strip(), "0"  # only a host; one with several colons must be an IPv6 address
     host = host.removeprefix("[").removesuffix("]")
     valid = port.isascii() and port.isdigit() and int(port) < 1 << 16 and (":" not in host or _is_ip(host))
     if not valid or not (host or int(port)) or "/" in host or any(mark.isspace() for mark in host):

@@ -1,4 +1,4 @@
-"""All metrics of an app, from its status: what ``/metrics`` shows, and what other exporters send. Pure."""
+"""Derive all metrics of an app from its status, for ``/metrics`` and other exporters. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PARTITION = re.compile(r"(?P<stream>.*)\[(?P<number>\d+)\]")
 
 
 def all_series(status: AppStatus, now_ms: int) -> Iterator[Series]:
-    """Every series of the app, with all its labels. ``now_ms`` is the time of day."""
+    """Return every series of the app, with all its labels. ``now_ms`` is the time of day."""
     app = {"app": status.app}
     for state in get_args(AppState):
         yield _gauge("headrace_app_up", {**app, "state": state}, status.state == state)
@@ -129,7 +129,7 @@ def _counter(name: str, labels: _Labels, value: float) -> Series:
 
 
 def by_name(series: Iterable[Series]) -> Mapping[str, Sequence[Series]]:
-    """The series of each metric."""
+    """Return the series of each metric."""
     found: dict[str, list[Series]] = {}
     for one in series:
         found.setdefault(one.name, []).append(one)
@@ -137,5 +137,5 @@ def by_name(series: Iterable[Series]) -> Mapping[str, Sequence[Series]]:
 
 
 def help_of(one: Series) -> str:
-    """What a series means; that of a user's own metric comes with it."""
+    """Return the description of a series; a user's own metric carries its description."""
     return BY_NAME[one.name].help if one.name in BY_NAME else one.help

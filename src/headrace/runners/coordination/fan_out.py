@@ -1,9 +1,9 @@
-"""Decide which task has to apply which startpoint: pure.
+"""Decide which task has to apply which startpoint. Pure.
 
-A startpoint that is written for a partition becomes an order of each task that reads it: of one task, or of several if
-the input is broadcast. One that is written for a task goes to that task, and has precedence there until it is applied:
-one without a task never overwrites it. Otherwise the newer one replaces the older one. What fits nothing that the
-app reads is kept and gets a reason; nothing is dropped silently.
+A startpoint for a partition becomes an order for each task that reads it: for one task, or for several if the input is
+broadcast. A startpoint for a task goes only to that task and takes precedence there until it is applied, so one without
+a task never overwrites it. Otherwise a newer startpoint replaces an older one. A startpoint that fits nothing that the
+app reads is kept with a reason, so that none is dropped silently.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import msgspec
 from headrace.metadata.startpoints import FanOut, StartpointKey, Startpoints, StartpointState
 
 Partitions = Mapping[tuple[str, int], Sequence[str]]
-"""The tasks that read each partition, by the name under which positions in the input are kept."""
+"""The tasks that read each partition, by the name under which positions in the input are stored."""
 
 
 @dataclass(slots=True)
 class _Orders:
-    """The orders as they become: by key, with those that they replace."""
+    """The resulting orders by key, with the orders that they replace."""
 
     before: Mapping[StartpointKey, StartpointState]
     now_ms: int
@@ -29,7 +29,7 @@ class _Orders:
     done: list[StartpointState] = field(default_factory=list)
 
     def give(self, task: str, point: StartpointState) -> None:
-        """Order this of a task, in place of what it had for the partition."""
+        """Give a task this order, in place of its former one for the partition."""
         key = StartpointKey(point.stream, point.partition, task)
         old = self.new.get(key) or self.before.get(key)
         if old is not None:
@@ -37,23 +37,23 @@ class _Orders:
         self.new[key] = msgspec.structs.replace(point, task=task, state="ordered", at_ms=self.now_ms, reason=None)
 
     def yields(self, task: str, point: StartpointState) -> bool:
-        """Whether a startpoint without a task may go to this task: not over one that names it and isn't applied."""
+        """Return whether a startpoint without a task may go to this task: not over an unapplied one that names it."""
         key = StartpointKey(point.stream, point.partition, task)
         old = self.new.get(key) or self.before.get(key)
         return old is None or not old.named or old.offset is not None
 
     def pass_over(self, task: str, point: StartpointState) -> None:
-        """Note that a task has a startpoint of its own, and doesn't get this one."""
+        """Note that a task doesn't get this startpoint, because it has one of its own."""
         reason = f"task {task} has a startpoint of its own"
         self.done.append(msgspec.structs.replace(point, task=task, state="replaced", at_ms=self.now_ms, reason=reason))
 
 
 def fan_out(present: Startpoints, partitions: Partitions, now_ms: int) -> FanOut:
-    """Return what the fan-out of these startpoints changes. ``partitions`` are all that the app reads."""
+    """Return the changes of the fan-out of these startpoints. ``partitions`` are all that the app reads."""
     orders = _Orders(present.ordered, now_ms)
     removed: list[StartpointKey] = []
     kept: list[StartpointState] = []
-    # Those that name a task come first, so that the others find them.
+    # Startpoints that name a task come first, so that the others find them.
     for key, point in sorted(present.written.items(), key=lambda item: (item[0].task is None, _order(item[0]))):
         reason = _misfit(key, partitions)
         if reason is not None:
@@ -78,7 +78,7 @@ def fan_out(present: Startpoints, partitions: Partitions, now_ms: int) -> FanOut
 
 
 def _misfit(key: StartpointKey, partitions: Partitions) -> str | None:
-    """Why the app has no use for a startpoint under this key; None if it has."""
+    """Return why the app can't use a startpoint with this key; None if it can."""
     readers = partitions.get((key.stream, key.partition))
     if readers is None:
         numbers = sorted(partition for stream, partition in partitions if stream == key.stream)

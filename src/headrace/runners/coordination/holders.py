@@ -1,4 +1,4 @@
-"""Which input partitions hold the watermarks of which tasks, followed upstream to the sources. Pure."""
+"""Find the input partitions that hold back the tasks' watermarks, upstream to the sources. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from headrace.runners.coordination.messages import TaskStatus
 
 
 def holders(tasks: Iterable[TaskStatus]) -> Mapping[tuple[str, str], int]:
-    """How many tasks have their watermark from an input partition, by task and partition; all partitions are there.
+    """Return how many tasks have their watermark from each input partition, by task and partition.
 
-    Each task counts once on each step of its way: at its own partition that holds it, at that of the upstream task
-    which holds the partition, and so on. A task that isn't among these ends the way.
+    Each task counts once on each step of its path: at its own partition that holds it, at the partition of the
+    upstream task that holds that partition, and so on. A task that isn't among these ends the path.
     """
     found: dict[tuple[str, str], int] = {}
     holding: dict[str, tuple[str, str]] = {}

@@ -1,8 +1,8 @@
-"""The coordinator's state, pure: the current incarnation of each container, its tasks, their progress, what has ended.
+"""The coordinator's state: each container's current incarnation and tasks, and their progress and ends. Pure.
 
-Messages come in with the time of their arrival (monotonic milliseconds), and answers go out. The server owns the clock,
-the lock and all I/O. A container has a number and a current incarnation, which is the process that registered last. Any
-other incarnation is refused with ``FencedError``, which ends it.
+The ledger takes messages with the time of their arrival (monotonic milliseconds) and returns answers. The server owns
+the clock, the lock and all I/O. A container has a number and a current incarnation, which is the process that
+registered last. Any other incarnation is refused with ``FencedError``, which ends it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from headrace.runners.coordination.versions import held_up
 from headrace.systems.slotted import SlotReport
 
 STEADY_MS = 60_000
-"""After a life of this length, the failures that a container reports are counted from 1 again."""
+"""After a life of this length, a container's failures count from 1 again."""
 
 _NOTES_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """The answer to a registration: the tasks left to run, and what was granted already if it is repeated.
+    """The answer to a registration: the tasks left to run, and the former grants if the registration is repeated.
 
     The container waits ``pause_ms`` before it starts them.
     """
@@ -64,7 +64,7 @@ class _Container:
     restarts: int = 0
     restarted_ms: deque[float] = field(default_factory=lambda: deque(maxlen=messages.RESTARTS_KEPT))
     failures: int = 0
-    """How many of its lives in a row have failed."""
+    """How many lives in a row have failed."""
     committed: set[str] = field(default_factory=set)
     """The tasks that have committed, or ended, in this life."""
     pause_ms: int = 0
@@ -79,7 +79,7 @@ class _Container:
 class Ledger:
     """The state of one run of an app, or of the stages that this deployment runs.
 
-    ``until_caught_up``: the app drains once it has read what was there when it started.
+    ``until_caught_up``: the app drains once it has read everything that existed when it started.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Ledger:
         chance: Callable[[], float] = lambda: 1.0,
         slots: SlotBook | None = None,
     ) -> None:
-        """``chance`` returns random numbers from [0, 1), which spread restarts. ``saves``: drain after a savepoint."""
+        """``chance`` returns random numbers in [0, 1), which spread restarts. ``saves``: drain after a savepoint."""
         if not any(stages.values()):
             raise UsageError(f"app {app!r} has no tasks to run")
         self.app = app
@@ -127,7 +127,7 @@ class Ledger:
     # -- messages of containers --------------------------------------------------------------------
 
     def register(self, message: messages.Register, now_ms: float) -> Seat:
-        """Make this incarnation the current one. Return the tasks it has left; none if the app is over."""
+        """Make this incarnation the current one. Return its remaining tasks; none if the app is over."""
         container = self._container(message.container)
         current = container.registered
         if current is not None and current.incarnation == message.incarnation:
@@ -185,7 +185,7 @@ class Ledger:
         (name,) = self._of_container(container, [task])
         if strangers := set(generations) - {current.grants.get(name)}:
             raise FencedError(
-                f"generation {_listed(strangers)} of task {task} of app {self.app!r} is not the current one, which is "
+                f"generation {_listed(strangers)} of task {task} of app {self.app!r} isn't the current one, "
                 f"{current.grants.get(name)}"
             )
 
@@ -214,7 +214,7 @@ class Ledger:
         return self.orders_for(message.container)
 
     def finished(self, message: messages.Finished, now_ms: float) -> messages.Orders:
-        """Note that tasks have ended; the container has too if it has no others."""
+        """Note that tasks have ended, and with its last task the container."""
         container = self._current(message.container, message.incarnation)
         tasks = self._of_container(message.container, message.tasks)
         self._tasks.end(tasks)
@@ -227,14 +227,14 @@ class Ledger:
         return self.orders
 
     def failed(self, message: messages.Failure, now_ms: float) -> messages.Orders:
-        """Note that the container dies. If a restart would fail the same way, the app fails; else it restarts.
+        """Note that the container is dying. If a restart would fail the same way, the app fails; otherwise it restarts.
 
-        Transient errors of the environment (a full disk, a server that is away) are retried for as long as it takes.
+        Transient errors of the environment, such as a full disk or an unreachable server, are retried without limit.
         Any other error ends the app when a container has failed more often in a row than it may restart.
         """
         container = self._current(message.container, message.incarnation)
         error = message.error
-        if container.state != "failed":  # else this message is repeated: the first answer was lost
+        if container.state != "failed":  # otherwise this message is a repetition, because the first answer was lost
             container.failures = 1 if now_ms - container.born_ms >= STEADY_MS else container.failures + 1
         container.seen_ms = now_ms
         container.state = "failed"
@@ -245,7 +245,7 @@ class Ledger:
             times = f"container {message.container} failed {container.failures} times in a row, the last time with"
             self.fail(msgspec.structs.replace(error, message=f"{times}: {error.message}"))
         pause = 0 if self._over else pause_ms(container.failures, self._chance())
-        if self._over:  # the driver raises the error, so that it needs no warning here
+        if self._over:  # the driver raises the error, so a warning isn't needed here
             self._note("info", f"the container failed, and the app ends: {error.type}: {error.message}", container)
         else:
             self._note(
@@ -276,12 +276,12 @@ class Ledger:
             self._stopped = True
 
     def cut(self, message: CutOrder, clock_ms: int) -> CutReport:
-        """Order a cut, or none any more; return what happened to the present one. ``clock_ms`` is the time of day."""
+        """Order a cut, or cancel it; return the progress of the present one. ``clock_ms`` is the time of day."""
         gone = {task for c in self._containers if not c.alive for task in self._tasks.ended(c.tasks)}
         return self._cuts.order(message, self._tasks.reports, gone, clock_ms)
 
     def restart(self, tasks: Iterable[TaskName]) -> list[TaskName]:
-        """Order these tasks to start over in place. Returns those that run here and haven't ended."""
+        """Order these tasks to start over in place. Return those that run here and haven't ended."""
         found: list[TaskName] = []
         wanted = set(tasks)
         for container in self._containers:
@@ -291,12 +291,12 @@ class Ledger:
         return found
 
     def fail(self, error: messages.ErrorReport) -> None:
-        """End the app with this error. The first error is kept; later ones usually follow from it."""
+        """End the app with this error. The first error is kept, because later ones usually follow from it."""
         if not self._over:
             self.error = error
 
     def tick(self, now_ms: float) -> None:
-        """Mark containers whose heartbeats are overdue as lost. Give up a drain that takes too long."""
+        """Mark containers with overdue heartbeats as lost, and end a drain that takes too long."""
         if self.state == "draining" and not self.saving:
             self._draining_since = now_ms if self._draining_since is None else self._draining_since
             self._watch_drain(now_ms - self._draining_since)
@@ -310,16 +310,16 @@ class Ledger:
     # -- queries -----------------------------------------------------------------------------------
 
     def slot_reports(self, of: SlottedInput) -> list[SlotReport | None]:
-        """What tasks say now about the slots of an input."""
+        """Return the tasks' present reports about the slots of an input."""
         return self.slots.reports(of, self._tasks.reports)
 
     @property
     def orders(self) -> messages.Orders:
-        """The orders for every container."""
+        """Return the orders for every container."""
         return messages.Orders(drain=self._drain and not self.saving, stop=self._over, cut=self._cuts.cut)
 
     def orders_for(self, container: int) -> messages.Orders:
-        """The orders for one container."""
+        """Return the orders for one container."""
         tasks = self._container(container).tasks
         return msgspec.structs.replace(
             self.orders, restart=self._restarts.of(tasks), slots=self.slots.directions(tasks)
@@ -402,7 +402,7 @@ class Ledger:
         )
         return FencedError(
             f"{who} of container {number} of app {self.app!r} is not the current one: {by}",
-            hint="nothing to do: it ends without having changed anything",
+            hint="ignore this: the older copy ends without having changed anything",
         )
 
     def _of_container(self, number: int, names: Iterable[str]) -> list[TaskName]:
@@ -422,7 +422,7 @@ class Ledger:
         return Seat(self._left(container), dict(container.grants), container.superseded, container.pause_ms)
 
     def _died(self, container: _Container, who: messages.Register, words: messages.LastWords | None) -> None:
-        """It has ended without a word. Too many such lives in a row without a commit end the app."""
+        """Note that a container has died silently. Too many such lives in a row without a commit end the app."""
         at_work = words.task if words is not None else ""
         progress = at_work in container.committed if at_work else bool(container.committed)
         peak = container.heartbeat.rss_bytes if container.heartbeat is not None else 0
@@ -456,7 +456,7 @@ class Ledger:
             return
         container.error = self._calls.hung(container.number, who.host, call)
         if self._calls.replaced:
-            container.state = "hung"  # the driver has it killed
+            container.state = "hung"  # the driver kills it
             self._note("warning", f"the container hangs in {call.where}", container)
         else:
             self.fail(container.error)
@@ -468,7 +468,7 @@ class Ledger:
 
     def _seen(self, container: _Container, now_ms: float) -> None:
         container.seen_ms = now_ms
-        if container.state == "lost":  # it was slow, and has not been replaced
+        if container.state == "lost":  # it was slow, but wasn't replaced
             container.state = "running"
             self._note("info", "the container sends heartbeats again", container)
 

@@ -2,11 +2,11 @@
 
 Pages for browsers have rules of their own (``Pages``).
 
-It runs inside a user's driver. So it is the standard library's server, which starts in 5 ms, installs no signal handler
-or event loop, and leaves no thread behind. One thread accepts connections, and each connection has a thread of its own;
-connections are kept alive, so a container has one. A route is called on the connection's thread and may block only
-that. The accepting thread closes connections that don't show the token in time (``admission``). Traffic isn't
-encrypted: whoever can read the network can read the token.
+It runs inside a user's driver. So it is based on the standard library's server, which starts in 5 ms, installs no
+signal handler or event loop, and leaves no thread behind. One thread accepts connections, and each connection has its
+own thread; connections are kept alive, so a container has one. A route is called on the connection's thread and may
+block only that. The accepting thread closes connections that don't show the token in time (``admission``). Traffic
+isn't encrypted, so anyone who can read the network can read the token.
 """
 
 from __future__ import annotations
@@ -55,24 +55,24 @@ class EventStream(Protocol):
     """Server-sent events, as bytes. Waiting for the next one may take some seconds."""
 
     def __iter__(self) -> Iterator[bytes]:
-        """The events."""
+        """Yield the events."""
         ...
 
     def close(self) -> None:
-        """The client is gone, or has got all. Called once."""
+        """Called once, when the client has disconnected or has received everything."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """An answer that goes on until there are no more events, or the client is gone."""
+    """An answer that lasts until there are no more events or the client disconnects."""
 
     stream: EventStream
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A request of a browser for a page, or for what belongs to it."""
+    """A browser's request for a page or its resources."""
 
     path: str
     query: Mapping[str, str]
@@ -81,22 +81,22 @@ class Visit:
 
 
 class Pages(Protocol):
-    """What a browser may see. Browsers can't send the token as containers do, so pages say who may see them."""
+    """Pages for browsers. Browsers can't send the token as containers do, so pages check access themselves."""
 
     def owns(self, path: str) -> bool:
-        """Whether the path is one of these pages'."""
+        """Return whether the path belongs to these pages."""
         ...
 
     def knows(self, visit: Visit) -> bool:
-        """Whether the visitor may see them."""
+        """Return whether the visitor may see them."""
         ...
 
     def answer(self, visit: Visit) -> Answer | Events:
-        """Answer a visitor who may."""
+        """Answer a visitor with access."""
         ...
 
     def refusal(self, visit: Visit) -> Answer:
-        """Answer a visitor who may not."""
+        """Answer a visitor without access."""
         ...
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ MOST_BYTES = 8 << 20
 MOST_CONNECTIONS = 2048
 IDLE_S = 60.0
 SLOW_S = 10.0
-"""A client that takes nothing of its events for so long is dropped."""
+"""A client that reads no events for this long is dropped."""
 
 _log = logger(__name__)
 
@@ -131,7 +131,7 @@ class Listener:
         public: Container[tuple[str, str]] = (),
         pages: Pages | None = None,
     ) -> None:
-        """``public`` routes need no token. Whoever doesn't show one is cut off after one answer."""
+        """``public`` routes need no token. A client without one is disconnected after one answer."""
         try:
             self._server = _Server(
                 host, port, token, routes, most_bytes, admission or Admission(MOST_CONNECTIONS), public, pages
@@ -153,7 +153,7 @@ class Listener:
         """Stop accepting, close every connection, and wait until all threads have ended. Idempotent."""
         if self._wake_sender.fileno() == -1:
             return
-        self._wake_sender.close()  # which wakes the accepting thread
+        self._wake_sender.close()  # this wakes the accepting thread
         if self._thread.ident is not None:
             self._thread.join()
         self._wake_receiver.close()
@@ -176,7 +176,7 @@ class Listener:
 class _Server(socketserver.TCPServer):
     allow_reuse_address = True
     request_queue_size = 128
-    timeout = 0  # handle_request() is called when a client waits; if it is gone by then, don't wait for another
+    timeout = 0  # handle_request() is called when a client waits; if that one has disconnected, don't wait for another
 
     def __init__(
         self,
@@ -198,13 +198,13 @@ class _Server(socketserver.TCPServer):
         self._throttle = Throttle(_log)
         self._lock = threading.Lock()
         self._admission = admission
-        # Touched by the accepting thread, and by close() after that one has ended.
+        # Only the accepting thread uses this, and close() after that thread has ended.
         self._connections: dict[threading.Thread, socket.socket] = {}
         super().__init__((host, port), _Handler)
 
     @override
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread of its own."""
+        """Serve a connection in its own thread."""
         self._connections = {t: c for t, c in self._connections.items() if t.is_alive()}
         with self._lock:
             crowded_out = self._admission.arrived(request, client_address[0], time.monotonic())
@@ -227,18 +227,18 @@ class _Server(socketserver.TCPServer):
             self.shutdown_request(request)
 
     def showed_token(self, request: socket.socket) -> bool:
-        """A connection has shown the token; returns whether it may stay."""
+        """Note that a connection has shown the token; return whether it may stay."""
         with self._lock:
             return self._admission.showed_token(request)
 
     def patience_s(self) -> float | None:
-        """How long the oldest connection still has to show the token; None: there is none."""
+        """Return how long the oldest connection without a token still has; None if there is none."""
         with self._lock:
             until = self._admission.next_s()
         return None if until is None else max(0.0, until - time.monotonic())
 
     def cut_strangers(self) -> None:
-        """Close the connections that haven't shown the token in time; their threads end by that."""
+        """Close the connections that haven't shown the token in time, which ends their threads."""
         with self._lock:
             late = self._admission.overdue(time.monotonic())
         for connection in late:
@@ -270,7 +270,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = IDLE_S
     disable_nagle_algorithm = True
-    wbufsize = -1  # head and body in one packet
+    wbufsize = -1  # so that head and body are sent in one packet
 
     def do_GET(self) -> None:
         """Answer a query, or show a page."""
@@ -333,7 +333,7 @@ class _Handler(BaseHTTPRequestHandler):
             body = self._body()
         except _Refused as refused:
             self.close_connection = True  # its body may not have been read
-            # Who sent it is no secret; what was sent may be (a token), so it is not logged.
+            # The sender is no secret, but the request may contain one (a token), so it isn't logged.
             _log.info("request refused", client=self.client_address[0], status=int(refused.status))
             self._refuse(refused.status, refused.error)
             return
@@ -403,13 +403,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     @override
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer malformed HTTP and unknown methods in JSON, too. Never logged, as a header contains the token."""
+        """Answer malformed HTTP and unknown methods in JSON, too. Log nothing, because a header contains the token."""
         self.close_connection = True
         self._refuse(code, ProtocolError(message or HTTPStatus(code).phrase))
 
     @override
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing for requests that succeed: what matters is in the status."""
+        """Log nothing for successful requests, because the status has the facts that matter."""
 
 
 def _status_of(error: Exception) -> HTTPStatus:

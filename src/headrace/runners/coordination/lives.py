@@ -1,8 +1,8 @@
-"""How the lives of containers end, and when there have been too many of them in a row. Pure.
+"""Classify how the lives of containers end, and decide when too many have failed in a row. Pure.
 
-A container that dies without a word starts again. That heals what is outside of it: a machine, a kill, an executor. It
-doesn't heal a function that ends its process, as the next life takes the same message again. The difference is
-progress: a life in which the work was committed makes the next one begin somewhere else.
+A container that dies silently is restarted. That fixes external causes: a crashed machine, a kill, a lost executor. It
+doesn't fix a function that ends its process, because the next life takes the same message again. The difference is
+progress: after a life with a commit, the next one begins at another message.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ _PAUSES = Retry(attempts=None, first_ms=500, longest_ms=5000)
 
 
 def pause_ms(failures: int, chance: float) -> int:
-    """How long a container waits after this many failures in a row; ``chance`` is a random number from [0, 1]."""
+    """Return how long a container waits after this many failures in a row; ``chance`` is a random number in [0, 1]."""
     return 0 if failures < 2 else round(_PAUSES.pause_ms(failures - 1, chance) or 0)
 
 
 def death(container: int, host: str, peak_bytes: int, words: LastWords | None, *, frozen: bool) -> ErrorReport:
-    """Return what is known of a container that died without a word. ``frozen``: it was killed as it seemed dead."""
+    """Return the error of a container that died silently. ``frozen``: it was killed because it seemed dead."""
     words = words or LastWords()
     how = words.how or "was killed from outside, or native code ended it"
     if frozen and not words.how:
@@ -38,7 +38,7 @@ def death(container: int, host: str, peak_bytes: int, words: LastWords | None, *
 
 def _hint(words: LastWords, frozen: bool) -> str:
     if words.by_itself:
-        return "fix what ends the process; a function that can't go on should raise an error"
+        return "fix the code that ends the process; a function that can't continue should raise an error"
     if frozen and not words.how:
         return "look at the machine: it may be overloaded, or native code holds Python's lock"
     return (

@@ -1,8 +1,8 @@
-"""Calls of the app's own code that take long: what heartbeats say of them, and when they have taken too long. Pure.
+"""Track long calls of the app's own code, from heartbeats, and decide when they have taken too long. Pure.
 
-A container in a call isn't lost: another thread sends its heartbeats. But nothing else happens in it, so there are two
-limits: a drain doesn't wait long, and no call may take forever. A turn of a run loop that takes long outside of a call
-is treated alike.
+A container in a call isn't lost, because another thread sends its heartbeats. But it does nothing else, so there are
+two limits: on the duration of a drain, and on the duration of a call. A long turn of a run loop outside a call is
+treated the same way.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from headrace.runners.coordination.messages import ContainerState, ErrorReport, 
 _NAMED_MAX = 5
 
 _SAME_MS = 100
-"""Each heartbeat works out when a call began. Of one call that differs by less than this."""
+"""Each heartbeat computes when a call began. For one call, the results differ by less than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class LongCall:
-    """A call that takes long, as a heartbeat has described it last, and when the first one arrived.
+    """A long call, as the last heartbeat has described it, and when the first heartbeat about it arrived.
 
-    A function that takes single messages is called for each of a batch, and all of these count as one call here.
+    A function of single messages is called for each message of a batch; all of these count as one call here.
     """
 
     holdup: Holdup
     heard_ms: float
 
     def after(self, message: Heartbeat) -> LongCall | None:
-        """The call that a heartbeat reports, if it is this one."""
+        """Return the call that a heartbeat reports, if it is this one."""
         holdup = _reported(message)
         if holdup is None or abs(holdup.since_ms - self.holdup.since_ms) >= _SAME_MS:
             return None
@@ -43,12 +43,12 @@ class LongCall:
 
     @property
     def where(self) -> str:
-        """The function, or what the run loop is in, as text."""
+        """The function or the activity of the run loop, as text."""
         return self.holdup.where
 
 
 def long_call(message: Heartbeat, before: LongCall | None, now_ms: float) -> LongCall | None:
-    """The call of the app's own code that a heartbeat reports; ``before`` is the one that was known."""
+    """Return the call of the app's own code that a heartbeat reports; ``before`` is the one known so far."""
     if before is not None and (same := before.after(message)) is not None:
         return same
     holdup = _reported(message)
@@ -61,7 +61,7 @@ def _reported(message: Heartbeat) -> Holdup | None:
 
 
 def doing_still(container: int, state: ContainerState, call: LongCall | None, tasks: Iterable[TaskStatus]) -> str:
-    """Say what a container does instead of ending."""
+    """Describe what a container does instead of ending."""
     if state == "running" and call is not None:
         return f"container {container} is still in {call.where}"
     counts = Counter(task.state for task in tasks if task.state != "finished")
@@ -70,9 +70,9 @@ def doing_still(container: int, state: ContainerState, call: LongCall | None, ta
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """How long a drain and one call may take; None: forever.
+    """The limits on a drain and on one call; None means no limit.
 
-    ``replaced``: a container in which a call hangs can be killed, and starts again.
+    ``replaced``: a container with a hanging call can be killed and restarted.
     """
 
     drain_timeout_ms: int = DRAIN_TIMEOUT_MS
@@ -80,29 +80,31 @@ class CallLimits:
     replaced: bool = True
 
     def hangs(self, call: LongCall) -> bool:
-        """Whether it will probably never end: for so long it hasn't gone on to another message."""
+        """Return whether the call will probably never end, because it hasn't moved to another message for too long."""
         return self.hung_after_ms is not None and call.holdup.still_ms >= self.hung_after_ms
 
     def gave_up_drain(self, waits: Sequence[str]) -> ErrorReport:
-        """The error that ends an app whose drain takes too long; ``waits`` says what each container does."""
+        """Return the error that ends an app whose drain takes too long; ``waits`` describes each container."""
         more = [f"{len(waits) - _NAMED_MAX} more containers"] if len(waits) > _NAMED_MAX else []
         error = UserFunctionError(
-            f"gave up the drain after {format_ms(self.drain_timeout_ms)}: {'; '.join([*waits[:_NAMED_MAX], *more])}",
+            f"the drain didn't end within {format_ms(self.drain_timeout_ms)}: "
+            f"{'; '.join([*waits[:_NAMED_MAX], *more])}",
             hint="the next run repeats what isn't committed; make functions faster, or raise drain_timeout",
         )
         return ErrorReport.of(error, with_traceback=False)
 
     def hung(self, container: int, host: str, call: LongCall) -> ErrorReport:
-        """The error of a container in which a call hangs."""
+        """Return the error of a container with a hanging call."""
         done = "it was killed and starts again" if self.replaced else "the app ends"
         ours = call.holdup.what == "run loop"
         return ErrorReport(
             type="InfrastructureError" if ours else "UserFunctionError",
             message=f"container {container} on {host} has been in one {'turn' if ours else 'call'} for more than "
             f"{format_ms(self.hung_after_ms or 0)}, so {done}\n  in {call.where}",
-            hint="look at what the machine and its disks do; if a turn may take this long, raise hung_after"
+            hint="check the load of the machine and its disks; if a turn may take this long, raise hung_after"
             if ours
-            else "add a timeout to what the function waits for; if a call may take this long, raise hung_after",
+            else "add a timeout to the call that the function waits for; if a call may take this long, raise "
+            "hung_after",
             fault="environment" if ours else "user",
             retry=self.replaced,
         )

@@ -1,4 +1,4 @@
-"""Which machine a process is on, and whether the number of a process means anything here."""
+"""Identify the machine of a process, and check whether its process number is valid here."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import msgspec
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Where processes have numbers: a machine since its last start, or a container on it.
+    """A space of process numbers: a machine since its last boot, or a container on it.
 
-    Names alone don't tell: several machines may be called the same.
+    Names aren't enough, because several machines may have the same name.
     """
 
     host: str
     id: str
-    """Its ``/etc/machine-id``, or nothing."""
+    """Its ``/etc/machine-id``, or an empty text."""
     boot: str
     processes: str
-    """The name space of its process numbers: containers on one machine have their own."""
+    """The namespace of its process numbers; containers on one machine have their own."""
 
     @property
     def is_here(self) -> bool:
-        """Whether this process is there."""
+        """Return whether this process exists."""
         return self == this_machine()
 
     @property
     def has_restarted(self) -> bool:
-        """Whether it is certainly this machine before its last start: what ran there doesn't run any more."""
+        """Return whether it is certainly this machine before its last boot, so that its processes have ended."""
         here = this_machine()
         return bool(self.id) and (self.host, self.id) == (here.host, here.id) and self.boot != here.boot
 
@@ -45,7 +45,7 @@ def this_machine() -> Machine:
 
 
 def process_is_there(pid: int) -> bool:
-    """Whether a process of this machine has the number."""
+    """Return whether a process of this machine has the number."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""What the ledger wants to be logged."""
+"""Notes of the ledger for the log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that happened to the app, or to one container; the server logs it when it has released its lock."""
+    """An event of the app or of one container. The server logs it after releasing its lock."""
 
     level: Literal["info", "warning"]
     what: str

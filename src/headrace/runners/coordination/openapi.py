@@ -1,4 +1,4 @@
-"""The OpenAPI document of the requests about startpoints, made from the classes of the messages."""
+"""The OpenAPI document of the requests about startpoints, generated from the classes of the messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROUTES: Mapping[tuple[str, str], tuple[type[Message] | None, type[Message], str]
 """The body, the answer and the summary of each request."""
 
 _REFUSALS = {
-    "400": "The request makes no sense: the error says why, and what to do.",
+    "400": "The request is wrong: the error says why, and what to do.",
     "401": "The token is missing or wrong.",
     "500": "Something else went wrong.",
     "503": "It may succeed later.",

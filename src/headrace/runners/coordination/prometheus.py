@@ -1,4 +1,4 @@
-"""Metrics as Prometheus' text. A collector is made at each scrape, from the status of that moment: nothing is kept."""
+"""Metrics as Prometheus' text. Each scrape builds a new collector from the present status, so nothing is kept."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Publish that a deployment runs: commands find it, and no other run of the same stages begins.
+"""Publish that a deployment is running, so that commands find it and no other run of its stages begins.
 
-Two runs of the same stages would keep fencing each other off. While a deployment runs, a thread renews its address
-every few seconds. So when a driver has died without a word, the book says when it was last alive.
+Two runs of the same stages would keep fencing each other off. While a deployment is running, a thread renews its
+address every few seconds. So if a driver dies silently, the book shows when it was last alive.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from headrace.runners.coordination.runs import (
 
 TOUCH_S = 2.0
 LOST_S = 15.0
-"""A driver on another machine that doesn't renew its address for so long, and doesn't answer, is taken for gone.
+"""A driver on another machine that doesn't answer and hasn't renewed its address for this long counts as dead.
 
-It may be frozen, or cut off. Then its containers are fenced off, as those of any run that was replaced.
+It may be only frozen or cut off. Its containers are then fenced off, like those of any replaced run.
 """
 _LOOK_S = 0.5
 _MOST_ATTEMPTS = 100
@@ -45,7 +45,7 @@ _log = logger(__name__)
 
 
 class Publication:
-    """The entry of a deployment that runs in this process; it exists from ``publish`` to ``close``."""
+    """The entry of a deployment in this process; it exists from ``publish`` to ``close``."""
 
     def __init__(self, metadata: MetadataStore, address: Address, version: Version) -> None:
         self.address = address
@@ -54,9 +54,9 @@ class Publication:
         self._trouble = ""
 
     def touch(self) -> bool:
-        """Note that the driver is alive. Return False if another run has taken it for gone, and replaced it.
+        """Note that the driver is alive. Return False if another run took it for dead and replaced it.
 
-        If the store fails, that is logged, and the next time may be better.
+        If the store fails, that is logged, and the next renewal may succeed.
         """
         if self._version is None:
             return False
@@ -64,7 +64,7 @@ class Publication:
         key = running_key(address)
         try:
             version = self._metadata.put_if(SPACE, key, msgspec.json.encode(address), self._version)
-            if version is None:  # unless an earlier try was written although it failed
+            if version is None:  # unless an earlier attempt was written although it seemed to fail
                 version = self._mine()
         except HeadraceError as error:
             if error.message != self._trouble:
@@ -76,14 +76,14 @@ class Publication:
         return version is not None
 
     def close(self, ending: messages.AppStatus | None = None) -> None:
-        """Take the address out of the book, and note how the run has ended. Idempotent.
+        """Remove the address from the book, and record how the run has ended. Idempotent.
 
-        Only logs if that fails: how the run ended matters more.
+        If that fails, it only logs, because the run's own result matters more.
         """
         if self._version is None:
             return
         try:
-            for _ in range(2):  # the second time for a renewal that was written although it failed
+            for _ in range(2):  # the second attempt covers a renewal that was written although it seemed to fail
                 changes: list[Change] = [Delete(running_key(self.address), self._version)]
                 if ending is not None:
                     changes.append(Put(ended_key(self.address), messages.encode(ending), None))
@@ -97,7 +97,7 @@ class Publication:
         self._version = None
 
     def _mine(self) -> Version | None:
-        """The version of this run's entry; None if it is gone. No other run has an entry of this name."""
+        """Return the version of this run's entry; None if it was removed. No other run has an entry of this name."""
         entry = self._metadata.get(SPACE, running_key(self.address))
         return None if entry is None else entry.version
 
@@ -105,7 +105,7 @@ class Publication:
 class LifeSign(RepeatedStep):
     """A thread that renews the address of a running deployment, from ``start`` to ``close``.
 
-    It calls ``end`` if another run has replaced this one: both would keep fencing each other off.
+    It calls ``end`` if another run has replaced this one, because both would keep fencing each other off.
     """
 
     def __init__(self, publication: Publication, end: Callable[[FencedError], None]) -> None:
@@ -121,7 +121,7 @@ class LifeSign(RepeatedStep):
         self._end(
             FencedError(
                 f"another run of app {address.app!r} has replaced this one ({address.driver})",
-                hint=f"this driver gave no sign of life for {LOST_S:.0f} s; the other one goes on",
+                hint=f"this driver gave no sign of life for {LOST_S:.0f} s; the other one continues",
             )
         )
         return False
@@ -137,7 +137,7 @@ def publish(
     all_stages: bool,
     started_at: int,
 ) -> Publication:
-    """Publish that this process runs these stages of the app, and forget how they ended before.
+    """Publish that this process runs these stages of the app, and remove the records of how they ended before.
 
     Raises ``UsageError`` if a live run has one of them.
     """
@@ -154,7 +154,7 @@ def publish(
         seen_at=_now_ms(),
     )
     for _ in range(_MOST_ATTEMPTS):
-        # The turn is read first: if any other run begins after that, this write fails.
+        # Read the turn first, so that this write fails if another run begins after that.
         turn = metadata.get(SPACE, turn_key(app))
         changes: list[Change] = [
             Put(running_key(address), msgspec.json.encode(address), None),
@@ -166,12 +166,12 @@ def publish(
         _log.debug("another run of the app began or ended meanwhile; looking again", app=app)
     raise UnavailableError(
         f"the runs of app {app!r} in the metadata store {metadata.place} changed {_MOST_ATTEMPTS} times meanwhile",
-        hint="find out what keeps starting this app",
+        hint="stop the program that keeps starting this app",
     )
 
 
 def _forgotten(metadata: MetadataStore, app: str, stages: Sequence[str]) -> list[Change]:
-    """What to take out of the book: runs of these stages, which have ended or are gone."""
+    """Return the entries to remove from the book: runs of these stages that have ended or died."""
     changes: list[Change] = []
     for run in all_running(metadata, app):
         if set(run.address.stages).isdisjoint(stages):
@@ -181,7 +181,7 @@ def _forgotten(metadata: MetadataStore, app: str, stages: Sequence[str]) -> list
                 f"app {app!r} is already running {run.address.deployment}: {run.address.driver}, says {metadata.place}",
                 hint="stop that run first (deployments of one app need different stages)",
             )
-        _log.info("forgot a run that is gone", app=app, driver=run.address.driver)
+        _log.info("removed the record of a dead run", app=app, driver=run.address.driver)
         changes.append(Delete(run.key, run.version))
     for ended in all_ended(metadata, app):
         if ended.status is None or not set(stages).isdisjoint(stage.name for stage in ended.status.stages):
@@ -200,7 +200,7 @@ def _is_gone(metadata: MetadataStore, run: Running) -> bool:
 
 
 def _shows_no_life(metadata: MetadataStore, run: Running) -> bool:
-    """Watch the entry of a driver on another machine. No clock but this machine's is involved."""
+    """Watch the entry of a driver on another machine, using only this machine's clock."""
     _log.warning(
         "a driver on another machine doesn't answer; waiting for a sign of life",
         driver=run.address.driver,

@@ -1,9 +1,8 @@
-"""Queries about tables and what has been answered so far: pure and bounded.
+"""Queries of tables and their answers so far. Pure and bounded.
 
-An ``Ask`` becomes one question for each container that has some of its tasks. A container gets the oldest question that
-it hasn't answered, repeatedly until it has. So a lost answer, or a container that is replaced meanwhile, costs only
-time.
-The client stops waiting at its time limit; answers that come later are ignored.
+An ``Ask`` becomes one question for each container that has some of its tasks. A container gets its oldest unanswered
+question repeatedly until it answers. So a lost answer, or the replacement of a container, costs only time. The client
+stops waiting at its time limit; later answers are ignored.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from headrace.runners.coordination.query_messages import (
 )
 
 WAITING_MAX = 64
-"""How many queries may wait at once; further ones are refused."""
+"""How many queries may wait at once. Further ones are refused."""
 
 ANSWER_BYTES_MAX = 3 << 20
-"""Roughly the size of all tasks' answers together. As base64 they have to fit into one request."""
+"""The approximate size of all tasks' answers together. As base64, they must fit into one request."""
 
 TASK_BYTES_MIN = 32 << 10
 
@@ -106,7 +105,7 @@ class QueryBook:
         return None
 
     def answer(self, container: int, answer: Answer) -> None:
-        """Take a container's answer. One that comes a second time, or too late, changes nothing."""
+        """Take a container's answer. A repeated or late answer changes nothing."""
         asked = self._asked.get(answer.number)
         if asked is None or container not in asked.open:
             return

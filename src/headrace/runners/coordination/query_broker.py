@@ -24,7 +24,7 @@ from headrace.runners.coordination.query_messages import (
 )
 
 HOLD_MS = 15_000.0
-"""How long a container's request is held while there is no question for it."""
+"""How long a container's request is held open while there is no question for it."""
 
 _log = logger(__name__)
 
@@ -68,7 +68,7 @@ class QueryBroker:
         with self._changed:
             number = self._book.ask(ask)
             self._changed.notify_all()
-            # A container that has ended won't answer: don't wait for it.
+            # Don't wait for a container that has ended, because it can't answer.
             ended = any(self._state_of(container) == "finished" for container in self._book.waits_for(number))
             if not ended:
                 self._wait(lambda: not self._book.waits_for(number), limit_ms)
@@ -83,7 +83,7 @@ class QueryBroker:
                 self._changed.notify_all()
             self._wait(lambda: self._book.next(message.container) is not None, HOLD_MS)
             question = None if self._closed else self._book.next(message.container)
-        # It may have been replaced while it waited. Then the question is for its replacement.
+        # If it was replaced while it waited, the question is for its replacement.
         self._check_current(message.container, message.incarnation)
         return Questions(question=question)
 
@@ -93,7 +93,7 @@ class QueryBroker:
             return self._book.status()
 
     def close(self) -> None:
-        """Wake all waiting threads; no call blocks any more. Idempotent."""
+        """Wake all waiting threads; later calls don't block. Idempotent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -1,8 +1,8 @@
-"""The messages of queries about tables, between clients, the coordinator and containers.
+"""The messages for queries of tables, between clients, the coordinator and containers.
 
-A client gets the ``TableList``, finds out which tasks to ask, sends ``Ask`` and blocks for ``Answers``. A container
-sends ``Listening`` and blocks until there is a ``Question`` for it; its next ``Listening`` carries the answer. So it
-needs no port of its own, and while there are no queries it costs one request now and then.
+A client gets the ``TableList``, chooses the tasks to ask, sends ``Ask`` and blocks for ``Answers``. A container sends
+``Listening`` and blocks until there is a ``Question`` for it; its next ``Listening`` carries the answer. So a container
+needs no port of its own, and without queries it only sends a request now and then.
 
 Keys and bounds are bytes, as ``stores.ordered_keys`` encodes typed values. Rows are Arrow, as in streams, so every type
 survives. In JSON both are base64.
@@ -20,18 +20,18 @@ KEYS_MAX = 1000
 TASKS_MAX = 128
 ROWS_MAX = 10_001
 LIMIT_MAX = ROWS_MAX - 1
-"""Rows of one page. One more is asked for, to know whether there is another page."""
+"""The rows of one page. A query asks for one more, to know whether another page follows."""
 
 LIMIT_MS_MAX = 30_000
 LIMIT_MS = 5_000
 
-# -- what there is -----------------------------------------------------------------------------------------
+# -- the tables --------------------------------------------------------------------------------------------
 
 
 class TableFacts(Nested, frozen=True, kw_only=True):
     """A table, or a store of a low-level task: its columns with their types in durable form, and its tasks.
 
-    ``owned_by`` names columns of the key. Their hash modulo the number of tasks says which task has a row; None: any
+    ``owned_by`` names columns of the key. Their hash modulo the number of tasks gives the task of a row; with None, any
     task may have it.
     """
 
@@ -50,7 +50,7 @@ class TableFacts(Nested, frozen=True, kw_only=True):
 class TableList(Message, frozen=True, kw_only=True):
     """The tables of an app, including those of stages that run elsewhere.
 
-    ``others`` are steps whose state can't be queried: by id, what each is.
+    ``others`` describes by id the steps whose state can't be queried.
     """
 
     app: str = ""
@@ -62,11 +62,11 @@ class TableList(Message, frozen=True, kw_only=True):
 
 
 class Look(Nested, frozen=True, kw_only=True):
-    """What to look at in running containers instead of a table, and for whom.
+    """A look into running containers instead of a query of a table.
 
-    The first question of an ``id`` begins, and others ask how far it is: the ``rows`` of the answer are JSON
-    (``runners/looks``). ``peek``: some rows that ``step`` takes in the tasks asked. ``profile``: what the threads of
-    their containers do for ``seconds``.
+    The first question with an ``id`` starts the look, and later ones ask for its progress: the ``rows`` of the answer
+    are JSON (``runners/looks``). ``peek``: some rows that ``step`` receives in these tasks. ``profile``: the activity
+    of their containers' threads for ``seconds``.
     """
 
     id: str
@@ -78,8 +78,8 @@ class Look(Nested, frozen=True, kw_only=True):
 class Ask(Message, frozen=True, kw_only=True):
     """A query for the rows of ``keys``, or without any for the rows with ``low <= key < high``.
 
-    An empty ``high`` is no bound. Each task returns at most ``rows`` rows and has ``limit_ms`` to answer. ``at_ms``: a
-    table of versions returns its rows as they were at that event time.
+    An empty ``high`` means no bound. Each task returns at most ``rows`` rows within ``limit_ms``. With ``at_ms``, a
+    table of versions returns its rows as of that event time.
     """
 
     table: str
@@ -96,7 +96,7 @@ class Ask(Message, frozen=True, kw_only=True):
 class TaskAnswer(Nested, frozen=True, kw_only=True):
     """One task's rows (Arrow) as of the commit ``version`` (None: it has no commit yet), or its error.
 
-    ``more``: rows after the key ``last`` were left out, as the answer had no room for them.
+    ``more``: rows after the key ``last`` were left out, because the answer had no room for them.
     """
 
     task: str
@@ -147,6 +147,6 @@ class Listening(Message, frozen=True, kw_only=True):
 
 
 class Questions(Message, frozen=True, kw_only=True):
-    """The next question; None if there was none for some time. Then the container asks again."""
+    """The next question. It is None if there was none for some time; the container then asks again."""
 
     question: Question | None = None

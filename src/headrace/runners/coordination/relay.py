@@ -1,4 +1,4 @@
-"""Log lines of containers, logged again in the driver: by the same loggers, with app, container and task."""
+"""Log the log lines of containers again in the driver, with the same loggers, and with app, container and task."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _log = logger(__name__)
 
 
 class Relay:
-    """Logs what heartbeats bring along. On the threads of connections."""
+    """Logs the lines in heartbeats, on the threads of connections."""
 
     def __init__(self, app: str) -> None:
         self._app = app
         self._throttle = Throttle(_log)
         self._lock = threading.Lock()
         self._last: dict[int, tuple[str, int]] = {}
-        """By container its incarnation, and the number of its last line."""
+        """The incarnation of each container, and the number of its last line."""
 
     def log(self, heartbeat: Heartbeat) -> None:
-        """Log the lines of a heartbeat that counts, except those that have come before."""
-        with self._lock:  # the last heartbeats of a container may come on two connections
+        """Log the lines of a valid heartbeat, except those that have arrived before."""
+        with self._lock:  # the last heartbeats of a container may arrive on two connections
             incarnation, last = self._last.get(heartbeat.container, ("", 0))
             last = last if incarnation == heartbeat.incarnation else 0
             fresh = [line for line in heartbeat.logs if line.number > last]
@@ -58,7 +58,7 @@ class Relay:
 
 
 def _target(name: str) -> logging.Logger:
-    """The logger of that name; of an app's that nobody listens to, the one whose lines the command shows."""
+    """Return the logger of that name; for an app's logger without a handler, the one whose lines the command shows."""
     named, ours = logging.getLogger(name), logging.getLogger(ROOT)
     shown = any(isinstance(handler, LineHandler) for handler in ours.handlers)
     return ours if shown and not named.hasHandlers() else named

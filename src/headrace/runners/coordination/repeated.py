@@ -1,4 +1,4 @@
-"""A thread of the driver that does something again and again, while its deployment runs."""
+"""A thread of the driver that repeats a step while its deployment is running."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 
 class RepeatedStep:
-    """Takes a step every ``every_s`` seconds from ``start`` to ``close``, or until one returns False."""
+    """Runs a step every ``every_s`` seconds from ``start`` to ``close``, or until a step returns False."""
 
     def __init__(self, name: str, every_s: float) -> None:
         self._every_s = every_s
@@ -24,11 +24,11 @@ class RepeatedStep:
             self._thread.join()
 
     def step(self) -> bool:
-        """Take a step, on the thread; returns whether there are others."""
+        """Run a step, on the thread; return whether there are more."""
         raise NotImplementedError
 
     def last_step(self) -> None:
-        """``close`` was called; called on the thread unless a step has returned False."""
+        """Called on the thread after ``close``, unless a step has returned False."""
 
     def _run(self) -> None:
         while not self._closing.wait(self._every_s):

@@ -1,4 +1,4 @@
-"""The tasks that have to start over in place, each as it was when that was asked for: pure."""
+"""The tasks that have to start over in place, each with its generation at the time of the request. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from headrace.core.ids import TaskName
 
 
 class Restarts:
-    """By task the generation that has to end. A later one has started over already."""
+    """The generation that has to end, by task. A later one has started over already."""
 
     def __init__(self) -> None:
         self._generations: dict[TaskName, int] = {}
 
     def ask(self, grants: Mapping[TaskName, int], tasks: Iterable[TaskName]) -> list[TaskName]:
-        """Ask those of the tasks to start over that have been granted a generation; return them."""
+        """Ask the tasks that have been granted a generation to start over; return them."""
         found = [task for task in tasks if task in grants]
         self._generations |= {task: grants[task] for task in found}
         return found
@@ -26,5 +26,5 @@ class Restarts:
                 del self._generations[task]
 
     def of(self, tasks: Iterable[TaskName]) -> dict[str, int]:
-        """What is asked of these tasks."""
+        """Return the restarts that these tasks owe."""
         return {str(task): self._generations[task] for task in tasks if task in self._generations}

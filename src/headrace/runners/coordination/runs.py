@@ -1,8 +1,8 @@
-"""The book of an app's runs, in the metadata store: which deployments run, and how others have ended.
+"""The book of an app's runs, in the metadata store: its running deployments, and how others have ended.
 
 It has one namespace. ``<app>/running/<run>`` is the address of a deployment, ``<app>/ended/<run>`` its last status.
-Each deployment that begins changes ``<app>/turn``: of two that begin at once, the second one looks again. An address
-contains the token: whoever may read the store may drain the app.
+Each new deployment changes ``<app>/turn``, so that of two starting at once, the second one looks again. An address
+contains the token, so anyone who may read the store may drain the app.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DECODER = msgspec.json.Decoder(Address)
 
 
 class Running(NamedTuple):
-    """A deployment in the book. It may be gone."""
+    """A deployment in the book. It may have died."""
 
     key: str
     version: Version
@@ -41,7 +41,7 @@ class Running(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The last status of a run; None if it can't be read."""
+    """Return the last status of a run; None if it can't be read."""
 
     key: str
     version: Version
@@ -49,7 +49,7 @@ class Ended(NamedTuple):
 
 
 def turn_key(app: str) -> str:
-    """Return the key that each deployment of the app changes when it begins."""
+    """Return the key that each deployment of the app changes when it starts."""
     return f"{app}/turn"
 
 
@@ -69,7 +69,7 @@ def known_apps(metadata: MetadataStore) -> list[str]:
 
 
 def all_running(metadata: MetadataStore, app: str | None = None) -> list[Running]:
-    """Return every deployment in the book (of ``app``), also those that are gone, by app and stages."""
+    """Return every deployment in the book (of ``app``), including dead ones, by app and stages."""
     found = [
         Running(key, entry.version, _decoded(metadata, key, entry)) for key, entry in _entries(metadata, app, "running")
     ]
@@ -77,7 +77,7 @@ def all_running(metadata: MetadataStore, app: str | None = None) -> list[Running
 
 
 def all_ended(metadata: MetadataStore, app: str | None = None) -> list[Ended]:
-    """Return the last status of every run that has said how it ended."""
+    """Return the last status of every run that has recorded how it ended."""
     return [Ended(key, entry.version, _status(key, entry)) for key, entry in _entries(metadata, app, "ended")]
 
 
@@ -88,19 +88,19 @@ def find(metadata: MetadataStore, app: str, stage: str | None = None) -> Address
     if not live:
         others = sorted({f"{a.app} {a.deployment}" for a in find_all(metadata)})
         raise UsageError(
-            f"{what} isn't running on {metadata.place}; running there: {', '.join(others) or 'nothing'}",
+            f"{what} isn't running in {metadata.place}; running there: {', '.join(others) or 'nothing'}",
             hint="start it with `headrace run`, or name the home folder, or the metadata store, that it uses",
         )
     if len(live) > 1:
         raise UsageError(
             f"app {app!r} runs as {len(live)} deployments: {'; '.join(a.deployment for a in live)}",
-            hint="name one of their stages",
+            hint="name a stage of one of them",
         )
     return live[0]
 
 
 def find_all(metadata: MetadataStore, app: str | None = None) -> list[Address]:
-    """Return every deployment (of ``app``) that isn't certainly gone, by app and stages."""
+    """Return every deployment (of ``app``) that isn't certainly dead, by app and stages."""
     live = []
     for one in all_running(metadata, app):
         if one.address.look() == "gone":
@@ -136,5 +136,5 @@ def _status(key: str, entry: Entry) -> messages.AppStatus | None:
     try:
         return messages.decode(messages.AppStatus, entry.value)
     except ProtocolError as error:
-        _log.warning("passing over the record of a run: it can't be read", key=key, error=str(error))
+        _log.warning("ignoring an unreadable record of a run", key=key, error=str(error))
         return None

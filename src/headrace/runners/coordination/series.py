@@ -1,6 +1,6 @@
-"""Counters and histograms of tasks, over the processes that have run them. Pure.
+"""Counters and histograms of tasks, summed over the processes that have run them. Pure.
 
-A process sends totals since it began. The coordinator adds what former processes have counted, so no counter goes back
+A process sends totals since its start. The coordinator adds the totals of former processes, so no counter decreases
 while the driver lives, and a lost or repeated heartbeat changes nothing.
 """
 
@@ -16,7 +16,7 @@ _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 def summed(before: Iterable[Series], now: Iterable[Series]) -> list[Series]:
-    """What former processes have counted, and the present one. Gauges are those of the present one."""
+    """The totals of former processes and of the present one. Gauges are those of the present one."""
     found: dict[_Key, Series] = {_key(one): one for one in before if one.kind != "gauge"}
     for one in now:
         key = _key(one)

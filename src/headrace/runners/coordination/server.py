@@ -54,14 +54,14 @@ _log = logger(__name__)
 
 
 class Hearer(Protocol):
-    """What hears each heartbeat, and sends something of it elsewhere."""
+    """Receives each heartbeat, and exports data from it."""
 
     def hear(self, heartbeat: messages.Heartbeat) -> None:
-        """Note it, at once. From any thread."""
+        """Record a heartbeat without blocking. Safe from any thread."""
         ...
 
     def status(self) -> ExportStatus:
-        """What was sent."""
+        """Return the numbers of transmissions."""
         ...
 
 
@@ -89,11 +89,11 @@ class Coordinator:
     ) -> None:
         """``tables`` lists the tables that can be queried.
 
-        ``held`` says which host had which task last: containers there get these tasks again.
+        ``held`` is the last host of each task; containers there get these tasks again.
 
-        ``startpoints`` are those of the app; without them there are none to apply. ``silence`` is that of an app that
-        silently repeats what it did before a savepoint was restored. ``pages`` are for browsers, and ``watched`` says
-        how many look at them. ``telemetry`` hears each heartbeat.
+        ``startpoints`` are those of the app; without them there are none to apply. ``silence`` belongs to an app that
+        silently repeats its work after the restore of a savepoint. ``pages`` are for browsers, and ``watched`` counts
+        their viewers. ``telemetry`` receives each heartbeat.
         """
         self.token = token or secrets.token_urlsafe(32)
         self._ledger = ledger
@@ -107,12 +107,12 @@ class Coordinator:
         self._startpoints = StartpointDesk(startpoints, self._clock)
         self._silence = silence
         self._held = held or {}
-        # If only one host ever had tasks, no order of containers is better than another one.
+        # If only one host ever had tasks, all orders of containers are equally good.
         waits = len(ledger.assignments) > 1 and len(set(self._held.values())) > 1
         self._arrivals = Arrivals(len(ledger.assignments), self._clock) if waits else None
         self._until = ledger.watching
         if silence is not None:
-            ledger.watching = None  # it looks at other goals before
+            ledger.watching = None  # until then, the goals are other ones
         self._warnings = [
             RecentWarnings(self._clock, app=ledger.app, container=number) for number in range(len(ledger.assignments))
         ]
@@ -128,7 +128,7 @@ class Coordinator:
         self._listener.start()
 
     def close(self) -> None:
-        """Stop serving requests. Containers that still run notice that the driver is gone, and end. Idempotent."""
+        """Stop serving requests. Containers that are still running notice this, and end. Idempotent."""
         self.hang_up()
         self._listener.close()
 
@@ -171,12 +171,12 @@ class Coordinator:
             return self._ledger.state
 
     def drain(self) -> None:
-        """Order every container to finish what it has read, commit and end. They learn that by their next heartbeat."""
+        """Order every container to finish what it has read, commit and end. The next heartbeats carry the order."""
         with self._noticing():
             self._ledger.drain()
 
     def stop(self) -> None:
-        """Order every container to end at once. They learn that by their next heartbeat."""
+        """Order every container to end at once. They receive this with their next heartbeat."""
         with self._noticing():
             self._ledger.stop()
 
@@ -187,11 +187,11 @@ class Coordinator:
 
     @property
     def saving(self) -> bool:
-        """The order to drain is held back until a savepoint is taken."""
+        """Whether the order to drain is held back until a savepoint is taken."""
         return self._ledger.saving
 
     def release_drain(self) -> None:
-        """Let the order to drain go to the containers."""
+        """Release the order to drain to the containers."""
         with self._noticing():
             self._ledger.saving = False
 
@@ -229,7 +229,7 @@ class Coordinator:
         )
 
     def _seat(self, message: messages.Register) -> None:
-        """Deal the tasks out by where their state is, once it is known where the containers are."""
+        """Assign the tasks to the hosts of their state, once the hosts of the containers are known."""
         arrivals = self._arrivals
         if arrivals is None:
             return
@@ -238,7 +238,7 @@ class Coordinator:
             if self._arrivals is None:
                 return  # another one did it
             self._arrivals = None
-            before = self._ledger.assignments  # nobody changes them: none has registered
+            before = self._ledger.assignments  # they can't change, because no container has registered
             seats = placed(before, hosts, self._held)
             with self._changed:
                 self._ledger.seat(seats)
@@ -259,7 +259,7 @@ class Coordinator:
         return messages.TaskGrant(name=message.task, generation=issued[task], orders=orders, silent=silent)
 
     def outcomes(self, message: OutcomeReport) -> messages.Orders:
-        """Note what happened to a task's startpoints, as its current generation reports; return its orders."""
+        """Record the outcome of a task's startpoints, reported by its current generation; return its orders."""
         with self._granting:
             generations = {outcome.generation for outcome in message.outcomes}
             with self._changed:
@@ -287,26 +287,26 @@ class Coordinator:
             return self._ledger.finished(message, now_ms)
 
     def failure(self, message: messages.Failure) -> messages.Orders:
-        """Note that a container dies; return its orders."""
+        """Note that a container is dying; return its orders."""
         with self._noticing() as now_ms:
             return self._ledger.failed(message, now_ms)
 
     def cut(self, message: CutOrder) -> CutReport:
-        """Order a cut of all tasks, or none any more; return what has happened to the present one."""
+        """Order a cut of all tasks, or cancel it; return the progress of the present one."""
         with self._noticing():
             return self._ledger.cut(message, self._clock.now_ms())
 
     # -- slots -------------------------------------------------------------------------------------
 
     def slot_reports(self, of: SlottedInput) -> list[SlotReport | None]:
-        """Return what tasks say about the slots of an input."""
+        """Return the tasks' reports about the slots of an input."""
         with self._changed:
             return self._ledger.slot_reports(of)
 
     def order_slots(
         self, of: SlottedInput, reports: list[SlotReport | None], orders: Iterable[SlotOrders | None]
     ) -> None:
-        """Have tasks told the orders that follow from these reports, with the next answers to their heartbeats."""
+        """Send tasks the orders that follow from these reports, with the next answers to their heartbeats."""
         with self._changed:
             self._ledger.slots.order(of, reports, list(orders))
 
@@ -340,7 +340,7 @@ class Coordinator:
         return self._silence is not None and self._silence.silent
 
     def advance_silence(self, speak: Callable[[], None]) -> bool:
-        """Take the next step out of silence; False when all tasks speak. ``speak`` notes for good that they do."""
+        """Take the next step out of silence; return False when all tasks write. ``speak`` records that permanently."""
         silence = self._silence
         if silence is None:
             return False
@@ -349,9 +349,9 @@ class Coordinator:
             if not silence.caught_up(tasks):
                 return True
             speak()
-            with self._granting:  # what is granted from here on is granted to a task that speaks
+            with self._granting:  # from here on, grants go to tasks that write
                 silence.end({TaskName.parse(task.name): task for task in self.status().tasks})
-            _log.info("the app has come to where it was before, and writes results again", app=self._ledger.app)
+            _log.info("the app has reached its former positions, and writes results again", app=self._ledger.app)
             return True
         mute = silence.to_restart(tasks)
         with self._noticing():
@@ -364,19 +364,19 @@ class Coordinator:
     # -- startpoints -------------------------------------------------------------------------------
 
     def fan_out(self) -> None:
-        """Make orders of the startpoints that were written. The driver calls it before containers start."""
+        """Turn written startpoints into orders. The driver calls this before containers start."""
         with self._granting:
             self._startpoints.fan_out()
 
     def set_startpoint(self, message: SetStartpoint) -> SetAnswer:
-        """Write startpoints, and have their tasks apply them now if the message says so."""
+        """Write startpoints, and make their tasks apply them now if the message says so."""
         answer = self._startpoints.service.set(message)
         if not message.apply or message.dry_run:
             return answer
         return msgspec.structs.replace(answer, restarted=self.apply_startpoints().restarted)
 
     def apply_startpoints(self) -> Applied:
-        """Fan out what was written, and have the tasks concerned start over in place."""
+        """Fan out written startpoints, and make the tasks concerned start over in place."""
         with self._granting:
             tasks = self._startpoints.fan_out()
             with self._noticing():
@@ -413,7 +413,7 @@ class Coordinator:
         }
 
     def _startpoint_routes(self) -> dict[tuple[str, str], Route]:
-        """What ``docs/openapi.json`` describes."""
+        """The requests that ``docs/openapi.json`` describes."""
 
         def delete(body: bytes) -> StartpointList:
             return self._startpoints.service.delete(messages.decode(StartpointTarget, body), live=True)
@@ -449,7 +449,7 @@ class Coordinator:
 
     @contextmanager
     def _noticing(self) -> Iterator[float]:
-        """Hold the ledger's lock; yield the time. Then wake whoever waits, and log what happened."""
+        """Hold the ledger's lock and yield the time. Afterwards wake waiting threads, and log events."""
         try:
             with self._changed:
                 try:
@@ -460,7 +460,7 @@ class Coordinator:
             self._log_notes()
 
     def _log_notes(self) -> None:
-        """Without the lock: writing a log line may block."""
+        """Log events, without the lock, because writing a log line may block."""
         with self._changed:
             notes = self._ledger.take_notes()
         app = self._ledger.app

@@ -1,11 +1,11 @@
-"""When an app that repeats silently writes again.
+"""Decide when an app that silently repeats its work writes again.
 
-Restored with ``--outputs silent``, an app reads its inputs up to where it had come before, and writes nothing. All its
-tasks pause there. Once all of that is committed in every task, nothing is on its way between tasks. Then it is noted
-for good that the timeline speaks, and the tasks start over in place, the stages downstream first: a task that speaks
-sends to none that is silent.
+Restored with ``--outputs silent``, an app reads its inputs up to its former positions, and writes nothing. All its
+tasks pause there. Once every task has committed all of that, nothing is in flight between tasks. The metadata store
+then records permanently that the timeline *speaks*, and the tasks start over in place, downstream stages first, so that
+no speaking task sends to a silent one.
 
-``Silence`` is pure. ``SilenceThread`` asks the coordinator now and then whether it is time.
+``Silence`` is pure. ``SilenceThread`` asks the coordinator now and then whether the silence can end.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class Silence:
         self._generations: dict[TaskName, int] = {}
 
     def caught_up(self, tasks: Mapping[TaskName, TaskStatus]) -> bool:
-        """Whether everything is committed that the app had read before."""
+        """Return whether the app has committed everything up to its former positions."""
         return self._watch.caught_up(tasks)
 
     def end(self, tasks: Mapping[TaskName, TaskStatus]) -> None:
-        """The timeline speaks from now on."""
+        """Note that the timeline speaks from now on."""
         self.silent = False
         self._generations = {task: status.generation for task, status in tasks.items()}
 
     def to_restart(self, tasks: Mapping[TaskName, TaskStatus]) -> list[TaskName] | None:
-        """Who has to start over now: a stage does once those after it have. None: all speak."""
+        """Return the tasks to start over now: those of a stage follow the stages after it. None: all speak."""
         for stage in reversed(self._stages):
             open_ = [task for task in stage if tasks[task].state != "finished"]
             mute = [task for task in open_ if tasks[task].generation <= self._generations[task]]
@@ -55,7 +55,7 @@ class Silence:
 
 
 class SilenceThread(RepeatedStep):
-    """Asks whether the app can speak, until it does or the run is over."""
+    """Asks whether the app can speak, until it does or the run ends."""
 
     def __init__(self, advance: Callable[[], bool], fail: Callable[[BaseException], None]) -> None:
         """``advance`` takes the next step, and returns False when there is none left."""

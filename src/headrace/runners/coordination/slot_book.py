@@ -1,7 +1,7 @@
-"""The slots of a run: what tasks report about them, and what the dealers have ordered. Pure.
+"""The slots of a run: the tasks' reports about them, and the dealers' orders. Pure.
 
-Reports come with heartbeats, and orders go with their answers. Orders belong to the generation whose reports they
-follow from: a task that has another one by then ignores them.
+Reports arrive in heartbeats, and the answers carry orders. Orders belong to the generation whose reports they follow
+from; a task with another generation ignores them.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class SlotBook:
         self._number = 0
 
     def reports(self, of: SlottedInput, tasks: Mapping[TaskName, TaskStatus]) -> list[SlotReport | None]:
-        """What is said about each slot of an input now; None: nothing yet in this life of its task."""
+        """Return the present reports about each slot of an input; None: nothing yet in this life of its task."""
         return [_report(tasks[task].slots.get(str(ssp))) for task, ssp in of.slots]
 
     def order(
         self, of: SlottedInput, reports: Sequence[SlotReport | None], orders: Sequence[SlotOrders | None]
     ) -> None:
-        """Note the orders that follow from these reports."""
+        """Record the orders that follow from these reports."""
         self._number += 1
         for (task, ssp), report, one in zip(of.slots, reports, orders, strict=True):
             if report is not None and one is not None:
@@ -48,7 +48,7 @@ class SlotBook:
                 self._orders.setdefault(task, {})[ssp] = (report.generation, one)
 
     def directions(self, tasks: Iterable[TaskName]) -> dict[str, SlotDirections]:
-        """The orders for these tasks, each for the newest generation that has any."""
+        """Return the orders for these tasks, each for the newest generation with orders."""
         return {
             str(task): _directions(self._numbers[task], self._orders[task]) for task in tasks if task in self._orders
         }

@@ -17,7 +17,7 @@ class Rate:
         self._samples: deque[tuple[float, int]] = deque()
 
     def add(self, sent_ms: float, rows: int) -> None:
-        """Add a report. One sample from before the window is kept, so that rare reports give a rate too."""
+        """Add a report. One sample from before the window is kept, so that rare reports also give a rate."""
         self._samples.append((sent_ms, rows))
         while len(self._samples) > 2 and self._samples[1][0] <= sent_ms - _WINDOW_MS:
             self._samples.popleft()
@@ -34,13 +34,13 @@ class Rate:
 def stage_status(name: str, tasks: Sequence[tuple[TaskStatus, float]]) -> StageStatus:
     """Return the status of a stage from its tasks' statuses and their rows per second."""
     living = [status for status, _ in tasks if status.state != "finished"]
-    # Finished tasks hold nothing back. If all have finished, the stage is where the slowest of them ended.
+    # Finished tasks hold nothing back. If all have finished, the lowest of their watermarks counts.
     awake = [status for status in living if not status.idle]
     times = [status.watermark for status in awake or living or [status for status, _ in tasks]]
     lags = [status.lag for status in living]
     known = [time for time in times if time is not None]
     if living and not awake:
-        watermark = max(known, default=None)  # readers of an idle stage take the highest, too
+        watermark = max(known, default=None)  # readers of an idle stage also take the highest watermark
     else:
         watermark = min(known) if known and len(known) == len(times) else None
     return StageStatus(

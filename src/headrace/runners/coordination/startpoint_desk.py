@@ -1,4 +1,4 @@
-"""The coordinator's part in startpoints: fan them out, grant them with generations, note what happened to them."""
+"""The coordinator's part in startpoints: fan them out, grant them with generations, and record their outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logger(__name__)
 
 
 class StartpointDesk:
-    """The startpoints of the app that a coordinator runs. The caller sees to it that one thread at a time uses it."""
+    """The startpoints of a coordinator's app. The caller ensures that only one thread at a time uses it."""
 
     def __init__(self, service: StartpointService | None, clock: Clock) -> None:
         self._service = service
@@ -25,13 +25,13 @@ class StartpointDesk:
 
     @property
     def service(self) -> StartpointService:
-        """What answers requests of users."""
+        """The part that answers users' requests."""
         if self._service is None:
             raise UsageError("this coordinator has no startpoints")
         return self._service
 
     def fan_out(self) -> list[TaskName]:
-        """Make orders of what was written; return the tasks that have orders nobody was told about."""
+        """Turn written startpoints into orders; return the tasks with new orders."""
         if self._service is None:
             return []
         found = self._service.book.fan_out(lambda present: fan_out(present, self._partitions, self._clock.now_ms()))
@@ -54,20 +54,20 @@ class StartpointDesk:
         )
 
     def grant(self, tasks: Mapping[TaskName, int]) -> dict[TaskName, tuple[Order, ...]]:
-        """The orders of these tasks, which these generations have to apply."""
+        """Return the orders that these generations of tasks have to apply."""
         if self._service is None or not tasks:
             return {}
         found = self._service.book.grant({str(task): generation for task, generation in tasks.items()})
         return {TaskName.parse(task): orders for task, orders in found.items()}
 
     def note(self, task: str, outcomes: Sequence[Outcome]) -> None:
-        """Note what happened to orders of a task."""
+        """Record the outcome of a task's orders."""
         book = self.service.book
         for outcome in outcomes:
             order = outcome.order
             where = f"{order.stream}[{order.partition}]"
             if book.note(task, outcome, self._clock.now_ms()) is None:
-                _log.info("a report about a startpoint that is over", task=task, where=where, state=outcome.state)
+                _log.info("ignoring a report about a finished startpoint", task=task, where=where, state=outcome.state)
             elif outcome.state == "failed":
                 _log.warning("a startpoint can't be applied", task=task, where=where, reason=outcome.reason or "")
             else:

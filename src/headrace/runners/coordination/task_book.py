@@ -1,4 +1,4 @@
-"""What the coordinator knows about each task: its latest report, its rate, and whether it has ended. Pure."""
+"""The coordinator's knowledge of each task: its latest report, its rate, and whether it has ended. Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _UNDER_WAY = {"running", "blocked", "finished"}
 
 
 class TaskBook:
-    """The tasks of a run by stage. A task that has ended stays so, whatever arrives late."""
+    """The tasks of a run by stage. A task that has ended stays ended, whatever arrives late."""
 
     def __init__(self, stages: Mapping[str, Sequence[TaskName]]) -> None:
         self._stages = {name: tuple(tasks) for name, tasks in stages.items()}
         self._reports: dict[TaskName, TaskStatus] = {}
         self._before: dict[TaskName, list[Series]] = {}
-        """What former processes have counted."""
+        """The totals of former processes."""
         self._rates: dict[TaskName, Rate] = {}
         self._ended: set[TaskName] = set()
         self._under_way: set[TaskName] = set()
@@ -41,10 +41,10 @@ class TaskBook:
             self._reports[task] = msgspec.structs.replace(self._reports[task], generation=generation)
 
     def report(self, task: TaskName, status: TaskStatus, sent_ms: float) -> None:
-        """Take in what a task reports; ``sent_ms`` is by its own clock."""
+        """Record a task's report; ``sent_ms`` is by the task's own clock."""
         self._rates[task].add(sent_ms, status.rows_in)
         if self._reports[task] is status:
-            return  # of a task in this process that has done nothing since
+            return  # an unchanged report of a task in this process
         before = self._before.get(task)
         self._reports[task] = (
             msgspec.structs.replace(status, series=summed(before, status.series)) if before else status
@@ -58,21 +58,21 @@ class TaskBook:
         self._under_way.update(tasks)
 
     def left(self, tasks: Iterable[TaskName]) -> tuple[TaskName, ...]:
-        """Those of the tasks that haven't ended."""
+        """Return the tasks that haven't ended."""
         return tuple(task for task in tasks if task not in self._ended)
 
     def ended(self, tasks: Iterable[TaskName]) -> tuple[TaskName, ...]:
-        """Those of the tasks that have ended."""
+        """Return the tasks that have ended."""
         return tuple(task for task in tasks if task in self._ended)
 
     @property
     def all_ended(self) -> bool:
-        """Whether no task is left."""
+        """Whether all tasks have ended."""
         return len(self._ended) == len(self._reports)
 
     @property
     def all_under_way(self) -> bool:
-        """Whether every task has begun to work, or has ended."""
+        """Whether every task has begun to work or has ended."""
         return len(self._under_way) == len(self._reports)
 
     @property
@@ -84,7 +84,7 @@ class TaskBook:
     def statuses(self) -> dict[TaskName, TaskStatus]:
         """The latest report of each task; one that has ended is shown as finished.
 
-        A heartbeat that is older than the message that the task has ended may arrive after it.
+        A heartbeat may arrive after a later message that says that the task has ended.
         """
         return {
             task: msgspec.structs.replace(report, state="finished") if task in self._ended else report

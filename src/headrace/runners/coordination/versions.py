@@ -1,7 +1,7 @@
 """Find the task that keeps others from completing their next version, from all tasks' reports. Pure.
 
-A version travels through the graph: a task commits it when every task upstream has closed it. So a late task may wait
-for another late one. The task to name is found by following the waits to their end.
+A version travels through the graph: a task commits it when every upstream task has closed it. So a late task may itself
+wait for another late task. Following the waits to their end finds the task to name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.runners.coordination.messages import ContainerStatus, HeldUp, Task
 
 
 def held_up(tasks: Iterable[TaskStatus], containers: Iterable[ContainerStatus]) -> list[HeldUp]:
-    """Return each task that others wait for and that itself waits for none, the longest wait first."""
+    """Return each task that others wait for but that waits for none itself, the longest wait first."""
     hosts = {task: container for container in containers for task in container.tasks}
     known = {task.name: _as_of_now(task, hosts.get(task.name)) for task in tasks}
     late: defaultdict[str, list[TaskStatus]] = defaultdict(list)
@@ -35,7 +35,7 @@ def held_up(tasks: Iterable[TaskStatus], containers: Iterable[ContainerStatus]) 
 
 
 def _as_of_now(task: TaskStatus, container: ContainerStatus | None) -> TaskStatus:
-    """A task that has finished, or whose container sends no heartbeats, waits for none, whatever it reported last."""
+    """A finished task, or one whose container sends no heartbeats, waits for none, whatever it reported last."""
     absent = container is not None and container.state != "running"
     return msgspec.structs.replace(task, waits_for={}) if absent or task.state == "finished" else task
 

@@ -1,4 +1,4 @@
-"""Metrics and health checks: what monitoring reads of an app."""
+"""Metrics and health checks, for monitoring."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.runners.coordination.listener import Answer, Route
 from headrace.runners.coordination.messages import AppStatus
 
 PUBLIC = frozenset({("GET", "/healthz"), ("GET", "/readyz")})
-"""These need no token: they say nothing but whether the app is well."""
+"""These need no token, because they only say whether the app is healthy."""
 
 
 def watching_routes(status: Callable[[], AppStatus], clock: Clock) -> dict[tuple[str, str], Route]:
@@ -30,12 +30,12 @@ def watching_routes(status: Callable[[], AppStatus], clock: Clock) -> dict[tuple
 
 
 def healthy(status: AppStatus) -> Answer:
-    """Whether the driver need not be restarted: it answers, and the app hasn't failed."""
+    """Answer 200 if the driver needn't be restarted: it answers, and the app hasn't failed."""
     return _verdict("failed" if status.state == "failed" else "")
 
 
 def ready(status: AppStatus) -> Answer:
-    """Whether all tasks work: each container runs, and none of the tasks is being started or restored."""
+    """Answer 200 if all tasks work: each container is running, and no task is starting or restoring."""
     if status.state == "finished":
         return _verdict("")
     if status.state not in ("running", "draining"):

@@ -68,7 +68,7 @@ def _id(query: Mapping[str, str]) -> str:
 def _number(query: Mapping[str, str], name: str) -> int:
     text = query.get(name, "")
     if not (text.isascii() and text.isdigit() and len(text) < 9):
-        raise UsageError(f"{name}={text[:20]!r} is no number")
+        raise UsageError(f"{name}={text[:20]!r} isn't a number")
     return int(text)
 
 

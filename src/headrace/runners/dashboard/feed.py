@@ -2,7 +2,7 @@
 
 One thread publishes. Each listener has a thread of its own, which takes events from here and may block on its
 connection; a listener that is too slow for the events that are kept gets the whole document again, and the connection's
-timeout drops one that takes nothing. While nobody listens, nothing is kept, and no document is made.
+timeout drops one that takes nothing. Without listeners, nothing is kept, and no document is made.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEPT = 120
 """How many events are kept for listeners that were cut off, and come back."""
 
 GRACE = 30
-"""For so many more changes a document is kept when the last listener is gone: it may have been cut off."""
+"""How many more changes a document is kept for after the last listener has left, who may have been cut off."""
 
 BEAT_S = 5.0
 """If nothing has changed for so long, listeners get a heartbeat."""
@@ -32,7 +32,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class Seen(NamedTuple):
-    """How listeners have fared: those that are there, and how many were refused because there were too many."""
+    """The number of present listeners, and of those refused because of the limit."""
 
     listening: int
     refused: int
@@ -57,7 +57,7 @@ class Feed:
         self._listening = 0
         self._refused = 0
         self._alone = GRACE
-        """How many changes nobody has listened to."""
+        """The number of changes without listeners."""
         self._closed = False
 
     @property
@@ -73,7 +73,7 @@ class Feed:
             if self._alone > GRACE or self._document is None:
                 self._document, self._make = None, make
                 self._kept.clear()
-                self._number += 1  # what was sent before is no basis for changes any more
+                self._number += 1  # earlier documents are no longer a basis for changes
                 self._changed.notify_all()
                 return
             document = make()
@@ -118,7 +118,7 @@ class Feed:
             return news, at, self._closed
 
     def leave(self) -> None:
-        """A listener is gone."""
+        """Note that a listener has left."""
         with self._changed:
             self._listening -= 1
             self._changed.notify_all()

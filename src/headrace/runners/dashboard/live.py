@@ -90,7 +90,7 @@ class LivePage:
             return {"view": document, "history": self._history.points()}
 
     def _page(self) -> Mapping[str, Asset]:
-        from headrace.web.live_page import live_files  # which no app needs that nobody looks at
+        from headrace.web.live_page import live_files  # which an app without viewers doesn't need
 
         return {name: Asset.of(name, text) for name, text in live_files(self._plan, peek=self.desk.peek).items()}
 

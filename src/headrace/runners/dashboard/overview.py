@@ -59,7 +59,7 @@ def _app(one: Deployed) -> Document:
 
 
 class Overview(RepeatedStep):
-    """Looks at all apps again and again, and feeds the page; ``found`` asks them."""
+    """Checks all apps repeatedly, and feeds the page; ``found`` asks them."""
 
     def __init__(self, place: str, found: Callable[[], Sequence[Deployed]], clock: Clock | None = None) -> None:
         super().__init__("overview", EVERY_S)

@@ -1,6 +1,6 @@
 """Who may see a page, and the files that it is made of.
 
-A page has a token of its own, which lets nobody do anything: it is made of the coordinator's, and can't be turned back
+A page has its own token, which allows no actions: it is derived from the coordinator's, and can't be turned back
 into that. It comes in the address that is printed, becomes a cookie, and leaves the address by a redirect. Cookies are
 sent to all ports of a host, so each page has another name for its one.
 """

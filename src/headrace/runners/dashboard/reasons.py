@@ -1,7 +1,7 @@
 """What holds what: the waits of all tasks, followed to their ends, one sentence for each end, with the remedy. Pure.
 
 Tasks wait for others: for their watermark, for their commit, or until they have read what was written for them. Whoever
-waits for nobody is at the end of such a chain: it is the culprit, and its own holdup says why.
+waits for no other is at the end of such a chain: it is the culprit, and its own holdup says why.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ALONE: Mapping[What, str] = {
 _BUSY = 0.9
 _PARTITION = re.compile(r"\S+\[\d+\]")
 _QUIET: frozenset[What] = frozenset({"data", "restore", "side inputs"})
-"""What passes by itself, and holds nobody else up unless somebody waits for it."""
+"""Holdups that pass by themselves, and matter only if another task waits for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def reasons(
 
 
 def held_back(task: TaskStatus) -> bool:
-    """Whether something keeps the task from getting on, other than that there is nothing to do."""
+    """Return whether anything but a lack of messages holds the task up."""
     return task.state == "blocked" or any(holdup.what not in _QUIET for holdup in task.holdups)
 
 
@@ -159,7 +159,7 @@ def _reason(
     busy: Callable[[str], float],
     now_ms: int,
 ) -> Reason | None:
-    """The sentence for chains that end at one culprit; None if nobody waits and it passes by itself."""
+    """Return the sentence for chains that end at one culprit; None if no task waits and it passes by itself."""
     longest = max(chains, key=lambda chain: len(chain.steps))
     end = longest.end
     kind, why, remedy, since_ms = _why(end, tasks, hosts, busy, now_ms)
@@ -188,12 +188,12 @@ def _why(
     busy: Callable[[str], float],
     now_ms: int,
 ) -> tuple[str, str, str, int]:
-    """Kind, sentence, remedy and time of what holds the culprit itself up."""
+    """Return the kind, sentence, remedy and time of the culprit's own holdup."""
     if (container := _away(hosts.get(end))) is not None:
         since = now_ms - (container.last_seen_ms or 0)
         cause = f": {container.error.message.splitlines()[0]}" if container.error is not None else ""
         hint = container.error.hint if container.error is not None else None
-        remedy = hint or "it starts again if its process is gone; else look at its machine"
+        remedy = hint or "wait for its restart if its process has died; otherwise check its machine"
         where = f"container {container.id} on {container.host or 'no host yet'}"
         return "container", f"{where} is {container.state}{cause}", remedy, since
     task = tasks.get(end)
@@ -214,9 +214,9 @@ def _why(
         remedy = "make its functions faster, or give the stage more partitions"
         return "busy", f"{end} works as fast as it can ({share:.0%} busy)", remedy, now_ms
     if task.state in ("starting", "restoring"):
-        return "restore", f"{end} is {task.state}", "nothing to do: it goes on by itself", now_ms
+        return "restore", f"{end} is {task.state}", "wait: it continues by itself", now_ms
     beside = hosts[end].tasks if end in hosts else ()
     if begun := [one for one in beside if one in tasks and tasks[one].state in ("starting", "restoring")]:
         said = f"its container {hosts[end].id} still starts {len(begun)} of its tasks"
-        return "restore", said, "nothing to do: it goes on by itself", now_ms
+        return "restore", said, "wait: it continues by itself", now_ms
     return "running", f"{end} is running, but hasn't got there yet", "look at its container and its machine", now_ms

@@ -60,7 +60,7 @@ class PlanFacts:
 
 
 def view_of(facts: PlanFacts, status: AppStatus, happened: Between, now_ms: int) -> Document:
-    """The whole document. ``happened`` is what tasks have done in the last few seconds."""
+    """Return the whole document. ``happened`` has the tasks' activity of the last few seconds."""
     paces = {task.name: happened.task(task.name) for task in status.tasks}
     hosts = {name: container for container in status.containers for name in container.tasks}
     of_stage: dict[str, list[TaskStatus]] = {}
@@ -282,7 +282,7 @@ def _outputs(tasks: Iterable[TaskStatus]) -> Document:
 
 
 def _errors(status: AppStatus) -> Iterator[Document]:
-    """Errors and warnings with who has them; what ended the app, or a container, comes with its traceback."""
+    """Return errors and warnings with their origin; an error that ended the app or a container has its traceback."""
     if status.error is not None:
         yield _error("the app", status.error, status.ended_at or status.started_at, fatal=True)
     for container in status.containers:

@@ -45,12 +45,12 @@ class Looks:
         host = self._hosts[task]
         if not host.scope.settings.peek:
             raise UsageError(
-                "this app doesn't let anybody see its messages",
-                hint="declare it with hr.App(..., peek=True); then whoever may see its live page may see them",
+                "this app doesn't allow its messages to be shown",
+                hint="declare it with hr.App(..., peek=True); everyone who can open its live page can then see them",
             )
         taking = host.task.chain.taking(look.step)
         if not taking:
-            raise UsageError(f"there is no step {look.step!r} in task {task}")
+            raise UsageError(f"task {task} has no step {look.step!r}")
         now_ms = self._clock.monotonic_ms()
         key = task, look.id
         if key not in self._taps:

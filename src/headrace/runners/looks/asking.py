@@ -1,4 +1,4 @@
-"""Asks tasks for a look, again and again by whoever wants to see it, and puts the answers together."""
+"""Ask tasks for a look, repeatedly until it is complete, and combine the answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def peek(ask: Asking, status: AppStatus, step: str, id_: str, stage: str | None 
     if not tasks:
         steps = sorted({one.labels["step"] for task in status.tasks for one in task.series if one.name == _STEPS})
         raise UsageError(
-            f"no running task has a step {step!r}", hint=f"there are {', '.join(steps)}" if steps else None
+            f"no running task has a step {step!r}", hint=f"the steps are {', '.join(steps)}" if steps else None
         )
     found = _asked(ask, tasks, Look(id=id_, kind="peek", step=step), PEEKED)
     columns = next((one.columns for one in found.values() if one.columns), [])
@@ -48,12 +48,12 @@ def peek(ask: Asking, status: AppStatus, step: str, id_: str, stage: str | None 
 
 
 def profile(ask: Asking, status: AppStatus, container: int, seconds: float, id_: str) -> Profiled:
-    """Ask a container what its threads do. Raises ``UsageError`` if there is no such one, or what keeps it."""
+    """Ask a container for its threads' activity. Raises ``UsageError`` if it doesn't exist, or its own error."""
     if not 0 < seconds <= SECONDS_MAX:
         raise UsageError(f"a profile of {seconds:g} seconds", hint=f"ask for up to {SECONDS_MAX:g}")
     known = next((one for one in status.containers if one.id == container and one.tasks), None)
     if known is None:
-        raise UsageError(f"there is no container {container} with tasks")
+        raise UsageError(f"the app has no container {container} with tasks")
     task = known.tasks[0]
     return _asked(ask, [task], Look(id=id_, kind="profile", seconds=seconds), PROFILED)[task]
 

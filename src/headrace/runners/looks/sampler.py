@@ -21,7 +21,7 @@ FRAMES_MAX = 100
 NAME_CHARS_MAX = 120
 STACKS_MAX = 2000
 TEXT_CHARS_MAX = 1 << 20
-"""Other stacks are counted together: that many different ones are no answer to where time goes."""
+"""Further stacks are counted together, because so many different ones don't show where time goes."""
 
 OTHERS = "(other stacks)"
 

@@ -52,7 +52,7 @@ _LOGGERS = (
 
 
 class Collector:
-    """OpenTelemetry's collector, as the environment says where it is. ``run`` tells runs of the app apart."""
+    """OpenTelemetry's collector, at the address in the environment. ``run`` distinguishes runs of the app."""
 
     def __init__(self, app: str, run: str, started_ms: int, *, metrics: bool, traces: bool) -> None:
         self._app = app
@@ -64,7 +64,7 @@ class Collector:
         self._quiet = _Quiet()
 
     def enter(self) -> None:
-        """The calling thread sends from now on: its requests are nobody's spans, and its failures are counted here."""
+        """Make the calling thread the sender: its requests belong to no span, and its failures are counted here."""
         context.attach(context.set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
         self._quiet.begin(threading.get_ident())
 
@@ -90,7 +90,7 @@ class Collector:
                 exporter.shutdown()
 
     def close(self) -> None:
-        """Nobody sends any more."""
+        """Stop sending."""
         self._quiet.end()
 
     def _spans(self, trace: VersionTrace) -> Iterator[ReadableSpan]:
@@ -131,14 +131,14 @@ class Collector:
         )
 
     def _context(self, version: int, *where: str) -> SpanContext:
-        """Ids are made of what they are of, so that what is sent twice has the same ones."""
+        """Derive ids from their contents, so that repeated transmissions have the same ids."""
         whole = _number(16, self._app, self._run, str(version))
         own = _number(8, self._app, self._run, str(version), *where)
         return SpanContext(whole, own, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
 
 class _Quiet(logging.Filter):
-    """Keeps OpenTelemetry from logging each failure of one thread; those of others are none of our business."""
+    """Keeps OpenTelemetry from logging each failure of one thread, without affecting other threads."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -61,5 +61,5 @@ def _every(environ: Mapping[str, str], name: str, default: int, problems: list[s
         return default
     if text.isascii() and text.isdigit() and 0 < int(text) <= 86_400_000:
         return int(text)
-    problems.append(f"{name} is {text!r}, which is no number of milliseconds up to a day: it is {default} instead")
+    problems.append(f"{name} is {text!r}, which isn't a number of milliseconds up to a day; using {default}")
     return default

@@ -30,10 +30,10 @@ LAST_S = 3.0
 """How long the last numbers may take at the end of the app."""
 
 LAST_AWAY_S = 0.5
-"""The same, if the collector hasn't taken what it was sent last."""
+"""The same, if the collector hasn't accepted the last transmission."""
 
 GIVEN_UP_S = 1.0
-"""How long the thread may take to notice that it is to give up. It is left alone if a request hangs for longer."""
+"""How long the thread may take to notice that it must stop. It is abandoned if a request hangs for longer."""
 
 _log = logger(__name__)
 
@@ -76,7 +76,7 @@ class Telemetry:
         self._note("metrics", _sent(lambda: collector.send_metrics(all_series(status, now_ms), now_ms)), 0)
 
     def send_traces(self, collector: Collector, *, rest: bool = False) -> None:
-        """Send the versions that are over, until there is none or the collector doesn't take them."""
+        """Send completed versions, until there are none or the collector doesn't accept them."""
         sent = True
         while sent:
             with self._lock:
@@ -92,7 +92,7 @@ class Telemetry:
             self._lost += 0 if sent else traces
             self.away = not sent
         if not sent:
-            self._throttle.warning(f"OpenTelemetry's collector doesn't take {signal}; the app goes on without")
+            self._throttle.warning(f"OpenTelemetry's collector doesn't accept {signal}; the app continues without it")
 
 
 def _sent(send: Callable[[], bool]) -> bool:
@@ -165,7 +165,7 @@ def telemetry_asked_for(environ: Mapping[str, str] = os.environ) -> Telemetry | 
         import_module("headrace.runners.otel.collector")  # which takes a moment, and most apps don't need
     except ImportError:
         _log.warning(
-            "OTEL_EXPORTER_OTLP_ENDPOINT is set, but nothing is sent: OpenTelemetry isn't installed here",
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set, but OpenTelemetry isn't installed here: sending nothing",
             hint='pip install "headrace[otel]", or set OTEL_SDK_DISABLED=true',
         )
         return None
@@ -183,6 +183,6 @@ def telemetry_threads(telemetry: Telemetry | None, status: Callable[[], AppStatu
     try:
         collector = Collector(first.app, run, first.started_at, metrics=wanted.metrics, traces=wanted.traces)
     except Exception as error:  # noqa: BLE001 - whatever OpenTelemetry makes of its settings, the app runs
-        _log.warning("nothing is sent to OpenTelemetry's collector: its settings are wrong", error=str(error))
+        _log.warning("sending nothing to OpenTelemetry's collector, because its settings are wrong", error=str(error))
         return []
     return [TelemetryThread(telemetry, collector, status)]

@@ -43,7 +43,7 @@ class VersionBook:
         self._open: dict[int, _Open] = {}
         self._held = 0
         self._over: dict[str, int] = {}
-        """The latest version of each task that was taken or dropped: what comes again of it is no news."""
+        """The latest version of each task that was taken or dropped. Repeated reports of it are ignored."""
         self.dropped = 0
 
     def hear(self, tasks: Iterable[TaskStatus], now_ms: float) -> None:

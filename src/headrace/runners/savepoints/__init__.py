@@ -1,1 +1,1 @@
-"""Taking savepoints of running apps, restoring them, reading what they hold, and writing them from rows."""
+"""Take savepoints of running apps, restore and read them, and write them from rows."""

@@ -28,7 +28,7 @@ class Savepoint:
     version
         The version that every task had committed.
     tables
-        By the id of a table, step or store what all tasks together kept of it. State that is empty isn't there.
+        By the id of a table, step or store, the rows that all tasks together kept. Empty state is left out.
     """
 
     app: str
@@ -64,7 +64,7 @@ def read_savepoint(app: Declarations, name: str) -> Savepoint:
     Raises
     ------
     UsageError
-        If there is no such savepoint.
+        If the savepoint doesn't exist.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def write_savepoint(app: Declarations, name: str, tables: Mapping[str, Rows], *,
         For a table that the app doesn't have or that can't be written, for rows that don't fit it, and if there is a
         savepoint of this name already.
     PlanError
-        If the app as it is now doesn't fit what it has kept, or what ``base`` holds.
+        If the present app doesn't fit its kept state, or the contents of ``base``.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Make a savepoint of what the tasks of a batch job have left at its seam. A live run can go on from there."""
+"""Make a savepoint from the state of a batch job's tasks at its seam, from which a live run can continue."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from headrace.plan.inventory import Inventory, StageRecord
 from headrace.runtime.naming import inventory_namespace
 
 GONE = ".gone"
-"""The key of the names that are given up; no stage has such a name."""
+"""The key of the former names; no stage has such a name."""
 
 
 class _Gone(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +22,7 @@ class _Gone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_gone(names: Iterable[str]) -> bytes:
-    """The names that are given up, as the store has them."""
+    """The former names in the store."""
     return msgspec.json.encode(_Gone(names=tuple(sorted(names))))
 
 

@@ -27,7 +27,7 @@ from headrace.stores.database import KeySpace
 
 
 def read_state(app: Declarations, name: str) -> tuple[Manifest, dict[str, pl.DataFrame]]:
-    """Return the manifest of a savepoint, and by id what all tasks together kept."""
+    """Return the manifest of a savepoint, and by id the rows that all tasks together kept."""
     graph = app.graph()
     shelf = Shelf(Path(graph.settings.home), graph.app)
     folder, manifest = shelf.path(name), shelf.manifest(name)

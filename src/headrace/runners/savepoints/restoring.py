@@ -124,7 +124,7 @@ def restore(restoring: Restoring) -> Outlook:
 
 
 def undo(home: Path, app: str, metadata: MetadataStore) -> Timeline:
-    """Go back to the timeline before the current one, in which nothing may have run; return what it was."""
+    """Go back to the timeline before the current one, in which nothing may have run; return the current one's data."""
     check_stopped(metadata, app)
     with locked(home / "timelines" / app, f"the timelines of app {app!r}"):
         timelines = Timelines(metadata, app)
@@ -154,7 +154,7 @@ def check_stopped(metadata: MetadataStore, app: str) -> None:
 
 
 def check_order_comes_again(app: str, record: CommitRecord) -> None:
-    """Raise ``UsageError`` if a task reads slots: it can't repeat silently what it has done."""
+    """Raise ``UsageError`` if a task reads slots, because it can't silently repeat its work."""
     slotted = [entry.stream for entry in record.sources if entry.shards is not UNSET]
     if slotted:
         raise UsageError(
@@ -230,7 +230,7 @@ class _Restore:
     # -- before anything is changed
 
     def _latest(self) -> dict[TaskName, CommitRecord]:
-        """The last commit of each task; of one that hasn't begun in the current timeline, what it was to begin with."""
+        """Return the last commit of each task, or the initial commit of a task that hasn't begun in this timeline."""
         if self._latest_records is None:
             asked, number, tasks = self._asked, self._timelines.current, _tasks(self._before)
             committed = last_commits(asked.metadata, asked.home, asked.app, number, tasks)

@@ -1,7 +1,8 @@
 """Take a savepoint: choose a cut, order it of all deployments of the app, and publish what the tasks have kept.
 
-Nothing is published until every task has kept its state. If a task misses the cut, it is given up as a whole and tried
-again with a later version. If the app ends meanwhile, or this process dies, only a draft is left, which is deleted.
+Nothing is published until every task has kept its state. If a task misses the cut, the whole attempt is cancelled and
+tried again with a later version. If the app ends meanwhile, or this process dies, only a draft is left, which is
+deleted.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def take(taking: Taking, name: str) -> Manifest:
                 return _attempt(taking, shelf, name)
             except _MissedError as error:
                 _give_up(taking.links)
-                _log.info("a task has missed the cut of a savepoint", app=taking.app, attempt=attempt, why=str(error))
+                _log.info("a task missed the cut of a savepoint", app=taking.app, attempt=attempt, why=str(error))
                 taking.progress(f"{error}; trying again")
     raise UnavailableError(
         f"took no savepoint of app {taking.app!r}: {ATTEMPTS} times in a row, a task skipped the version at "
@@ -119,7 +120,7 @@ def _attempt(taking: Taking, shelf: Shelf, name: str) -> Manifest:
     inventory = recorded(taking.metadata, taking.app, timeline)
     if not inventory:
         raise UsageError(
-            f"app {taking.app!r} has never run on {taking.home}", hint="name the home folder that it uses with --home"
+            f"app {taking.app!r} has never run in {taking.home}", hint="name the home folder that it uses with --home"
         )
     tasks = [TaskName(stage, n) for stage, record in inventory.stages.items() for n in range(record.tasks)]
     reports = [link.cut(CutOrder(ask=True)) for link in taking.links]
@@ -134,7 +135,7 @@ def _attempt(taking: Taking, shelf: Shelf, name: str) -> Manifest:
         ended = _keep_ended(taking, timeline, idle, draft)
         for task, final in ended.items():
             if version is not None and final > version:
-                raise _MissedError(f"task {task} has ended at version {final}, behind {version}")
+                raise _MissedError(f"task {task} has ended at version {final}, above {version}")
         manifest = _manifest(taking, name, timeline, inventory, draft, version or max(ended.values(), default=0))
         if recorded(taking.metadata, taking.app, timeline) != inventory:
             raise UnavailableError(
@@ -268,7 +269,7 @@ def _copy_state(taking: Taking, timeline: int, task: TaskName, commit: Committed
     try:
         lock = FolderLock(local)
     except StateLockedError as error:
-        raise UnavailableError(f"task {task} is still at work: {error.message}", hint="try again") from error
+        raise UnavailableError(f"task {task} is still running: {error.message}", hint="try again") from error
     try:
         if commit.bare:
             make_private_folder(target)

@@ -106,7 +106,7 @@ def write_state(app: Declarations, name: str, tables: Mapping[str, Rows], base: 
 
 
 def _planned(graph: Graph, base: _Base | None) -> tuple[Planned, Inventory, int]:
-    """The plan; what was there before it; the timeline that this is about."""
+    """Return the plan, the former inventory, and the timeline concerned."""
     if base is not None:
         return planned_against(graph, base.manifest.inventory), base.manifest.inventory, base.manifest.timeline
     with existing_metadata(Path(graph.settings.home), graph.settings.metadata) as metadata:
@@ -136,7 +136,7 @@ def _checked(graph: Graph, tables: Mapping[str, Rows]) -> dict[str, pl.DataFrame
     """The rows with exactly the columns of their tables."""
     if not isinstance(tables, Mapping) or not tables:
         raise UsageError(
-            f"tables={tables!r:.80} names no table to write", hint='give rows by table: tables={"accounts": df}'
+            f"tables={tables!r:.80} doesn't name a table to write", hint='pass rows by table: tables={"accounts": df}'
         )
     return {id_: _rows(_table(graph, id_), rows) for id_, rows in tables.items()}
 
@@ -145,7 +145,7 @@ def _table(graph: Graph, id_: str) -> TableSpec:
     table = graph.tables.get(id_)
     if table is None:
         known = sorted(name for name, spec in graph.tables.items() if spec.remote is None and not spec.side_inputs)
-        what = "state of a step, which can't be written" if id_ in graph.nodes else "no table of the app"
+        what = "state of a step, which can't be written" if id_ in graph.nodes else "not a table of the app"
         raise UsageError(
             f"{id_!r} is {what}", hint=f"it has {', '.join(known)}" if known else "declare it with app.table"
         )

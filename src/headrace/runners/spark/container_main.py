@@ -42,7 +42,7 @@ class ContainerPayload:
 
 
 def container_main(args: ContainerArgs) -> dict[str, Any]:
-    """Run one container; returns what it did, for the driver's log."""
+    """Run one container; return a summary for the driver's log."""
     payload: ContainerPayload = unpacked(args.payload)
     fields = {"container": args.container, "attempt": args.attempt}
     outbox = LogOutbox()

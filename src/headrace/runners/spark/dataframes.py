@@ -63,7 +63,7 @@ def copy_dataframes(inputs: Iterable[StreamSpec], interrupts: Interrupts | None 
 
 
 def _copy(spec: StreamSpec, interrupts: Interrupts | None) -> bool:
-    """Copy one, unless it is there. False if a signal has ended it."""
+    """Copy a DataFrame, unless the copy exists. Return False if a signal ended it."""
     options = spec.system.options
     copy = DataFrameCopy(Path(options["path"]), Path(options["list_file"]), f"input {spec.id!r} ({spec.location})")
     wanted = _wanted(spec)

@@ -179,7 +179,7 @@ class ContainerJob:
         except (Py4JError, OSError) as error:
             if not self._cancelled.is_set():
                 said = f"Spark ended the containers of {self._description!r}: {_cause(error)}"
-                hint = "the log lines above say what happened to each container"
+                hint = "see the log lines above for what happened to each container"
                 self._error = jvm_lost(error) if is_loss(error) else InfrastructureError(said, hint=hint)
         finally:
             self._ended.set()
@@ -205,7 +205,7 @@ class ContainerJob:
     def _start_again(self, first: int) -> None:
         """Spark has ended the job, whose attempts began with this number, because a container failed."""
         jsc: Any = self._context._jsc
-        jsc.sc().listenerBus().waitUntilEmpty()  # until Spark has recorded what it did
+        jsc.sc().listenerBus().waitUntilEmpty()  # until Spark has recorded the task's end
         attempts = [number + task.attempt() for number, task in self._tasks() if number == first]
         following = max(attempts, default=first) + 1
         _log.warning(

@@ -1,4 +1,4 @@
-"""Spark's JVM can end under a run: somebody kills it, or the kernel does because memory runs out.
+"""Detect that Spark's JVM has ended during a run, because a user or, for lack of memory, the kernel killed it.
 
 Py4J then raises one of several errors from whatever call is next, and writes a traceback to the root logger. Here all
 of that becomes one error.
@@ -25,7 +25,7 @@ _PY4J = f"{os.sep}py4j{os.sep}"
 
 
 def is_loss(error: BaseException) -> bool:
-    """Whether an error of a call into the JVM came from the connection, and not from what was called."""
+    """Return whether an error of a call into the JVM came from the connection and not from the called method."""
     return isinstance(error, OSError | Py4JError) and not isinstance(error, Py4JJavaError)
 
 
@@ -56,7 +56,7 @@ def jvm_lost(error: BaseException) -> InfrastructureError:
     return InfrastructureError(f"Spark's JVM {how} while the app ran", hint=f"{_LOOK}; {_RESUMES}")
 
 
-_LOOK = "if nobody killed it, look into the kernel's log (dmesg) for a lack of memory"
+_LOOK = "if you didn't kill it, check the kernel's log (dmesg) for a lack of memory"
 _RESUMES = "start the app again: it resumes from its last checkpoints"
 
 

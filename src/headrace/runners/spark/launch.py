@@ -86,7 +86,8 @@ def _launch(launch_conf: Mapping[str, str]) -> None:
         said = relay.stop()
         raise InfrastructureError(
             f"Spark's JVM (JAVA_HOME {os.environ.get('JAVA_HOME')}) didn't start: {said or error}",
-            hint="the lines above are the JVM's own; a wrong spark.driver.* option or too little memory is usual",
+            hint="see the JVM's own lines above; the usual causes are a wrong spark.driver.* option and too little "
+            "memory",
         ) from error
     except BaseException:
         relay.let_go()
@@ -185,7 +186,7 @@ class _StderrRelay:
         self._thread.start()
 
     def pass_on(self) -> None:
-        """The JVM is up: print what it printed so far, without the noise, and pass everything on from now on."""
+        """Note that the JVM is up: print its output so far, without the noise, and pass on everything from now on."""
         os.close(self.writing_end)
         with self._lock:
             kept, self._kept = bytes(self._kept or b""), None

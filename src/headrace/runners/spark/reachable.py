@@ -31,7 +31,7 @@ def check_reachable(master: str, connect_s: float = CONNECT_S) -> None:
     if failures:
         raise UnavailableError(
             f"no Spark master answers at {master} ({'; '.join(failures)})",
-            hint="check that it runs, and its host and port: its own page and log say which URL it has",
+            hint="check that it is running, and its host and port: its own page and log show its URL",
         )
 
 

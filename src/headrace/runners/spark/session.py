@@ -109,7 +109,7 @@ def open_context(
     except Py4JJavaError as error:
         raise InfrastructureError(
             f"Spark doesn't start on {complete.get('spark.master')}: {error.java_exception.getMessage()}",
-            hint="look at --conf and spark-defaults.conf; HEADRACE_TRACEBACK=1 shows all that Spark says",
+            hint="check --conf and spark-defaults.conf; HEADRACE_TRACEBACK=1 shows Spark's whole error",
         ) from error
     prepare_workers(context)
     return context
@@ -177,7 +177,7 @@ def _check_running(context: SparkContext, master: str | None) -> None:
     if asked != there:
         raise UsageError(
             f"Spark is already running on {there}, but this app asks for {asked}",
-            hint="leave the master out, or stop the running session first",
+            hint="leave out the master, or stop the running session first",
         )
     if context in _suitable:
         return
@@ -208,7 +208,7 @@ def prepare_workers(context: SparkContext) -> None:
 
 
 def _own_import_folders() -> list[str]:
-    """The folders that this process imports from, apart from those of every run of this Python."""
+    """Return the folders that this process imports from, except those of every run of this Python."""
     installed = (Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve())
     folders = (Path(entry).resolve() for entry in sys.path)
     return [str(f) for f in folders if f.is_dir() and not any(f.is_relative_to(place) for place in installed)]

@@ -1,4 +1,4 @@
-"""The Spark settings that Headrace needs and prefers, and what is wrong with those of a running session. Pure.
+"""The Spark settings that Headrace needs and prefers, and checks of those of a running session. Pure.
 
 Containers are Spark tasks that run for weeks and are restarted one by one. Some of Spark's habits would end that: a
 task may fail only four times (and never in local mode, unless the master says otherwise), a slow task is started
@@ -95,7 +95,7 @@ def standalone_addresses(master: str) -> list[tuple[str, int]]:
         host, _, port = address.strip().rpartition(":")
         if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 1 << 16:
             raise UsageError(
-                f"Spark master {master!r}: {address!r} is not HOST:PORT",
+                f"Spark master {master!r}: {address!r} isn't HOST:PORT",
                 hint="write spark://host:7077, or spark://one:7077,other:7077 where several are on standby",
             )
         addresses.append((_without_brackets(host), int(port)))

@@ -65,8 +65,8 @@ def _unsendable(plan: Plan, error: Exception) -> DeclarationError:
         except Exception as cause:  # noqa: BLE001  # whatever it is, it is why
             return DeclarationError(
                 f"the {named} can't be sent to containers: {_reason(cause)}\n  {location}: {location.text}",
-                hint="a function (also one in an expression) holds something that lives in this process alone: a "
-                "lock, a connection, an open file; make it inside the function, when it is first called",
+                hint="a function (perhaps one in an expression) holds something that can't leave this process, such as "
+                "a lock, a connection or an open file; create it inside the function, when it is first called",
             )
     return DeclarationError(f"the app can't be sent to containers: {_reason(error)}")
 

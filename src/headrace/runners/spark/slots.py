@@ -35,7 +35,7 @@ def check_slots(context: SparkContext, needed: int, wait_seconds_max: float = 60
     if slots == 0:
         raise InfrastructureError(
             f"no executor of {master} registered within {wait_seconds_max:g} s",
-            hint="look whether its master answers, and in its page whether it has free cores and memory",
+            hint="check that its master answers, and on its page that it has free cores and memory",
         )
     raise _too_few(needed, master, slots)
 
@@ -81,7 +81,7 @@ def _await_slots(context: SparkContext, wanted: int, wait_seconds_max: float) ->
             master = settings.without_retries(str(context.master))
             raise InfrastructureError(
                 f"Spark has ended the application on {master} before any container started",
-                hint="the lines above are Spark's own; perhaps what answers there is no master of this Spark",
+                hint="see Spark's own lines above; perhaps the server there isn't a master of this version of Spark",
             )
         time.sleep(_POLL_SECONDS)
     return slots

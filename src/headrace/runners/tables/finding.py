@@ -35,7 +35,7 @@ def find_table(metadata: MetadataStore, app: str, table: str) -> tuple[Address, 
             return address, facts
     stages = ", ".join(facts.stage for facts, _ in named)
     raise UnavailableError(
-        f"table {table!r} of app {app!r} is kept by stage {stages}, which doesn't run on {metadata.place} now",
+        f"table {table!r} of app {app!r} is kept by stage {stages}, which isn't running in {metadata.place}",
         hint=f"start it: headrace run ... --stage {named[0][0].stage}",
     )
 
@@ -75,11 +75,11 @@ def _not_running(metadata: MetadataStore, app: str) -> UnavailableError:
         close = difflib.get_close_matches(app, known, n=1)
         meant = f"did you mean {close[0]!r}? Otherwise " if close else ""
         return UnavailableError(
-            f"no app {app!r} has ever run on {metadata.place}; running there: {running}",
+            f"no app {app!r} has ever run in {metadata.place}; running there: {running}",
             hint=f"{meant}check its name, or name the home folder that it uses with --home, or its metadata store "
             "with --metadata",
         )
     return UnavailableError(
-        f"app {app!r} isn't running on {metadata.place}; running there: {running}",
+        f"app {app!r} isn't running in {metadata.place}; running there: {running}",
         hint="tables can be read only while their app runs: start it with headrace run",
     )

@@ -282,7 +282,7 @@ class TableReader:
         from headrace.runners.tables.routing import found, gets, time_ms
 
         if not 1 <= len(keys) <= KEYS_MAX:
-            raise UsageError(f"a read of {len(keys)} keys", hint=f"give 1 to {KEYS_MAX} at once")
+            raise UsageError(f"can't read {len(keys)} keys at once", hint=f"give 1 to {KEYS_MAX} keys")
         client = self._connected()
         at_ms = time_ms(self._facts, at)
         asks = gets(self._facts, self._columns, self._columns.keys(keys), self._limit_ms, at_ms=at_ms)

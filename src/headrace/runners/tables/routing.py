@@ -138,13 +138,13 @@ def time_ms(facts: TableFacts, at: int | datetime | None) -> int | None:
     if facts.versions_ms is None:
         raise UsageError(
             f"table {facts.id!r} keeps no versions, only its present rows",
-            hint="leave the time out; a table keeps earlier rows if it is declared with versions=",
+            hint="leave out the time; a table keeps earlier rows if it is declared with versions=",
         )
     if isinstance(at, datetime):
         whole = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         return (whole - _EPOCH) // timedelta(milliseconds=1)
     if isinstance(at, bool) or not isinstance(at, int) or not -(2**63) <= at < 2**63:
-        raise UsageError(f"{at!r} is not a time", hint="give a datetime, or milliseconds since the epoch")
+        raise UsageError(f"{at!r} isn't a time", hint="give a datetime, or milliseconds since the epoch")
     return at
 
 
@@ -210,14 +210,14 @@ class TableScan:
     ) -> TableScan:
         """``partition`` limits the scan to one task. ``after`` is the ``after`` of an earlier page."""
         if not 1 <= limit <= LIMIT_MAX:
-            raise UsageError(f"a limit of {limit} rows", hint=f"a page has 1 to {LIMIT_MAX} rows")
+            raise UsageError(f"can't return {limit} rows at once", hint=f"use a limit of 1 to {LIMIT_MAX}")
         scan = cls(facts, columns, *bounds, limit, limit_ms, at_ms)
         scan._left = _tasks(facts, partition)
         if after is not None:
             task, scan._from = _parsed(after)
             if task not in scan._left:
                 raise UsageError(
-                    f"{after!r} is not where a page of table {facts.id!r} ended",
+                    f"{after!r} isn't the end of a page of table {facts.id!r}",
                     hint="use the place that the previous page gave",
                 )
             scan._left = scan._left[scan._left.index(task) :]
@@ -265,7 +265,7 @@ class TableScan:
 def _tasks(facts: TableFacts, partition: int | None) -> list[str]:
     if partition is not None and not 0 <= partition < len(facts.tasks):
         raise UsageError(
-            f"table {facts.id!r} has no partition {partition}, only 0 to {len(facts.tasks) - 1}",
+            f"table {facts.id!r} has no partition {partition}; its partitions are 0 to {len(facts.tasks) - 1}",
         )
     if partition is not None:
         return [facts.tasks[partition]]
@@ -282,7 +282,9 @@ def _parsed(after: str) -> tuple[str, bytes | None]:
     try:
         key = base64.b64decode(text.encode(), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
-        raise UsageError(f"{after!r} is not where a page ended", hint="use what the last page gave") from error
+        raise UsageError(
+            f"{after!r} isn't the end of a page", hint="use the place that the previous page gave"
+        ) from error
     return task if at else after, key or None
 
 

@@ -166,7 +166,7 @@ class FedTask:
             self._spill()
 
     def _advance(self, complete: int) -> None:
-        """Nothing older than this will come. Inputs without event time have been read by then."""
+        """Note that no older rows follow. Inputs without event time have been read by now."""
         if complete <= self._reached:
             return
         self._reached = complete
@@ -190,7 +190,7 @@ class FedTask:
         return {ssp: FOREVER if p.ended or p.idle else p.watermark for ssp, p in known.items()}
 
     def _settle(self) -> None:
-        """Let steps that wait for answers emit what has come, until they take more rows."""
+        """Let steps that wait for answers emit results, until they take more rows."""
         chain = self.task.chain
         chain.collect()
         while chain.full is not None:
@@ -268,7 +268,7 @@ class FedTask:
         )
 
     def _notes(self) -> Iterator[Piece]:
-        """How far the streams have come that the task writes, for each of their readers."""
+        """Return the progress of the task's output streams, for each of their readers."""
         name, count = str(self.scope.name), self.scope.task_count
         for stream in self.scope.downstream:
             said = Said(progress=self.task.outputs.get(stream.spec.id, NOTHING), task=name, tasks=count)
@@ -285,7 +285,7 @@ class FedTask:
         self._since_spill = 0
         self._spills += 1
         for _ in self.state.changes(self._spills):
-            pass  # there is no changelog that wants them
+            pass  # no changelog needs them
         self.state.persist(LocalCheckpoint(self._spills, 1, self._spills))
 
 

@@ -25,7 +25,7 @@ ROWS_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Rows of one partition. Everything older than ``complete`` has come before them, in all partitions."""
+    """Rows of one partition. All rows older than ``complete`` came before them, in all partitions."""
 
     ssp: SSP
     rows: pl.DataFrame
@@ -58,7 +58,7 @@ class Merging:
         self.held += piece.rows
 
     def rest(self) -> Iterator[Run]:
-        """Hand out everything: there are no more pieces."""
+        """Return everything that is left, after the last piece."""
         yield from self._until(FOREVER)
 
     def _until(self, time: int) -> Iterator[Run]:

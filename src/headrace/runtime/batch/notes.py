@@ -23,7 +23,7 @@ FOR_DRIVER = (LEFT, COUNTED)
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a partition has come.
+    """The progress of a partition.
 
     Of a source: ``entry`` is where to read on. Of an intermediate stream: what its writer ``task``, of ``tasks``, says.
     """

@@ -131,7 +131,7 @@ def _entry(ssp: SSP, offset: Offset) -> SourceEntry:
 def put_source(
     writer: PieceWriter, stream: StreamPlan, partition: int, rows: pl.DataFrame, key: Sequence[str] = ()
 ) -> None:
-    """Hand rows of a source to a writer of pieces, for this partition, or for those of a key.
+    """Pass rows of a source to a writer of pieces, for this partition, or for those of a key.
 
     Side inputs come before everything else, as in a live run.
     """
@@ -148,6 +148,6 @@ def _wait(consumer: Consumer, ssp: SSP) -> None:
     number = consumer.fileno()
     if number is None or not readable(number, WAIT_MS_MAX):
         raise UnavailableError(
-            f"{ssp} has nothing to read before its end, at offset {consumer.position(ssp)}",
+            f"{ssp} has no more records before its end, at offset {consumer.position(ssp)}",
             hint="it may have lost its end; headrace stream describe shows where it is",
         )

@@ -285,7 +285,7 @@ class Lane(Generic[Argument]):
         return getattr(self._function, "__qualname__", repr(self._function))
 
     def _pause_after(self, error: BaseException, attempts: int) -> float | None:
-        """How long to wait before the next attempt; None: there is none."""
+        """Return how long to wait before the next attempt; None if there is none."""
         self.trouble = f"{type(error).__name__}: {error}"
         self.failing += 1
         if isinstance(error, HeadraceError) and not error.retry:

@@ -18,7 +18,7 @@ def time_ms(event_time: EventTime, dtype: pl.DataType) -> pl.Expr:
 
 
 def is_time_ms(event_time: EventTime, dtype: pl.DataType) -> bool:
-    """Whether the values of a column of this type are the event time in ms as they are."""
+    """Return whether values of this type are already the event time in ms."""
     return dtype == pl.Int64 and not event_time.offset_ms
 
 

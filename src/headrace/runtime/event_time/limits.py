@@ -1,4 +1,4 @@
-"""Which event times there can be: those of the years 1000 to 8999. Pure.
+"""The range of valid event times: the years 1000 to 8999. Pure.
 
 The range is far from the ends of 64 bits, so time plus a window's size is still a time, and far from those of Python's
 ``datetime``, so the bounds of windows are, too. Marks such as 0001-01-01 (never), 9999-12-31 (forever) and -2^63 (not
@@ -31,7 +31,7 @@ _BOUNDS = {
     for unit, (first, last) in _YEARS.items()
 }
 _RECENT_MS = _year_ms(2001), _year_ms(2101)
-"""What most event times are in. If a number is in it when taken for another unit, that is probably its unit."""
+"""The range of most event times. If a number falls into it in another unit, that is probably its unit."""
 
 
 def not_times(column: pl.Series) -> pl.Series | None:
@@ -58,7 +58,7 @@ def why_no_times(column: pl.Series, wrong: pl.Series) -> str:
 
 
 def looks_like_seconds(column: pl.Series) -> str | None:
-    """A warning if these integers, which are taken for milliseconds, are all recent moments in seconds.
+    """Return a warning if these integers, read as milliseconds, would all be recent moments in seconds.
 
     In milliseconds they would all be of January or February 1970.
     """
@@ -70,7 +70,7 @@ def looks_like_seconds(column: pl.Series) -> str | None:
     as_ms = datetime.fromtimestamp(lowest / 1000, UTC)
     return (
         f"column {column.name!r} seems to hold seconds, and event time is in milliseconds: "
-        f"{lowest} is taken for {as_ms:%Y-%m-%d}{_perhaps(lowest)}; multiply it by 1000 where the rows are written"
+        f"{lowest} means {as_ms:%Y-%m-%d}{_perhaps(lowest)}; multiply it by 1000 where the rows are written"
     )
 
 

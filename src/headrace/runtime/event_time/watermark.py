@@ -31,7 +31,7 @@ TIMES_FORMAT = 3
 
 
 class Progress(NamedTuple):
-    """How far event time has come in a partition, in a stream, or at an operator.
+    """The progress of event time in a partition, in a stream, or at an operator.
 
     What is idle sends nothing at present, and promises nothing. What has ended keeps the watermark that it had.
     """
@@ -46,10 +46,10 @@ UNHEARD = Progress()
 
 
 def combined(parts: Iterable[Progress], before: int = NEVER) -> Progress:
-    """The progress of what consists of these parts; ``before`` is the watermark that it has had.
+    """Return the combined progress of these parts; ``before`` is the former watermark.
 
     The watermark is the lowest of the parts that send. If none of them sends at present, there is none to wait for, and
-    it is the highest of all, including those that have ended. Without parts there is nothing to come.
+    it is the highest of all, including those that have ended. Without parts, nothing more can arrive.
     """
     lowest, highest, idle, ended = FOREVER, before, True, True
     for part in parts:
@@ -65,7 +65,7 @@ def combined(parts: Iterable[Progress], before: int = NEVER) -> Progress:
 
 
 NOTHING = combined(())
-"""The progress of what has no parts: it has ended."""
+"""The progress of an empty set of parts: it has ended."""
 
 
 class PartitionCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -88,7 +88,7 @@ class TimesCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
     ``watermark`` is the task's own. ``streams`` has those of its input streams, and ``operators`` those that operators
     with state have received. ``ended_operators`` have emitted what was open at their end. ``ended_streams`` are the
-    intermediate streams whose end this task has written. Everything goes by the names under which it is kept.
+    intermediate streams whose end this task has written. All keys are the stored names.
     """
 
     format: int = TIMES_FORMAT
@@ -170,7 +170,7 @@ class PartitionTime:
     def has_shards(self, shards: Collection[str], holding: Collection[str] = ()) -> None:
         """It is a slot, and has these shards now. A new one begins at the slot's watermark; without any it is idle.
 
-        Nothing comes of those that are ``holding`` before others have done something: they never fall idle.
+        Shards that are ``holding`` wait for the progress of others, and never fall idle.
         """
         known, new = self._shards or self._saved_shards, Progress(self.progress.watermark)
         self._saved_shards = {}
@@ -185,7 +185,7 @@ class PartitionTime:
 
     @property
     def holds(self) -> bool:
-        """It has shards of which nothing comes before others have done something."""
+        """Whether it has shards that can't be read before others have made progress."""
         return bool(self._holding)
 
     @property
@@ -277,7 +277,7 @@ class PartitionTime:
         """Restore what ``save`` returned.
 
         The plan may have changed since: it says which stages write the partition now, and how many tasks each has.
-        Tasks that are new since then are waited for, and those that are gone are forgotten.
+        The watermark waits for tasks that are new since then, and forgets removed ones.
         """
         self.progress = saved.progress
         self._saved_shards = saved.shards

@@ -1,1 +1,1 @@
-"""One task hosted: the protocol's instructions performed, and everything that one attempt makes."""
+"""Host one task: perform the protocol's instructions, and build the parts of each attempt."""

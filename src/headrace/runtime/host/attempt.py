@@ -1,10 +1,10 @@
-"""A task between two starts or rollbacks: everything that a rollback drops and makes again.
+"""An attempt: a task between two starts or rollbacks, with everything that a rollback drops and rebuilds.
 
-The operators with their stores, the watermarks, what waits to be processed, frames that came early, the outboxes and
-what has been announced belong to one attempt. They are made together and dropped together, so nothing uncommitted can
-survive a rollback. The host keeps the I/O, the protocol machine and the local state, which outlast attempts.
+An attempt has the operators with their stores, the watermarks, the frames that wait to be processed, early frames, the
+outboxes and the announcements. They are built and dropped together, so nothing uncommitted can survive a rollback. The
+host keeps the I/O, the protocol machine and the local state, which outlast attempts.
 
-On the run-loop thread; nothing blocks.
+Runs on the run-loop thread; nothing blocks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from headrace.systems.base import Edge, Position, Rows, Shards
 
 @dataclass(frozen=True, slots=True)
 class Factories:
-    """What an attempt is made of; the simulator puts in light tasks, and parts that report to its oracle."""
+    """The parts of an attempt. The simulator replaces some with light tasks and parts that report to its oracle."""
 
     task: TaskFactory
     intakes: Callable[[Task, DeadLetters, TaskMetrics], Intakes] = Intakes
@@ -58,7 +58,7 @@ class Factories:
 class Attempt:
     """One attempt of a task.
 
-    ``settling_ms``: since when an instruction has been waiting for steps that wait for answers; None if none does.
+    ``settling_ms``: since when an instruction has been waiting for steps that wait for answers; None if none waits.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class Attempt:
         self.idleness = make.idleness(self.task, monotonic_ms)
         self.settling_ms: float | None = None
         self.used = False
-        """Its stores have been handed out. An unused attempt is as good as a new one."""
+        """Whether its stores have been handed out. An unused attempt is as good as a new one."""
         self._saved: dict[SSP, SourceEntry] = {}
         self.shards: dict[SSP, Shards] = {}
-        """The shards of its slots, as the last commit says."""
+        """The shards of its slots in the last commit."""
 
     def stores(self) -> dict[str, StateStore]:
-        """Everything that the changelog keeps."""
+        """All stores that the changelog covers."""
         self.used = True
         stores = {**self.task.stores(), **self.publisher.stores()}
         return {self._scope.store_name(id_): store for id_, store in stores.items()}
@@ -104,8 +104,8 @@ class Attempt:
         )
 
     def close(self) -> None:
-        """Release what it holds: calls under way, connections of operators, files of early frames."""
-        with ExitStack() as closing:  # all of it, though the user's part fails
+        """Release calls in flight, connections of operators, and files of early frames."""
+        with ExitStack() as closing:  # release the rest even if the user's part fails
             closing.callback(self.receiver.buffer.clear)
             closing.callback(self.publisher.close)
             closing.callback(self.task.close)
@@ -113,12 +113,12 @@ class Attempt:
     def _written(self, table: str, rows: pl.DataFrame, gone: pl.DataFrame | None) -> None:
         self.task.chain.tables.written(table, rows, gone)
 
-    # -- the beginning
+    # -- starting
 
     def restore(
         self, record: CommitRecord | None, times: TimesCheckpoint | None, inputs: Mapping[SSP, Offset | None]
     ) -> dict[SSP, Position]:
-        """Take over a commit with its event times (None: there was none); return where to read each input.
+        """Take over a commit with its event times (None: no commit exists); return where to read each input.
 
         ``inputs`` are the protocol's positions in intermediate streams. The stores are filled already.
         """
@@ -130,7 +130,7 @@ class Attempt:
             positions[ssp] = _first_position(spec) if offset is None else offset
         if times is not None:
             task.load(times)
-            # A step that began empty since then hasn't been told the end yet, and has nothing to say at it.
+            # A step that has begun empty since then hasn't received the end yet, and has nothing to emit at it.
             self.announcer.resume(times.ended_streams, {} if task.ended else task.outputs)
         if record is not None:
             task.finished = record.end_of_stream_sent
@@ -144,11 +144,11 @@ class Attempt:
         return positions
 
     def move(self, ssp: SSP) -> None:
-        """Forget what was committed about a source partition: it is read from somewhere else."""
+        """Forget the commit's data about a source partition, because reading begins somewhere else."""
         self._saved.pop(ssp, None)
 
     def _check_nothing_new(self) -> None:
-        """Raise if the task has ended, and a changed app gives it something to read or to write."""
+        """Raise if the task has ended but a changed app gives it new inputs or outputs."""
         sources = (ssp for ssp, spec in self._scope.inputs.items() if spec.role is not Role.INTERMEDIATE)
         new = [*(str(ssp) for ssp in sources if ssp not in self._saved), *self.announcer.open]
         if new:
@@ -166,13 +166,13 @@ class Attempt:
         now_ms: int,
         monotonic_ms: float,
     ) -> None:
-        """Start at these positions, and as these slots stand; ``ends`` says where the side inputs end now."""
+        """Start at these positions and with these slots; ``ends`` are the present ends of the side inputs."""
         self.task.metrics.latency.forget()
         self.receiver.resume(positions, self._saved)
         for slot in slots:
             if slot.shards:
                 self.receiver.stands(row_batch(slot))
-            else:  # until the dealer has said that it has none, it may get some
+            else:  # it may still get shards until the dealer says otherwise
                 self.task.times[slot.ssp].wake()
         self.idleness = self._make_idleness(self.task, monotonic_ms)
         if not self.task.finished:
@@ -181,10 +181,10 @@ class Attempt:
         self.bootstrap.begin(positions, ends)
 
     def save(self) -> TimesCheckpoint:
-        """The bookkeeping of event times and ends, for the commit record."""
+        """Return the state of event times and ends, for the commit record."""
         return msgspec.structs.replace(self.task.save(), ended_streams=self.announcer.ended)
 
-    # -- at work
+    # -- processing
 
     def take(self, envelope: Envelope, now_ms: int) -> None:
         """Process an envelope that the chooser has chosen."""
@@ -215,7 +215,7 @@ class Attempt:
         self.bootstrap.note(ssp, receiver.positions[ssp], ended=isinstance(envelope, PartitionEnd))
 
     def ready(self, instruction: do.Instruction, now_ms: int, monotonic_ms: float) -> bool:
-        """False when steps that wait for answers have to be done first: take nothing, and ask again later."""
+        """Return False while steps wait for answers: the caller takes nothing, and asks again later."""
         if self._prepared(instruction, now_ms):
             self.settling_ms = None
             return True
@@ -237,12 +237,12 @@ class Attempt:
 
     @property
     def settling(self) -> bool:
-        """A commit or the end is due, and waits for steps that wait."""
+        """Whether a commit or the end is due, but has to wait for steps that wait for answers."""
         return self.settling_ms is not None
 
     @property
     def idle(self) -> bool:
-        """No input sends anything, and no result is outstanding: downstream tasks need not wait for this task."""
+        """Whether all inputs are idle and no result is outstanding, so that downstream tasks needn't wait for it."""
         return self.task.progress.idle and not self.task.chain.holding
 
 

@@ -1,4 +1,4 @@
-"""Whether what a task begins from is there. While a snapshot is fetched the task does nothing, and others go on."""
+"""Wait until the snapshot that a task begins from is local. Meanwhile the task does nothing, and others continue."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from headrace.stores.base import StateStore
 
 
 class Beginning:
-    """The beginning of one task, and of each of its rollbacks.
+    """The start of one task, and of each of its rollbacks.
 
-    ``fetching``: it waits for a snapshot. ``again``: what it has begun from wasn't of its changelog.
+    ``fetching``: it waits for a snapshot. ``again``: its base didn't belong to its changelog.
     """
 
     def __init__(self, state: TaskState) -> None:
@@ -22,17 +22,17 @@ class Beginning:
         self.again = False
 
     def ready(self, instruction: do.Instruction) -> bool:
-        """False when the instruction begins from a snapshot that isn't there yet: ask again later."""
+        """Return False while the snapshot for the instruction hasn't arrived: the caller asks again later."""
         begins = self.again or isinstance(instruction, do.TakeGeneration)
         self.fetching = begins and not self._state.prepared()
         return not self.fetching
 
     def begin(self, stores: Mapping[str, StateStore]) -> LocalCheckpoint | None:
-        """Fill new, empty stores; returns the commit that they correspond to."""
+        """Fill new, empty stores; return the commit to which they correspond."""
         self.again = False
         return self._state.begin(stores)
 
     def misfit(self) -> None:
-        """What it has begun from isn't of its changelog: begin again."""
+        """Begin again, because the base doesn't belong to the task's changelog."""
         self._state.misfit()
         self.again = True

@@ -1,6 +1,6 @@
-"""Whether a task has read what was in its sources when it started: so that a run can stop which reads only that.
+"""Track whether a task has read what its sources held when it started, so that a bounded run can stop.
 
-On the run-loop thread; nothing blocks.
+Runs on the run-loop thread; nothing blocks.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from headrace.runtime.task_scope import TaskScope
 
 
 class CatchingUp:
-    """The goals of one task. ``version`` is that of a commit at which they were reached; None: not yet.
+    """The goals of one task. ``version`` is a commit at which they were reached; None: not yet.
 
-    ``silent``: what a restored savepoint repeats isn't written again, and the goals are where the app had come to.
+    ``silent``: the app doesn't write repeated results after a restore, and the goals are its former positions.
 
-    Exactly-once: that of the first such commit. Otherwise: that of the last commit, if no frame of the app's own
-    streams waited at that moment.
+    With exactly-once, it is the first such commit. Otherwise it is the last commit, if no frame of the app's own
+    streams was waiting at that moment.
     """
 
     def __init__(self, scope: TaskScope) -> None:
@@ -31,13 +31,13 @@ class CatchingUp:
         self._goals: dict[SSP, Offset] | None = None
 
     def granted(self, *, silent: bool) -> None:
-        """Take in how the task goes on; when silence is over, the goals are new ones."""
+        """Note how the task continues. When silence ends, the goals are set again."""
         if self.silent and not silent:
             self._goals, self.version = None, None
         self.silent = silent
 
     def limits(self, begun: Mapping[SSP, Offset]) -> dict[SSP, Offset]:
-        """Up to where a silent task reads its sources: as far as the app had read them. It begins at ``begun``."""
+        """Return where a silent task stops reading sources: at the app's former positions, or at ``begun`` if later."""
         if not self.silent:
             return {}
         founding, name = self._scope.founding, self._scope.position_name
@@ -47,19 +47,19 @@ class CatchingUp:
 
     @property
     def begun(self) -> bool:
-        """The goals are known. They stay when the task rolls back."""
+        """Whether the goals are known. They stay when the task rolls back."""
         return self._goals is not None
 
     def begin(self, ends: Mapping[SSP, Offset]) -> None:
-        """Set the goals: where the sources end now."""
+        """Set the goals to the present ends of the sources."""
         self._goals = dict(ends)
 
     def rolled_back(self) -> None:
-        """What was reached may have to be reached again."""
+        """Forget that goals were reached, because the task may have to reach them again."""
         self.version = None
 
     def committed(self, version: int, positions: Mapping[SSP, Offset], lag: Callable[[SSP], int | None]) -> None:
-        """The task has committed a version that includes everything before ``positions``."""
+        """Note that the task has committed a version that includes everything before ``positions``."""
         reached = all(positions[ssp] >= goal for ssp, goal in (self._goals or {}).items())
         if not self._exactly_once:
             self.version = version if reached and not any(lag(ssp) for ssp in self._between) else None

@@ -1,6 +1,6 @@
-"""Writes one task's commits into its changelog, checks that they count, and takes the snapshots that bound it.
+"""Write one task's commits to its changelog, check that they count, and take the snapshots that keep it short.
 
-On the run-loop thread. Pauses where it would wait for acknowledgements or read for long.
+Runs on the run-loop thread, and pauses where it would wait for acknowledgements or read for long.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Commits:
         self._landmarks = landmarks
 
     def take_over(self, changes: Iterable[Change], pulse: Callable[[], None]) -> Steps[None]:
-        """Apply changes that come from a savepoint, and append them; ``pulse`` is called at each."""
+        """Apply changes from a savepoint and append them; call ``pulse`` after each."""
         for change in changes:
             self._state.adopt(change)
             self._changelog.append(self._machine.stamp_change(), change.encode())
@@ -47,7 +47,7 @@ class Commits:
             yield Pause.PROGRESS
 
     def append_changes(self, version: int) -> None:
-        """Append what the stores have changed."""
+        """Append the stores' changes."""
         for change in self._state.changes(version):
             self._changelog.append(self._machine.stamp_change(), change.encode())
 
@@ -67,7 +67,7 @@ class Commits:
         self._machine.performed(end)
 
     def check(self, start: Offset | None, end: Offset) -> Steps[None]:
-        """Show the machine what was appended since its last commit. Raises ``FencedError`` if that was trimmed."""
+        """Show the machine the records appended since its last commit. Raises ``FencedError`` if they were trimmed."""
         try:
             for offset, header, body in self._changelog.read(start, end):
                 self._machine.changelog(offset, header, body)
@@ -79,7 +79,7 @@ class Commits:
             ) from error
 
     def snapshot_if_due(self, local: LocalCheckpoint) -> Steps[None]:
-        """Take a snapshot when the changelog has grown enough, and give up what is before the last but one."""
+        """Take a snapshot when the changelog has grown enough, then trim everything before the last but one."""
         yield Pause.PROGRESS
         trim = self._state.snapshot_if_due(local)
         if trim is not None:
@@ -87,7 +87,7 @@ class Commits:
             self._changelog.trim(trim)
 
     def trim_what_was_sent(self) -> Steps[None]:
-        """Give up what is before the last but one of the snapshots that have arrived in the store of snapshots."""
+        """Trim the changelog before the last but one of the snapshots that have arrived in the object store."""
         trim = self._state.learned()
         if trim is not None:
             yield Pause.PROGRESS

@@ -1,20 +1,20 @@
-"""What a commit waits for so that it survives what its app wants to survive.
+"""Wait before and after a commit, so that it survives the failures that its app wants to survive.
 
-With ``durability="commit"`` that includes a power cut, after which a file may lack whatever wasn't synced.
-Three rules keep what is left of the files consistent:
+With ``durability="commit"``, these include a power cut, after which a file may lack everything that wasn't synced.
+Three rules keep the remaining files consistent:
 
-1. Before the record of a commit is appended, what the task has written is on the disk: else the record could survive
-   without the results that it covers.
-2. So is all that it has read, whoever wrote it: else the record could name a position that its input doesn't reach
-   any more, and what is written there next would be skipped.
-3. Before anything follows from a commit (its checkpoint is sent, a version is published, the log is trimmed), its
-   record is on the disk. That is for whoever goes by it: a task that starts may find a record that another incarnation
-   has appended and that isn't on the disk yet. So what precedes its own abort is on the disk before it reads that.
+1. Before a commit record is appended, the task's writes are on the disk. Otherwise the record could survive without
+   the results that it covers.
+2. So is everything that the task has read, whoever wrote it. Otherwise the record could name a position that its
+   input no longer reaches, and the task would skip records written there later.
+3. Before a commit has any consequence (its checkpoint is sent, a version is published, the log is trimmed), its record
+   is on the disk. This also protects other incarnations: a starting task may find a record that another incarnation
+   has appended but not synced. So everything before its own abort is on the disk before it reads the abort.
 
-The end of a task is announced by frames that come after its last commit; they are on the disk before it is over.
+Frames after its last commit announce the end of a task; they are on the disk before the task is finished.
 
-On the run-loop thread; blocks for the disk. Tasks of a container that wait at the same time wait together
-(``Together``): each file is synced once for all of them.
+Runs on the run-loop thread and blocks for the disk. Tasks of a container that wait at the same time wait together
+(``Together``), so that each file is synced once for all of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Survival:
-    """Waits for one task, if its app wants that."""
+    """Waits for one task, if its app's durability requires it."""
 
     def __init__(self, durability: Durability, connections: Connections, inputs: InputConsumers) -> None:
         self._wanted = durability == "commit"
@@ -41,12 +41,12 @@ class Survival:
         self._waiting = self._reads = False
 
     def of_what_is_there(self) -> Steps[None]:
-        """What was sent is acknowledged; this, and what was read, survives from now on."""
+        """Wait until the acknowledged writes and everything that was read are on the disk."""
         self._connections.flush_records()
         yield from self._wait(reads=True)
 
     def of_the_record(self) -> Steps[None]:
-        """The record of a commit or an abort, which is acknowledged, survives from now on, with all before it."""
+        """Wait until the acknowledged record of a commit or abort is on the disk, with everything before it."""
         yield from self._wait(reads=False)
 
     def _wait(self, *, reads: bool) -> Steps[None]:
@@ -54,28 +54,28 @@ class Survival:
             return
         self._waiting, self._reads = True, reads
         yield Pause.DISK
-        if self._waiting:  # nobody has done it for several tasks
+        if self._waiting:  # ``Together`` hasn't synced for several tasks
             self._connections.sync_records(self.unsynced())
             self.synced()
 
     def unsynced(self) -> Iterable[Unsynced]:
-        """What it waits for, apart from what the container has written."""
+        """Return the files to wait for that the container hasn't written itself."""
         return self._inputs.unsynced() if self._reads else ()
 
     def synced(self) -> None:
-        """All that it waits for is on the disk."""
+        """Note that everything it waits for is on the disk."""
         self._waiting = False
 
 
 class Together:
-    """Does the work of several tasks one after the other, but has them wait for the disk together."""
+    """Does the work of several tasks one after the other, but makes them wait for the disk together."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._waiting: list[tuple[Survival, Steps[Any], Callable[[Any], None]]] = []
 
     def go_on(self, survival: Survival, work: Steps[T], done: Callable[[T], None] = lambda result: None) -> Steps[bool]:
-        """Work for a task until it is ``done``; False: it waits for the disk, and ``wait`` goes on with it."""
+        """Work for a task until it is ``done``. Return False if it waits for the disk; ``wait`` then continues it."""
         while True:
             try:
                 pause = next(work)
@@ -88,7 +88,7 @@ class Together:
             yield pause
 
     def wait(self) -> Steps[None]:
-        """Wait for the disk with all tasks that do, until none does any more."""
+        """Wait for the disk with all waiting tasks, until none waits any more."""
         while self._waiting:
             yield Pause.DISK
             waiting, self._waiting = self._waiting, []

@@ -1,7 +1,7 @@
-"""Tells whether an input is still the one that the last commit has read: commits keep a landmark of each position.
+"""Check that an input is still the one that the last commit has read. Commits keep a landmark for each position.
 
-A stream may have been replaced by another of its name, or have lost its end in a crash of the machine and grown again.
-Then the position of the commit may still be one, but of something else.
+A stream may have been replaced by another one of its name, or may have lost its end in a crash and grown again. The
+commit's position may then still be valid, but mean other records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Entry = TypeVar("Entry", InputEntry, SourceEntry)
 
 
 class Landmarks:
-    """Those of one task's inputs."""
+    """The landmarks of one task's inputs."""
 
     def __init__(self, scope: TaskScope, inputs: InputConsumers) -> None:
         self._inputs = inputs
@@ -30,7 +30,7 @@ class Landmarks:
         self._ssps |= {(str(ssp.stream), ssp.partition): ssp for ssp in scope.inputs}
 
     def put_into(self, record: CommitRecord) -> CommitRecord:
-        """Return the record with them."""
+        """Return the record with landmarks added."""
         inputs = tuple(map(self._with_landmark, record.inputs))
         sources = tuple(map(self._with_landmark, record.sources))
         return msgspec.structs.replace(record, inputs=inputs, sources=sources)
@@ -42,11 +42,11 @@ class Landmarks:
         return msgspec.structs.replace(entry, landmark=found)
 
     def check(self, record: CommitRecord | None, positions: Mapping[SSP, Position]) -> None:
-        """Raise ``StreamNotFoundError`` if an input that is read from the record's position isn't what was read."""
+        """Raise ``StreamNotFoundError`` if an input has other records before the commit's position than were read."""
         entries: list[InputEntry | SourceEntry] = [] if record is None else [*record.inputs, *record.sources]
         for entry in entries:
             ssp = self._ssps.get((entry.stream, entry.partition))
             if ssp is None or entry.landmark is UNSET or positions.get(ssp) != entry.offset:
                 continue
             if not self._inputs.has_landmark(ssp, entry.landmark):
-                raise not_what_was_read(f"{ssp}: what was before offset {entry.offset} is gone")
+                raise not_what_was_read(f"{ssp}: the record before offset {entry.offset} is missing")

@@ -1,4 +1,4 @@
-"""What a task's host needs of the world: systems, state, time, the coordinator. The simulator has ports of its own."""
+"""The ports of a task's host: systems, state, time, the coordinator. The simulator replaces them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Raises ``FencedError`` when another incarnation has taken over.
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What a host needs of the world."""
+    """Everything outside itself that a host uses."""
 
     connections: Connections
     clock: Clock
@@ -41,9 +41,9 @@ class Ports:
     metrics: TaskMetrics = field(default_factory=TaskMetrics)
     jitter: random.Random = field(default_factory=random.Random)
     pulse: Callable[[], None] = lambda: None
-    """Called now and then while restoring takes its time."""
+    """Called now and then during a long restore."""
     trim_step: int = TRIM_STEP
-    """How much (bytes) of an intermediate stream is trimmed at once."""
+    """The bytes of an intermediate stream to trim at once."""
 
     @classmethod
     def live(
@@ -57,7 +57,7 @@ class Ports:
         pulse: Callable[[], None],
         depot: Depot | None = None,
     ) -> Ports:
-        """State on disk, and a protocol machine under a name of its own."""
+        """Return ports with state on disk and a protocol machine of the given name."""
         metrics = TaskMetrics(str(scope.name), clock)
         state = TaskState(
             scope.changelog[0],

@@ -1,14 +1,13 @@
-"""When the tasks of an app that has nothing to do stop committing.
+"""Decide when the tasks of an idle app stop committing.
 
-A commit may come late at any time, as that of a process that stands still does. So it is always safe to leave one out,
-and the question is only who waits for it: readers wait for what was sent, targets for what is in an outbox, downstream
-tasks for the version of a task that has nothing to say when another one has, the coordinator for a cut. So the tasks
-rest together, or not at all: only if all tasks of the app are in one container, none reads from a system that has to be
-polled (``RunLoop`` sees to both), nothing has happened in any of them since its last commit, and all have committed the
-highest version that says anything. Polled systems wait for commits, too: dealers go by them, and Kafka shows people
-each one when the next comes.
+Leaving out a commit is always safe, because any commit may be late, for example in a frozen process. The question is
+only who waits for it: readers wait for sent frames, targets for the outbox, downstream tasks for the version of an idle
+task when another task has something new, and the coordinator for a cut. So tasks rest together or not at all. They rest
+only if all tasks of the app are in one container, none reads from a system that must be polled (``RunLoop`` checks
+both), nothing has happened in any task since its last commit, and all have committed the highest version with news.
+Polled systems need commits, too: dealers rely on them, and Kafka's tools show a commit only when the next one follows.
 
-``Doings`` is what one task knows of that; ``Rest`` is shared by all of them.
+``Doings`` tracks one task; all tasks share one ``Rest``.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.runtime.host.task_host import TaskHost
 
 REST_MS = 10_000.0
-"""A task that rests is visited so often: the clock on the wall may have jumped."""
+"""How often a resting task is visited, because the wall clock may have jumped."""
 
 
 class Rest:
@@ -34,7 +33,7 @@ class Rest:
 
 
 class Doings:
-    """What one task has done since its last commit."""
+    """The activity of one task since its last commit."""
 
     def __init__(self) -> None:
         self.said = -1
@@ -46,28 +45,28 @@ class Doings:
         self._news = False
 
     def stir(self) -> None:
-        """Something has happened that a commit has to say, or may have to."""
+        """Note that something has happened which a commit must or may have to record."""
         self._stirred = True
 
     def by_clock(self, chain: Chain, clock_ms: int) -> None:
-        """Operators are about to do what is due by the clock."""
+        """Note that operators are about to do work that is due by the clock."""
         due_ms = chain.due_ms()
         if due_ms is not None and due_ms <= clock_ms:
             self.stir()
 
     def sealed(self, host: TaskHost) -> None:
-        """What has happened is in the commit record that is being written."""
+        """Note that a commit record with everything so far is being written."""
         self._news = self.has_news(host)
         self._stirred, self._sealed = False, _rows(host)
 
     def committed(self, host: TaskHost) -> None:
-        """The commit counts."""
+        """Note that the commit counts."""
         if self._news:
             self.said = host.machine.version
         self._rows, self._generation = self._sealed, host.generation
 
     def has_news(self, host: TaskHost) -> bool:
-        """A commit would say something. The first one of each generation does: others wait for it."""
+        """Whether a commit would record news. The first one of each generation does, because others wait for it."""
         started = self._generation != host.generation
         return self._stirred or started or self._rows != _rows(host) or host.publishing.doubtful
 
@@ -77,12 +76,12 @@ def _rows(host: TaskHost) -> tuple[int, int]:
 
 
 def _ordered(host: TaskHost) -> bool:
-    """It was told to do something that a commit is part of."""
+    """Note an order whose execution includes a commit."""
     return host.keeper.state is not None or host.restart_at is not None or host.catching_up.silent
 
 
 def settled(host: TaskHost) -> bool:
-    """Nothing has happened since the task's last commit, nothing is under way, and nothing was ordered."""
+    """Whether nothing has happened since the task's last commit, nothing is in progress, and nothing was ordered."""
     if host.finished:
         return True
     return (
@@ -101,7 +100,7 @@ def settled(host: TaskHost) -> bool:
 
 
 def can_rest(hosts: Collection[TaskHost]) -> bool:
-    """Each is settled, and has committed what any of them has said. With at-least-once some wait for later commits."""
+    """Return whether all are settled at the highest version with news; never with at-least-once, which needs more."""
     open_ = [host for host in hosts if not host.finished]
     if not all(host.machine.config.exactly_once and settled(host) for host in open_):
         return False

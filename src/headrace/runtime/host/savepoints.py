@@ -1,6 +1,6 @@
-"""A task's part in savepoints: keeping its state at a cut, and taking over what a savepoint holds.
+"""A task's part in savepoints: it keeps its state at a cut, and takes over state from a savepoint.
 
-On the run-loop thread. Both wait for the disk.
+Runs on the run-loop thread. Both wait for the disk.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Keeper:
         self._cut: Cut | None = None
 
     def order(self, cut: Cut | None) -> None:
-        """Take part in this cut; None: in none. The same order again changes nothing."""
+        """Take part in this cut; None cancels it. Repeating an order changes nothing."""
         if cut == self._cut:
             return
         self._cut = cut
@@ -48,14 +48,14 @@ class Keeper:
             self.ended()
 
     def ended(self) -> None:
-        """Keep the final state, unless it lies behind the cut: the task has no other state any more."""
+        """Keep the final state, which is the task's only one, unless its version is above the cut's."""
         cut = self._cut
         if cut is not None and self._machine.version <= cut.version and not self._machine.cut_kept:
             self.keep()
 
     @property
     def state(self) -> tuple[str, CutState] | None:
-        """The id of the cut, and what has happened to it; None without one."""
+        """The id of the cut and its progress; None without a cut."""
         if self._cut is None:
             return None
         if self._machine.cut_missed:
@@ -64,14 +64,14 @@ class Keeper:
 
     @property
     def holds(self) -> bool:
-        """The state is kept, and nothing is to be processed after that."""
+        """Whether the state is kept and the task must process nothing more."""
         return self._cut is not None and self._cut.last and self._machine.cut_kept
 
     def keep(self) -> None:
         """Keep a durable copy of the local state and of its commit."""
         cut, local, record = self._cut, self._machine.local, self._machine.record
         if cut is None or local is None or record is None:
-            raise ProtocolError(f"task {self._task}: there is no commit to keep")
+            raise ProtocolError(f"task {self._task}: no commit to keep")
         folder = Path(cut.folder) / task_folder(self._task)
         kept = KeptCommit(task=str(self._task), offset=local.offset, record=record)
         self._state.keep(folder / DATABASE_FOLDER, folder / COMMIT_FILE, kept.encode())
@@ -80,7 +80,7 @@ class Keeper:
 
 
 def columns_for(store: str, shares: Mapping[str, Sequence[str]]) -> Sequence[str]:
-    """The columns by which a store is dealt: a step may have several stores, whose names begin with its own."""
+    """Return the columns that divide a store among tasks. A step may have several stores, named after it."""
     while store and store not in shares:
         store = store.rpartition(".")[0]
     return shares.get(store, ())
@@ -92,16 +92,16 @@ def taken_over(
     state: TaskState,
     new_attempt: Callable[[], Attempt],
 ) -> Iterator[Change]:
-    """The changes that give a task its share of what the donors hold. ``new_attempt`` makes stores like its own.
+    """Yield the changes that give a task its share of the donors' state. ``new_attempt`` makes stores like its own.
 
-    What its outboxes get from now on is of another timeline.
+    From now on, its outboxes belong to another timeline.
     """
     if founding is None:
-        raise ProtocolError(f"task {task}: there is nothing to take over", hint="this is a bug in the planning")
+        raise ProtocolError(f"task {task}: no state to take over", hint="this is a bug in the planning")
     for donor in founding.donors:
         share = None
         if founding.shares is not None:
-            # What has no key stays with its task: a target knows its writers by their numbers.
+            # State without a key stays with its task, because a target knows its writers by their numbers.
             share = Share(task.number, founding.tasks, first=donor.number == task.number)
         with state.donated(donor.folder / DATABASE_FOLDER) as database, closing(new_attempt()) as attempt:
             for name, store in attempt.stores().items():

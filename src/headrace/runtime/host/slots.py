@@ -1,7 +1,7 @@
-"""What a task says of its slots, and the dealer's orders for them.
+"""A task's reports about its slots, and the dealer's orders for them.
 
-On the run-loop thread; nothing blocks. A report is about what a commit says that counts, never about what was merely
-read: the dealer gives shards to others because of it. Orders count for the generation that they were given to.
+Runs on the run-loop thread; nothing blocks. Reports contain only committed positions, never merely read ones, because
+the dealer moves shards to other slots based on them. Orders apply only to the generation that they were given to.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ class Slots:
         self._sealed: Mapping[SSP, Shards] = {}
         self._version = -1
         self._number = 0
-        """That of the last orders; 0: none have come yet."""
+        """The number of the last orders; 0 before the first."""
 
     def taken_over(self, generation: int) -> None:
-        """Another generation begins."""
+        """Begin another generation."""
         self._generation, self._committed, self._number = generation, None, 0
 
     def resumed(self, shards: Mapping[SSP, Shards], version: int) -> None:
-        """The generation goes on from a commit with these shards; the version is -1 if there was none."""
+        """Continue from a commit with these shards; the version is -1 if there was no commit."""
         self._version = version
         self._committed = {ssp: shards.get(ssp, {}) for ssp in self._names}
 
     def sealed(self, shards: Mapping[SSP, Shards]) -> None:
-        """A commit with these shards is being written."""
+        """Note that a commit with these shards is being written."""
         self._sealed = {ssp: shards.get(ssp, {}) for ssp in self._names}
 
     def committed(self, version: int) -> None:
-        """It counts."""
+        """Note that the commit counts."""
         self._committed, self._version = self._sealed, version
 
     def unsettled(self, task: Task) -> bool:
-        """The task waits for the dealer's orders, or somebody may wait for what it reports."""
+        """Whether the task waits for the dealer's orders, or the dealer may wait for its report."""
         return bool(self._names) and (not self._number or any(task.times[ssp].holds for ssp in self._names))
 
     def reports(self, task: Task) -> dict[SSP, SlotReport]:
-        """The present report about each slot; none before the generation has resumed."""
+        """Return the present report about each slot; none before the generation has resumed."""
         return {ssp: self._report(task, ssp, shards) for ssp, shards in (self._committed or {}).items()}
 
     def _report(self, task: Task, ssp: SSP, shards: Shards) -> SlotReport:
-        # While the slot was idle, the task may have come further: for it, what is older is late.
+        # While the slot was idle, the task's event time may have advanced; older messages are late for it.
         watermark = max(task.times[ssp].progress.watermark, task.progress.watermark)
         known = None if watermark in (NEVER, FOREVER) else watermark
         return SlotReport(self._generation, shards, known, self._inputs.behind_ms(ssp), self._version)
@@ -63,8 +63,8 @@ class Slots:
     def direct(self, generation: int, number: int, orders: Mapping[str, SlotOrders]) -> None:
         """Follow the dealer's orders, by slot as text, if they are for this generation and the latest so far.
 
-        Several threads pass orders on, so an answer may come after a later one: it could have a shard read again that
-        was done and dropped since.
+        Several threads pass orders on, so one may arrive after a later one. Following it could read a shard again that
+        has been finished and dropped since then.
         """
         if generation == self._generation and number >= self._number and self._committed is not None:
             self._number = number

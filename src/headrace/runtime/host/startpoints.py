@@ -1,6 +1,6 @@
-"""Applies the startpoints of a task at its start or rollback: they say where sources are read, whatever was committed.
+"""Apply a task's startpoints at its start or rollback: they replace committed positions in sources.
 
-On the run-loop thread. Finding the offset, and reporting it to the coordinator, may block.
+Runs on the run-loop thread. Finding an offset and reporting it to the coordinator may block.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from headrace.systems.positions import resolve as where
 from headrace.systems.startpoint import Order, Outcome
 
 Resolve = Callable[[Order, SSP], Offset]
-"""Finds the offset that a startpoint means; raises a ``HeadraceError`` if there is none."""
+"""Finds the offset of a startpoint; raises a ``HeadraceError`` if there is none."""
 
 Report = Callable[[Sequence[Outcome]], None]
-"""Tells the coordinator what has happened to orders, and waits until it has taken note of it."""
+"""Reports the outcome of orders to the coordinator, and waits until the coordinator has recorded it."""
 
 _log = logger(__name__)
 
@@ -34,11 +34,11 @@ class Startpoints:
         self._report = report
 
     def applied(self, orders: Iterable[Order], generation: int, ended: Collection[SSP]) -> dict[SSP, Offset]:
-        """Return where the orders say to read, and report it. ``ended`` are inputs in which nothing more is expected.
+        """Return the offsets of the orders, and report them. ``ended`` are inputs that have ended.
 
-        Raises ``DeploymentError`` for the first order that can't be applied, after it has reported why. Nothing is
-        applied then, and the order stays: the app can't go on before somebody changes or deletes it. Trouble that
-        passes, such as a system that doesn't answer, says nothing about an order: it is raised as it is.
+        Raises ``DeploymentError`` for the first order that can't be applied, after reporting the reason. Then nothing
+        is applied and the order stays, so the app can't continue until a user changes or deletes it. Transient errors,
+        such as a system that doesn't answer, are raised unchanged, because they say nothing about the order.
         """
         found: dict[SSP, Offset] = {}
         outcomes: list[Outcome] = []
@@ -47,7 +47,7 @@ class Startpoints:
                 ssp = self._input(order)
                 if ssp in ended:
                     raise UsageError(
-                        f"{ssp} has ended, and what follows from its end is in the app's state and its results",
+                        f"{ssp} has ended, and the app's state and results already reflect its end",
                         hint="restore a savepoint from before the end, or read the input in an app of another name",
                     )
                 offset = self._resolve(order, ssp)
@@ -91,9 +91,9 @@ class Startpoints:
 
 
 def by_system(scope: TaskScope, connections: Connections) -> Resolve:
-    """Ask the input's system, or the user's own function, where a startpoint is.
+    """Ask the input's system, or the user's own function, for the offset of a startpoint.
 
-    One that was applied before means the same offset again, which may have been trimmed since.
+    A startpoint that was applied before keeps its offset, even if that was trimmed since.
     """
 
     def resolve(order: Order, ssp: SSP) -> Offset:

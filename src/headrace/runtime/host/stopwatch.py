@@ -1,4 +1,4 @@
-"""Measures what a commit's parts take."""
+"""Measure the duration of the parts of a commit."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _PARTS: dict[type[do.Instruction], str] = {
 
 
 def part_of(instruction: do.Instruction) -> str | None:
-    """The part of a commit that it is."""
+    """The part of a commit that this instruction is."""
     return _PARTS.get(type(instruction))
 
 
 def timed(part: str | None, steps: Steps[None], metrics: TaskMetrics, clock: Clock) -> Steps[None]:
-    """Take the steps; if they are a part of a commit, note how long that takes, pauses included."""
+    """Run the steps. If they are a part of a commit, record their duration, including pauses."""
     if part is None:
         yield from steps
         return
@@ -42,12 +42,12 @@ def timed(part: str | None, steps: Steps[None], metrics: TaskMetrics, clock: Clo
 
 
 def wants_to_work(host: TaskHost) -> bool:
-    """Something waits to be processed or committed, whatever keeps it."""
+    """Note that something waits to be processed or committed, for whatever reason."""
     return not host.finished and (host.attempt.settling or host.attempt.chooser.ready or host.blocked_by is not None)
 
 
 def committed(task: TaskName, version: int, metrics: TaskMetrics, took_ms: float, now_ms: float) -> None:
-    """A version is committed, ``took_ms`` after its outputs were flushed."""
+    """Note that a version is committed, ``took_ms`` after its outputs were flushed."""
     _log.debug("committed", task=str(task), version=version, took_ms=round(took_ms, 1))
     metrics.commits += 1
     metrics.commit_times.committed(version)

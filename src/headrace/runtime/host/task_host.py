@@ -1,12 +1,12 @@
-"""Hosts one task: performs the instructions of ``checkpoint.protocol`` with the I/O, buffers and time around it.
+"""Host one task: perform the instructions of ``checkpoint.protocol``, with the I/O, buffers and time around them.
 
-Everything happens on the run-loop thread. ``performing`` does what the protocol asks for (start, rollback, commit);
-it is a generator that pauses wherever it would block, on acknowledgements, the changelog or the coordinator. ``step``
-processes one envelope and doesn't block. The envelopes of a partition are processed in order, and so are the
-instructions of the protocol.
+Everything runs on the run-loop thread. ``performing`` carries out the protocol's instructions (start, rollback,
+commit). It is a generator that pauses wherever it would block, on acknowledgements, the changelog or the coordinator.
+``step`` processes one envelope and doesn't block. The envelopes of a partition are processed in order, and so are the
+protocol's instructions.
 
-What the host touches outside of itself are its ports: systems through ``Connections``, state through ``TaskState``,
-time through ``Clock``, generations through a function. The simulator runs this host over ports of its own.
+The host reaches the outside only through its ports: systems through ``Connections``, state through ``TaskState``, time
+through ``Clock``, generations through a function. The simulator runs this host with other ports.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from headrace.systems.startpoint import Order
 
 TICK_INTERVAL_MS = 10
 RESTART_PATIENCE_MS = 10_000.0
-"""A task that is to start over waits so long for a commit, so that readers need not roll back with it."""
+"""How long a task that must start over waits for a commit, so that its readers needn't roll back with it."""
 SETTLING_MS = 1000.0
-"""A commit that waits for calls for longer than this is reported."""
+"""A warning reports a commit that waits longer than this for calls."""
 
 _log = logger(__name__)
 
@@ -72,7 +72,7 @@ class TaskHost:
         self.finished = False
         self.started_ms = now_ms
         self.rest = Rest()
-        """Shared by all tasks of the container, once they have a run loop."""
+        """All tasks of a container share it, once they have a run loop."""
         self.doings = Doings()
         self.turns = 0
         """How many turns of the run loop have visited the task."""
@@ -125,7 +125,7 @@ class TaskHost:
     # -- life
 
     def start(self) -> None:
-        """Restore from the last commit and announce it; afterwards the task can be stepped."""
+        """Restore from the last commit and announce it. Afterwards ``step`` may be called."""
         run(self.starting())
 
     def starting(self) -> Steps[None]:
@@ -134,8 +134,8 @@ class TaskHost:
         yield from self.performing()
 
     def close(self) -> None:
-        """Stop reading. What was not committed will be read again."""
-        with ExitStack() as stack:  # all of it, though the user's part fails
+        """Stop reading. Uncommitted messages will be read again."""
+        with ExitStack() as stack:  # close the rest even if the user's part fails
             stack.callback(self.state.close)
             stack.callback(self.attempt.close)
             self.inputs.close()
@@ -163,33 +163,33 @@ class TaskHost:
 
     @property
     def positions(self) -> dict[SSP, Offset]:
-        """How far each input partition has been processed."""
+        """The processed position of each input partition."""
         return self.receiver.positions
 
     @property
     def committed_ms(self) -> float | None:
-        """When everything was committed last. Of a task that rests, everything is committed."""
+        """When everything was last committed. For a resting task that is now."""
         return self._clock.monotonic_ms() if self.rest.on and self._committed_ms is not None else self._committed_ms
 
     def lag(self, ssp: SSP) -> int | None:
-        """How far the processed position of an input is from its end; None when unknown."""
+        """Return how far the processed position of an input is behind its end; None if unknown."""
         return self.inputs.lag(ssp, self.positions.get(ssp))
 
     # -- one turn
 
     def poll(self) -> None:
-        """Take what has arrived, unless enough waits already."""
+        """Take arrived frames, unless enough are waiting already."""
         if not self._resting:
             self.inputs.poll(self.attempt.chooser, self._clock.monotonic_ms())
 
     @property
     def _resting(self) -> bool:
-        """It takes nothing now: it is over, is kept for a savepoint, or waits for the snapshot that it begins from."""
+        """Whether the task takes nothing now: it has finished, is kept for a savepoint, or waits for its snapshot."""
         return self._over or self.keeper.holds or self.beginning.fetching
 
     @property
     def blocked_by(self) -> str | None:
-        """What keeps the task from reading: slow readers, a target that can't be reached, a step that waits."""
+        """Return what keeps the task from reading: slow readers, an unreachable target, or a step that waits."""
         blocked_by = self.backpressure.blocked_by or self.publishing.blocked_by or self.task.chain.full
         since = self.attempt.settling_ms
         if blocked_by is None and since is not None and self._clock.monotonic_ms() - since > SETTLING_MS:
@@ -198,27 +198,27 @@ class TaskHost:
 
     @property
     def busy(self) -> bool:
-        """There is work now, or the last poll found something: don't sleep."""
+        """Whether there is work now, or the last poll found something, so that the container mustn't sleep."""
         if self._resting or self.attempt.settling or self.blocked_by is not None:
             return False
         return self.attempt.chooser.ready or self.inputs.hungry
 
     @property
     def owes(self) -> bool:
-        """Something done has not been announced downstream yet: a watermark waits for its interval."""
-        # A task whose inputs have ended is over once its upstream tasks are; these may have other readers to serve.
+        """Whether something wasn't announced downstream yet, because a watermark waits for its interval."""
+        # A task whose inputs have ended finishes after its upstream tasks, which may have other readers to serve.
         ending = self.task.ended and (not self.machine.end_of_stream_sent or self.machine.final_due())
         return not self._over and (self._has_news() or ending)
 
     @property
     def due(self) -> bool:
-        """The protocol may ask for something: ``performing`` comes before the next ``step``."""
+        """Whether the protocol may have an instruction, so that ``performing`` must run before the next ``step``."""
         return self.machine.due and not self._over
 
     def step(self, now_ms: float) -> bool:
-        """Process one envelope; False when there is none, or the task has to wait.
+        """Process one envelope. Return False if there is none, or if the task has to wait.
 
-        Nothing may be ``due``, except what waits for steps that wait for answers.
+        Nothing may be ``due``, except instructions that wait for steps that wait for answers.
         """
         attempt = self.attempt
         if self._resting or attempt.settling or self.backpressure.check(now_ms) or self.blocked_by is not None:
@@ -232,21 +232,21 @@ class TaskHost:
         return True
 
     def collect(self) -> None:
-        """Let out the results that steps have waited for."""
+        """Emit results for which steps have waited."""
         if self.task.chain.holding:
             self.doings.stir()
-        if self.machine.phase is Phase.RUNNING:  # a task that has to roll back drops them
+        if self.machine.phase is Phase.RUNNING:  # a task that must roll back drops them
             self.task.chain.collect()
 
     def on_time(self, now_ms: float) -> Steps[float]:
-        """Do what is due; returns for how long (ms) nothing will be."""
+        """Do what is due; return for how long (ms) nothing will be due."""
         self.turns += 1
-        # What a commit made publishable is published a turn later: readers downstream learn of the commit first.
+        # Publish a turn after the commit, so that readers downstream learn of the commit first.
         self.publish(now_ms)
         if not self._over:
             if not self.rest.on:
                 self._tick(now_ms)
-            if self.restart_at is not None and now_ms >= self.restart_at:  # it can't commit
+            if self.restart_at is not None and now_ms >= self.restart_at:  # it can't commit now
                 self.machine.abandon()
             yield from self.performing()
         due = REST_MS if self.rest.on else 1000.0
@@ -254,12 +254,12 @@ class TaskHost:
             yield from self._commits.trim_what_was_sent()
             self._do_due(now_ms)
             yield from self.performing()
-            now_ms = self._clock.monotonic_ms()  # a commit has taken its time
+            now_ms = self._clock.monotonic_ms()  # a commit has taken time
             due = self._report(now_ms)
         return min(due, self.publishing.pause(now_ms))
 
     def _tick(self, now_ms: float) -> None:
-        """Show the protocol the clock: now and then, and at once when another checkpoint interval has begun."""
+        """Show the protocol the clock: now and then, and as soon as another checkpoint interval begins."""
         clock_ms = self._clock.now_ms()
         interval = clock_ms // self._interval_ms
         if self._tick_every.due(now_ms) or interval != self._ticked:
@@ -267,8 +267,8 @@ class TaskHost:
             self.machine.tick(clock_ms)
 
     def publish(self, now_ms: float) -> None:
-        """Publish what is committed. A task whose protocol is over has finished when all of it is published."""
-        if not self.beginning.fetching:  # else the outboxes may be those of a state that doesn't fit
+        """Publish committed versions. A task whose protocol has ended is finished when all of them are published."""
+        if not self.beginning.fetching:  # otherwise the outboxes may belong to a state that doesn't match the changelog
             self.publishing.advance(now_ms)
         self.finished = self._over and self.publishing.idle
 
@@ -277,51 +277,52 @@ class TaskHost:
             return
         self.task.chain.collect()
         self.attempt.idleness.notice(self.attempt.chooser, now_ms)
-        if not self.attempt.settling:  # or what is due by the clock could hold the commit up forever
+        if not self.attempt.settling:  # otherwise work that is due by the clock could hold up the commit forever
             self.doings.by_clock(self.task.chain, self._clock.now_ms())
             self.task.chain.on_time(self._clock.now_ms())
         self._advance()
 
     def _report(self, now_ms: float) -> float:
-        """Announce how far the task has come; returns for how long (ms) nothing will be due."""
+        """Announce the task's progress; return for how long (ms) nothing will be due."""
         if not self.task.finished:
             self.attempt.announcer.announce(self.task.outputs, now_ms)
         self._progress.report(self.positions, now_ms)
         return self._until_due(now_ms)
 
     def ask_for_commit(self, beyond: int = 0) -> None:
-        """Have a timer-driven task commit without waiting for the clock; others follow their upstream tasks.
+        """Make a timer-driven task commit without waiting for the clock. Other tasks follow their upstream tasks.
 
-        A task that follows several waits for the same version of all: ``beyond`` is a label that they have to exceed.
+        A task that follows several waits for the same version of all. ``beyond`` is a label that the version must
+        exceed.
         """
         if not self._over:
             self.machine.tick(max(self.machine.label, beyond) + self._interval_ms)
 
     def has_committed(self, label: int) -> bool:
-        """The version of this label is committed, and published."""
+        """Return whether the version of this label is committed and published."""
         return self.machine.version >= label and self.publishing.idle
 
     def restart_beyond(self, generation: int) -> None:
-        """Start over with new orders, unless a newer generation than this has: after the next commit, or in a while."""
+        """Start over with new orders, after the next commit or a while, unless a newer generation than this one has."""
         if self.generation <= generation and self.restart_at is None and not self._over:
             self.restart_at = self._clock.monotonic_ms() + RESTART_PATIENCE_MS
             self.machine.restart_soon()
 
     def _advance(self) -> None:
-        """Let event time rise, and pass on to the protocol what follows from what was processed."""
+        """Advance event time, and report the effects of processed messages to the protocol."""
         if self.machine.phase is Phase.RUNNING:
             if self.task.advance():
                 self.doings.stir()
             if self.task.ended and not self.task.finished and not self.attempt.settling:
                 self.machine.inputs_ended()
-        # A commit that a step asks for: once for each of its versions, for readers wait for those of others.
+        # Follow a step's request for a commit once per version, because readers wait for the versions of other tasks.
         if self.task.chain.wants_commit and self.machine.label <= self._clock.now_ms():
             self.ask_for_commit()
 
     # -- performing
 
     def performing(self) -> Steps[None]:
-        """Do what the protocol asks for, until it asks for nothing, or for something that a waiting step holds up."""
+        """Carry out the protocol's instructions, until there is none or a waiting step holds one up."""
         while not self._over and (instruction := self.machine.next_step()) is not None:
             if not self.attempt.ready(instruction, self._clock.now_ms(), self._clock.monotonic_ms()):
                 return
@@ -351,7 +352,7 @@ class TaskHost:
                 if self.machine.phase is not Phase.REPLAYING:
                     yield from self._check_changelog(start, end)
                 elif self.beginning.again:
-                    self._start_over()  # with empty stores
+                    self._start_over()  # begins with empty stores
                     self.machine.rebase(self.beginning.begin(self.attempt.stores()))
                     return
                 elif not (yield from self.replay.steps(self.machine, start, end)):
@@ -427,7 +428,7 @@ class TaskHost:
         yield from timed("snapshot", self._commits.snapshot_if_due(local), self.metrics, self._clock)
 
     def _found(self) -> Steps[None]:
-        """Take over the state that a savepoint holds for this task; the machine commits it."""
+        """Take over this task's state from a savepoint; the machine commits it."""
         changes = taken_over(self.scope.founding, self.name, self.state, self._new_attempt)
         yield from self._commits.take_over(changes, self._ports.pulse)
 
@@ -483,7 +484,7 @@ class TaskHost:
         interval, clock_ms = self._interval_ms, self._clock.now_ms()
         due = [now_ms + REST_MS]
         if not self.rest.on:
-            if clock_ms // interval != self._ticked:  # a commit has taken longer than that
+            if clock_ms // interval != self._ticked:  # a commit has taken longer
                 return 0.0
             due.append(now_ms + interval - clock_ms % interval)
         if not self.attempt.settling and (by_clock := self.task.chain.due_ms()) is not None:

@@ -1,1 +1,1 @@
-"""The way in: consumers, the choice of what is next, frames judged and decoded."""
+"""The inputs of tasks: consumers, the choice of the next envelope, and the judging and decoding of frames."""

@@ -63,7 +63,7 @@ class CommittedSource:
 
     @property
     def undecided(self) -> bool:
-        """Frames wait for their commit, or came out of turn."""
+        """Whether frames wait for their commit, or arrived out of turn."""
         return self._reader.undecided
 
     def entry(self) -> SourceEntry:

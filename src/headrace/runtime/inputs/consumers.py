@@ -51,7 +51,7 @@ class InputConsumers:
         """Read from these positions, at the start and after a rollback; return them as offsets.
 
         Raises ``FencedError`` where an intermediate stream was trimmed past its position: its only reader has read
-        further. A task that hasn't read it yet begins at its beginning, so then nothing may have been trimmed. Anybody
+        further. A task that hasn't read it yet begins at its beginning, so then nothing may have been trimmed. Any user
         may trim a source, read or not: that is a ``TrimmedOffsetError``.
         """
         begun: dict[SSP, Offset] = {}
@@ -81,14 +81,14 @@ class InputConsumers:
     def _given_up(self, ssp: SSP, error: TrimmedOffsetError) -> HeadraceError:
         if self._specs[ssp].role is Role.INTERMEDIATE:
             return FencedError(
-                f"it would have to read what was given up: {error.message}",
+                f"it would have to read trimmed records: {error.message}",
                 hint="this is a stale copy of the task; its replacement has read further. If there is none, the task's "
                 "changelog was lost",
             )
         return TrimmedOffsetError(
-            f"its checkpoint continues in what was given up: {error.message}",
-            hint="the input was trimmed, or its retention is shorter than the app was away: what lay in between is "
-            "lost. Start the app under another name to read what is left",
+            f"its checkpoint continues with trimmed records: {error.message}",
+            hint="the input was trimmed, or its retention is shorter than the app was stopped: the records in between "
+            "are lost. Start the app under another name to read the rest",
         )
 
     def take(self, shards: Mapping[SSP, Shards]) -> list[Rows]:

@@ -35,7 +35,7 @@ class Frames(msgspec.Struct):
 
 
 class SingleFrame(msgspec.Struct):
-    """One frame that isn't a user frame, or whose first byte is no known kind; decoding reports that."""
+    """One frame that isn't a user frame, or whose first byte isn't a known kind, which decoding reports."""
 
     ssp: SSP
     offset: Offset

@@ -1,4 +1,4 @@
-"""How frames reach a task: the protocol judges them one by one; what it lets through is decoded together.
+"""Receive frames for a task: the protocol judges them one by one, and the accepted ones are decoded together.
 
 The protocol judges the frames of intermediate streams, a read_committed reader those of sources. Frames that come
 early wait here for their version. The order of each partition is kept. All on the run-loop thread; nothing blocks.
@@ -150,7 +150,7 @@ class FrameReceiver:
         except ProtocolError as error:
             if not isinstance(message, Watermark | EndOfStream):
                 raise
-            # The frame itself was in order: what it says of its stage is true, in another version of the app.
+            # The frame itself was in order, but its facts about its stage belong to another version of the app.
             raise DeploymentError(error.message, hint=error.hint) from error
 
     def table(self, table: RowBatch) -> None:
@@ -160,7 +160,7 @@ class FrameReceiver:
         self.positions[table.ssp] = table.next
 
     def stands(self, table: RowBatch) -> None:
-        """Note how far the shards of a slot have come."""
+        """Note the positions in the shards of a slot."""
         if table.shards is not None:
             self._task.slot(table.ssp, table.shards.keys(), table.holding)
             self.shards[table.ssp] = table.shards

@@ -76,7 +76,7 @@ class Intake:
     def accept(
         self, ssp: SSP, rows: pl.DataFrame, offset: Offset, bad: Sequence[BadRecord] = (), place: str = ""
     ) -> pl.DataFrame:
-        """The rows that fit. The policy decides about the others, and about what could not be read at all.
+        """Return the rows that fit. The policy decides about the others, and about undecodable messages.
 
         ``place`` says in the reasons where the rows are from, if the offset doesn't tell the user.
         """
@@ -143,8 +143,8 @@ class Intake:
     def _misplaced(self, ssp: SSP, offset: Offset, error: DataError) -> DataError:
         return DataError(
             f"{ssp} at offset {offset}: {error.message}",
-            hint="an intermediate stream holds what another version of the app wrote; drain the app before "
-            "changing what flows through it, or give the step a new id",
+            hint="an intermediate stream has messages of another version of the app; drain the app before "
+            "changing the stream's columns, or give the step a new id",
         )
 
     def _foreign(self, ssp: SSP, offset: Offset, payload: bytes) -> pl.DataFrame:
@@ -153,7 +153,7 @@ class Intake:
             if header.kind in _CHANGELOG:
                 raise FrameError(f"a frame of kind {header.kind.name}", hint="this stream is the changelog of an app")
             if header.kind is not Kind.USER:
-                return self._schema.empty()  # control messages of another app are no data
+                return self._schema.empty()  # control messages of another app aren't data
             rows = decode_rows(body_of(payload))
         except DataError as error:
             self._refuse(ssp, offset, error.message, payload, error.hint)
@@ -173,7 +173,7 @@ class Intake:
         *,
         count: int = 1,
     ) -> None:
-        """Let the policy decide about ``count`` messages: bytes as they came, or rows."""
+        """Let the policy decide about ``count`` messages, given as raw bytes or rows."""
         match self._spec.on_error:
             case "skip":
                 self._metrics.count("skipped", count)

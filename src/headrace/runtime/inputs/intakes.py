@@ -1,4 +1,4 @@
-"""All inputs of one task: frames and tables whose turn has come are decoded, checked, and processed."""
+"""All inputs of one task: decode, check and process frames and tables when their turn comes."""
 
 from __future__ import annotations
 

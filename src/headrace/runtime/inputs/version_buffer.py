@@ -1,4 +1,4 @@
-"""The version buffer: frames that came before their version's turn, by label, in order of arrival.
+"""The version buffer: frames that arrived before their version's turn, by label, in order of arrival.
 
 Its memory is bounded: beyond a limit, frames go to an unnamed temporary file on the local disk. Nothing of it survives
 the process: the resume offset is before these frames, so they are read again from the stream.
@@ -54,7 +54,7 @@ class _Label:
 
 
 class VersionBuffer:
-    """The frames of one attempt that came early."""
+    """The early frames of one attempt."""
 
     def __init__(self, memory_bytes_max: int = MEMORY_BYTES_MAX) -> None:
         self._limit = memory_bytes_max
@@ -101,7 +101,7 @@ class VersionBuffer:
         """Drop everything."""
         for entry in self._labels.values():
             if entry.file is not None:
-                with suppress(OSError):  # closing flushes what nobody will read
+                with suppress(OSError):  # closing flushes data that nothing will read
                     entry.file.close()
         self._labels.clear()
         self.memory_bytes = self.disk_bytes = 0

@@ -58,7 +58,7 @@ class Operator:
 
     delay_ms = 0
     tap: Tap | None = None
-    """Set while somebody peeks at the rows that it takes. Any thread may set it; the run loop removes it."""
+    """Set while a user peeks at its incoming rows. Any thread may set it; the run loop removes it."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -115,7 +115,7 @@ class Operator:
 
     @property
     def full(self) -> bool:
-        """It holds as much as it may: it can't take more rows until it has emitted some."""
+        """Whether it is full and can't take more rows until it has emitted some."""
         return False
 
     def collect(self) -> bool:
@@ -134,7 +134,7 @@ class Operator:
 
     @property
     def wants_commit(self) -> bool:
-        """It asks for a commit of what it has done."""
+        """Whether it asks for a commit."""
         return False
 
     @property
@@ -198,7 +198,7 @@ class Operator:
             wrong = beyond(column)
             if wrong.size:
                 raise UserFunctionError(
-                    f"{self.described(what)} made a value that can't be used: "
+                    f"{self.described(what)} returned an unusable value: "
                     f"{why_beyond(column, int(wrong[0]))}{self.at_work_on()}",
                     hint="filter such messages out before this step, or compute null for them",
                 )
@@ -216,6 +216,6 @@ class Operator:
         return "" if place is None else f"\n  {place}"
 
     def described(self, what: str) -> str:
-        """A part of this operator, as it is named in errors."""
+        """Return the name of a part of this operator for errors."""
         location = self.node.location
         return f"{what} of operator {self.node.id!r} (declared at {location}: {location.text})"

@@ -14,7 +14,7 @@ from headrace.serdes.schema import Schema
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildContext:
-    """Made by the chain for each node; an operator takes from it what it needs."""
+    """The chain creates one for each node; operators take their dependencies from it."""
 
     port: Port
     counters: Counters

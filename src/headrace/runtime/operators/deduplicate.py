@@ -72,7 +72,7 @@ class DropLateOperator(Operator):
 
 
 class DeduplicateOperator(DropLateOperator):
-    """Lets the first message of a key through, and drops those of the key less than ``within`` away from it."""
+    """Passes the first message of a key, and drops messages of the key less than ``within`` away from it."""
 
     def __init__(self, node: Node, spec: Deduplicate, context: BuildContext) -> None:
         super().__init__(node, spec, context)

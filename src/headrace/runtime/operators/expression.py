@@ -37,7 +37,7 @@ class FilterOperator(Operator):
         self.emit(kept)
 
     def _places(self, rows: pl.DataFrame) -> Sequence[int] | pl.Series:
-        """The kept rows, by number. A constant keeps all of them, or there are no results."""
+        """Return the kept rows, by number. A constant keeps all rows or none."""
         mask = rows.select(self._predicate).to_series()
         return mask.arg_true() if mask.len() == rows.height else range(rows.height)
 

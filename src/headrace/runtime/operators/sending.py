@@ -61,7 +61,7 @@ class CombineOperator(Operator):
         """Errors name the window's node."""
         super().__init__(window)
         if not isinstance(window.operator, Window):
-            raise TypeError(f"step {window.id!r} is no window")
+            raise TypeError(f"step {window.id!r} isn't a window")
         self._window = mergeable_window(window, window.operator, counters)
 
     @override

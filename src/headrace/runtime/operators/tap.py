@@ -1,4 +1,4 @@
-"""Takes samples of the rows that a step takes, for somebody who peeks.
+"""Sample the incoming rows of a step, for a user who peeks.
 
 The run loop gives it batches; another thread reads what was taken, and throws the tap away.
 """

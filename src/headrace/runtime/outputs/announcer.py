@@ -29,7 +29,7 @@ class Announcer:
         self._task = str(scope.name)
         self._task_count = scope.task_count
         self._announced: dict[str, Progress | None] = {stream.spec.id: UNHEARD for stream in scope.downstream}
-        """What the streams that haven't ended have been told; None: something that this generation doesn't know."""
+        """The last announcement to the streams that haven't ended; None if this generation doesn't know it."""
         self._names = {stream.spec.id: str(stream.spec.stream) for stream in scope.downstream}
         self._ended: list[str] = []
         self._every = Every(WATERMARK_INTERVAL_MS, now_ms)
@@ -42,7 +42,7 @@ class Announcer:
     def resume(self, ended: Iterable[str], progress: Mapping[str, Progress]) -> None:
         """The last commit covers the ends of these streams.
 
-        What others were told isn't known. A task that was idle then may wait for something now, without any row.
+        Earlier announcements aren't known. A task that was idle then may be waiting for one now, without any row.
         """
         known = set(ended)
         self._announced = dict.fromkeys(self._announced)

@@ -24,7 +24,7 @@ from headrace.serdes.hashing import partition_of, split
 from headrace.serdes.ipc import encode_rows_into
 
 FRAME_ROWS_MAX = 1 << 16
-"""A reader takes whole frames, so what it holds at once is bounded only if they are."""
+"""The largest frame. A reader takes whole frames, so its memory is bounded only if they are."""
 
 Stamp = Callable[[StreamId, int, Kind], Header]
 """Gives the header of the next frame to a partition."""
@@ -49,7 +49,7 @@ class Outlet:
         self._stamp = stamp
         self._metrics = metrics
         self.written: set[str] = set()
-        """The streams to which rows have been written; whoever announces that one is idle takes it out."""
+        """The streams to which rows have been written. Announcing that a stream is idle removes it."""
         self.silent = False
         """Nothing that leaves the app is written."""
 

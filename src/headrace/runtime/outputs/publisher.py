@@ -102,7 +102,7 @@ class Publisher:
         self._outputs[stream].outbox.add(rows)
 
     def committed(self) -> None:
-        """The commit of what the outboxes sealed last counts."""
+        """Note that the commit of the last sealed outboxes counts."""
         for output in self._outputs.values():
             output.outbox.commit()
 
@@ -112,7 +112,7 @@ class Publisher:
             output.advance(now_ms)
 
     def pause(self, now_ms: float) -> float:
-        """How long (ms) there is nothing to do."""
+        """Return for how long (ms) nothing is due."""
         if not self._outputs:
             return float("inf")
         waiting = (output.next_ms for output in self._outputs.values() if output.outbox.entries())
@@ -135,7 +135,7 @@ class Publisher:
 
     @property
     def calling(self) -> str | None:
-        """The output whose functions are being called, and why they don't answer; None if there is none."""
+        """Return the output whose functions are being called, and why they don't answer; None if there is none."""
         for id_, output in self._outputs.items():
             if output.calling:
                 return f"output {id_}" + (f": {output.error}" if output.error else "")
@@ -240,7 +240,7 @@ class _Output:
             self._failing_since_ms = now_ms
             self._warnings.add(
                 _log,
-                f"output {self.spec.id!r} can't be published, and is tried again: {error.message}",
+                f"output {self.spec.id!r} can't be published; trying again: {error.message}",
                 writer=self._writer,
             )
         self.failures += 1
@@ -287,18 +287,19 @@ class _Output:
             raise InfrastructureError(
                 f"the target has version {position} of this writer, and the task has committed only up to "
                 f"{self._resumed_at}: its state was deleted, or another app writes under this name",
-                hint="use another app name or a new target; or delete the writer's position there, if what the app "
-                "computes again may be added to what is there. (A stale copy of a task also ends like this.)",
+                hint="use another app name or a new target; or, if repeated rows may be added to the present ones, "
+                "delete the writer's position there. (A stale copy of a task also ends like this.)",
             )
         return position
 
     def _note_loss(self, position: int, logged_to: int) -> None:
-        has = f"has version {position}" if position >= 0 else "knows nothing"
-        what = f"the target {has} of this writer, and had its version {logged_to}: it has lost rows"
+        has = f"has version {position}" if position >= 0 else "has no version"
+        what = f"the target {has} of this writer, but had version {logged_to} before: it has lost rows"
         if not self._accepts_losses:
             raise InfrastructureError(
                 what,
-                hint="it was emptied, or comes from an older backup: put back what it had. If it is to go on without "
-                'these rows, start the app with lost_results="accept" once (rows that it still has may come twice)',
+                hint="the target was emptied or restored from an older backup: restore its rows. To continue without "
+                "them, "
+                'start the app with lost_results="accept" once (rows that the target still has may appear twice)',
             )
         self._warnings.add(_log, f"output {self.spec.id!r}: {what}, which lost_results accepts", writer=self._writer)

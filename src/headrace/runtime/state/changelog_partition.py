@@ -34,7 +34,7 @@ class ChangelogPartition:
         return len(frame)
 
     def flush(self) -> Offset:
-        """Wait for the acknowledgement of what was appended; returns the offset after the last record."""
+        """Wait until the appended records are acknowledged; return the offset after the last one."""
         return self._producer.flush()[self.ssp.stream.name, self.ssp.partition]
 
     def read(self, start: Offset | None, end: Offset) -> Iterator[tuple[Offset, Header, memoryview]]:

@@ -134,7 +134,7 @@ class LiveDepot(Depot):
 
     @override
     def ring(self) -> None:
-        if not self._stop.is_set():  # else what it writes to may be closed
+        if not self._stop.is_set():  # otherwise its target may be closed
             self._ring()
 
     @override
@@ -184,7 +184,7 @@ class LiveDepot(Depot):
                 self._do(job.steps())
             except _Closing:
                 return
-            except StorageError as error:  # its folder is gone, or can't be read: a newer one will be sent
+            except StorageError as error:  # its folder was deleted or can't be read, and a newer one will be sent
                 job.warn(f"a snapshot can't be sent: {error.message}")
                 job.dropped()
             except HeadraceError as error:
@@ -261,7 +261,7 @@ class _Guarded(ObjectStore):
     @override
     def read(self, name: str, start: int, length: int) -> bytes | None:
         data = self._store.read(name, start, length)
-        if self._stop.is_set():  # somebody else may be writing to the same folder by now
+        if self._stop.is_set():  # another process may be writing to the same folder by now
             raise _Closing
         return data
 

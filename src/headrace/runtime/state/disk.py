@@ -34,7 +34,7 @@ class Disk:
         return FolderLock(folder)
 
     def open(self, folder: Path) -> Database:
-        """The database in a folder, empty if there is none yet; raises ``StateCorruptError``."""
+        """Open the database in a folder, creating an empty one if needed; raises ``StateCorruptError``."""
         return Database(folder, lazily=True)
 
     def stand_in(self, folder: Path) -> Path:
@@ -42,7 +42,7 @@ class Disk:
         return stand_in_for(folder)
 
     def discard(self, folder: Path) -> None:
-        """Throw a folder away, if it is there."""
+        """Delete a folder, if it exists."""
         discard(folder)
 
     def discard_abandoned(self, folder: Path) -> None:
@@ -62,14 +62,14 @@ class Disk:
         restore_snapshot(snapshot, folder)
 
     def set_aside(self, snapshot: Path) -> None:
-        """Take a snapshot out of the way that can't be used. Deleting it is left to whoever knows why."""
+        """Move an unusable snapshot out of the way, without deleting it, so that its damage can be examined."""
         aside = snapshot.with_name(f"unfit-{snapshot.name}")
         discard(aside)
         with suppress(FileNotFoundError):  # another incarnation has given it up for newer ones
             snapshot.rename(aside)
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write a file, durably: it is there as a whole or not at all."""
+        """Write a file durably and atomically."""
         replace_file(path, data)
 
     def open_copy(self, folder: Path) -> Database:
@@ -79,7 +79,7 @@ class Disk:
     # -- between snapshots and the store of snapshots, on other threads
 
     def snapshot_files(self, snapshot: Path) -> list[SnapshotFile]:
-        """The files of a snapshot. Raises ``StorageError`` if it is gone."""
+        """Return the files of a snapshot. Raises ``StorageError`` if it was deleted."""
         try:
             return [_snapshot_file(path) for path in sorted(snapshot.iterdir())]
         except OSError as error:
@@ -107,7 +107,7 @@ class Disk:
             raise _unwritable(snapshot, error) from error
 
     def complete_draft(self, snapshot: Path) -> None:
-        """All files of a snapshot have come: now it is one."""
+        """Turn a draft into a snapshot after all its files have arrived."""
         try:
             draft_of(snapshot).rename(snapshot)
             sync_folder(snapshot.parent)

@@ -1,9 +1,9 @@
-"""The snapshots of one task in the store of snapshots, as its run loop sees them.
+"""The snapshots of one task in the object store, from the view of its run loop.
 
-The run loop hands snapshots over and learns later that they have arrived; only then may the changelog be trimmed. What
-it trusts are snapshots that this incarnation has sent, has fetched, or has seen to be complete at its beginning. One
-that somebody else writes later is none of its business. Everything here is on the run-loop thread, but for what is said
-to be called from others: these leave notes, and wake the run loop.
+The run loop passes snapshots on and learns later that they have arrived; only then may the changelog be trimmed. It
+trusts only snapshots that this incarnation has sent, has fetched, or has found complete when it began, and ignores
+later snapshots of others. Everything here runs on the run-loop thread, except methods that say otherwise: these leave
+notes and wake the run loop.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ class RemoteSnapshots:
 
     @property
     def progress(self) -> tuple[int, int] | None:
-        """While a snapshot is fetched: how many bytes have come, of how many."""
+        """While a snapshot is fetched: the number of bytes so far, and in total."""
         return None if self._fetch is None or self._over else self._fetch.progress
 
     @property
     def may_have(self) -> bool:
-        """There may be a snapshot that wasn't there when somebody looked."""
+        """Note that a snapshot may have appeared since the last look."""
         return self._fruitless < FRUITLESS_MAX
 
     def begun(self, local: LocalCheckpoint | None) -> None:
@@ -123,7 +123,7 @@ class RemoteSnapshots:
         self._depot.send(Job((self._folder, "snapshot"), steps, self._warn, dropped))
 
     def learned(self) -> bool:
-        """Take note of what has happened since the last call; False if nothing has."""
+        """Record events since the last call; return False if there were none."""
         news = False
         while self._notes:
             self._notes.popleft()()
@@ -182,7 +182,7 @@ class RemoteSnapshots:
 
 
 class _ToDisk(Receiver):
-    """Makes a folder of what is fetched."""
+    """Builds a folder from the fetched files."""
 
     def __init__(self, disk: Disk, snapshots: Path) -> None:
         self._disk = disk

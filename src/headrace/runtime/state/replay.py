@@ -86,12 +86,12 @@ class Replay:
     def _replaced(self, why: str) -> FencedError:
         return FencedError(
             f"task {self._task} was replaced while it read its changelog: {why}",
-            hint="nothing to do: the newer generation has taken over",
+            hint="ignore this: the newer generation has taken over",
         )
 
     def _lost(self, why: str) -> InfrastructureError:
         return InfrastructureError(
-            f"the state of task {self._task} is lost: {why}, and there is no snapshot to begin from",
+            f"the state of task {self._task} is lost: {why}, and no snapshot exists to rebuild it from",
             hint="restore the folder of snapshots, or start the app under another name, without that state",
         )
 

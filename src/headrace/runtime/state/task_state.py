@@ -41,7 +41,7 @@ SNAPSHOT_AFTER_BYTES = 64 << 20
 _PERSIST_AFTER_BYTES = 32 << 20
 _MADE_AFTER_BYTES = 1 << 20
 _BEYOND = b"\xff" * 8
-"""A key beyond all others: those of stores begin with their names."""
+"""A key above all others, because keys of stores begin with the stores' names."""
 
 _log = logger(__name__)
 
@@ -99,7 +99,7 @@ class TaskState:
 
     @property
     def fetching(self) -> tuple[int, int] | None:
-        """While a snapshot is fetched: how many bytes have come, of how many."""
+        """While a snapshot is fetched: the number of bytes so far, and in total."""
         return None if self._remote is None else self._remote.progress
 
     def begin(self, stores: Mapping[str, StateStore]) -> LocalCheckpoint | None:
@@ -135,7 +135,7 @@ class TaskState:
         return self._database
 
     def _forget_dropped(self, database: Database) -> None:
-        """Delete what is left of stores that nobody wants: each with those that belong to it."""
+        """Delete the remains of unneeded stores, each with the stores that belong to it."""
         batch = database.batch()
         for name in self._dropped:
             nested = not any(kept.startswith(f"{name}.") for kept in self._stores)
@@ -160,7 +160,7 @@ class TaskState:
             self._lock = self._lock or self._disk.lock(folders.local)
             database = self._disk.open(folders.local)
         except StateLockedError as error:
-            # Whoever holds it is fenced off already; waiting for it to die could take forever.
+            # Its holder is fenced off already; waiting for it to die could take forever.
             self._warn(f"{error.message}; using a folder of its own for this life")
             self._borrowed = self._disk.stand_in(folders.local)
             return self._disk.open(self._borrowed)
@@ -173,7 +173,7 @@ class TaskState:
         return database
 
     def _from_snapshot(self) -> LocalCheckpoint | None:
-        """Restore the newest snapshot that can be; None, and nothing in the database, when there is none."""
+        """Restore the newest usable snapshot; return None, with an empty database, if there is none."""
         if self._folders is None or self._database is None:
             return None
         for snapshot in reversed(self._snapshots()):
@@ -189,7 +189,7 @@ class TaskState:
                     self._restored = snapshot
                     _log.info("restored a snapshot", changelog=str(self._changelog), snapshot=snapshot.folder.name)
                     return snapshot.local
-                self._warn(f"snapshot {snapshot.folder.name} doesn't hold what its name says")
+                self._warn(f"the contents of snapshot {snapshot.folder.name} don't match its name")
             except StateCorruptError as error:
                 self._warn(f"snapshot {snapshot.folder.name}: {error.message}")
             self._disk.set_aside(snapshot.folder)
@@ -319,7 +319,7 @@ class TaskState:
             database.close()
 
     def adopt(self, change: Change) -> None:
-        """Apply a change of what is taken over. The caller has it in the changelog before the commit.
+        """Apply a change of the state that is taken over. The caller appends it to the changelog before the commit.
 
         What doesn't fit in memory goes to the database before that commit. A start that finds it there without a commit
         throws it away.
@@ -349,7 +349,7 @@ class TaskState:
                 continue
             if store is None:
                 raise CorruptLogError(
-                    f"{self._changelog} holds state of step {change.store!r}, which the app doesn't have any more",
+                    f"{self._changelog} holds state of step {change.store!r}, which the app no longer has",
                     hint="the metadata of the app is lost, or older than its streams: put it back, or start the app "
                     "under another name (its state starts empty)",
                 )
@@ -362,7 +362,7 @@ class TaskState:
             self._settle(local)
 
     def _is_dropped(self, name: str) -> bool:
-        """The name, or that of the step whose store it is, is one that nobody wants any more."""
+        """Return whether a store, or the step that it belongs to, is no longer needed."""
         return any(name == gone or name.startswith(f"{gone}.") for gone in self._dropped)
 
     def read_to(self, local: LocalCheckpoint | None) -> None:
@@ -407,7 +407,7 @@ class TaskState:
         return sum(store.entries() for store in self._stores.values())
 
     def size(self) -> int | None:
-        """How many bytes the local database takes, roughly; None if there is none."""
+        """Return the approximate size of the local database in bytes; None if there is none."""
         return None if self._database is None else self._database.size()
 
     def find_damage(self) -> None:
@@ -434,6 +434,6 @@ class TaskState:
 
 def _in_memory() -> InfrastructureError:
     return InfrastructureError(
-        "the app keeps its state in memory, where nobody else can read it",
-        hint="an app that runs by app.run() or headrace run keeps it on disk",
+        "the app keeps its state in memory, where other processes can't read it",
+        hint="run the app with app.run() or headrace run, which keep state on disk",
     )

@@ -44,7 +44,7 @@ class CommittedRows(Protocol):
         ...
 
     def get(self, keys: Sequence[bytes], bytes_max: int) -> RowPage:
-        """The rows of those of the keys that exist; ``keys`` ascend."""
+        """Return the rows of the existing keys; ``keys`` ascend."""
         ...
 
     def scan(self, low: bytes, high: bytes, rows_max: int, bytes_max: int) -> RowPage:
@@ -61,7 +61,7 @@ def committed_rows(table: Queryable, pin: Pin, now_ms: int) -> CommittedRows:
 
 
 def committed_versions(table: Queryable, newest: NewestRows, pin: Pin) -> Versions:
-    """All versions of what is table."""
+    """All versions of a table's rows."""
     versions = Versions(table.id, newest)
     versions.attach_history(KeySpace(pin, f"{table.kept_as}.history"))
     return versions

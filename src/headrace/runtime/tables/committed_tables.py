@@ -62,9 +62,9 @@ class CommittedTables:
         self._bound_of = bound_of
 
     def get(self, table: str, keys: Sequence[bytes], bytes_max: int, *, at_ms: int | None = None) -> Page:
-        """The rows of those of the keys that exist, as they are stored; with ``at_ms`` as they were then."""
+        """Return the stored rows of the existing keys; with ``at_ms``, as of that time."""
         if not all(b"\x00" <= key < ROWS_END for key in keys):
-            raise UsageError(f"one of {len(keys)} keys is no key of table {table!r}")
+            raise UsageError(f"one of {len(keys)} keys isn't a key of table {table!r}")
         ordered = sorted(set(keys))
         return self._page(table, lambda rows: rows.get(ordered, bytes_max), at_ms)
 
@@ -96,7 +96,9 @@ class CommittedTables:
     def _known(self, table: str, at_ms: int | None) -> Queryable:
         known = self._tables.get(table)
         if known is None:
-            raise UsageError(f"there is no table {table!r} here", hint=f"there is: {', '.join(self._tables) or 'none'}")
+            raise UsageError(
+                f"this app has no table {table!r}", hint=f"its tables: {', '.join(self._tables) or 'none'}"
+            )
         if known.kind == "remote":
             raise UsageError(
                 f"table {table!r} is remote: its task has none of its rows", hint="query the system that keeps them"

@@ -124,7 +124,8 @@ class RemoteTable:
         elif answer is None or isinstance(answer, str | bytes | Mapping) or not hasattr(answer, "__iter__"):
             raise DataError(
                 f"it returned {type(answer).__name__} {answer!r:.100}, not rows",
-                hint="return a polars DataFrame or a list of dicts, with the keys; an empty one if nothing is found",
+                hint="return a polars DataFrame or a list of dicts, including the keys; an empty one if no row is "
+                "found",
             )
         else:
             fitting = self.schema.from_records(list(answer))

@@ -59,14 +59,14 @@ class AvroFormat(Format):
             if name not in self._schema.columns:
                 raise DeclarationError(
                     f"the Avro schema has no field {name!r}; it has {', '.join(self._schema.columns)}",
-                    hint="declare columns that are there, or leave the schema out for all of them",
+                    hint="declare only fields of the Avro schema, or leave out the input's schema to read all fields",
                 )
         try:
             return resolve(self._schema, columns, self._schema)
         except SchemasDisagree as error:
             raise DeclarationError(
                 f"the Avro schema and the columns disagree: {error}",
-                hint="declare them as they are, or convert them afterwards: .with_columns(...)",
+                hint="declare the types of the Avro schema, and convert the columns afterwards: .with_columns(...)",
             ) from error
 
     @override
@@ -108,7 +108,7 @@ class DatumReader:
         try:
             frame = pl.read_avro(io.BytesIO(data))
             if frame.height != len(payloads) or not frame.select((pl.col(_MARK) == pl.lit(self._mark)).all()).item():
-                raise RowsUnreadable("not a datum of the Avro schema: it ends elsewhere")
+                raise RowsUnreadable("not a datum of the Avro schema: its length doesn't match")
             return frame.with_columns(self._made).select(self._names)
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
             raise RowsUnreadable("not a datum of the Avro schema") from error

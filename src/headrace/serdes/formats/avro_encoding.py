@@ -35,7 +35,7 @@ class DatumWriter:
         """
         unknown = [name for name in rows.columns if name not in self._schema.columns]
         if unknown:
-            raise _wrong(f"there is no field {unknown[0]!r}; there is {', '.join(self._schema.columns)}")
+            raise _wrong(f"the schema has no field {unknown[0]!r}; it has {', '.join(self._schema.columns)}")
         if not rows.height:
             return []
         parts = []
@@ -92,7 +92,7 @@ class _Field:
                 return varints(_ticks(type_, values), _valid(values))
 
     def _optional(self, union: Sequence[Any], values: pl.Series) -> pa.Array:
-        """A union with null, in either order: the number of what is there, and its bytes."""
+        """A union with null, in either order: the index of the present type, and the bytes of the value."""
         null = union.index("null")
         found = self.part(union[1 - null], values, values.is_not_null())
         number = pa.scalar(_varint(1 - null), _BYTES)
@@ -130,7 +130,7 @@ class _Field:
 
     def _fixed(self, size: int, values: pl.Series) -> pa.Array:
         if (values.bin.size() != size).any():
-            raise _wrong(f"field {self._path!r} has {size} bytes, no more and no fewer")
+            raise _wrong(f"field {self._path!r} must have exactly {size} bytes")
         return values.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(_BYTES)
 
 
@@ -216,12 +216,12 @@ def _cast(values: pl.Series, dtype: pl.DataType, path: str) -> pl.Series:
     else:
         found, wrong = cast_column(values, dtype)
     if wrong:
-        raise _wrong(f"field {path!r} is of type {written(dtype)}, and {values[wrong[0]]!r:.40} is no such value")
+        raise _wrong(f"field {path!r} is of type {written(dtype)}, but the value is {values[wrong[0]]!r:.40}")
     return found
 
 
 def _wrong(what: str) -> DataError:
     return DataError(
         f"a row can't be written as Avro: {what}",
-        hint="the schema says which fields there are, and which may be null",
+        hint="make the rows fit the schema, for example with .with_columns(...) before send_to",
     )

@@ -23,7 +23,7 @@ _PROMOTED = {
     (pl.String, pl.Binary),
     (pl.Binary, pl.String),
 }
-"""What Avro allows in addition to casts that keep every value. Bytes that are no text make a record unreadable."""
+"""Avro's casts beyond those that keep every value. Bytes that aren't text make a record unreadable."""
 
 
 class SchemasDisagree(Exception):
@@ -48,7 +48,7 @@ class _Resolution:
         self._notes = notes
 
     def fields(self, found: Columns, wanted: Columns, take: Callable[[str], pl.Expr], where: str) -> dict[str, pl.Expr]:
-        """The wanted fields of a record; ``take`` takes one that is there, ``where`` is the record's path."""
+        """Read the wanted fields of a record; ``take`` reads a present one, and ``where`` is the record's path."""
         made: dict[str, pl.Expr] = {}
         for name, dtype in wanted.items():
             path = f"{where}.{name}" if where else name
@@ -59,7 +59,7 @@ class _Resolution:
             elif note.default:
                 made[name] = default_of(note.default[0], dtype, path)
             else:
-                raise SchemasDisagree(f"there is no field {path!r}, and the reader's schema has no default for it")
+                raise SchemasDisagree(f"the field {path!r} is missing, and the reader's schema has no default for it")
         return made
 
     def _fitted(self, column: pl.Expr, found: pl.DataType, wanted: pl.DataType, path: str) -> pl.Expr:
@@ -94,7 +94,7 @@ def default_of(value: Any, dtype: pl.DataType, path: str) -> pl.Expr:
             return pl.lit(value).cast(dtype)
         return pl.lit(pl.Series([value], dtype=dtype)).first()
     except (pl.exceptions.PolarsError, TypeError, ValueError, AttributeError, OverflowError):
-        raise SchemasDisagree(f"there is no field {path!r}, and its default {value!r:.40} can't be used") from None
+        raise SchemasDisagree(f"the field {path!r} is missing, and its default {value!r:.40} can't be used") from None
 
 
 def _columns(dtype: pl.Struct) -> Columns:

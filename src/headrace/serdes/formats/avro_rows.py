@@ -1,4 +1,4 @@
-"""Reads Avro record by record, where Polars can't: a schema has a union of several types, in a field nobody wants.
+"""Read Avro record by record where Polars can't: a schema has a union of several types in an unused field.
 
 That takes fastavro, and many times as long.
 """
@@ -31,7 +31,8 @@ class RowReader:
             import fastavro
         except ImportError as error:
             raise DeclarationError(
-                f"its fields {', '.join(schema.left_out)} have unions, and fastavro, which reads them, isn't installed",
+                f"its fields {', '.join(schema.left_out)} have unions, which only fastavro reads, and fastavro isn't "
+                "installed",
                 hint='install it wherever containers run: pip install "headrace[avro]"',
             ) from error
         named: dict[str, Any] = {}
@@ -40,7 +41,7 @@ class RowReader:
                 fastavro.parse_schema(json.loads(one), named_schemas=named)
             self._parsed = fastavro.parse_schema(json.loads(text), named_schemas=named)
         except Exception as error:
-            raise DeclarationError(f"fastavro can't read it: {error}", hint="check the schema") from error
+            raise DeclarationError(f"fastavro can't read the schema: {error}", hint="check the schema") from error
         self._read_one = fastavro.schemaless_reader
         self._columns = schema.columns
         self._values = {one["name"]: _value_maker(one["type"]) for one in schema.record["fields"]}
@@ -57,7 +58,7 @@ class RowReader:
                 data.seek(self._lead)
                 rows.append(self._read_one(data, self._parsed, None))
                 if data.tell() != len(payload):
-                    raise RowsUnreadable("not a datum of the Avro schema: it ends elsewhere")
+                    raise RowsUnreadable("not a datum of the Avro schema: its length doesn't match")
             columns = [
                 column(name, [self._values[name](row[name]) for row in rows], dtype)
                 for name, dtype in self._columns.items()
@@ -70,7 +71,7 @@ class RowReader:
 
 
 def _value_maker(plain: Any) -> Callable[[Any], Any]:
-    """What makes fastavro's values those of a column: maps become lists of entries."""
+    """Return a function that converts fastavro's values to those of a column: maps become lists of entries."""
     if isinstance(plain, list):
         one = _value_maker(next(branch for branch in plain if branch != "null"))
         return lambda value: None if value is None else one(value)

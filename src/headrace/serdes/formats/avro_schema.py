@@ -80,7 +80,7 @@ def read_schema(given: object, needed: Sequence[object] = (), *, partly: bool = 
     schema = _json(given)
     if not isinstance(schema, Mapping) or schema.get("type") != "record":
         raise DeclarationError(
-            f"the Avro schema isn't one of a record: {schema!s:.80}",
+            f"the Avro schema doesn't describe a record: {schema!s:.80}",
             hint='write {"type": "record", "name": "Order", "fields": [...]}',
         )
     reading = _Reading()
@@ -104,7 +104,9 @@ def _json(given: object) -> object:
     try:
         return json.loads(given)
     except ValueError as error:
-        raise DeclarationError(f"the Avro schema isn't JSON: {error}", hint="give a file's contents") from error
+        raise DeclarationError(
+            f"the Avro schema isn't JSON: {error}", hint="pass the schema's text, not the name of its file"
+        ) from error
 
 
 @dataclass(slots=True)
@@ -165,13 +167,14 @@ class _Reading:
             )
         if found in self.open:
             raise DeclarationError(
-                f"the Avro schema{where}: {name!r} contains itself, and a column can't", hint='read format="bytes"'
+                f"the Avro schema{where}: {name!r} contains itself, which a column can't",
+                hint='read the records with format="bytes"',
             )
         definition, around = self.named[found]
         return self.type_of(definition, where, around)
 
     def _define(self, schema: Mapping[str, Any], where: str, space: str) -> str:
-        """Note a named type; return a name that no other one has, as what it refers to may be written several times."""
+        """Record a named type; return a unique name, because its definition may be written several times."""
         name = schema.get("name")
         if not isinstance(name, str) or not name:
             raise DeclarationError(f"the Avro schema{where}: a {schema['type']} has no name", hint='add "name"')
@@ -195,7 +198,7 @@ class _Reading:
         for one in fields:
             if not isinstance(one, Mapping) or not isinstance(one.get("name"), str) or "type" not in one:
                 raise DeclarationError(
-                    f"the Avro schema{where}: {one!s:.80} is no field", hint='it has "name" and "type"'
+                    f"the Avro schema{where}: {one!s:.80} isn't a field", hint='give each field a "name" and a "type"'
                 )
             column = one["name"]
             inside = f"{where}.{column}" if where else f"{_FIELD}{column}"
@@ -251,6 +254,6 @@ def _full(schema: Mapping[str, Any], space: str) -> str:
 def _refused(where: str, schema: object) -> DeclarationError:
     return DeclarationError(
         f"the Avro schema{where}: {json.dumps(schema, default=str):.100} can't be read as a column",
-        hint="unions other than that with null, and null alone, have no columns; read such records as "
-        'format="bytes", and take them apart in a function of yours',
+        hint='only a union of null and one other type can be a column; read other records with format="bytes", '
+        "and decode them in a function of your own",
     )

@@ -37,7 +37,7 @@ class ChangelogFormat(Format):
     def encode(self, rows: pl.DataFrame) -> Sequence[Payload]:
         if rows.schema.get(self._deleted) != pl.Boolean:
             raise DataError(
-                f"the rows have no Boolean column {self._deleted!r}, which marks deletions",
+                f"the rows have no Boolean column {self._deleted!r} to mark deletions",
                 hint=f"add it before send_to: .with_columns({self._deleted}=False)",
             )
         gone = rows[self._deleted].fill_null(False).to_numpy()
@@ -90,7 +90,7 @@ def without_flag(columns: Columns, deleted: str) -> Columns:
     """The columns of the records themselves. Raises ``DeclarationError`` unless the others say what is deleted."""
     found = columns.get(deleted)
     if found != pl.Boolean:
-        there = "isn't in the schema" if found is None else f"is of type {written(found)} in the schema, not bool"
+        there = "is missing in the schema" if found is None else f"is of type {written(found)} in the schema, not bool"
         raise DeclarationError(
             f"the column {deleted!r}, which marks deletions, {there}",
             hint=f'add "{deleted}": pl.Boolean to the schema, and write deleted="{deleted}" in the table',

@@ -20,7 +20,7 @@ from headrace.serdes.row_pieces import readable_rows
 Payload = bytes | None
 """The value of a record; None if it has none (in Kafka a tombstone: it deletes what has its key)."""
 
-NO_VALUE = "no value: it deletes what has its key; hr.io.changelog(...) reads that"
+NO_VALUE = "no value, which deletes its key; hr.io.changelog(...) reads such records"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Decoder(Protocol):
     """Reads payloads as rows of certain columns. One thread uses it."""
 
     def decode(self, payloads: Sequence[Payload]) -> Decoded:
-        """Return one row for each payload that can be read. Never raises because of what is in a payload.
+        """Return one row for each payload that can be decoded. Never raises because of a payload's contents.
 
         What None means is up to the format; for most of them it is a bad payload.
 
@@ -137,7 +137,7 @@ def nulls(payloads: Sequence[Payload]) -> npt.NDArray[np.bool_]:
 
 
 def gathered(parts: Sequence[tuple[npt.NDArray[np.int64], Decoded]]) -> Decoded:
-    """Put parts together, at least one: of each where its payloads were among all of them, and what they became."""
+    """Combine one or more parts, each with the places of its payloads among all payloads, and its decoded rows."""
     bad: list[tuple[int, str]] = []
     skipped: list[int] = []
     kept = []

@@ -48,12 +48,15 @@ class DebeziumFormat(Format):
         if not isinstance(after, pl.Struct):
             found = "none" if after is None else f"one of type {written(after)}"
             raise DeclarationError(
-                f"the schema is none of a Debezium envelope: it should have a row in a field 'after', and has {found}",
-                hint="give the schema of the whole record, or a plain format without debezium(...)",
+                "the schema doesn't describe a Debezium envelope: it needs a field 'after' with a row, but has "
+                f"{found}",
+                hint="give the schema of the whole record, or use the plain format without debezium(...)",
             )
         row = {one.name: one.dtype for one in after.fields}
         for name in self._about.keys() & row.keys():
-            raise DeclarationError(f"a row has a column {name!r} already", hint="give what is said of it another name")
+            raise DeclarationError(
+                f"a row has a column {name!r} already", hint="choose another name for the column of the envelope"
+            )
         about = {name: ABOUT[what] for name, what in self._about.items()}
         return with_flag({**row, **about}, self._deleted)  # type: ignore[dict-item]
 
@@ -65,18 +68,18 @@ class DebeziumFormat(Format):
                 raise DeclarationError(
                     f"column {name!r} is the {what} of an envelope, of type {written(ABOUT[what])}, "
                     f"not {written(columns[name])}",
-                    hint="declare it so, or leave it out of the schema",
+                    hint="declare it with this type, or leave it out of the schema",
                 )
         row = {name: dtype for name, dtype in rest.items() if name not in self._about}
         if not row:
-            raise DeclarationError("the schema has no column of a row", hint="add at least one")
+            raise DeclarationError("the schema has no column of the row itself", hint="add at least one column")
         about = {name: what for name, what in self._about.items() if name in columns}
         return _DebeziumDecoder(self._inner, columns, row, self._deleted, about, wrapped=self._wrapped)
 
     @override
     def encode(self, rows: pl.DataFrame) -> Sequence[Payload]:
         raise DataError(
-            "envelopes of Debezium can be read, not written", hint="write changes with format=hr.io.changelog(...)"
+            "Debezium envelopes can be read, but not written", hint="write changes with format=hr.io.changelog(...)"
         )
 
 
@@ -140,10 +143,10 @@ def _wrong() -> pl.Expr:
     lacking = pl.when(op == "d").then(pl.lit("before")).otherwise(pl.lit("after"))
     return (
         pl.when(op.is_null())
-        .then(pl.lit("no envelope of Debezium: it has no field 'op'"))
+        .then(pl.lit("not a Debezium envelope: it has no field 'op'"))
         .when(~op.is_in(_CHANGES))
-        .then(pl.format("the change {} is none of one row", op))
+        .then(pl.format("the change {} isn't a change of one row", op))
         .when(pl.col("row").is_null())
-        .then(pl.format("the change {} doesn't say what the row is: it has no '{}'", op, lacking))
+        .then(pl.format("the change {} has no row: its '{}' is missing", op, lacking))
         .alias("wrong")
     )

@@ -66,7 +66,7 @@ class JsonSchemaFormat(Format):
     def encode(self, rows: pl.DataFrame) -> list[bytes]:
         if self._schema is None:
             raise DeclarationError(
-                "writing JSON of a schema needs the schema", hint="write hr.io.json_schema(schema, registry=...)"
+                "writing JSON with a schema needs the schema", hint="write hr.io.json_schema(schema, registry=...)"
             )
         _check(rows, self._schema)
         payloads = self._json.encode(rows)
@@ -105,14 +105,14 @@ def _check(rows: pl.DataFrame, schema: ReadJsonSchema) -> None:
     missing = sorted(schema.required - set(rows.columns))
     if missing:
         raise DataError(
-            f"the JSON schema requires {', '.join(missing)}, which the rows don't have",
-            hint="add it before send_to: .with_columns(...)",
+            f"the JSON schema requires {', '.join(missing)}, which the rows lack",
+            hint="add the missing columns before send_to: .with_columns(...)",
         )
     unknown = [name for name in rows.columns if name not in schema.columns]
     if unknown and schema.closed:
         raise DataError(
             f"the JSON schema has no property {unknown[0]!r}, and allows no others",
-            hint="select the columns that it has before send_to",
+            hint="select only the schema's properties before send_to",
         )
     for name in rows.columns:
         if name in schema.columns and name not in schema.nullable and rows[name].null_count():
@@ -129,13 +129,15 @@ def read_json_schema(given: object) -> ReadJsonSchema:
         try:
             schema = json.loads(given)
         except ValueError as error:
-            raise DeclarationError(f"the JSON schema isn't JSON: {error}", hint="give a file's contents") from error
+            raise DeclarationError(
+                f"the JSON schema isn't JSON: {error}", hint="pass the schema's text, not the name of its file"
+            ) from error
     reading = _Reading(schema)
     found, _ = reading.resolved(schema, "", ())
     properties = found.get("properties") if isinstance(found, Mapping) else None
     if not isinstance(properties, Mapping) or not properties:
         raise DeclarationError(
-            f"the JSON schema isn't one of an object with properties: {schema!s:.80}",
+            f"the JSON schema doesn't describe an object with properties: {schema!s:.80}",
             hint='write {"type": "object", "properties": {"member": {"type": "string"}}}',
         )
     types = {name: reading.type_of(one, f", property {name}", ()) for name, one in properties.items()}
@@ -157,7 +159,7 @@ class _Reading:
             reference = schema["$ref"]
             if reference in seen:
                 raise DeclarationError(
-                    f"the JSON schema{where}: {reference} contains itself, and a column can't",
+                    f"the JSON schema{where}: {reference} contains itself, which a column can't",
                     hint="name the columns in the input's schema: app.input(name, {...})",
                 )
             seen = (*seen, reference)
@@ -168,7 +170,7 @@ class _Reading:
                 name = step.replace("~1", "/").replace("~0", "~")
                 if not isinstance(schema, Mapping) or name not in schema:
                     raise DeclarationError(
-                        f"the JSON schema{where}: {reference} isn't there", hint='define it under "$defs"'
+                        f"the JSON schema{where}: {reference} is undefined", hint='define it under "$defs"'
                     )
                 schema = schema[name]
         return schema, seen

@@ -24,7 +24,7 @@ _JSON = ("json", "json_schema")
 
 
 def open_format(spec: FormatSpec) -> Format:
-    """The format that ``spec`` names. Raises ``DeclarationError`` if there is none. Reads and fetches nothing yet."""
+    """Return the format that ``spec`` names; raises ``DeclarationError`` for an unknown one. Fetches nothing yet."""
     settings = spec.settings
     match spec.name:
         case name if name in _PLAIN:
@@ -51,7 +51,7 @@ def open_format(spec: FormatSpec) -> Format:
             wrapped = settings["format"]["name"] in _JSON
             return DebeziumFormat(_inner(spec), settings["deleted"], settings.get("about", {}), wrapped=wrapped)
     known = ", ".join((*_PLAIN, "json_schema", "avro", "protobuf", "changelog", "debezium"))
-    raise DeclarationError(f"unknown format {spec.name!r} of records", hint=f"known: {known}")
+    raise DeclarationError(f"unknown format {spec.name!r} of records", hint=f"known formats: {known}")
 
 
 def _inner(spec: FormatSpec) -> Format:

@@ -56,14 +56,14 @@ class ProtobufFormat(Format):
             if name not in there:
                 raise DeclarationError(
                     f"the protobuf message has no field {name!r}; it has {', '.join(there)}",
-                    hint="declare columns that are there, or leave the schema out for all of them",
+                    hint="declare only fields of the message, or leave out the input's schema to read all fields",
                 )
         try:
             made = fitted(there, columns)
         except SchemasDisagree as error:
             raise DeclarationError(
                 f"the protobuf message and the columns disagree: {error}",
-                hint="declare them as they are, or convert them afterwards: .with_columns(...)",
+                hint="declare the types of the message, and convert the columns afterwards: .with_columns(...)",
             ) from error
         return _ProtobufDecoder(self._message, columns, made, self._lead)
 
@@ -74,7 +74,7 @@ class ProtobufFormat(Format):
         if unknown:
             raise DataError(
                 f"the protobuf message has no field {unknown[0]!r}; it has {', '.join(fields)}",
-                hint="select the columns that it has before send_to",
+                hint="select only the message's fields before send_to",
             )
         values = _values({name: fields[name] for name in rows.columns})
         header = b"" if self._writer is None else self._writer.header() + self._lead[0]
@@ -85,7 +85,7 @@ class ProtobufFormat(Format):
         except (TypeError, ValueError, KeyError, OverflowError) as error:
             raise DataError(
                 f"a row can't be written as a protobuf message: {error}",
-                hint="the message says which fields there are, of which types, and which of them are optional",
+                hint="make the rows fit the message's fields and types; only optional fields may be null",
             ) from error
         return payloads
 
@@ -133,7 +133,7 @@ class _ProtobufDecoder(Decoder):
         for lead in self._leads:
             if payload.startswith(lead, HEADER_BYTES):
                 return HEADER_BYTES + len(lead)
-        return "it is another message of its schema"
+        return "the record has another message of its schema"
 
 
 def _leads(indexes: Sequence[int]) -> tuple[bytes, ...]:
@@ -158,7 +158,7 @@ def _column(field: Field, messages: Sequence[Message]) -> pl.Series:
     if field.repeated:
         return _lists(field, list(chain.from_iterable(values)), list(map(len, values)))
     if field.present and field.kind in ("scalar", "enum"):
-        # What isn't the default is there: messages are asked about the others only.
+        # A value other than the default is present, so presence is only checked for the others.
         values = [value if value or one.HasField(name) else None for value, one in zip(values, messages, strict=True)]
     elif field.present:
         values = [value if one.HasField(name) else None for value, one in zip(values, messages, strict=True)]
@@ -185,7 +185,7 @@ class _Pair:
 
 
 def _pairs(field: Field, values: Mapping[Any, Any]) -> Iterator[_Pair]:
-    # Iterating over a map of messages goes by its keys; the value of each is there.
+    # Iterating over a map of messages yields its keys, each of which has a value.
     return (_Pair(key, values[key]) for key in sorted(values))
 
 

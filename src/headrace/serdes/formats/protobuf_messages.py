@@ -67,7 +67,7 @@ class MessageType:
         except KeyError:
             there = ", ".join(sorted(_messages(given.file)))
             raise DeclarationError(
-                f"there is no protobuf message {name!r} in these files", hint=f"there is {there:.500}"
+                f"these files have no protobuf message {name!r}", hint=f"they have {there:.500}"
             ) from None
         self.new: Callable[..., Message] = self._google.message_factory.GetMessageClass(self._descriptor)
         self.unreadable: type[Exception] = self._google.message.DecodeError
@@ -80,7 +80,7 @@ class MessageType:
 
     @property
     def indexes(self) -> list[int]:
-        """Where it is in its file: its number among the messages there, after those of the messages around it."""
+        """Return its place in the file: the numbers of the messages around it, then its own among its siblings."""
         path: list[str] = []
         inner = self._descriptor
         while inner is not None:
@@ -129,12 +129,14 @@ def files_of_set(data: bytes) -> str:
     names = {file.name for file in files.file} if files is not None else set()
     if not names:
         raise DeclarationError(
-            "this is no set of protobuf descriptors", hint="make it with protoc --include_imports --descriptor_set_out"
+            "this isn't a set of protobuf descriptors",
+            hint="create one with protoc --include_imports --descriptor_set_out",
         )
     missing = sorted({one for file in files.file for one in file.dependency} - names)
     if missing:
         raise DeclarationError(
-            f"the set of protobuf descriptors lacks {', '.join(missing)}", hint="make it with protoc --include_imports"
+            f"the set of protobuf descriptors lacks {', '.join(missing)}",
+            hint="create it with protoc --include_imports",
         )
     return base64.b64encode(data).decode()
 
@@ -196,12 +198,12 @@ def _fields(descriptor: Any, around: tuple[str, ...]) -> Iterator[Field]:
     if not descriptor.fields:
         raise DeclarationError(
             f"the protobuf message {descriptor.full_name} has no fields, so it can't be read as columns",
-            hint='read format="bytes", and take such records apart in a function of yours',
+            hint='read the records with format="bytes", and decode them in a function of your own',
         )
     if descriptor.full_name in around:
         raise DeclarationError(
-            f"the protobuf message {descriptor.full_name} contains itself, and a column can't",
-            hint='read format="bytes", and take such records apart in a function of yours',
+            f"the protobuf message {descriptor.full_name} contains itself, which a column can't",
+            hint='read the records with format="bytes", and decode them in a function of your own',
         )
     for one in descriptor.fields:
         yield _field(one, (*around, descriptor.full_name))
@@ -213,7 +215,7 @@ def _field(one: Any, around: tuple[str, ...]) -> Field:
     message, enum = one.message_type, one.enum_type
     if one.type == one.TYPE_GROUP:
         raise DeclarationError(
-            f"the protobuf field {one.full_name} is a group, which can't be a column", hint="make it a message"
+            f"the protobuf field {one.full_name} is a group, which can't be a column", hint="declare it as a message"
         )
     if enum is not None:
         names = {value.number: value.name for value in reversed(enum.values)}

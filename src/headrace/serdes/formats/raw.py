@@ -1,4 +1,4 @@
-"""Bytes: each payload is the only column as it is."""
+"""Bytes: each payload is the only column, unchanged."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def only_values(format: str, rows: pl.DataFrame, dtype: pl.DataType) -> pl.Serie
         found = ", ".join(f"{name}: {written(other)}" for name, other in rows.schema.items())
         raise DataError(
             f'records with format="{format}" have one column of type {written(dtype)}; the rows have {found}',
-            hint="select that column before you send the rows",
+            hint="select that column before send_to",
         )
     values = rows.to_series()
     if values.null_count():
         raise DataError(
             f'column {values.name!r}: a value is null, and format="{format}" can\'t write that',
-            hint="filter such rows out, or use JSON",
+            hint='filter such rows out, or use format="json"',
         )
     return values

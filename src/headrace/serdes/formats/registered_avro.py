@@ -104,7 +104,7 @@ class _RegisteredAvroDecoder(Decoder):
         if missing:
             for id, fetched in self._source.schemas(sorted(missing)).items():
                 self._readers[id] = "" if fetched is None else self._made(id, fetched)
-        readers = {id: self._readers[id] or f"its schema {id} isn't in the registry" for id in ids}
+        readers = {id: self._readers[id] or f"the registry has no schema {id}" for id in ids}
         for id in missing:
             if self._readers[id] == "":
                 del self._readers[id]  # the registry may have it some time
@@ -129,7 +129,7 @@ class _RegisteredAvroDecoder(Decoder):
                 read_schema(text, needed)  # says why it can't be read
             made = resolve(writer, self._columns, self._reader)
             if writer.left_out:
-                _log.info("records of a schema are read one by one", id=id, unions=", ".join(writer.left_out))
+                _log.info("reading the records of a schema one by one", id=id, unions=", ".join(writer.left_out))
                 return RowReader(text, needed, writer, made, HEADER_BYTES)
             return DatumReader(writer, made, HEADER_BYTES)
         except DeclarationError as error:

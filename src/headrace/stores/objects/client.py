@@ -111,7 +111,8 @@ class Objects(ObjectStore):
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise InfrastructureError(
                 f"{what}: the store refuses access: {_first_line(error)}",
-                hint="give the credentials in the environment the right to list, read, write and delete objects there",
+                hint="grant the credentials in the environment the rights to list, read, write and delete objects "
+                "there",
             ) from error
         except FileNotFoundError as error:
             raise InfrastructureError(

@@ -1,4 +1,4 @@
-"""What Headrace needs of an object store. An object is there as a whole or not at all, and its name may have slashes.
+"""The operations that Headrace needs of an object store. Objects appear atomically; their names may have slashes.
 
 All calls block, and may be made from several threads. One that fails with ``UnavailableError`` may be repeated; it may
 have happened nevertheless, and it may even happen later.
@@ -14,7 +14,7 @@ Chunks = Callable[[], Iterator[bytes]]
 
 
 class ObjectStore(ABC):
-    """A place for objects by name. Errors are ``UnavailableError``, or another ``InfrastructureError`` for good."""
+    """A place for objects by name. Transient errors are ``UnavailableError``, permanent ones another error."""
 
     @abstractmethod
     def create(self, name: str, data: bytes) -> bool:
@@ -26,13 +26,13 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def get(self, name: str) -> bytes | None:
-        """A small object; None if there is none."""
+        """Return a small object; None if it doesn't exist."""
 
     @abstractmethod
     def read(self, name: str, start: int, length: int) -> bytes | None:
         """The bytes of an object from ``start``, which is within it: ``length`` (1 or more), or all up to its end.
 
-        None if there is no such object.
+        None if the object doesn't exist.
         """
 
     @abstractmethod
@@ -41,7 +41,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def copy(self, source: str, target: str) -> bool:
-        """Copy an object within the store; False if there is no ``source``."""
+        """Copy an object within the store; return False if ``source`` doesn't exist."""
 
     @abstractmethod
     def delete(self, names: Collection[str]) -> None:

@@ -24,7 +24,7 @@ _log = logger(__name__)
 
 
 class Came(Enum):
-    """How a file has come."""
+    """The state of a fetched file."""
 
     WHOLE = "whole"
     GONE = "gone"
@@ -35,7 +35,7 @@ class Receiver(Protocol):
     """Takes the files of a snapshot, from several threads."""
 
     def begin(self, snapshot: str) -> None:
-        """Forget what has come so far: files of this snapshot follow."""
+        """Forget the files so far, because those of this snapshot follow."""
         ...
 
     def take(self, name: str, start: int, data: bytes) -> None:
@@ -43,16 +43,16 @@ class Receiver(Protocol):
         ...
 
     def complete(self) -> None:
-        """All files are there, and good."""
+        """Note that all files have arrived undamaged."""
         ...
 
 
 Together = Callable[[Sequence[Work[Came]]], Work[Sequence[Came]]]
-"""Does all of this at the same time, and returns what it returns."""
+"""Runs all of these calls at the same time, and returns their results."""
 
 
 class Fetch:
-    """Fetches one snapshot. ``progress``: how many bytes have come, of how many."""
+    """Fetches one snapshot. ``progress``: the number of bytes so far, and in total."""
 
     def __init__(self, calls: Calls, folder: str, receiver: Receiver, together: Together, at_once: int) -> None:
         self._calls = calls
@@ -84,7 +84,9 @@ class Fetch:
                     self._is_damaged(snapshot)
                     continue
                 if not manifest.whole(listing):
-                    _log.info("a snapshot in the store isn't complete", folder=self._folder, snapshot=snapshot)
+                    _log.info(
+                        "skipping an incomplete snapshot in the object store", folder=self._folder, snapshot=snapshot
+                    )
                     continue
                 came = yield from self._bring(manifest)
                 if came is Came.WHOLE:
@@ -96,11 +98,11 @@ class Fetch:
                 return None
         raise UnavailableError(
             f"snapshots in {self._folder} are deleted faster than they can be fetched",
-            hint="nothing to do: the next start tries again",
+            hint="wait: the next start tries again",
         )
 
     def _is_damaged(self, snapshot: str) -> None:
-        self._calls.warn(f"snapshot {snapshot} in the store is damaged; trying an older one")
+        self._calls.warn(f"snapshot {snapshot} in the object store is damaged; trying an older one")
         self.damaged.add(snapshot)
 
     def _bring(self, manifest: Manifest) -> Work[Came]:

@@ -8,7 +8,7 @@ although any number of older generations may be alive and still at work:
 - a generation deletes what it wrote itself, and what older ones wrote only once it has two complete snapshots of its
   own.
 
-So nobody deletes what a newer generation needs. Names are relative to the folder of the task.
+So no generation deletes objects that a newer one needs. Names are relative to the folder of the task.
 """
 
 from __future__ import annotations

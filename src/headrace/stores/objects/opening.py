@@ -39,6 +39,6 @@ def check_objects(place: ObjectPlace | None) -> None:
         ) from error
     if not found:
         raise InfrastructureError(
-            f"the app can't keep its snapshots in {place}: an object that was just written can't be read",
-            hint="use a store that returns an object as soon as it is written",
+            f"the app can't keep its snapshots in {place}: an object can't be read right after it was written",
+            hint="use a store with read-after-write consistency",
         )

@@ -47,25 +47,25 @@ def object_place(
     50000000.0
     """
     if not isinstance(url, str) or "://" not in url:
-        raise DeclarationError(f"{url!r} is not the URL of an object store", hint=_HINT)
+        raise DeclarationError(f"{url!r} isn't the URL of an object store", hint=_HINT)
     check_no_credentials(url)
     scheme, _, rest = url.partition("://")
     if scheme == "file":
         if not rest.startswith("/") or not rest.strip("/"):
-            raise DeclarationError(f"{url!r} is not the whole path of a folder", hint="write file:///shared/folder")
+            raise DeclarationError(f"{url!r} isn't the absolute path of a folder", hint="write file:///shared/folder")
     elif scheme not in _SCHEMES:
-        raise DeclarationError(f"{url!r} is not the URL of an object store that Headrace supports", hint=_HINT)
+        raise DeclarationError(f"{url!r} isn't the URL of an object store that Headrace supports", hint=_HINT)
     elif not rest.partition("/")[0] or "?" in rest or "#" in rest:
         raise DeclarationError(
-            f"{url!r} is not the URL of an object store", hint=f"write {_SCHEMES[scheme]}, without ? or #"
+            f"{url!r} isn't the URL of an object store", hint=f"write {_SCHEMES[scheme]}, without ? or #"
         )
     if (endpoint is not None or region is not None) and scheme != "s3":
         raise DeclarationError(
-            f"endpoint= and region= are only for stores like S3, and {url!r} isn't one", hint="leave them out"
+            f"endpoint= and region= apply only to stores like S3, and {url!r} isn't one", hint="leave them out"
         )
     if endpoint is not None and not str(endpoint).startswith(("http://", "https://")):
         raise DeclarationError(
-            f"endpoint={endpoint!r} is not an http:// or https:// URL", hint='write endpoint="https://host:port"'
+            f"endpoint={endpoint!r} isn't an http:// or https:// URL", hint='write endpoint="https://host:port"'
         )
     if endpoint is not None:
         check_no_credentials(endpoint)
@@ -84,7 +84,7 @@ def _bytes_per_s(text: str) -> float:
     matched = _BANDWIDTH.fullmatch(text) if isinstance(text, str) else None
     if matched is None or not float(matched[1]):
         raise DeclarationError(
-            f"bandwidth={text!r} is not a number of bytes per second",
+            f"bandwidth={text!r} isn't a number of bytes per second",
             hint='write a number above 0 with kB/s, MB/s or GB/s, such as "50MB/s"',
         )
     return float(matched[1]) * _UNITS[matched[2]]

@@ -24,7 +24,7 @@ class Job:
 
 
 class Waiting:
-    """Jobs in the order in which they came, each with the time from which on it may be done."""
+    """Jobs in order of arrival, each with the earliest time at which it may run."""
 
     def __init__(self) -> None:
         self._jobs: dict[Hashable, tuple[float, Job]] = {}

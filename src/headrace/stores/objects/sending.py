@@ -32,7 +32,7 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
-    """A file of a snapshot on disk. As long as its ``identity`` is the same, so is what it holds."""
+    """A file of a snapshot on disk. The same ``identity`` implies the same contents."""
 
     name: str
     size: int
@@ -49,7 +49,7 @@ class Calls:
         self._chance = chance
 
     def tried(self, call: Callable[[], T]) -> Work[T]:
-        """Make a call. Raises what it raises for good."""
+        """Make a call, and retry transient errors. Raises permanent ones."""
         failures = 0
         pause_ms = 0.0
         while True:
@@ -62,7 +62,7 @@ class Calls:
                 if after_ms is None:
                     raise
                 pause_ms = after_ms
-                self.warn(f"the store of snapshots doesn't answer: {error.message}")
+                self.warn(f"the object store for snapshots doesn't answer: {error.message}")
 
 
 class Sender:
@@ -96,7 +96,7 @@ class Sender:
             manifest = layout.read_manifest(data)
             if manifest is None:
                 self._calls.warn(
-                    f"snapshot {layout.snapshot_of(name)} in the store is damaged; looking for an older one"
+                    f"snapshot {layout.snapshot_of(name)} in the object store is damaged; looking for an older one"
                 )
             elif manifest.whole(listing):
                 self.take_base(manifest)
@@ -111,7 +111,7 @@ class Sender:
         files: Sequence[SnapshotFile],
         done: Callable[[Manifest], None],
     ) -> Work[None]:
-        """Send a snapshot, and call ``done`` when it is there. Then delete what isn't needed any more."""
+        """Send a snapshot, and call ``done`` when it has arrived. Then delete objects that aren't needed any more."""
         self._begin(generation)
         stored = []
         for file in files:
@@ -159,7 +159,7 @@ class Sender:
         return name
 
     def _copied(self, source: str, name: str) -> Work[bool]:
-        """Copy within the store; False if the source is gone."""
+        """Copy within the store; return False if the source was deleted."""
         return (yield from self._calls.tried(partial(self._store.copy, self._folder + source, self._folder + name)))
 
     def _publish(self, manifest: Manifest) -> Work[None]:
@@ -169,8 +169,8 @@ class Sender:
         found = yield from self._calls.tried(partial(self._store.get, name))
         if found not in {data, None}:  # else an earlier try has written it, and a newer generation may have deleted it
             raise CorruptLogError(
-                f"another program has written {name} in the store of snapshots",
-                hint="another app of the same name uses this store, or once did: give this app another prefix",
+                f"another program has written {name} in the object store for snapshots",
+                hint="another app of this name uses the store, or once did: give this app another prefix",
             )
 
     def _listing(self) -> Work[dict[str, int]]:
@@ -184,7 +184,7 @@ class Sender:
             for first in range(0, len(gone), _DELETED_AT_ONCE):
                 paths = [self._folder + name for name in gone[first : first + _DELETED_AT_ONCE]]
                 yield from self._calls.tried(partial(self._store.delete, paths))
-                _log.debug("deleted what snapshots don't need", folder=self._folder, objects=len(paths))
+                _log.debug("deleted objects that no snapshot needs", folder=self._folder, objects=len(paths))
 
     def _garbage(self, names: Collection[str]) -> tuple[list[str], list[str]]:
         return layout.garbage(names, self._generation, self._complete)

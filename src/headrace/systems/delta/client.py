@@ -69,7 +69,7 @@ class DeltaClient:
         self._loaded: tuple[DeltaTable, local.Stamp | None] | None = None
 
     def shape(self) -> Shape | None:
-        """Return the shape of the table; None if there is no table."""
+        """Return the shape of the table; None if it doesn't exist."""
         try:
             table = self._current()
         except StreamNotFoundError:
@@ -112,8 +112,8 @@ class DeltaClient:
     def publish(self, writer: str, version: int, rows: pl.DataFrame) -> None:
         """Add the rows and set the writer's position in one commit, as ``Target.publish`` says.
 
-        The position is looked up in the same snapshot that the commit is based on. Delta refuses a commit if anybody
-        has changed the position of this writer since.
+        The position is looked up in the same snapshot that the commit is based on. Delta refuses a commit if another
+        process has changed the position of this writer since.
         """
         table = self._current()
         with self._translating():
@@ -136,14 +136,14 @@ class DeltaClient:
         self._loaded = None
 
     def _has(self, table: DeltaTable, writer: str, version: int) -> bool:
-        """Whether the version is in the table, durably: whoever has added it may have died before it was."""
+        """Return whether the version is durably in the table. Its writer may have died before it was durable."""
         there = 0 <= version <= _position(table, writer)
         if there and self._folder is not None:
             local.sync_recent(self._folder, table.version(), writer)
         return there
 
     def _current(self) -> DeltaTable:
-        """The table as it is now."""
+        """Return the present table."""
         with self._translating():
             table = self._updated() or DeltaTable(self._folder or self._path, storage_options=self._options())
             self._keep(table)
@@ -151,9 +151,9 @@ class DeltaClient:
             return table
 
     def _updated(self) -> DeltaTable | None:
-        """The table that was loaded, as it is now; None if it has to be loaded.
+        """Return the loaded table, updated; None if it has to be loaded.
 
-        Another table in its place has versions of its own, which must not be taken for those of this one.
+        Another table in its place has its own versions, which must not be mistaken for those of this table.
         """
         if self._loaded is None:
             return None
@@ -179,7 +179,7 @@ class DeltaClient:
         properties = table.metadata().configuration
         if _FORGETS in properties:
             raise DeclarationError(
-                f"{self._where()} has the property {_FORGETS}: it forgets how far its writers are, "
+                f"{self._where()} has the property {_FORGETS}: it forgets the positions of its writers, "
                 "so rows could be added twice",
                 hint="remove the property, or write to another table",
             )
@@ -215,26 +215,27 @@ class DeltaClient:
             return StreamNotFoundError(f"{self._where()} doesn't exist", hint="start the app again to create it")
         if isinstance(error, CommitFailedError):
             return UnavailableError(
-                f"{self._where()}: others were faster in changing it: {text}",
-                hint="if that goes on, write it from fewer tasks, or with a longer checkpoint_interval",
+                f"{self._where()}: other writers changed it first: {text}",
+                hint="if this happens often, write to it from fewer tasks, or with a longer checkpoint_interval",
             )
         if isinstance(error, DeltaProtocolError):
             return DeclarationError(where, hint="the table has a feature that deltalake can't write; use another table")
         if "Invalid data found" in full:
             return DataError(
-                where, hint="rows violate NOT NULL or a constraint of the table: drop that, and run the app again"
+                where,
+                hint="rows violate NOT NULL or a constraint of the table: filter such rows, or drop the constraint",
             )
         if isinstance(error, SchemaMismatchError):
             return DeclarationError(where, hint="the output and the table must have the same columns")
         if self._folder is not None:
             if isinstance(error, OSError) or "os error" in full:
                 return StorageError(where, hint="free up disk space, or check who owns the folder")
-            return InfrastructureError(where, hint="see whether DeltaTable(path) of deltalake can read it")
+            return InfrastructureError(where, hint="check whether deltalake's DeltaTable(path) can read it")
         if any(sign in full for sign in _DENIED):
             return InfrastructureError(
                 where, hint="check the bucket, storage_options, and the credentials in the environment"
             )
-        return UnavailableError(where, hint="check storage_options, and whether this machine reaches the store")
+        return UnavailableError(where, hint="check storage_options, and that this machine can reach the store")
 
 
 def _position(table: DeltaTable, writer: str) -> int:

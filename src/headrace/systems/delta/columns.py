@@ -65,7 +65,7 @@ def stored_columns(columns: Mapping[str, pl.DataType], partition_by: Sequence[st
                 hint='partition by dates, whole numbers, text or booleans, such as pl.col("ts").dt.date()',
             )
     if partition_by and len(partition_by) == len(stored):
-        raise DeclarationError("partition_by: a table needs a column that it isn't partitioned by")
+        raise DeclarationError("partition_by: the table needs at least one other column")
     return stored
 
 
@@ -80,8 +80,8 @@ def stored_rows(rows: pl.DataFrame, partition_by: Sequence[str] = ()) -> pl.Data
     for name in partition_by:
         if wanted.get(name) == pl.String:
             lost = stored[name].is_in(_READ_AS_NULL).fill_null(value=False)
-            hint = "replace it by null or by another text before the output"
-            _refuse(lost, name, "is a text that readers of a table partitioned by it take for null", hint)
+            hint = "replace it with null or with other text before the output"
+            _refuse(lost, name, "is text that readers take for null in a partition column", hint)
     return stored
 
 
@@ -134,15 +134,15 @@ def _stored(column: str, dtype: pl.DataType) -> pl.DataType:
             return pl.Datetime("us", "UTC" if dtype.time_zone else None)
         case pl.Datetime():
             raise DeclarationError(
-                f"column {column!r}: Delta's times have microseconds, and the type {written(dtype)} is finer",
+                f"column {column!r}: Delta's times have microseconds, but {written(dtype)} is finer",
                 hint=f'round it before the output: pl.col("{column}").dt.cast_time_unit("us")',
             )
         case _ if isinstance(dtype, _AS_IT_IS):
             return dtype
         case _:
             raise DeclarationError(
-                f"column {column!r}: Delta has nothing for the type {dtype}",
-                hint=_REMEDIES.get(type(dtype), "write another type"),
+                f"column {column!r}: Delta has no type for {dtype}",
+                hint=_REMEDIES.get(type(dtype), "cast it to another type"),
             )
 
 

@@ -27,19 +27,19 @@ Stamp = tuple[int, int, int]
 
 
 def check_folder(folder: Path) -> None:
-    """Raise ``DeclarationError`` for a name that deltalake takes for another one, or for none."""
+    """Raise ``DeclarationError`` for a name that deltalake misreads or refuses."""
     name = str(folder)
     wrong = [char for char in name if char in _UNUSABLE or ord(char) < 32]
     if wrong or unquote(name) != name:
         found = repr(wrong[0]) if wrong else "a % with two digits"
         raise DeclarationError(
-            f"the folder {name!r} can't have a Delta table: deltalake can't use a name with {found} in it",
+            f"the folder {name!r} can't hold a Delta table: deltalake can't use a name with {found} in it",
             hint="use another folder",
         )
 
 
 def stamp(folder: Path, version: int) -> Stamp | None:
-    """Return what tells the log's entry from an entry of a table that was put in its place; None if it's gone."""
+    """Return the identity of the log's entry, which differs in a replaced table; None if the entry is missing."""
     try:
         found = _entry(folder, version).stat()
     except OSError:
@@ -87,7 +87,7 @@ def sync_commit(folder: Path, version: int) -> None:
 
 
 def sync_recent(folder: Path, version: int, writer: str, now: Callable[[], float] = time.time) -> None:
-    """Make the recent commits of a writer durable, up to this one: a dead process may not have come to that."""
+    """Make the recent commits of a writer durable, up to this one, because a dead process may not have done so."""
     while (found := stamp(folder, version)) is not None and now() - found[1] / 1e9 < _RECENT_S:
         actions = _actions(folder, version)
         if any(action.get("txn", {}).get("appId") == writer for action in actions):
@@ -100,8 +100,8 @@ def _check_empty(folder: Path) -> None:
     others = [] if not folder.is_dir() else sorted(one.name for one in folder.iterdir() if one.name[0] not in "._")
     if others and not (folder / LOG).exists():
         raise DeclarationError(
-            f"the folder {folder} has other files in it, such as {others[0]}: it can't become a Delta table, "
-            "because cleaning the table would remove them",
+            f"the folder {folder} can't become a Delta table, because cleaning the table would remove its other "
+            f"files, such as {others[0]}",
             hint="use another folder, or convert the files with convert_to_deltalake of deltalake",
         )
 

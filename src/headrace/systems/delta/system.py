@@ -125,7 +125,7 @@ class DeltaAdmin(WriteOnlyAdmin):
         if shape is not None and shape.partition_by != system.partition_by:
             raise DeclarationError(
                 f"{self._what} is partitioned by {_listed(shape.partition_by)}, not by {_listed(system.partition_by)}",
-                hint="give partition_by= the columns that the table has, or write to another table",
+                hint="set partition_by= to the table's partition columns, or write to another table",
             )
         return StreamInfo(stream, partitions, columns)
 
@@ -134,13 +134,13 @@ class DeltaAdmin(WriteOnlyAdmin):
         wrong = misfits(stored, shape.columns)
         missing = {name: dtype for name, dtype in stored.items() if name not in shape.columns}
         lower = {name.lower(): name for name in shape.columns}
-        wrong += [f"its column {lower[name.lower()]!r} has another case" for name in missing if name.lower() in lower]
+        wrong += [f"its column {lower[name.lower()]!r} differs in case" for name in missing if name.lower() in lower]
         if wrong:
             raise misfit_error(self._what, wrong)
         if missing and self._system.new_columns != "add":
             raise DeclarationError(
                 f"{self._what} has no column {next(iter(missing))!r}; it has {', '.join(shape.columns)}",
-                hint='hr.io.delta(..., new_columns="add") adds it; earlier rows have null there',
+                hint='hr.io.delta(..., new_columns="add") adds it, with null in earlier rows',
             )
         if missing:
             client.add_columns(missing)
@@ -163,7 +163,7 @@ def open_delta(name: str, options: Mapping[str, Any]) -> DeltaSystem:
     unknown = set(options) - set(_OPTIONS)
     if unknown or "path" not in options:
         wrong = f"unknown options {sorted(unknown)}" if unknown else "no option 'path'"
-        raise DeclarationError(f"system {name!r} (delta): {wrong}", hint=f"delta takes {', '.join(_OPTIONS)}")
+        raise DeclarationError(f"system {name!r} (delta): {wrong}", hint=f"known options: {', '.join(_OPTIONS)}")
     given = dict(options)
     given["partition_by"] = tuple(given.get("partition_by", ()))
     storage = given.get("storage", SecretOptions())

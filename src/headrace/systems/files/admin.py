@@ -52,7 +52,7 @@ class FilesAdmin(Admin):
 
     @override
     def describe(self, stream: str) -> StreamInfo | None:
-        """Raises ``StreamNotFoundError`` if there are no files, none is awaited, and none may come later."""
+        """Raises ``StreamNotFoundError`` if there are no files and none may be added later."""
         bounded = self._new_files == "refuse"
         listed = self._stock.present()
         if bounded and listed.nothing and not self._awaited:
@@ -84,18 +84,18 @@ class FilesAdmin(Admin):
 
     @override
     def begin_run(self, stream: str) -> None:
-        """Put the files that came since into the list. Raises if the input doesn't take them, or if one has changed."""
+        """Add new files to the list. Raises if the input doesn't accept them, or if a file has changed."""
         self._stock.take()
 
     @override
     def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
-        raise UsageError(f"{self._path} has the columns that its files have", hint="write files with the new column")
+        raise UsageError(f"{self._path} has the columns of its files", hint="write files with the new column")
 
     @override
     def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
         raise UsageError(
             f"{self._path}: the number of partitions is fixed at the first run of an app",
-            hint="give the input another id, with partitions= (then it is read from its start)",
+            hint="give the input another id and partitions= (it is then read from its start)",
         )
 
     @override
@@ -125,7 +125,7 @@ class FilesAdmin(Admin):
             return super().custom_offset(ssp, kind, value)
         listed = self._stock.present()
         if not 0 <= ssp.partition < listed.partitions:
-            raise StreamNotFoundError(f"{ssp}: there are partitions 0 to {listed.partitions - 1}")
+            raise StreamNotFoundError(f"{ssp}: the input has partitions 0 to {listed.partitions - 1}")
         return self._beginnings.at_file(ssp, listed, value)
 
     @override
@@ -138,7 +138,7 @@ class FilesAdmin(Admin):
     @override
     def trim(self, ssp: SSP, before: Offset) -> None:
         """Raises ``UsageError``: the files belong to the user."""
-        raise UsageError(f"{ssp}: files are not trimmed; delete those you don't need")
+        raise UsageError(f"{ssp}: Headrace doesn't delete input files; delete those you don't need")
 
     @override
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:

@@ -1,4 +1,4 @@
-"""Where in an input of files reading may begin: at a time, at a file, at an offset that somebody names."""
+"""The positions where reading an input of files may begin: a time, a file, or an offset."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Beginnings:
             consumer.register(ssp, offset)
 
     def at_time(self, ssp: SSP, time_ms: int) -> Offset:
-        """Return the first row whose event time is ``time_ms`` or later; the end if there is none. Reads up to there.
+        """Return the offset of the first row with an event time of at least ``time_ms``, or the end. Reads up to there.
 
         Rows whose event time is missing or unreadable don't count.
         """
         if not self._event_time:
             raise UnsupportedPositionError(
-                f"{ssp}: nobody knows when the rows of {self._path} arrived, so a time is no position in it",
-                hint="name the column with their time: app.input(..., event_time=...); or use an offset, a file "
+                f"{ssp}: the rows of {self._path} have no time of arrival, so reading can't begin at a time",
+                hint="name the column with the rows' time: app.input(..., event_time=...); or use an offset, a file "
                 '({"kind": "file", "path": ...}), oldest or upcoming',
             )
         ((column, dtype),) = self._event_time.items()
@@ -69,7 +69,7 @@ class Beginnings:
         path = value.get("path")
         if set(value) != {"path"} or not isinstance(path, str):
             raise UsageError(
-                f"{ssp}: a position of the kind {FILE!r} is the path of a file, not {dict(value)}",
+                f"{ssp}: a position of the kind {FILE!r} needs the path of a file, not {dict(value)}",
                 hint='write {"kind": "file", "path": "data/b.csv"}',
             )
         names = list(listed.latest)
@@ -84,11 +84,11 @@ class Beginnings:
         if len(found) == 1:
             return found[0]
         if found:
-            raise UsageError(f"{ssp}: {path} may be {found[0]} or {found[1]}", hint="write more of its path")
+            raise UsageError(f"{ssp}: {path} matches {found[0]} and {found[1]}", hint="write more of the path")
         near = get_close_matches(path, names, n=1) or names[:1]
         raise UsageError(
             f"{ssp}: {path} is none of the {len(names)} files of {self._path}",
-            hint=f"its files are called like {near[0]}" if near else "it has no files yet",
+            hint=f"an example of a file there: {near[0]}" if near else "it has no files yet",
         )
 
 

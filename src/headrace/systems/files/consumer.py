@@ -69,7 +69,7 @@ class FilesConsumer(RegisteringConsumer[_Reading]):
     def register(self, ssp: SSP, position: Position) -> None:
         """Rows before an offset are counted, not parsed. In Parquet they aren't even read."""
         if not 0 <= ssp.partition < self._list.partitions:
-            raise StreamNotFoundError(f"{ssp}: there are partitions 0 to {self._list.partitions - 1}")
+            raise StreamNotFoundError(f"{ssp}: the input has partitions 0 to {self._list.partitions - 1}")
         self.unregister(ssp)
         entries = self._list.places[ssp.partition]
         reading = _Reading(ssp, entries=entries)
@@ -91,7 +91,7 @@ class FilesConsumer(RegisteringConsumer[_Reading]):
         if place > len(reading.entries) or (place == len(reading.entries) and row):
             raise UsageError(
                 f"{reading.ssp}: offset {position} is after the end, {offset_of(len(reading.entries))}",
-                hint="the list of files in the app's home is shorter than it was; read again from the oldest offset",
+                hint="the list of files in the app's home has become shorter; read again from the oldest offset",
             )
         if not row:
             return
@@ -107,7 +107,7 @@ class FilesConsumer(RegisteringConsumer[_Reading]):
             self._release(reading)
             raise UsageError(
                 f"{reading.ssp}: offset {position} is after the end of {entry.path}, which has {skipped} rows",
-                hint="the file is shorter than it was; read again from the oldest offset",
+                hint="the file has become shorter; read again from the oldest offset",
             )
 
     @override
@@ -159,7 +159,7 @@ class FilesConsumer(RegisteringConsumer[_Reading]):
         return out
 
     def _pass(self, reading: _Reading) -> Rows:
-        """Go on to the next entry; the rows are none, and move the position there."""
+        """Move to the next entry; return empty rows, which move the position there."""
         self._release(reading)
         before = reading.position
         entry = reading.entries[reading.place]

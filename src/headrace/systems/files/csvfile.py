@@ -56,7 +56,7 @@ def _fields(path: str, line: bytes, form: CsvFormat) -> list[str]:
     except (UnicodeDecodeError, StopIteration, csv.Error) as error:
         raise DataError(
             f"{path}: unreadable header line {line[:60]!r}: {error}",
-            hint="say how it is written: format=hr.io.csv(encoding=..., separator=..., skip_lines=...)",
+            hint="describe the file: format=hr.io.csv(encoding=..., separator=..., skip_lines=...)",
         ) from error
 
 
@@ -66,7 +66,7 @@ def csv_parser(path: str, header: list[str], columns: Columns, form: CsvFormat) 
     if missing:
         raise DeclarationError(
             f"{path} has no column {missing[0]!r}; it has {', '.join(header)}",
-            hint=None if len(header) > 1 else "is the separator right? format=hr.io.csv(separator=...)",
+            hint=None if len(header) > 1 else "check the separator: format=hr.io.csv(separator=...)",
         )
     wire = wire_columns(columns)
     types = {name: _arrow_type(path, name, dtype) for name, dtype in wire.items()}

@@ -34,7 +34,7 @@ _LOCK_PAUSE_S = 0.01
 class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Bytes ``start`` to ``end`` of a file that had ``size`` bytes when it was listed.
 
-    ``modified`` (nanoseconds) and ``sample``, a checksum of its first and last bytes, tell whether it is the same.
+    ``modified`` (nanoseconds) and ``sample``, a checksum of its first and last bytes, show whether it is the same.
     """
 
     path: str
@@ -159,7 +159,7 @@ class ListFile:
             while not _lock(fd):
                 if time.monotonic() > deadline:
                     raise UnavailableError(
-                        f"another process has had the list of files {self.path} locked for {_LOCK_S_MAX:.0f} s",
+                        f"another process has locked the list of files {self.path} for {_LOCK_S_MAX:.0f} s",
                         hint="find out which process it is, for example with lsof",
                     )
                 time.sleep(_LOCK_PAUSE_S)
@@ -176,7 +176,7 @@ class ListFile:
         if not self.contents.partitions and line.format != FORMAT:
             raise DataError(
                 f"{where} is of format {line.format}; this version of Headrace reads {FORMAT}",
-                hint="use the Headrace that wrote it, or a newer one",
+                hint="use the version of Headrace that wrote it, or a newer one",
             )
         if line.partitions:
             self.contents.start(line.partitions)

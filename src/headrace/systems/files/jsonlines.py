@@ -13,16 +13,18 @@ from headrace.systems.files.text import COUNT_BYTES, TextFile
 
 
 def infer_jsonlines(file: TextFile) -> Columns:
-    """The columns of the first block of a file, from those of its lines that are JSON objects."""
+    """Return the columns of the first block of a file, from its lines that are JSON objects."""
     data, _ = file.block(COUNT_BYTES)
     good = b"\n".join(line for line in data.splitlines() if _is_object(line))
     if not good:
-        raise DataError(f"{file.path}: no JSON object in its first {len(data)} bytes", hint="is this another format?")
+        raise DataError(
+            f"{file.path}: no JSON object in its first {len(data)} bytes", hint="check that the file is JSON lines"
+        )
     try:
         return without_null_types(dict(pl.read_ndjson(good, infer_schema_length=None).schema))
     except pl.exceptions.PolarsError as error:
         raise DataError(
-            f"{file.path}: its columns can't be inferred: {error}", hint="declare them: schema=..."
+            f"{file.path}: its columns can't be inferred: {error}", hint="declare the columns: schema=..."
         ) from error
 
 

@@ -59,7 +59,7 @@ def _sorted(path: str, files: Iterable[Found]) -> list[Found]:
     found = sorted(files, key=lambda file: file.path.split("/"))
     if len(found) > FILES_MAX:
         raise DeclarationError(
-            f"{path} has {len(found)} files; an input takes {FILES_MAX} at most", hint="make it several inputs"
+            f"{path} has {len(found)} files; an input takes {FILES_MAX} at most", hint="split it into several inputs"
         )
     return found
 
@@ -87,7 +87,7 @@ def nothing_found(path: str) -> StreamNotFoundError:
     """The error for a path without files."""
     if is_remote(path):
         return StreamNotFoundError(
-            f"no files at {path}", hint="check the path and the credentials of the environment; names end with "
+            f"no files at {path}", hint="check the path and the credentials of the environment; known endings: "
             f"{', '.join(SUFFIXES)}",
         )  # fmt: skip
     if Path(path).is_dir():
@@ -96,8 +96,8 @@ def nothing_found(path: str) -> StreamNotFoundError:
             hint=f"known endings: {', '.join(SUFFIXES)}, also with .gz or .zst",
         )
     return StreamNotFoundError(
-        f"no file, folder or pattern {path} (relative to {Path.cwd()})",
-        hint="check the path; on a cluster it has to be reachable from every executor; an input with "
+        f"no file or folder matches {path} (relative to {Path.cwd()})",
+        hint="check the path; on a cluster, every executor must be able to read it. An input with "
         'new_files="next_run" or "follow" may begin without files',
     )
 
@@ -128,12 +128,12 @@ def format_of(files: Iterable[Found], given: str | None) -> str:
         format = SUFFIXES.get(suffix_of(file.path))
         if format is None:
             raise DeclarationError(
-                f"the format of {file.path} isn't known from its name", hint=f"give format=, one of {FORMATS}"
+                f"the format of {file.path} isn't known from its name", hint=f"set format= to one of {FORMATS}"
             )
         formats.setdefault(format, file.path)
     if len(formats) > 1:
         raise DeclarationError(
             f"files of several formats in one input: {', '.join(sorted(formats))}",
-            hint="give format=, or a pattern such as data/*.parquet",
+            hint="set format=, or use a pattern such as data/*.parquet",
         )
     return next(iter(formats))

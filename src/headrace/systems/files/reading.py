@@ -51,7 +51,7 @@ class Reader:
     form: CsvFormat
 
     def open(self, entry: Entry, wanted: Wanted) -> RowFile:
-        """Open an entry. Raises ``DataError`` if the file is gone, or is no longer the one that was listed."""
+        """Open an entry. Raises ``DataError`` if the file was deleted or replaced since it was listed."""
         self._check(entry)
         format = self._format(entry.path)
         if format == "parquet":
@@ -132,7 +132,7 @@ class Reader:
         return plain and self.storage.samples and compression_of(path) is None
 
     def replaced(self, entry: Entry) -> bool:
-        """Whether the file is gone, or is no longer the one that was listed."""
+        """Return whether the file was deleted or replaced since it was listed."""
         found = self.storage.find(entry.path)
         return not isinstance(found, Found) or not self._same(entry, found)
 
@@ -143,8 +143,8 @@ class Reader:
         found = self.storage.find(entry.path)
         if not isinstance(found, Found):
             raise DataError(
-                f"{entry.path} is gone, and the app hasn't read all of it",
-                hint="put it back; or give the app another name to read the files that are there now",
+                f"{entry.path} has disappeared before the app read all of it",
+                hint="put the file back, or give the app another name to read the present files from the start",
             )
         if not self._same(entry, found):
             raise changed(entry.path, entry, found)

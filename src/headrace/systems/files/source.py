@@ -57,7 +57,7 @@ class _Stretch(Source):
             raise StorageError(f"can't read {self._path}: {error}", hint="check that it can be reached") from error
         self._left -= len(data)
         if not data and self._left and size:
-            raise SourceBroken(f"it ends {self._left} bytes before the end that it had")
+            raise SourceBroken(f"it is {self._left} bytes shorter than when it was listed")
         return data
 
     @override
@@ -66,7 +66,7 @@ class _Stretch(Source):
 
 
 class _Watched:
-    """A file that remembers its error, so that one of the storage isn't taken for one of the data."""
+    """A file that remembers its error, so that an error of the storage isn't mistaken for one of the data."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -117,7 +117,7 @@ class _Decompressed(Source):
 
 
 class _Recoded(Source):
-    """Text of another encoding. Bytes that it doesn't have stay as they are, and make their row unreadable."""
+    """Text of another encoding. Invalid bytes stay unchanged, and make their row unreadable."""
 
     def __init__(self, source: Source, encoding: str) -> None:
         self._source = source

@@ -1,4 +1,4 @@
-"""The files of one input: what the list says, and how it takes up files that came since.
+"""The files of one input: the list, and the addition of new files to it.
 
 A driver takes stock when a run begins, so all containers of the run read the same files. An input that follows its
 folder has it looked at while it is read, too, on a thread: listing a folder may take its time.
@@ -36,7 +36,7 @@ class Stock:
         self._look = look
 
     def present(self) -> FileList:
-        """The list as it is, or as it would be if a run began now. Changes nothing. The same object each time."""
+        """Return the list, or the one that a run starting now would have, without changes. Always the same object."""
         if self._file is not None:
             self._file.refresh()
             if self._file.exists:
@@ -50,7 +50,7 @@ class Stock:
         return listed
 
     def take(self) -> FileList:
-        """Append what is new, durably. Raises if files came or changed that the input doesn't take."""
+        """Append new files durably. Raises if the input doesn't accept new or changed files."""
         if self._file is None:
             return self.present()
         for _ in range(_ATTEMPTS_MAX):
@@ -72,11 +72,13 @@ class Stock:
                 raise refused(added, self._policy)
             ends = self._ends and not listed.ended
             if not (added or partitions or ends) or self._file.append(added, partitions=partitions, ended=ends):
-                _log.debug("took stock of files", path=self._policy.path, new=len(added), files=len(listed.latest))
+                _log.debug(
+                    "listed the files of an input", path=self._policy.path, new=len(added), files=len(listed.latest)
+                )
                 return self._file.contents
         raise UnavailableError(
             f"other processes changed the list of files {self._file.path} {_ATTEMPTS_MAX} times in a row",
-            hint="find out which other runs read this input",
+            hint="look for other runs that read this input",
         )
 
     def refresh(self) -> None:
@@ -95,7 +97,7 @@ class Stock:
     def _checked(self, listed: FileList) -> FileList:
         if self._partitions not in (None, listed.partitions):
             raise DeclarationError(
-                f"files {self._policy.path}: partitions={self._partitions} is declared, and the first run dealt the "
+                f"files {self._policy.path}: declared with partitions={self._partitions}, but the first run dealt the "
                 f"files to {listed.partitions}",
                 hint=f"write partitions={listed.partitions}, or give the app another name",
             )

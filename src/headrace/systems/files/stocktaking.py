@@ -89,33 +89,31 @@ def _start(file: Found, last: Entry, look: Look, policy: Policy) -> int | None:
 
 
 def changed(path: str, listed: Entry, file: Found) -> DataError:
-    """The error for a file that is no longer the one that was listed."""
-    how = (
-        f"it has {file.size} bytes and had {listed.size}" if file.size != listed.size else "its contents are different"
-    )
+    """Return the error for a file that was replaced since it was listed."""
+    how = f"it had {listed.size} bytes, now {file.size}" if file.size != listed.size else "its contents are different"
     return DataError(
         f"{path} has changed since the app listed it: {how}",
-        hint="put new data into new files; or have changed files read again from their start: "
-        'changed_files="read_again" (with new_files="next_run" or "follow")',
+        hint='put new data into new files; or set changed_files="read_again" (with new_files="next_run" or "follow"), '
+        "which reads changed files again from their start",
     )
 
 
 def refused(added: list[Entry], policy: Policy) -> UsageError:
-    """The error for files that came after the input had ended."""
+    """Return the error for files that appeared after the input had ended."""
     names = sorted({entry.path for entry in added})
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return UsageError(
-        f"{policy.path} has new files, which the app won't read: {', '.join(names[:_NAMED])}{more}; "
+        f"{policy.path} has new files, which the app doesn't read: {', '.join(names[:_NAMED])}{more}; "
         "the input ends with the files of its first run",
-        hint='to read files that come later, declare hr.io.files(..., new_files="next_run") or "follow", and give the '
-        "app another name, because this one may have ended; or move the new files away",
+        hint='to read later files too, declare hr.io.files(..., new_files="next_run") or "follow", and give the app '
+        "another name, because the input may have ended for this one; or move the new files away",
     )
 
 
 def over(policy: Policy) -> UsageError:
     """The error for an input that has ended and is now declared to go on."""
     return UsageError(
-        f"the input {policy.path} has ended with the files of an earlier run, so it can't go on with "
+        f"the input {policy.path} ended with the files of an earlier run, so it can't continue with "
         f"new_files={policy.new_files!r}",
-        hint="give the app another name: it begins again, and reads all files",
+        hint="give the app another name: it then reads all files from the start",
     )

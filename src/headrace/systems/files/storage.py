@@ -25,7 +25,7 @@ _SAMPLE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file as it is now. ``modified`` is in nanoseconds since the epoch."""
+    """The present state of a file. ``modified`` is in nanoseconds since the epoch."""
 
     path: str
     size: int
@@ -43,7 +43,7 @@ class Storage(Protocol):
         ...
 
     def below(self, folder: str, depth: int | None) -> Iterator[Found]:
-        """All files below a folder, those whose path has ``depth`` slashes, or all. None if there is no folder."""
+        """Return all files below a folder, or those whose path has ``depth`` slashes. None if the folder is missing."""
         ...
 
     def open(self, path: str) -> BinaryIO:
@@ -111,7 +111,7 @@ def _found(path: str, stat: os.stat_result) -> Found:
 
 
 class ArrowStorage(Storage):
-    """A store that Arrow reaches. Its files are replaced as a whole, so size and time tell whether one is the same."""
+    """A store that Arrow reaches. Files are only replaced as a whole, so size and time show whether one is the same."""
 
     samples = False
 
@@ -161,11 +161,11 @@ def _arrow_storage(root: str) -> ArrowStorage:
         return ArrowStorage(pafs.FileSystem.from_uri(root)[0])
     except pa.ArrowInvalid as error:
         raise DeclarationError(
-            f"{root} is not a place of files: {error}",
-            hint="the known schemes are s3, gs, abfs and hdfs; a path of this machine needs none",
+            f"{root} isn't a place for files: {error}",
+            hint="the known schemes are s3, gs, abfs and hdfs; a local path needs no scheme",
         ) from error
     except OSError as error:
-        raise StorageError(f"can't use {root}: {error}", hint="install what its scheme needs") from error
+        raise StorageError(f"can't use {root}: {error}", hint="install the package that this scheme needs") from error
 
 
 def remote_storage(uri: str) -> tuple[ArrowStorage, str]:
@@ -187,6 +187,8 @@ def _reading(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise StreamNotFoundError(f"there is no file {path}", hint="it was there when it was listed") from error
+        raise StreamNotFoundError(
+            f"there is no file {path}", hint="it existed when the app listed the files: put it back"
+        ) from error
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"can't read {path}: {error}", hint="check that it can be reached and read") from error

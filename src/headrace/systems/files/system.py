@@ -74,7 +74,9 @@ class FilesSystem(RowSystem):
                     f"files {self.path}: {name}={getattr(self, name)!r}", hint=f"one of {get_args(values)}"
                 )
         if self.list_file is None and self.new_files != "refuse":
-            raise DeclarationError(f"files {self.path}: new_files={self.new_files!r} needs a list, which an app has")
+            raise DeclarationError(
+                f"files {self.path}: new_files={self.new_files!r} works only in an app, which keeps a list of files"
+            )
         if self.columns is not None:
             typed = {name: instantiate(dtype, name) for name, dtype in self.columns.items()}
             object.__setattr__(self, "columns", typed)
@@ -88,7 +90,7 @@ class FilesSystem(RowSystem):
 
     @override
     def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> FilesConsumer:
-        """Raises ``StreamNotFoundError`` if there are no files, unless some may come later."""
+        """Raises ``StreamNotFoundError`` if there are no files, unless some may be added later."""
         return self._consumer(columns, whole=whole, follow=self.new_files == "follow")
 
     def _consumer(
@@ -125,7 +127,7 @@ class FilesSystem(RowSystem):
         """The target is the folder ``path``, whatever the name of the stream."""
         del stream
         if is_remote(self.path):
-            raise UsageError(f"files can't be written to {self.path}", hint="write to a folder of this machine's")
+            raise UsageError(f"files can't be written to {self.path}", hint="write to a local folder")
         return FilesTarget(Path(self.path), self.format or "parquet")
 
     @cached_property
@@ -163,7 +165,7 @@ def open_files(name: str, options: Mapping[str, Any]) -> FilesSystem:
     unknown = set(options) - set(_OPTIONS)
     if unknown or "path" not in options:
         wrong = f"unknown options {sorted(unknown)}" if unknown else "no option 'path'"
-        raise DeclarationError(f"system {name!r} (files): {wrong}", hint=f"files take {', '.join(_OPTIONS)}")
+        raise DeclarationError(f"system {name!r} (files): {wrong}", hint=f"known options: {', '.join(_OPTIONS)}")
     given = dict(options)
     for option in ("columns", "event_time"):
         if given.get(option) is not None:

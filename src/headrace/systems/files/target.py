@@ -1,4 +1,4 @@
-"""A folder as a target: one file for each version that a writer publishes, whole or not at all.
+"""A folder as a target: one file for each version that a writer publishes, which appears atomically.
 
 A file is written under a hidden name (a draft), synced to the disk, and renamed: under its own name it is complete. The
 name contains writer and version, so publishing a version again gives the same file. The writer's position is in a small
@@ -121,7 +121,7 @@ class FilesTarget(Target):
             return -1  # not noted yet, or lost with the power: the listing knows
 
     def _begun(self, name: str) -> int:
-        """The version whose draft was about to be renamed, if the draft is gone; else -1."""
+        """Return the version whose draft was about to be renamed, if the draft no longer exists; otherwise -1."""
         file = self._begun_file(name)
         while True:
             try:

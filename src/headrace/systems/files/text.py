@@ -67,12 +67,12 @@ class TextFile(RowFile):
             if len(data) > ROW_BYTES_MAX:
                 raise DataError(
                     f"{self.path}:{self._line(b'', 0)}: a row of more than {ROW_BYTES_MAX} bytes: {data[:60]!r}...",
-                    hint="is a quote never closed, or is this another format?",
+                    hint="check for a quote that is never closed, and that the file has this format",
                 )
             want *= 2
 
     def first_row(self, max_bytes: int) -> bytes | None:
-        """Take the first row off; None if there is none."""
+        """Remove and return the first row; None if there is none."""
         data, ends = self.block(max_bytes)
         if not len(ends):
             return None
@@ -90,7 +90,7 @@ class TextFile(RowFile):
         try:
             more = self._source.read(size)
         except SourceBroken as error:
-            self._broken = BadRow(0, f"the rest of the file is lost: {error}", b"")
+            self._broken = BadRow(0, f"the rest of the file can't be read: {error}", b"")
             more = b""
         self._over = not more
         return more

@@ -60,14 +60,15 @@ class KafkaAdmin(Admin):
         partitions = topic.partitions
         if end is not None and (strange := sorted(p for p in end.offsets if p >= partitions)):
             raise UsageError(
-                f"end= of topic {self._topic!r} names partition {strange[0]}, and it has 0 to {partitions - 1}",
-                hint="name an offset for each of its partitions",
+                f"end= of topic {self._topic!r} names partition {strange[0]}, but the topic has partitions 0 to "
+                f"{partitions - 1}",
+                hint="name an offset for each of the topic's partitions",
             )
         if end is not None and end.time_ms is None and len(end.offsets) < partitions:
             missing = min(set(range(partitions)) - set(end.offsets))
             raise UsageError(
-                f"end= of topic {self._topic!r} says nothing of partition {missing}",
-                hint="name an offset for each of its partitions, or a time",
+                f"end= of topic {self._topic!r} has no offset for partition {missing}",
+                hint="name an offset for each of the topic's partitions, or a time",
             )
         bounded = end is not None
         return StreamInfo(stream, partitions, columns, bounded=bounded, until_offset=True, identity=topic.id)
@@ -75,15 +76,17 @@ class KafkaAdmin(Admin):
     @override
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
         """Raises ``UsageError``: an input is created by its writers."""
-        raise self._refused("isn't created by its readers", "create it with its writers' tools")
+        raise self._refused("is an input, so Headrace doesn't create it", "use kafka-topics.sh --create")
 
     @override
     def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
-        raise self._refused("has no columns of its own: its records have them", "declare the column in the schema")
+        raise self._refused("has no columns; its records do", "add the column to the input's schema")
 
     @override
     def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
-        raise self._refused("gets its partitions from its owners", "use kafka-topics.sh --alter --partitions")
+        raise self._refused(
+            "is an input, so Headrace doesn't add partitions to it", "use kafka-topics.sh --alter --partitions"
+        )
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
@@ -115,11 +118,11 @@ class KafkaAdmin(Admin):
 
     @override
     def seal(self, stream: str) -> None:
-        raise self._refused("can't be sealed", "Kafka's topics have no end; end= of hr.io.kafka says where to stop")
+        raise self._refused("can't be sealed", "Kafka's topics have no end; end= of hr.io.kafka sets where to stop")
 
     @override
     def trim(self, ssp: SSP, before: Offset) -> None:
-        raise self._refused("isn't trimmed by its readers", "set the topic's retention")
+        raise self._refused("is an input, so Headrace doesn't delete its records", "set the topic's retention")
 
     @override
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:

@@ -100,14 +100,14 @@ class Troubles:
         self._throttle = Throttle(_log)
 
     def heard(self, error: KafkaError) -> None:
-        """Take a report in. That all brokers are down says less than the reason that came before it."""
+        """Record a report. "All brokers are down" is less informative than the reason before it."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN or self.last is None:
             self.last = error
         text = self.secret.clean(self.last.str())
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._throttle.warning("no broker of Kafka answers; waiting", brokers=self.brokers, why=text)
+            self._throttle.warning("no Kafka broker answers; waiting", brokers=self.brokers, why=text)
         else:
-            _log.debug("Kafka's client has reported something", code=error.name(), text=text)
+            _log.debug("the Kafka client reported a problem", code=error.name(), text=text)
 
     def over(self) -> None:
         """Forget the last report: something has worked."""
@@ -135,7 +135,7 @@ class KafkaClient(Generic[R]):
         except BufferError as error:
             raise UnavailableError(
                 f"Kafka at {self.brokers}: {doing}: the queue to the broker is full: {error}",
-                hint="the broker takes less than is sent; wait",
+                hint="records arrive faster than the broker takes them; Headrace tries again",
             ) from None
 
     def problem(self, error: KafkaError, doing: str) -> HeadraceError:
@@ -143,7 +143,7 @@ class KafkaClient(Generic[R]):
         if error.code() in _EXPLAINED and not isinstance(self.raw, Consumer):
             try:
                 self.raw.poll(0)  # reports wait in a queue
-            except KafkaException as reason:  # what has stopped the client for good
+            except KafkaException as reason:  # the error that has stopped the client permanently
                 error = reason.args[0]
         return problem_of(error, doing, self.brokers, self.troubles)
 
@@ -246,7 +246,7 @@ def _open(
         what = error.args[0].str() if isinstance(error, KafkaException) else str(error)
         raise DeclarationError(
             f"Kafka at {settings.brokers}: librdkafka can't use these options: {secret.clean(what)}",
-            hint="correct options= of hr.io.kafka; their names are those of librdkafka's CONFIGURATION.md",
+            hint="correct options= of hr.io.kafka; librdkafka's CONFIGURATION.md lists their names",
         ) from None
 
 
@@ -279,8 +279,8 @@ def _tokens(function: str) -> Callable[[str], tuple[str, float]]:
             case (str(token), float() | int() as expires, *_):
                 return (token, float(expires), *found[2:])
         raise UserFunctionError(
-            f"oauth={function!r} returned a {type(found).__name__}, not a token and when it expires",
-            hint="return (token, expires_s), the time in seconds since the epoch",
+            f"oauth={function!r} returned a {type(found).__name__}, not a token with its expiry time",
+            hint="return (token, expires_s), where expires_s is in seconds since the epoch",
         )
 
     return tokens
@@ -294,7 +294,7 @@ class _Lines:
 
     def log(self, _level: int, text: str, *values: object) -> None:
         """Log a line, as ``logging.Logger.log`` would."""
-        _log.debug("a line of librdkafka", line=self._secret.clean(text % values if values else text))
+        _log.debug("a log line of librdkafka", line=self._secret.clean(text % values if values else text))
 
 
 # -- what errors mean
@@ -318,18 +318,19 @@ _LOGIN = _Meaning(
     "(ssl.ca.location)",
 )
 _RIGHTS = _Meaning(
-    InfrastructureError, "let the cluster's administrators give this user the right (kafka-acls), or use another user"
+    InfrastructureError,
+    "ask the cluster's administrators to grant this user the right (kafka-acls), or use another user",
 )
-_NO_TOPIC = _Meaning(StreamNotFoundError, "check its name and the cluster, or create it")
+_NO_TOPIC = _Meaning(StreamNotFoundError, "check the topic's name and the cluster, or create the topic")
 _GONE = _Meaning(TrimmedOffsetError, "read from oldest, or from a later offset")
 _FENCED = _Meaning(FencedError, "another producer with the same id has taken over")
 _LARGE = _Meaning(
-    DataError, "send less of it, or raise the topic's max.message.bytes, and message.max.bytes in options="
+    DataError, "send smaller rows, or raise the topic's max.message.bytes, and message.max.bytes in options="
 )
 _UNKNOWN = _Meaning(IndeterminateWriteError, "the record may have been written; Headrace checks before it continues")
 _NOT_SENT = _Meaning(StorageError, "the record wasn't sent")
 _OLD = _Meaning(InfrastructureError, "use a newer broker; Headrace is tested with Kafka 4")
-_SERVER = _Meaning(InfrastructureError, "the broker refuses this; its log says more")
+_SERVER = _Meaning(InfrastructureError, "the broker refused the request; see its log")
 
 _MEANINGS: Mapping[_Meaning, tuple[str, ...]] = {
     _WAIT: (
@@ -372,7 +373,7 @@ _BY_CODE: Mapping[int, _Meaning] = {
     getattr(KafkaError, name): meaning for meaning, names in _MEANINGS.items() for name in names
 }
 _WAITED = {getattr(KafkaError, name) for name in _MEANINGS[_WAIT]}
-"""Codes that say only that nobody has answered."""
+"""Codes that only mean that no broker has answered."""
 _EXPLAINED = _WAITED | {KafkaError._FATAL}
 """Codes whose reason is in a report."""
 

@@ -170,7 +170,7 @@ class KafkaConsumer(RegisteringConsumer[_KafkaReading]):
         return None if self._options.end is None else self._options.end.time_ms
 
     def _present_end(self, reading: _KafkaReading) -> Offset | None:
-        """Where the partition ends now; None if nobody answers, or if all of that time may not have been read yet.
+        """Return the present end of the partition; None if no broker answers, or if records of that time may be unread.
 
         The broker is asked when there is nothing more to take, so that a record of the end's time is found first.
         """
@@ -200,7 +200,7 @@ class KafkaConsumer(RegisteringConsumer[_KafkaReading]):
             if not error.retry:
                 raise
             reading.held = fetched
-            self._throttle.warning("records can't be decoded now; waiting", ssp=str(ssp), error=error.message)
+            self._throttle.warning("records can't be decoded yet; waiting", ssp=str(ssp), error=error.message)
             self._fetching.signal()
             return None
         reading.held = None

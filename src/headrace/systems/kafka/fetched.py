@@ -1,4 +1,4 @@
-"""Records as they were fetched, and those of a partition that wait to be handed out. Pure; the caller has the lock."""
+"""Fetched records, and the feed of a partition's records that wait for a poll. Pure; the caller has the lock."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Fetched:
 
     @property
     def dense(self) -> bool:
-        """There are no gaps between the records."""
+        """Whether there are no gaps between the records."""
         return not self.values or self.offsets[-1] - self.offsets[0] + 1 == len(self.values)
 
     def before(self, end: Offset) -> Fetched:
@@ -52,7 +52,7 @@ class Fetched:
         )
 
     def first_at(self, time_ms: int) -> Offset | None:
-        """The offset of the first record with this timestamp or a later one; None if there is none."""
+        """Return the offset of the first record with this timestamp or a later one; None if there is none."""
         index = next((i for i, time in enumerate(self.times) if time >= time_ms), None)
         return None if index is None else self.offsets[index]
 
@@ -101,7 +101,7 @@ class Feed:
 
     @property
     def at_end(self) -> bool:
-        """Everything was fetched that was there when the end was reached last."""
+        """Whether everything was fetched up to the last known end."""
         return self.end == self.fetched_to
 
     @property

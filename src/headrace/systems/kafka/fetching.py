@@ -37,7 +37,7 @@ FEED_BYTES_MIN = 1 << 20
 IDLE_S = 0.1
 """How long the thread waits for records at a time. An order is followed as late as that."""
 LOOK_S = 30.0
-"""How often it looks whether the topic is what it was."""
+"""How often it checks that the topic is unchanged."""
 ANSWER_S = 5.0
 
 _log = logger(__name__)
@@ -110,7 +110,7 @@ class Fetching(ReaderThread):
             raise problem
 
     def emptying(self) -> AbstractContextManager[object]:
-        """Keep feeds as they are while they are looked at and emptied."""
+        """Lock the feeds while they are read and emptied."""
         return self.lock
 
     def emptied(self, feed: Feed) -> None:
@@ -247,7 +247,7 @@ class Fetching(ReaderThread):
             self.signal_held()
 
     def _out_of_range(self, feed: Feed) -> None:
-        """Somebody has deleted what comes next, or all of the topic."""
+        """Handle an offset whose records, or whose whole topic, were deleted."""
         place = TopicPartition(self._topic, feed.partition)
         with self.client.translating(f"looking for offsets of topic {self._topic!r}"):
             low, high = self.client.raw.get_watermark_offsets(place, ANSWER_S)
@@ -256,7 +256,9 @@ class Fetching(ReaderThread):
         elif not self._skip_lost:
             self._break(feed, lost_records(self._topic, feed.partition, feed.fetched_to, low))
         else:
-            _log.warning("records were deleted unread", topic=self._topic, partition=feed.partition, first=low)
+            _log.warning(
+                "records were deleted before they were read", topic=self._topic, partition=feed.partition, first=low
+            )
             with self.lock:
                 feed.put(Fetched([], [], low, lost=low - feed.fetched_to))
                 self.signal_held()
@@ -265,7 +267,7 @@ class Fetching(ReaderThread):
                 self.client.raw.incremental_assign([TopicPartition(self._topic, feed.partition, low)])
 
     def _look_at_topic(self) -> None:
-        """Raise if the topic is gone, or another one, or has other partitions. Nobody says so of an idle topic."""
+        """Raise if the topic was deleted, replaced or repartitioned, which clients don't report for idle topics."""
         known = self._known
         if time.monotonic() - self._looked < LOOK_S:
             return
@@ -281,14 +283,14 @@ class Fetching(ReaderThread):
             raise StreamNotFoundError(
                 f"the topic {self._topic!r} was deleted and created again while the app read it: its id was "
                 f"{known.id}, and is now {found.id}",
-                hint="start the app again: the error then says how to continue",
+                hint="start the app again: it then fails with an error whose hint says how to continue",
             )
         if found.partitions > known.partitions:
             raise DeploymentError(
                 f"the topic {self._topic!r} now has {found.partitions} partitions, but the app reads "
                 f"{known.partitions}",
-                hint="start the app again: it reads all of them then, unless it keeps state by the topic's partitions; "
-                "in that case partition_by(...) the input first, or run it under another name",
+                hint="start the app again, and it reads all of them; if the app keeps state by the topic's partitions, "
+                "first add partition_by(...) after the input, or run the app under another name",
             )
 
 
@@ -322,19 +324,19 @@ def _headers(message: Message) -> list[tuple[str, bytes | None]] | None:
 
 
 def lost_records(topic: str, partition: int, position: Offset, low: Offset) -> TrimmedOffsetError:
-    """The error for records that were deleted before they were read."""
+    """Return the error for records that were deleted before they were read."""
     return TrimmedOffsetError(
         f"partition {partition} of topic {topic!r}: offsets {position} to {low - 1} were deleted before they "
         f"were read, up to {low - position} records",
-        hint='keep the topic\'s records for longer (retention.ms); to go on without these: lost="skip" where the '
-        "topic is named, or headrace startpoint set ... --oldest",
+        hint='keep the topic\'s records for longer (retention.ms); to continue without the lost ones, set lost="skip" '
+        "in hr.io.kafka(...), or run headrace startpoint set ... --oldest",
     )
 
 
 def beyond_the_end(topic: str, partition: int, position: Offset, high: Offset) -> StreamNotFoundError:
-    """The error for a position that the topic hasn't got any more."""
+    """Return the error for a position that the topic no longer has."""
     return StreamNotFoundError(
-        f"partition {partition} of topic {topic!r} ends at offset {high}, and was read up to {position}: it isn't the "
-        "topic that the app has read before, or it has lost its end",
-        hint="put the old one back and start again; to read the one that is there, use another app name",
+        f"partition {partition} of topic {topic!r} ends at offset {high}, but the app has read up to {position}: "
+        "this is another topic of that name, or it has lost its last records",
+        hint="restore the old topic and start the app again; to read this topic, start the app under another name",
     )

@@ -1,4 +1,4 @@
-"""Shows people's tools how far an app has come: its commits, as offsets of a consumer group of Kafka.
+"""Show an app's progress to Kafka's tools: its commits, as offsets of a consumer group.
 
 Nothing is read from there. The calls don't wait; what can't be committed is logged, and the next commit says more.
 """
@@ -65,7 +65,7 @@ class GroupCommits:
             self._client.raw.close()
 
     def committed(self, partitions: int) -> Mapping[int, Offset]:
-        """What the group has committed, whoever has."""
+        """Return the group's committed offsets, whoever committed them."""
         places = [TopicPartition(self._topic, partition) for partition in range(partitions)]
         with self._client.translating(f"looking for offsets of group {self._group!r}"):
             found = self._client.raw.committed(places, CLOSE_S)

@@ -1,7 +1,7 @@
 """Management of the streams of a log in Kafka. Threads may share an admin, but for ``unread``.
 
-A stream is in the registry before its topic is there, so a topic that is there without a stream is somebody else's, and
-is left alone. Partitions are counted by the topic.
+A stream is in the registry before its topic is there, so a topic that exists without a stream belongs to another
+program, and is left alone. Partitions are counted by the topic.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class KafkaLogAdmin(Admin):
             found = self._metadata.find(wanted.name)
             if found is None:
                 raise DeploymentError(
-                    f"the topic {topic!r} is there already, and isn't one of Headrace's streams",
+                    f"the topic {topic!r} exists already, and isn't one of Headrace's streams",
                     hint="use another name or prefix, or delete the topic",
                 )
             return found
@@ -125,10 +125,11 @@ class KafkaLogAdmin(Admin):
 
     @override
     def seal(self, stream: str) -> None:
-        """End the stream: first nobody may write any more, then each partition gets a mark, and the ends are recorded.
+        """End the stream: first forbid writes, then write a mark to each partition, then record the ends.
 
-        A writer that finds somebody else's record between its own asks whether the stream is being sealed; so none that
-        has written behind a mark goes on. Without ends, whoever reads up to a mark waits: another call completes it.
+        A writer that finds another program's record between its own asks whether the stream is being sealed; so none
+        that has written after a mark continues. Without recorded ends, readers wait at a mark until another call
+        completes it.
         """
         entry, partitions = self._require(stream)
         if entry.ends is not None:
@@ -163,7 +164,7 @@ class KafkaLogAdmin(Admin):
 
     @override
     def unread(self, stream: str, group: str) -> builtins.list[int]:
-        """Waits for nobody: what it says is known of the last answers, and nothing before the first one."""
+        """Never waits: it returns the last answers, and nothing before the first one."""
         topic = self._options.topic(stream)
         partitions = self._partitions.get(stream)
         if partitions is None:
@@ -191,8 +192,8 @@ class KafkaLogAdmin(Admin):
 
     def _gone(self, stream: str) -> HeadraceError:
         return StreamNotFoundError(
-            f"stream {stream!r} has lost its topic {self._options.topic(stream)!r}: it isn't there, or not complete",
-            hint="somebody has deleted it: put it back, or create the stream again without what was in it",
+            f"stream {stream!r} has lost its topic {self._options.topic(stream)!r}: the topic is missing or incomplete",
+            hint="the topic was probably deleted: restore it, or create the stream again without its former records",
         )
 
 

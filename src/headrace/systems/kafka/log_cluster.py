@@ -32,7 +32,7 @@ from headrace.systems.kafka.log_topics import LogOptions
 T = TypeVar("T")
 _LOOK_S = 0.01
 _NONE = -1
-"""The answer where there is no record of a time. What is lower is none: a new topic has no leader for a moment."""
+"""The answer if no record has the time. Lower values mean no answer, because a new topic has no leader at first."""
 _EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _LEADERS_MOVE_S = 5.0
@@ -49,7 +49,7 @@ class Cluster:
         self._client: KafkaClient[AdminClient] | None = None
 
     def partitions(self, topic: str) -> int | None:
-        """How many partitions a topic has; None if there is none."""
+        """Return how many partitions a topic has; None if the topic doesn't exist."""
         asked = self._admin.raw.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_S)
         try:
             return len(self._answer(asked[topic], f"looking for topic {topic!r}").partitions)
@@ -113,7 +113,7 @@ class Cluster:
         return self._ask(topic, {partition: _LATEST})[partition]
 
     def at(self, topic: str, partition: int, time_ms: int) -> Offset | None:
-        """The first record of that time or later; None if there is none."""
+        """Return the offset of the first record of that time or later; None if there is none."""
         spec = OffsetSpec.for_timestamp(max(0, time_ms))
         offset = self._patiently(lambda: self.offsets(topic, self._ask(topic, {partition: spec}))[0])
         return None if offset < 0 else offset
@@ -133,11 +133,13 @@ class Cluster:
         return self._ask(topic, dict.fromkeys(places, _EARLIEST)), self._ask(topic, dict.fromkeys(places, _LATEST))
 
     def offsets(self, topic: str, asked: Mapping[int, Future[Any]]) -> list[Offset]:
-        """The answers, by partition; -1 where there is no record of the time that was asked for."""
+        """Return the answers by partition; -1 if no record has the requested time."""
         doing = f"looking for offsets of topic {topic!r}"
         found = [int(self._answer(future, doing).offset) for _, future in sorted(asked.items())]
         if any(offset < _NONE for offset in found):
-            raise UnavailableError(f"{doing}: no offset is known yet", hint="check the broker; Headrace tries again")
+            raise UnavailableError(
+                f"{doing}: the broker knows no offset yet", hint="check the broker; Headrace tries again"
+            )
         return found
 
     # -- asking ----------------------------------------------------------------------------------------
@@ -181,7 +183,7 @@ class Cluster:
         return found
 
     def _wait(self, doing: str, reached: Callable[[], bool]) -> None:
-        """Wait until brokers know what the controller has done: nothing tells."""
+        """Wait until brokers know the controller's change, which no event reports."""
         end = time.monotonic() + ANSWER_S
         while not reached():
             if time.monotonic() > end:

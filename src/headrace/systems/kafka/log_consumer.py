@@ -1,4 +1,4 @@
-"""The reading side of a log in Kafka. ``register`` asks brokers, and waits for them; ``poll`` takes what has come.
+"""The reading side of a log in Kafka. ``register`` waits for brokers; ``poll`` takes records that have arrived.
 
 A partition is fetched from its first poll on. Its end is known from the registry, or found as a mark; then the registry
 is asked whether the stream has ended there.
@@ -72,7 +72,7 @@ class KafkaLogConsumer(RegisteringConsumer[_Reading]):
 
     @override
     def register(self, ssp: SSP, position: Position) -> None:
-        """Where reading goes on anyway, this does nothing: a task reads what it has just written, again and again."""
+        """Does nothing if reading continues there anyway, because a task often reads what it has just written."""
         reading = self._readings.get(ssp)
         if reading is not None and reading.feed is not None and reading.feed.sound and reading.position == position:
             return

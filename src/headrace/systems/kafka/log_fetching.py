@@ -42,7 +42,7 @@ class Feed:
     records: deque[tuple[Offset, bytes]] = field(default_factory=deque)
     bytes: int = 0
     mark: Offset | None = None
-    """A record without a value is here: it may be where the stream ends. Nothing behind it is fetched."""
+    """A record without a value, which may be the stream's end. Records after it aren't fetched."""
     error: HeadraceError | None = None
     paused: bool = False
     closed: bool = False
@@ -87,7 +87,7 @@ class Fetching(ReaderThread):
             self.ordered()
 
     def take(self, feed: Feed, max_bytes: int) -> tuple[list[Offset], list[bytes]]:
-        """Take records of up to so many bytes, at least one if there is one. Raises what came in their place."""
+        """Take records of up to this many bytes, but at least one if available. Raises errors that arrived instead."""
         offsets: list[Offset] = []
         payloads: list[bytes] = []
         taken = 0
@@ -190,7 +190,7 @@ class Fetching(ReaderThread):
         if error.code() == KafkaError._PARTITION_EOF:
             with self.lock:
                 if feed is not None and offset is not None and offset > feed.next:
-                    feed.next = offset  # what lay before it is no record
+                    feed.next = offset  # no record precedes it
                     self.signal_held()
             return
         if feed is not None and error.code() in _OUT_OF_RANGE:
@@ -201,7 +201,7 @@ class Fetching(ReaderThread):
         else:
             problem = self.client.problem(error, "reading frames")
             if problem.retry:
-                self._throttle.warning("Kafka can't be read now; Headrace tries again", error=problem.message)
+                self._throttle.warning("can't read from Kafka; Headrace tries again", error=problem.message)
                 return
         if feed is None:
             raise problem

@@ -45,7 +45,7 @@ class Groups:
         """Of the thread."""
 
     def commit(self, group: str, positions: Mapping[tuple[str, int], Offset]) -> Future[None]:
-        """Commit positions of a group that nobody has joined."""
+        """Commit positions of a group without members."""
         places = [TopicPartition(topic, partition, offset) for (topic, partition), offset in positions.items()]
         return self._call(lambda: self._commit(group, places))
 

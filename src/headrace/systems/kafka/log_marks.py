@@ -1,4 +1,4 @@
-"""Marks behind the last records of a stream that ends. A mark is a record without a value, which no frame is.
+"""Marks after the last records of a stream that ends. A mark is a record without a value, unlike any frame.
 
 A mark may be there twice: which one counts is recorded.
 """
@@ -36,5 +36,7 @@ def mark_ends(options: LogOptions, stream: str, partitions: int) -> tuple[Offset
     if errors:
         raise producer.problem(errors[0], doing)
     if len(ends) < partitions:
-        raise IndeterminateWriteError(f"{doing}: nobody has answered", hint="seal it again: nothing is done twice")
+        raise IndeterminateWriteError(
+            f"{doing}: no broker answered", hint="seal the stream again: this is safe to repeat"
+        )
     return tuple(ends[partition] for partition in range(partitions))

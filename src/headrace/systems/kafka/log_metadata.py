@@ -57,19 +57,19 @@ class Metadata:
             return self._registry
 
     def find(self, stream: str) -> Entry | None:
-        """A stream as it is now; None if there is none."""
+        """Return the present entry of a stream; None if it doesn't exist."""
         return self.refresh().find(stream)
 
     def require(self, stream: str) -> Entry:
-        """A stream as it is now. Raises ``StreamNotFoundError`` if there is none."""
+        """Return the present entry of a stream. Raises ``StreamNotFoundError`` if it doesn't exist."""
         return self.refresh().require(stream)
 
     def known(self, stream: str) -> Entry | None:
-        """A stream as it was when somebody in this process last looked. Asks nobody."""
+        """Return the entry of a stream that this process has read last, without asking a broker."""
         return self._registry.find(stream)
 
     def order(self, order: Order) -> Entry:
-        """Append an order, and return the stream as it is once the order was taken."""
+        """Append an order, and return the stream's entry after the order."""
         with self._lock:
             self._create()
             written = self._append(order)
@@ -114,7 +114,9 @@ class Metadata:
             self._producer.raw.flush(ANSWER_S + 1)
         if not results:
             self._producer = None
-            raise IndeterminateWriteError(f"{doing}: nobody has answered", hint="do it again: nothing is done twice")
+            raise IndeterminateWriteError(
+                f"{doing}: no broker answered", hint="run the command again: this is safe to repeat"
+            )
         error, message = results[0]
         if error is not None:
             problem = self._producer.problem(error, doing)
@@ -134,9 +136,9 @@ class Metadata:
             end = self._cluster.upcoming(self._topic, 0)
             if end < self._position:
                 raise StreamNotFoundError(
-                    f"the topic {self._topic!r} ends at {end}, and was read up to {self._position}: it was deleted or "
-                    "replaced, and with it what was known of the streams",
-                    hint="put it back as it was; to begin without, use another prefix",
+                    f"the topic {self._topic!r} ends at {end}, but was read up to {self._position}: it was deleted or "
+                    "replaced, and the list of streams is lost with it",
+                    hint="restore the topic; to start over without its streams, use another prefix",
                 )
         until = time.monotonic() + ANSWER_S
         while self._position < end:
@@ -165,7 +167,7 @@ class Metadata:
         if offset > self._position == 0:
             raise CorruptLogError(
                 f"the topic {self._topic!r} has lost its beginning: its first record has offset {offset}",
-                hint="somebody has deleted records of it; put it back as it was, or use another prefix",
+                hint="records of the topic were deleted; restore the topic, or use another prefix",
             )
         if value is not None:
             self._registry.apply(decode_order(value, f"{self._topic}[0], offset {offset}"))

@@ -110,7 +110,7 @@ class Distances:
                 begins, ends = (self._cluster.offsets(topic, asked) for asked in (one.oldest, one.upcoming))
                 read = one.committed.result()
             except HeadraceError as error:
-                _log.debug("can't tell how far readers are behind", topic=topic, error=error.message)
+                _log.debug("can't find out how far readers are behind", topic=topic, error=error.message)
             else:
                 one.unread = [ends[number] - read.get(number, begins[number]) for number in range(len(ends))]
             one.committed = None

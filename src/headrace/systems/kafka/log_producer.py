@@ -1,7 +1,7 @@
 """The writing side of a log in Kafka: one idempotent producer, which sends at once and waits in ``flush``.
 
-A record that came behind the mark of a seal is in no stream, although the broker has acknowledged it. So a flush looks
-whether somebody else has written between its own records. Where nobody has, there is no mark. Where somebody has, it
+A record after the mark of a seal isn't in the stream, although the broker has acknowledged it. So a flush looks
+whether another program has written between its own records. Where none has, there is no mark. Where one has, it
 asks the registry, which knew of the seal before there was a mark.
 
 After any failure the client is thrown away with what it has not sent: what is sent later must not overtake it.
@@ -45,7 +45,7 @@ class _Place:
     topic: str
     partition: int
     end: Offset
-    """There is no mark before this offset."""
+    """No mark is before this offset."""
     sent: int = 0
     bytes: int = 0
     offsets: list[Offset] = field(default_factory=list)
@@ -62,7 +62,7 @@ class _Place:
 
     @property
     def alone(self) -> bool:
-        """Nobody else has written between the records of this producer."""
+        """Whether no other program has written between the records of this producer."""
         return self.offsets[-1] + 1 - self.end == len(self.offsets)
 
 
@@ -104,8 +104,8 @@ class KafkaLogProducer(Producer):
             except BufferError:
                 if time.monotonic() > until:
                     raise UnavailableError(
-                        f"Kafka at {client.brokers} has taken nothing for {ACKNOWLEDGED_S:.0f} s: the queue to it is "
-                        "full",
+                        f"Kafka at {client.brokers} has accepted no record for {ACKNOWLEDGED_S:.0f} s: the queue to it "
+                        "is full",
                         hint="check the broker; Headrace tries again",
                     ) from None
                 client.raw.poll(_POLL_S)
@@ -142,13 +142,13 @@ class KafkaLogProducer(Producer):
             raise client.problem(place.error, doing)
         if len(place.offsets) < place.sent or min(place.offsets) < 0:
             raise IndeterminateWriteError(
-                f"{doing}: {len(place.offsets)} of {place.sent} records were acknowledged, or it isn't known "
-                "where they are",
-                hint="they may have been written; what is there decides",
+                f"{doing}: the broker acknowledged {len(place.offsets)} of {place.sent} records, or didn't say at "
+                "which offsets it wrote them",
+                hint="the records may have been written; Headrace checks the topic before it continues",
             )
 
     def _check_not_behind_the_end(self, place: _Place) -> None:
-        """Raise if the stream had ended before these records came."""
+        """Raise if the stream had ended before these records."""
         if place.alone:
             return
         entry = self._metadata.require(place.stream)
@@ -156,8 +156,9 @@ class KafkaLogProducer(Producer):
         while entry.sealing and entry.ends is None:
             if time.monotonic() > until:
                 raise IndeterminateWriteError(
-                    f"stream {place.stream!r} is being sealed, and it isn't known where it ends",
-                    hint="seal it again (headrace stream seal); what is there decides",
+                    f"stream {place.stream!r} is being sealed, but its end isn't known yet",
+                    hint="the records may have been written; seal the stream again (headrace stream seal), which sets "
+                    "its end",
                 )
             entry = self._metadata.require(place.stream)
         end = entry.end(place.partition)
@@ -177,7 +178,7 @@ class KafkaLogProducer(Producer):
         if self._client is None:
             largest = self._options.record_bytes + 4096
             usual = {
-                "linger.ms": "5",  # a flush sends at once what is there
+                "linger.ms": "5",  # a flush sends pending records at once
                 "message.max.bytes": str(largest),
                 "queue.buffering.max.kbytes": str(max(_QUEUE_BYTES_MIN, 2 * largest) >> 10),
                 "queue.buffering.max.messages": "1000000",
@@ -213,6 +214,6 @@ class KafkaLogProducer(Producer):
             found = client.raw.list_topics(topic, timeout=_SEAL_S).topics[topic]
         if partition not in found.partitions:
             raise UnavailableError(
-                f"partition {partition} of topic {topic!r} was just added, and isn't known everywhere yet",
+                f"partition {partition} of topic {topic!r} was just added, and not every broker knows it yet",
                 hint="Headrace tries again",
             )

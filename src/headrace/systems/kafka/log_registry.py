@@ -59,7 +59,7 @@ def encode_order(order: Order) -> bytes:
 
 
 def decode_order(data: bytes, where: str) -> Order:
-    """Read a record. Raises ``DataError`` if it is none, or of a newer version of Headrace."""
+    """Read a record. Raises ``DataError`` if it is malformed, or from a newer version of Headrace."""
     return decode_record(_decoder, data, f"the order at {where}", FORMAT)
 
 
@@ -81,13 +81,13 @@ class Entry:
         """Raise ``StreamSealedError`` if the stream takes no more records."""
         if self.sealing:
             raise StreamSealedError(
-                f"stream {self.info.name!r} was sealed: it takes no more records, and gets no partitions",
+                f"stream {self.info.name!r} was sealed: it takes no more records or partitions",
                 hint="a seal is permanent: use another stream",
             )
 
 
 class Registry:
-    """What the orders have come to so far."""
+    """The result of the orders so far."""
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
@@ -97,16 +97,16 @@ class Registry:
         return sorted(self._entries)
 
     def find(self, stream: str) -> Entry | None:
-        """A stream; None if there is none."""
+        """Return a stream; None if it doesn't exist."""
         return self._entries.get(stream)
 
     def require(self, stream: str) -> Entry:
-        """A stream. Raises ``StreamNotFoundError`` if there is none."""
+        """Return a stream. Raises ``StreamNotFoundError`` if it doesn't exist."""
         entry = self._entries.get(stream)
         if entry is None:
             raise StreamNotFoundError(
-                f"no stream {stream!r} in this log in Kafka",
-                hint=f"create it (headrace stream create {stream}), or check name, brokers and prefix",
+                f"this log in Kafka has no stream {stream!r}",
+                hint=f"create it (headrace stream create {stream}), or check its name, the brokers and the prefix",
             )
         return entry
 

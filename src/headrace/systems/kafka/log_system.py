@@ -1,4 +1,4 @@
-"""A log in Kafka: streams of frames as topics of their own, which nobody else writes to."""
+"""A log in Kafka: each stream of frames is a topic that only Headrace writes."""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ class LogOptions:
         own = {"prefix", "replication", "record_bytes"}
         if unknown := sorted(set(options) - own - set(SETTINGS)):
             raise DeclarationError(
-                f"a log in Kafka takes no {', '.join(unknown)}", hint=f"it takes {', '.join(sorted({*own, *SETTINGS}))}"
+                f"unknown options of a log in Kafka: {', '.join(unknown)}",
+                hint=f"known: {', '.join(sorted({*own, *SETTINGS}))}",
             )
         settings = KafkaSettings.of({name: options[name] for name in SETTINGS if name in options})
         return cls(settings, **{name: options[name] for name in own if name in options})
@@ -53,14 +54,16 @@ class LogOptions:
     def __post_init__(self) -> None:
         if not isinstance(self.prefix, str) or not _PREFIX.fullmatch(self.prefix):
             raise DeclarationError(
-                f"prefix={self.prefix!r} can't begin the name of a topic",
+                f"prefix={self.prefix!r} can't be the beginning of a topic's name",
                 hint="use 1 to 100 letters, digits, '.', '_' or '-', beginning with a letter or a digit",
             )
         if self.replication is not None and (type(self.replication) is not int or self.replication < 1):
-            raise DeclarationError(f"replication={self.replication!r} is no number of replicas", hint="write 3")
+            raise DeclarationError(
+                f"replication={self.replication!r} isn't a number of replicas", hint="write a number such as 3"
+            )
         if type(self.record_bytes) is not int or self.record_bytes < 1 << 16:
             raise DeclarationError(
-                f"record_bytes={self.record_bytes!r} is too little for a frame", hint="write at least 65536"
+                f"record_bytes={self.record_bytes!r} is too small for a frame", hint="write at least 65536"
             )
 
     def options(self) -> dict[str, Any]:
@@ -109,5 +112,5 @@ def check_settings(topic: str, found: Mapping[str, str | None]) -> None:
         right = ",".join(f"{name}={_NEEDED[name]}" for name in wrong)
         raise DeploymentError(
             f"Headrace can't keep frames in the topic {topic!r}: {said}",
-            hint=f"kafka-configs --alter --entity-type topics --entity-name {topic} --add-config {right}",
+            hint=f"run kafka-configs --alter --entity-type topics --entity-name {topic} --add-config {right}",
         )

@@ -60,7 +60,7 @@ class Options:
         if unknown or not {"topic", "brokers"} <= set(options):
             missing = " and ".join(repr(one) for one in ("topic", "brokers") if one not in options)
             wrong = f"unknown options {unknown}" if unknown else f"no option {missing}"
-            raise DeclarationError(f"system {name!r} (kafka): {wrong}", hint=f"Kafka takes {', '.join(known)}")
+            raise DeclarationError(f"system {name!r} (kafka): {wrong}", hint=f"known options: {', '.join(known)}")
         given = {one: value for one, value in options.items() if one not in SETTINGS}
         for one in ("format", "key_format"):
             if one in given:

@@ -38,8 +38,8 @@ class Roles:
         for what, name in (("key", self.key), ("timestamp", self.timestamp), ("headers", self.headers)):
             if name is not None and name not in columns:
                 raise DeclarationError(
-                    f"topic {topic!r}: {what}={name!r} isn't a column of its rows",
-                    hint=f"name one of them: {', '.join(columns)}",
+                    f"topic {topic!r}: {what}={name!r} isn't a column of the rows",
+                    hint=f"name one of their columns: {', '.join(columns)}",
                 )
         if self.timestamp is not None and not isinstance(columns[self.timestamp], pl.Datetime):
             raise DeclarationError(
@@ -52,11 +52,11 @@ class Roles:
                 hint=f"headers have the type {HEADERS}",
             )
         if self.headers is not None and len(columns) == 1:
-            raise DeclarationError(f"topic {topic!r}: there is nothing but headers in its rows", hint="add a column")
+            raise DeclarationError(f"topic {topic!r}: the rows have no column but the headers", hint="add a column")
 
 
 class RecordMaker:
-    """Makes records of rows. ``key_format`` None: texts, numbers and bytes become keys as they are."""
+    """Turns rows into records. If ``key_format`` is None, text, numbers and bytes become keys directly."""
 
     def __init__(self, topic: str, roles: Roles, format: Format, key_format: Format | None) -> None:
         self._topic = topic
@@ -99,8 +99,9 @@ class RecordMaker:
         if column.dtype.is_integer() or isinstance(column.dtype, _TEXTS):
             return column.cast(pl.String).cast(pl.Binary)
         raise DeclarationError(
-            f"topic {self._topic!r}: key={name!r} is of type {column.dtype}, which could be written in several ways",
-            hint='say how with key_format=, such as "json"; or cast it to a String',
+            f"topic {self._topic!r}: key={name!r} is of type {column.dtype}, which has more than one possible text "
+            "form",
+            hint='choose one with key_format=, such as "json"; or cast the column to String',
         )
 
     def _check_sizes(self, records: pl.DataFrame, limit: int) -> None:
@@ -113,8 +114,8 @@ class RecordMaker:
         if largest > limit:
             raise DataError(
                 f"a row for topic {self._topic!r} becomes a record of about {largest} bytes; the topic takes {limit}",
-                hint="send less of it or drop such rows before send_to, or raise max.message.bytes of the topic and "
-                "restart the app",
+                hint="send fewer or smaller columns, filter such rows out before send_to, or raise max.message.bytes "
+                "of the topic and restart the app",
             )
 
 

@@ -30,7 +30,7 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
-    """What the app says of the topic. Without ``key_format``, keys are written as they are.
+    """The app's options for the topic. Without ``key_format``, keys are written directly.
 
     ``transactions`` False: at least once. ``progress_topic`` None: it is named after the app.
     """
@@ -49,7 +49,7 @@ class OutputOptions:
         output = dict(options["output"])
         if strange := sorted(set(output) - set(_OUTPUT)):
             raise DeclarationError(
-                f"kafka: unknown options {strange} of an output", hint=f"it has {', '.join(_OUTPUT)}"
+                f"kafka: unknown options {strange} of an output", hint=f"known options: {', '.join(_OUTPUT)}"
             )
         key_format = output.pop("key_format", None)
         roles = Roles(**{name: output.pop(name, None) for name in ("key", "timestamp", "headers")})
@@ -77,7 +77,7 @@ class KafkaOutput(RowSystem):
     @override
     def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> Consumer:
         """Refuse: who reads the topic declares it as an input."""
-        raise _refused(f"the topic {self.options.topic!r} is an output here, and can't be read")
+        raise _refused(f"the topic {self.options.topic!r} is an output in this app, so it can't be read")
 
     @override
     def target(self, stream: str) -> Target:
@@ -110,7 +110,7 @@ class KafkaOutputAdmin(WriteOnlyAdmin):
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
         """Create the topic if it doesn't exist, with the broker's defaults. Check that it fits what is written.
 
-        A topic that exists stays as it is, with however many partitions.
+        An existing topic isn't changed, whatever its partition count.
         """
         if columns is not None:
             self._options.roles.check(columns, self._options.topic)
@@ -138,12 +138,12 @@ class KafkaOutputAdmin(WriteOnlyAdmin):
                 new = NewTopic(topic, partitions)
                 client.raw.create_topics([new], request_timeout=_ANSWER_S)[topic].result()
         except StreamExistsError as error:
-            _log.debug("somebody else has created the topic at the same time", topic=topic, why=error.message)
+            _log.debug("another client created the topic at the same time", topic=topic, why=error.message)
         except HeadraceError as error:
             if not error.retry:
                 error.hint = (
-                    f"let whoever may do so create it: kafka-topics.sh --create --topic {topic} "
-                    f"--partitions {partitions}; the app has to be allowed to write and describe it"
+                    f"ask an administrator to create it: kafka-topics.sh --create --topic {topic} "
+                    f"--partitions {partitions}; the app needs the rights Write and Describe for it"
                 )
             raise
 

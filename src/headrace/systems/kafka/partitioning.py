@@ -73,7 +73,7 @@ def _words(data: npt.NDArray[np.uint8], at: Numbers) -> Words:
 
 
 def _with_rest(hashes: Words, data: npt.NDArray[np.uint8], starts: Numbers, lengths: Numbers) -> Words:
-    """Mix in the one to three bytes behind the last whole word."""
+    """Mix in the one to three bytes after the last whole word."""
     rest = lengths % _WORD
     tails = starts + lengths - rest
     for byte in range(_WORD - 2, -1, -1):

@@ -34,12 +34,12 @@ class PlainKafkaTarget(TopicTarget):
 
     @override
     def position(self, writer: str) -> int:
-        """Return -1: nobody knows."""
+        """Return -1, because the position is unknown."""
         return -1
 
     @override
     def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
-        """Start sending a version, or look whether all of it is there."""
+        """Start sending a version, or check whether all of it has arrived."""
         if writer not in self._writers:
             self._writers[writer] = _PlainWriter(self.settings, writer, self.limits, self.closing)
         one = self._writers[writer]

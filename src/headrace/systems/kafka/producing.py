@@ -85,14 +85,14 @@ class Sender:
                 self._wait(client, end_s)
 
     def _wait(self, client: KafkaClient[Producer], end_s: float) -> None:
-        """Raise if there is no time left to wait."""
+        """Raise if the time limit has passed."""
         heard = client.troubles.last
         if self._closing.is_set():
-            raise UnavailableError(f"topic {self._topic!r}: the output is being closed")
+            raise UnavailableError(f"topic {self._topic!r}: the output is closing")
         if time.monotonic() > end_s:
             why = "" if heard is None else f": {client.troubles.secret.clean(heard.str())}"
             raise UnavailableError(
-                f"Kafka at {client.brokers}: topic {self._topic!r} doesn't take a version in time{why}",
+                f"Kafka at {client.brokers}: topic {self._topic!r} doesn't accept a version in time{why}",
                 hint="check the brokers; Headrace tries again",
             )
 

@@ -1,8 +1,8 @@
 """The progress topic: for each writer of an app, the newest version that it has published. One partition, compacted.
 
 A writer's record is part of the transaction that publishes the version, so there is one exactly if the rows are there.
-The records of all writers are in partition 0, whatever partitions somebody adds later: no record may ever be looked
-for in another place than where it was written. With the topic gone, nobody knows what was published.
+The records of all writers are in partition 0, even if partitions are added later, so that a record is always looked
+up where it was written. If the topic is deleted, the published versions are unknown.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def encode_progress(progress: Progress) -> bytes:
 
 
 def decode_progress(value: bytes, writer: str) -> Progress:
-    """Return what a record says. Raises ``DataError`` if somebody else has written it."""
+    """Decode a record. Raises ``DataError`` if another program has written it."""
     record = decode_record(_decoder, value, f"the progress of {writer} in Kafka", FORMAT)
     return Progress(record.version, record.rows, record.by)
 
@@ -84,14 +84,14 @@ class ProgressTopic:
     def __init__(self, settings: KafkaSettings, name: str, topics: Topics) -> None:
         """``topics`` has to know the ends of partitions with open transactions."""
         self.name = name
-        # At the end of a partition a broker waits for more records before it says that there are none.
+        # At the end of a partition, a broker waits for more records before it answers that there are none.
         self._settings = replace(settings, client=(*settings.client, ("fetch.wait.max.ms", _FETCH_MS)))
         self._topics = topics
         self._lock = threading.Lock()
         self._checked = False
 
     def ensure(self, *, create: bool) -> bool:
-        """Return whether the topic is there, with settings that keep its records; ``create`` it if it isn't."""
+        """Return whether the topic exists with settings that keep its records; ``create``: create it if it doesn't."""
         with self._lock:
             if self._checked:
                 return True
@@ -132,7 +132,7 @@ class ProgressTopic:
             if time.monotonic() > end_s:
                 if not heard:
                     raise UnavailableError(
-                        f"topic {self.name!r} can't be read: nobody has answered in {READ_S:g} s",
+                        f"topic {self.name!r} can't be read: no broker answered in {READ_S:g} s",
                         hint="check the brokers; Headrace tries again",
                     )
                 return None
@@ -150,18 +150,18 @@ class ProgressTopic:
         client = self._topics.client
         new = NewTopic(self.name, 1, config=dict(_SETTINGS))
         try:
-            with client.translating(f"creating topic {self.name!r}, which keeps what was published"):
+            with client.translating(f"creating topic {self.name!r}, which keeps the positions of writers"):
                 client.raw.create_topics([new], request_timeout=_CREATED_S)[self.name].result()
-            _log.info("created the topic that keeps what was published", topic=self.name)
+            _log.info("created the topic that keeps the positions of writers", topic=self.name)
         except StreamExistsError:
-            _log.debug("another writer has created the progress topic", topic=self.name)
+            _log.debug("another writer created the progress topic", topic=self.name)
         except HeadraceError as error:
             if error.retry:
                 raise
             error.hint = (
-                f"let whoever may do so create it: kafka-topics.sh --create --topic {self.name} --partitions 1 "
-                "--config cleanup.policy=compact; the app has to be allowed to read, write and describe it. Or name "
-                "another one: progress_topic="
+                f"ask an administrator to create it: kafka-topics.sh --create --topic {self.name} --partitions 1 "
+                "--config cleanup.policy=compact; the app needs the rights Read, Write and Describe for it. Or name "
+                "another topic with progress_topic="
             )
             raise
         end_s = time.monotonic() + _CREATED_S
@@ -179,7 +179,8 @@ class ProgressTopic:
         policy = settings.get("cleanup.policy", "compact")
         if policy != "compact":
             raise InfrastructureError(
-                f"topic {self.name!r} keeps what was published, and has cleanup.policy={policy}: it would be deleted",
-                hint=f"kafka-configs.sh --alter --entity-type topics --entity-name {self.name} "
+                f"topic {self.name!r} keeps the positions of writers, but has cleanup.policy={policy}, so Kafka would "
+                "delete them",
+                hint=f"run kafka-configs.sh --alter --entity-type topics --entity-name {self.name} "
                 "--add-config cleanup.policy=compact",
             )

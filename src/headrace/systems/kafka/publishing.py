@@ -6,11 +6,11 @@ what it was committing, and refuses whatever it sends from then on. So what ``FI
 nothing is sent before it has been read.
 
 ``FIND`` proves what it finds: it reads committed records up to the high watermark, which counts the records of open
-transactions, too. Up to the end of what a reader of committed records gets isn't enough: that end lies before the
-oldest open transaction, whoever's it is, and may hide a version that is committed.
+transactions, too. Reading up to the end that readers of committed records see isn't enough: that end is before the
+oldest open transaction of any writer, and may hide a committed version.
 
-Whoever is refused looks, without taking the id over, whether its version is there: it may be a stale copy that wakes
-up. Only if the version is still missing after some looks does it take over. An owner that is away is thereby replaced,
+A refused writer checks, without taking over the id, whether its version was published, because it may be a stale copy
+that wakes up. Only if the version is still missing after some checks does it take over. So an absent owner is replaced,
 and two that are alive don't take turns for long: that ends in ``SHARED``.
 """
 
@@ -30,7 +30,7 @@ TAKEOVERS_MAX, WINDOW_MS = 6, 60_000.0
 
 
 class State(Enum):
-    """What a writer knows, and what it is doing. In a *resting* state it waits to be asked for a version."""
+    """A writer's knowledge and activity. In a *resting* state, it waits for a request for a version."""
 
     UNOPENED = "has no producer"
     FENCING = "takes the id over"
@@ -48,7 +48,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What a writer is asked for, and what its actions lead to."""
+    """Requests to a writer, and results of its actions."""
 
     WANTED = "a version is wanted that isn't known to be there"
     WANTED_OLD = "a version is wanted that is known to be there, or none"
@@ -61,12 +61,12 @@ class Event(Enum):
     OTHERS = "this version is there with other rows, or the id is taken again and again"
     SENT = "rows and version are in the transaction"
     COMMITTED = "the transaction is committed"
-    FENCED = "somebody else has taken the id over, or the transaction took too long"
+    FENCED = "another process has taken the id over, or the transaction took too long"
     FAILED = "it didn't work"
 
 
 class Action(Enum):
-    """What is to be done next; each but ``REST`` is one call that may block."""
+    """The next action. Each one but ``REST`` is a call that may block."""
 
     OPEN = "make a producer, and take the id over"
     FIND = "read the position up to the high watermark"
@@ -178,9 +178,9 @@ class Progress:
 
 
 class Publishing:
-    """One life of one writer; ``me`` names the process. ``ask`` for a version, perform the action, tell the event.
+    """One life of one writer; ``me`` names the process. ``ask`` for a version, perform the action, report the event.
 
-    ``position`` is the newest version that is known to be published, -1 for none, and None as long as nobody knows.
+    ``position`` is the newest version known to be published, -1 for none, and None while it is unknown.
     """
 
     def __init__(self, me: str, table: Mapping[State, Mapping[Event, Row]] = TABLE) -> None:
@@ -188,7 +188,7 @@ class Publishing:
         self.position: int | None = None
         self.timeout_ms = TIMEOUT_MS
         self.other = ""
-        """Who else has published as this writer, as far as it is known."""
+        """The other process that has published as this writer, if it is known."""
         self._me = me
         self._table = table
         self._floor = -1
@@ -295,14 +295,14 @@ class Publishing:
         return Event.THERE if progress.version >= wanted.version else Event.MISSING
 
     def _contradicts(self, progress: Progress, wanted: Wanted) -> bool:
-        """Whether this version is there with other rows. A stale copy would have the same ones."""
+        """Whether this version was published with other rows. A stale copy would have the same rows."""
         if progress.version != wanted.version or progress.rows in ("", wanted.rows):
             return False
         self.other = progress.by
         return True
 
     def _event_of_look(self, now_ms: float) -> Event:
-        """The version wasn't seen there: look again, take over, or give up if that has happened too often."""
+        """Handle a version that wasn't found: look again, take over, or stop if that has happened too often."""
         self._looks += 1
         if self._looks < LOOKS:
             return Event.MISSING

@@ -18,7 +18,7 @@ class ReaderThread(ABC):
     """The thread; it starts with the first order. ``lock`` is notified of what it may wait for."""
 
     def __init__(self, client: KafkaClient[Consumer], name: str, doing: str) -> None:
-        """``doing`` names what it does in messages."""
+        """``doing`` describes the thread's activity in messages."""
         self.client = client
         self.lock = threading.Condition()
         self.closed = False
@@ -30,7 +30,7 @@ class ReaderThread(ABC):
 
     @abstractmethod
     def turn(self) -> bool:
-        """In the thread: follow orders, and take in what has come; False when it is closed. It may wait for orders."""
+        """Follow orders and take arrived records, in the thread; return False when closed. It may wait for orders."""
 
     def ordered(self) -> None:
         """There is an order. The lock is held."""
@@ -39,7 +39,7 @@ class ReaderThread(ABC):
             self._thread.start()
 
     def look(self) -> None:
-        """Clear the descriptor. Raises if nothing more can be fetched at all."""
+        """Clear the descriptor. Raises if fetching has failed permanently."""
         with self.lock:
             if self._signalled:
                 os.read(self._reader, 1)

@@ -128,6 +128,6 @@ def _numbers(offsets: Sequence[Offset]) -> npt.NDArray[np.int64]:
 
 
 def columns_about(about: Mapping[str, str], key: pl.DataType | None) -> Columns:
-    """The columns that say something of a record. A ``key`` of a type that nobody knows is left out."""
+    """Return the columns with a record's metadata. A ``key`` of unknown type is left out."""
     found = {name: key if what == "key" else ABOUT[what] for name, what in about.items()}
     return {name: dtype for name, dtype in found.items() if dtype is not None}

@@ -31,20 +31,20 @@ OURS: Mapping[str, str] = {
     "enable.auto.commit": "positions are part of the app's checkpoints",
     "auto.commit.interval.ms": "positions are part of the app's checkpoints",
     "enable.auto.offset.store": "positions are part of the app's checkpoints",
-    "auto.offset.reset": "start= says where reading begins, and nothing is skipped silently",
+    "auto.offset.reset": "start= sets where reading begins",
     "enable.partition.eof": "Headrace needs to know where a partition ends",
-    "isolation.level": "uncommitted=True says so",
-    "enable.idempotence": "Headrace writes with it, always",
-    "enable.gapless.guarantee": "Headrace writes with enable.idempotence, always",
-    "acks": "Headrace waits for all replicas, always",
-    "request.required.acks": "Headrace waits for all replicas, always",
-    "max.in.flight": "enable.idempotence decides it",
-    "max.in.flight.requests.per.connection": "enable.idempotence decides it",
-    "message.send.max.retries": "enable.idempotence decides it",
-    "retries": "enable.idempotence decides it",
+    "isolation.level": "use uncommitted=True",
+    "enable.idempotence": "Headrace always turns it on",
+    "enable.gapless.guarantee": "Headrace always turns enable.idempotence on",
+    "acks": "Headrace always waits for all replicas",
+    "request.required.acks": "Headrace always waits for all replicas",
+    "max.in.flight": "enable.idempotence sets it",
+    "max.in.flight.requests.per.connection": "enable.idempotence sets it",
+    "message.send.max.retries": "enable.idempotence sets it",
+    "retries": "enable.idempotence sets it",
     "transactional.id": "each writer of an app has its own",
     "transaction.timeout.ms": "Headrace's transactions are short",
-    "partitioner": "key= says which partition a row goes to",
+    "partitioner": "key= chooses the partition of a row",
     "sasl.oauthbearer.token.refresh.cb": "oauth= names the function",
 }
 """Options that users don't set, and why."""
@@ -108,14 +108,14 @@ def check_brokers(brokers: object) -> str:
         raise DeclarationError(f"brokers={brokers!r} names no broker", hint=example)
     if "@" in brokers:
         raise DeclarationError(
-            "brokers= has credentials in it, or something else with an '@'",
+            "brokers= has an '@' in it, as if it contained credentials",
             hint='write options={"sasl.username": ..., "sasl.password": hr.secret_env("KAFKA_PASSWORD")}',
         )
     found = [one.strip() for one in brokers.split(",")]
     for one in found:
         match = _BROKER.fullmatch(one)
         if not match or (match[3] is not None and not 0 < int(match[3][1:]) <= _PORT_MAX):
-            raise DeclarationError(f"brokers={brokers!r}: {one!r} is no address of a broker", hint=example)
+            raise DeclarationError(f"brokers={brokers!r}: {one!r} isn't the address of a broker", hint=example)
         if match[3] is None:
             raise DeclarationError(f"brokers={brokers!r}: {one!r} has no port", hint=f'write "{one}:9092"')
     return ",".join(found)
@@ -129,7 +129,7 @@ def check_client(options: object) -> dict[str, Value]:
     for given, value in options.items():
         name = _name(given)
         if name in checked:
-            raise DeclarationError(f"options: {name} is there twice, by two names", hint="leave one out")
+            raise DeclarationError(f"options: {name} is given twice, under two names", hint="leave one out")
         checked[name] = _value(name, value)
     mechanism, protocol = checked.get("sasl.mechanism"), checked.get("security.protocol", "plaintext")
     if mechanism is not None and str(protocol).lower() not in ("sasl_ssl", "sasl_plaintext"):
@@ -141,7 +141,7 @@ def check_client(options: object) -> dict[str, Value]:
 
 
 def check_oauth(oauth: object, client: Mapping[str, Value]) -> str | None:
-    """Return the ``module:function`` that gets tokens. Raises ``DeclarationError`` if it is none, or nobody asks it."""
+    """Return the ``module:function`` for tokens. Raises ``DeclarationError`` if it isn't one, or isn't used."""
     if oauth is None:
         return None
     if not isinstance(oauth, str) or not _FUNCTION.fullmatch(oauth):
@@ -152,7 +152,7 @@ def check_oauth(oauth: object, client: Mapping[str, Value]) -> str | None:
         )
     if client.get("sasl.mechanism") != "OAUTHBEARER":
         raise DeclarationError(
-            f"oauth={oauth!r} is for SASL's OAUTHBEARER",
+            f"oauth={oauth!r} needs sasl.mechanism OAUTHBEARER",
             hint='write options={"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}',
         )
     return oauth
@@ -163,18 +163,18 @@ _EXAMPLE = 'write options={"security.protocol": "SASL_SSL", "sasl.password": hr.
 
 def _name(name: object) -> str:
     if not isinstance(name, str) or not name:
-        raise DeclarationError(f"options: {name!r} is no name of an option", hint=_EXAMPLE)
+        raise DeclarationError(f"options: {name!r} isn't the name of an option", hint=_EXAMPLE)
     if name in OURS:
         raise DeclarationError(f"options: {name} can't be set: {OURS[name]}", hint="leave it out")
     if name in _JAVA:
         raise DeclarationError(
-            f"options: {name} is an option of Kafka's Java client; librdkafka has another one",
+            f"options: {name} is an option of Kafka's Java client; librdkafka has another name for it",
             hint=f"use {_JAVA[name]}",
         )
     if name.endswith("_cb") or name in ("logger", "on_delivery"):
-        raise DeclarationError(f"options: {name} is a function, and those are Headrace's", hint="leave it out")
+        raise DeclarationError(f"options: {name} is a callback, which only Headrace can set", hint="leave it out")
     if "_" in name and "." not in name:
-        raise DeclarationError(f"options: {name} is no option of librdkafka", hint=f"write {name.replace('_', '.')!r}")
+        raise DeclarationError(f"options: librdkafka has no option {name}", hint=f"write {name.replace('_', '.')!r}")
     return _SAME.get(name, name)
 
 
@@ -184,15 +184,15 @@ def _value(name: str, value: object) -> Value:
     if is_secret(name):
         variable = re.sub(r"\W", "_", f"kafka_{name.rpartition('.')[2]}").upper()
         raise DeclarationError(
-            f"options: {name} is a secret, and is written here",
-            hint=f'write hr.secret_env("{variable}"), or hr.secret_file(path): then no plan, log or file has it',
+            f"options: {name} is a secret, but is written in plain text",
+            hint=f'write hr.secret_env("{variable}"), or hr.secret_file(path): then it appears in no plan, log or file',
         )
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str | int | float):
         raise DeclarationError(
             f"options: the value of {name} is a {type(value).__name__}",
-            hint="write a text, a number, True or False, or the place of a secret: hr.secret_env(name)",
+            hint="write a string, a number, True, False or a reference to a secret: hr.secret_env(name)",
         )
     text = str(value)
     choices = _CHOICES.get(name)
@@ -210,5 +210,5 @@ def _value(name: str, value: object) -> Value:
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of an option is a secret: of librdkafka's, or of what is beside them."""
+    """Return whether the value of an option is a secret."""
     return _SECRET.search(name) is not None

@@ -73,7 +73,7 @@ class KafkaSystem(RowSystem):
         format, key_format = open_format(self.options.format), open_format(self.options.key_format)
         about = self.options.record_columns
         contents = format.columns() if columns is None else {n: t for n, t in columns.items() if n not in about}
-        if not contents:  # nobody says what is in them: they are counted, or shown as they are
+        if not contents:  # the contents of these records are unknown, so they are only counted or shown unchanged
             format = open_format(FormatSpec("bytes"))
             contents = format.columns() or {}
         keys = []

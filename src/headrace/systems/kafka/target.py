@@ -90,7 +90,7 @@ class KafkaTarget(TopicTarget):
 
 
 class _Writer:
-    """One writer: performs what its machine asks for, and says what came of it. One thread at a time uses it."""
+    """One writer: performs its machine's actions, and reports the results. One thread at a time uses it."""
 
     def __init__(
         self, name: str, topic: str, progress_topic: str, session: WriterSession, machine: Publishing, clock: Clock
@@ -112,7 +112,7 @@ class _Writer:
         return self._ask(None)
 
     def publish(self, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
-        """Publish a version, or find that it is there."""
+        """Publish a version, or find that it was published."""
         if self._wanted is None or self._wanted.version != version:
             self._wanted = Wanted(version, identity(rows))
         self._rows = rows
@@ -153,7 +153,7 @@ class _Writer:
                     session.commit()
                     return machine.committed()
         except FencedError as error:
-            _log.debug("Kafka refuses a producer", writer=self._name, why=error.message)
+            _log.debug("Kafka refused a producer", writer=self._name, why=error.message)
             elapsed_ms = session.elapsed_ms
             session.drop()  # or its transaction, if it is still open, would hide what is looked for
             return machine.fenced(elapsed_ms)
@@ -162,7 +162,7 @@ class _Writer:
             return machine.failed(session.slow_ms)
 
     def _note(self) -> None:
-        """Log once that somebody else has taken over."""
+        """Log once that another process has taken over."""
         replaced = self.machine.state in (State.WAITING, State.REPLACED)
         if replaced and not self._refused:
             _log.warning(
@@ -180,16 +180,16 @@ class _Writer:
         if machine.state is State.SHARED:
             who = f" by {machine.other}" if machine.other else ""
             return FencedError(
-                f"topic {self._topic!r}: the transactional id {transactional_id(self._name)!r} is used by somebody "
-                f"else as well{who}, again and again",
-                hint="two apps of this name write to this cluster: give one of them another name",
+                f"topic {self._topic!r}: the transactional id {transactional_id(self._name)!r} is also used by "
+                f"another process{who}, again and again",
+                hint="two apps of this name write to this cluster: rename one of them",
             )
         if self._error is not None:
             return worth_a_retry(self._error)
         return UnavailableError(
-            f"topic {self._progress_topic!r}: an open transaction of another writer hides what {self._name} has "
-            "published",
-            hint="it ends by itself when the transaction does, or is timed out; Headrace tries again",
+            f"topic {self._progress_topic!r}: an open transaction of another writer hides which versions "
+            f"{self._name} has published",
+            hint="this lasts until that transaction ends or times out; Headrace tries again",
         )
 
     def _lost(self) -> InfrastructureError:
@@ -197,8 +197,8 @@ class _Writer:
         what = f"only version {found}" if found >= 0 else "nothing"
         record = '{"format":1,"version":N,"rows":"","by":"me"}'
         return InfrastructureError(
-            f"topic {self._progress_topic!r} says that {what} of {self._name} was published to {self._topic!r}, but "
-            f"the app's commits say that version {self.machine.floor} was: the topic was deleted, or records of it",
+            f"according to topic {self._progress_topic!r}, {what} of {self._name} was published to {self._topic!r}, "
+            f"but the app's commits say version {self.machine.floor}: the topic or some of its records were deleted",
             hint=f"find the highest headrace-version N of the records in {self._topic!r} whose headrace-writer is "
             f"{self._name!r}, and write a record with that key and the value {record} to {self._progress_topic!r}; or "
             "rename the app",

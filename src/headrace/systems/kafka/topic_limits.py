@@ -34,7 +34,7 @@ class TopicLimits:
 
     @property
     def known(self) -> bool:
-        """Somebody has looked."""
+        """Whether the topic was looked at."""
         return self.partitions > 0
 
     def look(self) -> None:
@@ -46,16 +46,16 @@ class TopicLimits:
                 found = self._topics.partitions(self.topic)
                 settings = topic_settings(self._topics, self.topic)
             except StreamNotFoundError as error:
-                error.hint = f"{error.hint}; rows that are committed wait until it is there"
+                error.hint = f"{error.hint}; committed rows wait until the topic exists"
                 raise
             except UnavailableError as error:
                 if not self.known:
                     raise
-                _log.debug("nobody says whether a topic has changed", topic=self.topic, why=error.message)
+                _log.debug("can't find out whether a topic has changed", topic=self.topic, why=error.message)
             else:
                 if self.known and found != self.partitions:
                     _log.warning(
-                        "a topic has other partitions: keys go to other ones from now on",
+                        "the topic's partition count has changed: from now on, keys go to other partitions",
                         topic=self.topic,
                         before=self.partitions,
                         now=found,

@@ -22,6 +22,6 @@ def topic_settings(topics: Topics, topic: str) -> dict[str, str]:
     except HeadraceError as error:
         if error.retry:
             raise
-        _log.debug("the settings of a topic can't be seen", topic=topic, why=error.message)
+        _log.debug("can't read the settings of a topic", topic=topic, why=error.message)
         return {}
     return {name: entry.value for name, entry in found.items() if entry.value is not None}

@@ -27,12 +27,12 @@ _log = logger(__name__)
 
 
 def worth_a_retry(error: HeadraceError) -> HeadraceError:
-    """Return what to raise in place of an error: the same call may succeed later if nobody knows what has happened.
+    """Return the error to raise instead: if the outcome of a call is unknown, the same call may succeed later.
 
-    What is there decides then, or the rows come again.
+    The writer then checks the topic's contents, or the rows are sent again.
     """
     if isinstance(error, IndeterminateWriteError):
-        return UnavailableError(error.message, hint="Headrace looks what is there, and goes on")
+        return UnavailableError(error.message, hint="Headrace checks what was written, then continues")
     return error
 
 
@@ -53,14 +53,14 @@ class TopicTarget(Target):
     def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return the records of the rows. Waits for Kafka the first time: it says how large they can be.
 
-        If nobody answers, they may be as large as Kafka's default. The error then comes when they are published.
+        If no broker answers, Kafka's default limit applies, and the error is raised when they are published.
         """
         try:
             if not self.limits.known and time.monotonic() >= self._next_look_s:
                 self._next_look_s = time.monotonic() + LOOK_AGAIN_S
                 self.limits.look()
         except UnavailableError as error:
-            _log.debug("nobody says how large records can be", topic=self.topic, why=error.message)
+            _log.debug("can't find out how large records may be", topic=self.topic, why=error.message)
         return self._records.records(rows, self.limits.record_bytes)
 
     @override

@@ -41,7 +41,7 @@ class Topics:
     """The topics of a cluster. It connects when it is first used, and waits ``answer_s`` for each answer.
 
     Without ``uncommitted``, a partition ends where its oldest open transaction begins: nothing is read beyond it.
-    All methods raise ``StreamNotFoundError`` for a topic that isn't there, and ``UnavailableError`` if nobody answers.
+    All methods raise ``StreamNotFoundError`` for a missing topic, and ``UnavailableError`` if no broker answers.
     """
 
     def __init__(self, settings: KafkaSettings, *, uncommitted: bool = False, answer_s: float = ANSWER_S) -> None:

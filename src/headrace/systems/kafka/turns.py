@@ -26,9 +26,9 @@ class Turns:
         self._jobs: dict[str, tuple[Hashable, Future[float | None]]] = {}
 
     def take(self, writer: str, what: Hashable, job: Job) -> float | None:
-        """Start a job of a writer, or return what came of it: its result, or after how many ms to call again.
+        """Start a job of a writer, or return its outcome: the result, or after how many ms to call again.
 
-        ``what`` tells jobs apart. What was begun for another caller comes to its end first.
+        ``what`` distinguishes jobs. A job for another caller is finished first.
         """
         under_way = self._jobs.get(writer)
         if under_way is not None:
@@ -39,7 +39,7 @@ class Turns:
             if asked == what:
                 return future.result()
             if (error := future.exception()) is not None:
-                _log.debug("nobody asks any more for what has failed", writer=writer, error=str(error))
+                _log.debug("a call failed, and its caller has stopped waiting", writer=writer, error=str(error))
         self._jobs[writer] = what, self._threads.submit(job)
         return LOOK_MS
 
@@ -49,7 +49,7 @@ class Turns:
         while (again_ms := ask()) is not None:
             if time.monotonic() > end_s:
                 raise UnavailableError(
-                    f"Kafka hasn't said in {seconds:g} s what {writer} has published", hint="Headrace tries again"
+                    f"Kafka didn't report within {seconds:g} s what {writer} has published", hint="Headrace tries again"
                 )
             under_way = self._jobs.get(writer)
             if under_way is not None and not under_way[1].done():

@@ -56,7 +56,7 @@ class WriterSession:
 
     @property
     def elapsed_ms(self) -> float:
-        """The age of the transaction; 0 if there is none."""
+        """Return the age of the transaction; 0 if there is none."""
         return 0.0 if self._began_s is None else (time.monotonic() - self._began_s) * 1000
 
     @property
@@ -134,7 +134,7 @@ class WriterSession:
                 _log.debug("a transaction is left for Kafka to abort", writer=self._writer, why=error.message)
 
     def _heard(self, error: KafkaError) -> None:
-        # When a record is refused, those behind it are purged, and that may be reported first.
+        # When a record is refused, the records after it are purged, which may be reported first.
         if self._undelivered is None or self._undelivered.name().startswith("_PURGE"):
             self._undelivered = error
 
@@ -161,5 +161,5 @@ class WriterSession:
 
     def _opened(self) -> KafkaClient[Producer]:
         if self._client is None:
-            raise UnavailableError(f"{self._writer} has no producer")
+            raise UnavailableError(f"{self._writer} has no open producer")
         return self._client

@@ -88,28 +88,28 @@ class KinesisAdmin(Admin):
         except StreamNotFoundError as error:
             raise StreamNotFoundError(
                 f"there is no Kinesis stream {self._name!r}: {error.message}",
-                hint="create it first: Headrace creates none, since a stream costs money; or check the region",
+                hint="create it first (Headrace doesn't, because a stream costs money), or check the region",
             ) from error
         return StreamInfo(stream, found.open_shards, columns)
 
     @override
     def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
         raise UsageError(
-            f"the Kinesis stream {self._name!r} has no columns of its own: its records have them",
-            hint="declare the column in the schema of the input",
+            f"the Kinesis stream {self._name!r} has no columns; its records do",
+            hint="add the column to the input's schema",
         )
 
     @override
     def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
         raise UsageError(
             f"the Kinesis stream {self._name!r}: the number of slots is fixed at the first run of an app",
-            hint="shards may split: slots share them. For more tasks give the input another id, with slots= (then it "
-            "is read from its start)",
+            hint="splitting shards is fine, because slots share them. For more tasks, give the input another id and "
+            "slots= (the stream is then read from its start)",
         )
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
-        """From all that is kept up to this moment, for each slot. Nobody counts the rows of a stream."""
+        """Return the extent of each slot, from the oldest record to this moment, because the rows can't be counted."""
         info = self.describe(stream)
         if info is None:
             raise StreamNotFoundError(f"there is no Kinesis stream {self._name!r}", hint="check its name and region")
@@ -130,12 +130,13 @@ class KinesisAdmin(Admin):
         """Raises ``UsageError`` for an offset that isn't a moment."""
         if not is_moment(offset):
             raise UsageError(
-                f"{ssp}: an offset of a Kinesis stream counts the rows of a slot, so nobody can begin at {offset}",
-                hint="begin at a time, or at oldest or upcoming",
+                f"{ssp}: an offset of a Kinesis stream counts the rows of a slot, so reading can't begin at offset "
+                f"{offset}",
+                hint="begin at a time, at oldest or at upcoming",
             )
         slots = len(self.extents(ssp.stream.name))
         if not 0 <= ssp.partition < slots:
-            raise StreamNotFoundError(f"{ssp}: there are slots 0 to {slots - 1}")
+            raise StreamNotFoundError(f"{ssp}: the stream has slots 0 to {slots - 1}")
         check_past(offset - MOMENTS, self._clock.now_ms())
 
     @override
@@ -147,7 +148,7 @@ class KinesisAdmin(Admin):
     def trim(self, ssp: SSP, before: Offset) -> None:
         """Raises ``UsageError``: Kinesis drops records by their age."""
         raise UsageError(
-            f"{ssp}: Kinesis drops records by their age",
+            f"{ssp}: Kinesis alone deletes records, by their age",
             hint="change the stream's retention period in Amazon's console",
         )
 

@@ -75,21 +75,20 @@ def local_problem(where: str, call: str, service: str, error: Exception, endpoin
     kind = type(error).__name__
     if isinstance(error, botocore.exceptions.NoRegionError):
         return InfrastructureError(
-            f"{where}: no region is known", hint="name it with region=, or set AWS_DEFAULT_REGION"
+            f"{where}: no region is configured", hint="set region=, or the variable AWS_DEFAULT_REGION"
         )
     if isinstance(error, _NO_CREDENTIALS):
-        return InfrastructureError(
-            f"{where}: {call}: {kind}: boto3 finds no credentials that it can use", hint=CREDENTIALS_HINT
-        )
+        return InfrastructureError(f"{where}: {call}: {kind}: boto3 finds no usable credentials", hint=CREDENTIALS_HINT)
     if isinstance(error, _NOT_ANSWERED):
         return UnavailableError(
-            f"{where}: {call}: {kind}: {service}{_at(endpoint)}, or the service with the credentials, doesn't answer",
-            hint="check the region, endpoint_url=, and whether this machine can reach that address",
+            f"{where}: {call}: {kind}: no answer from {service}{_at(endpoint)} or from the service that issues "
+            "credentials",
+            hint="check the region and endpoint_url=, and that this machine can reach that address",
         )
     return None
 
 
 def _at(endpoint: str) -> str:
-    """The address of an endpoint, without credentials that somebody has put into it."""
+    """Return the address of an endpoint, without any credentials in it."""
     url = urlsplit(endpoint)
     return f" at {url.scheme}://{url.netloc.rpartition('@')[2]}" if endpoint else ""

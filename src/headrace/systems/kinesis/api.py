@@ -36,7 +36,7 @@ class IteratorExpired(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard: which hashes of keys it takes (``first`` to ``last``), and which shards it has come from.
+    """One shard: the hashes of keys that it covers (``first`` to ``last``), and its parent shards.
 
     ``closed``: it takes no more records. Parents that were trimmed may be named though they are listed no more.
     """
@@ -50,7 +50,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class StreamSummary:
-    """A stream: when it was created (ms since the epoch), which tells it from another one of its name."""
+    """A stream: its creation time (ms since the epoch), which distinguishes it from another one of its name."""
 
     name: str
     created_ms: int

@@ -23,24 +23,24 @@ def begin_run(
     """Return the memo, which the first run writes. Raises if it is about another stream, or has other slots.
 
     With a lease table the first run goes on from where an application of KCL has stopped. Then it waits until it is
-    certain that nobody uses the table any more.
+    certain that the table is no longer used.
     """
     memo, found = known_memo(options), api.describe()
     if memo is None:
         memo = write_memo(options.memo_path(), _first(options, api, found, now_ms, open_leases))
     if memo.created_ms != found.created_ms:
         raise StreamNotFoundError(
-            f"the Kinesis stream {options.stream!r} isn't the one that the app has read before: that one was created "
-            f"at {utc_text(memo.created_ms)}, and this one at {utc_text(found.created_ms)}",
-            hint="it has other records under the same names of shards. To read it from its start, give the input "
-            "another id, or run the app under another name",
+            f"the Kinesis stream {options.stream!r} isn't the one that the app read before: that one was created at "
+            f"{utc_text(memo.created_ms)}, this one at {utc_text(found.created_ms)}",
+            hint="its shards have the old names but other records. To read it from its start, give the input another "
+            "id, or run the app under another name",
         )
     if options.slots not in (None, memo.slots):
         raise DeclarationError(
-            f"the Kinesis stream {options.stream!r} has had {memo.slots} slots since the first run of the app, and is "
-            f"declared with slots={options.slots} now",
-            hint="leave slots= out: slots share shards, however many there are. For more tasks give the input another "
-            "id (then it is read from its start)",
+            f"the Kinesis stream {options.stream!r} has had {memo.slots} slots since the app's first run, but is "
+            f"now declared with slots={options.slots}",
+            hint="leave slots= out: slots share any number of shards. For more tasks, give the input another id (the "
+            "stream is then read from its start)",
         )
     return memo
 
@@ -48,13 +48,13 @@ def begin_run(
 def known_memo(options: Options) -> Memo | None:
     """What the app remembers of the stream; None before the first run. Raises ``UsageError`` if no app reads it."""
     if options.remembered is not None:
-        what = f"what the app remembers of the Kinesis stream {options.stream!r}, in the metadata store,"
+        what = f"the app's record of the Kinesis stream {options.stream!r} in the metadata store"
         return decode_memo(options.remembered.encode(), what)
     return read_memo(options.memo_path())
 
 
 def begins(options: Options, memo: Memo) -> Position:
-    """Where shards begin that nobody has read. What comes after the app first saw the stream is never missed."""
+    """Return where unread shards begin, so that no record after the app first saw the stream is missed."""
     if options.start == "oldest":
         return OLDEST
     return Position(time_ms=options.start if isinstance(options.start, int) else memo.first_seen_ms)

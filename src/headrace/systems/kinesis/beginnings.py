@@ -33,7 +33,7 @@ class Beginnings:
                 yield shard, self._slot(shard), self._position(shard)
 
     def over(self, shard: str) -> bool:
-        """Nobody holds the shard, and nobody will: it ended before, and perhaps others have followed it."""
+        """Whether no slot holds the shard or ever will, because it ended before, and others may have followed it."""
         return shard not in self._held and (shard in self._followed or shard in self._known_to_have_ended)
 
     def followed(self, shard: str) -> bool:
@@ -48,7 +48,7 @@ class Beginnings:
         return self._holdings.ended_in(parent) is not None or self.over(parent) or self._lost(parent)
 
     def _lost(self, parent: str) -> bool:
-        """Nobody can tell whether a slot is about to read the parent, or it expired unread."""
+        """Whether it is unknown if a slot is about to read the parent, or if the parent expired unread."""
         return not (parent in self._tree or parent in self._held or parent in self._known_to_have_ended)
 
     def _may_have_lost_children(self, shard: str) -> bool:

@@ -84,7 +84,7 @@ class BotoKinesis(KinesisApi):
             if not page.get("NextToken"):
                 return found
             which = {"NextToken": page["NextToken"]}
-        raise InfrastructureError(f"{self._where()} has more than {len(found)} shards, the most that Headrace lists")
+        raise InfrastructureError(f"{self._where()} has more than {len(found)} shards, Headrace's limit")
 
     @override
     def iterator(self, shard: str, position: Position) -> str:
@@ -92,7 +92,9 @@ class BotoKinesis(KinesisApi):
             return self._iterator(shard, **_asked(position))
         except UsageError as error:
             if position.sequence is not None:
-                problem = TrimmedOffsetError(error.message, hint="the position is of another stream of this name")
+                problem = TrimmedOffsetError(
+                    error.message, hint="the position belongs to an earlier stream of this name"
+                )
             elif position.time_ms is not None:  # later than Amazon's clock
                 return self._iterator(shard, ShardIteratorType="LATEST")
             else:
@@ -106,7 +108,7 @@ class BotoKinesis(KinesisApi):
         after = found.get("NextShardIterator")
         if after is None and not found.get("ChildShards") and not self._closed(shard):
             # A wrong reply, which Amazon's own library knows too: to believe it would be to lose records.
-            raise UnavailableError(f"{self._where(shard)}: Kinesis says that it has ended, but it is open")
+            raise UnavailableError(f"{self._where(shard)}: Kinesis says that the shard has ended, but lists it as open")
         records = [
             KinesisRecord(
                 int(record["SequenceNumber"]),
@@ -172,7 +174,7 @@ def _problem(where: str, call: str, error: Any, endpoint: str = "") -> Exception
     if code in _PASSES or status >= 500:
         return UnavailableError(said)
     if code == "AccessDeniedException" or code.startswith("KMS"):
-        return InfrastructureError(said, hint="give this identity the right to do that")
+        return InfrastructureError(said, hint="grant this identity the right to make this call")
     return InfrastructureError(said, hint=amazon.CREDENTIALS_HINT)
 
 

@@ -30,7 +30,7 @@ class Fetched:
         return len(self.data)
 
     def position_after(self, rows: int) -> Position:
-        """How far the shard has come when this many rows were handed out."""
+        """Return the shard's position after this many rows were returned."""
         if rows == len(self.data):
             return self.end
         sequence = self.sequences[rows - 1]
@@ -49,7 +49,7 @@ class Fetched:
 
 
 def joined(parts: Sequence[Fetched]) -> Fetched:
-    """Parts that follow one another as one, for handing out: nobody asks where it could be cut."""
+    """Combine consecutive parts into one for a poll, which doesn't need the boundaries."""
     if len(parts) == 1:
         return parts[0]
     whole = Fetched([], [], [], [], parts[-1].end)

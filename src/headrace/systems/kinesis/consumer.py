@@ -42,7 +42,7 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
     """Reads slots. An offset counts the rows of a slot: it says nothing about where they are in the stream.
 
     A slot that is registered at a moment (an offset of ``MOMENTS`` or more) reads its shards from there, and counts its
-    rows from 0 again. So offsets rise as long as a slot isn't moved, and none of them is ever taken for a moment.
+    rows from 0 again. So offsets rise as long as a slot isn't moved, and none of them is ever mistaken for a moment.
     Registered at an edge it counts from 0, too: where a stream is read first is for its dealer to say.
     """
 
@@ -58,7 +58,7 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
     @override
     def register(self, ssp: SSP, position: Position) -> None:
         if not 0 <= ssp.partition < self._slots:
-            raise StreamNotFoundError(f"{ssp}: there are slots 0 to {self._slots - 1}")
+            raise StreamNotFoundError(f"{ssp}: the stream has slots 0 to {self._slots - 1}")
         self.unregister(ssp)
         count = 0 if isinstance(position, Edge) else position
         moment = moment_of(count)
@@ -153,7 +153,7 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
         return taken
 
     def _news(self, reading: _SlotReading, shard: str = "") -> Rows:
-        """No rows, but how far the shards have come."""
+        """Return empty rows with the positions of the shards."""
         return self._rows(reading, pl.DataFrame(), shard=shard)
 
     def _decoded(self, shard: str, records: Fetched) -> Decoded | None:
@@ -163,7 +163,9 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
         except HeadraceError as error:
             if not error.retry:
                 raise
-            self._throttle.warning("records wait to be decoded", stream=self._stream, shard=shard, why=error.message)
+            self._throttle.warning(
+                "records can't be decoded yet; waiting", stream=self._stream, shard=shard, why=error.message
+            )
             return None
 
     def _made(self, reading: _SlotReading, shard: str, records: Fetched, decoded: Decoded) -> Rows:
@@ -212,7 +214,7 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
 
 
 def moment_of(offset: Offset) -> ShardPosition | None:
-    """The moment that an offset stands for; None if it counts rows."""
+    """Return the moment that an offset stands for; None if it counts rows."""
     if not is_moment(offset):
         return None
     return ShardPosition(time_ms=offset - MOMENTS) if offset > MOMENTS else OLDEST

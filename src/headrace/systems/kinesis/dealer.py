@@ -41,7 +41,7 @@ class ShardListing:
         self._hurries: dict[str, int] = {}
 
     def shards(self, ended: set[str]) -> list[Shard]:
-        """The shards. ``ended``: those that were read to their end. Raises only if there is no list at all."""
+        """Return the shards. ``ended`` are those read to their end. Raises only if no list is available."""
         now_ms = self._clock.monotonic_ms()
         if self._shards is not None:
             hurried = self._hurried(self._shards, ended)
@@ -56,15 +56,14 @@ class ShardListing:
             if self._shards is None:
                 raise
             raise StreamNotFoundError(
-                f"the Kinesis stream {self._stream!r} doesn't exist any more: somebody has deleted it while the app "
-                "reads it",
-                hint="what was committed stays. If there is another stream of this name by now, its records are "
-                "others: give the input another id to read it",
+                f"the Kinesis stream {self._stream!r} doesn't exist any more: it was deleted while the app was "
+                "reading it",
+                hint="committed results stay. To read a new stream of this name, give the input another id",
             ) from error
         except HeadraceError as error:
             if self._shards is None or not error.retry:
                 raise
-            self._throttle.warning("can't list shards now", stream=self._stream, error=error.message)
+            self._throttle.warning("can't list shards; trying again", stream=self._stream, error=error.message)
             shards = self._shards
         self._shards, self._asked_ms = shards, now_ms
         return shards

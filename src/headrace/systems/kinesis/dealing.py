@@ -25,7 +25,7 @@ does at present, and nothing here depends on what a dealer remembers. It relies 
    - The shard was *released*: the commit that released it names the next slot and the position.
    - Its *parent* has ended in a slot: it begins there. A slot keeps a shard that has ended until all its children are
      held, and until then no other slot gets orders to read them. So event time is safe, too.
-   - *Nobody* has held it or what has come of it: it begins in the slot that its id says (``home``).
+   - *No slot* has held it or a descendant of it: it begins in the slot that its id determines (``home``).
 
    So two dealers, or one that has forgotten everything, order the same slot to read it.
 3. A slot drops what it has released only after the next slot holds the shard, and what has ended only after all its
@@ -33,13 +33,13 @@ does at present, and nothing here depends on what a dealer remembers. It relies 
    in sight as long as the shard may be listed.
 4. A list that is older than the reports is not used: it may show a shard as new whose children are done already.
 
-A parent that is neither listed nor held is *lost*: either it expired before anybody read it, or a slot is about to read
+A parent that is neither listed nor held is *lost*: either it expired unread, or a slot is about to read
 it. Its children begin in the slot in which it would begin, and only after no slot holds a shard that might be its
 parent but isn't listed either: then it would begin there. What such a slot commits next shows whether it does.
 ``known`` says which parents ended before the app began: they are not lost, and their children needn't begin together.
 
 What isn't covered: a shard *and* a child of it expire, both after a slot was ordered to read them and before a report
-shows that it does. Nobody can know then where the child's children belong, and two dealers may see that differently.
+shows that it does. The place of the child's children would then be unknown, and two dealers might see it differently.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ AUDITS = 3
 class Dealing:
     """Deals the shards of one stream to a number of slots.
 
-    ``start`` is where a shard is begun that nobody has read. ``known`` is what is known of shards without commits:
+    ``start`` is where an unread shard begins. ``known`` are the known facts about shards without commits:
     those that had ended before the app began (``ended_before``), and how far another application had come that is
     taken over from. Both stay the same for as long as the app has its slots.
 
@@ -117,14 +117,14 @@ class _Orders:
     def give(self, slot: int, shard: str, order: ShardOrder) -> None:
         """Order a slot to do something with a shard."""
         before = self._orders[slot].setdefault(shard, order)
-        assert before == order, f"slot {slot} is to {before} shard {shard}, and to {order} it"
+        assert before == order, f"slot {slot} has two orders for shard {shard}: {before} and {order}"
 
     def given(self, slot: int, shard: str) -> bool:
         """The slot is ordered to do something with the shard."""
         return shard in self._orders[slot]
 
     def texts(self, *, sure: bool) -> list[SlotOrders | None]:
-        """The orders for each slot. If it isn't sure, none are no news."""
+        """Return the orders for each slot; None for a slot without orders, unless the list is current (``sure``)."""
         return [
             {shard: str(order) for shard, order in orders.items()} if orders or sure else None
             for orders in self._orders
@@ -180,7 +180,7 @@ def _load(holdings: Holdings) -> list[int]:
 def _read_twice(holdings: Holdings) -> list[str]:
     """Say which shards several slots read. It can't happen, unless commits were restored that don't belong together."""
     return [
-        f"shard {shard} is read by slots {' and '.join(map(str, slots))}: its records count twice"
+        f"shard {shard} is read by slots {' and '.join(map(str, slots))}, so its records count twice"
         for shard in holdings
         if len(slots := holdings.slots(shard, Phase.READING)) > 1
     ]
@@ -202,6 +202,6 @@ class _Audit:
         if self._times < AUDITS:
             return []
         return [
-            f"no open shard takes the hashes {first} to {last}: Kinesis has listed none for minutes"
+            f"no open shard covers the hashes {first} to {last}: Kinesis has listed none for minutes"
             for first, last in self._found
         ]

@@ -69,7 +69,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of one fetch: records, or trouble that passes (``again``), or an end, or an error."""
+    """The outcome of one fetch: records, transient trouble (``again``), an end, or an error."""
 
     fetched: Fetched | None = None
     iterator: str | None = None
@@ -179,7 +179,7 @@ class Feed:
         fetched, misplaced = unpacked(records, self._position, lambda: self._hashes(api))
         if misplaced:
             self._throttle.warning(
-                "leaving out records that the KPL aggregated for another shard, and will write again",
+                "leaving out records that the KPL aggregated for another shard, because it writes them again",
                 by=misplaced,
                 shard=self.shard,
             )
@@ -205,19 +205,19 @@ class Feed:
         """
         sequence = self._position.sequence
         if sequence is not None and first.sequence > sequence and now_ms - first.arrived_ms > _RETENTION_MS * 0.95:
-            raise self._lost(f"the oldest one that it still keeps is {first.sequence}")
+            raise self._lost(f"its oldest record is now {first.sequence}")
 
     def _missing(self, api: KinesisApi) -> Answer:
         """Kinesis says that the shard or the stream doesn't exist."""
         try:
             if self._listed(api) is not None:
-                return Answer(again="Kinesis lists the shard, but doesn't find it")
+                return Answer(again="Kinesis lists the shard, but can't read it")
             return Answer(gone=True, again="Kinesis doesn't find the shard")
         except StreamNotFoundError:
             error = StreamNotFoundError(
                 f"the Kinesis stream {self._stream!r} doesn't exist any more; {self.shard} was not read to its end",
-                hint="it was deleted while the app read it. To read another stream of that name, start the app under "
-                "another name",
+                hint="the stream was deleted while the app was reading it. To read a new stream of that name, start "
+                "the app under another name",
             )
             return Answer(error=error, again=error.message)
 
@@ -274,20 +274,20 @@ class Feed:
         self._misses = self._misses + 1 if missing else 0
         if self._misses < _MISSES_MAX:
             if self._failures > 1:
-                self._throttle.warning("a shard can't be read now", shard=self.shard, why=answer.again)
+                self._throttle.warning("can't read a shard; trying again", shard=self.shard, why=answer.again)
             self.due_ms = now_ms + (self._pace.retry.pause_ms(self._failures, chance) or 0)
         elif answer.error is not None:
             self.error = answer.error
         elif self._position.sequence is None:
-            _log.warning("a shard isn't kept any more; nothing of it was read", shard=self.shard)
+            _log.warning("a shard has expired before any of it was read", shard=self.shard)
             self.ended = True
         else:
-            self.error = self._lost("it doesn't keep the shard any more")
+            self.error = self._lost("the shard has expired")
 
     def _lost(self, what: str) -> TrimmedOffsetError:
         return TrimmedOffsetError(
-            f"the Kinesis stream {self._stream!r} doesn't keep what follows record {self._position} of {self.shard}: "
-            f"{what}",
-            hint="the app was away, or behind, for longer than the stream keeps its records, so some are lost. To go "
-            "on with what is left: headrace startpoint set APP INPUT --oldest",
+            f"the Kinesis stream {self._stream!r} has deleted records after {self._position} of {self.shard}, "
+            f"which the app hadn't read: {what}",
+            hint="the app was stopped, or behind, for longer than the stream's retention period. To continue with the "
+            "remaining records: headrace startpoint set APP INPUT --oldest",
         )

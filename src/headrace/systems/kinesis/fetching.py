@@ -1,4 +1,4 @@
-"""Who fetches shards, and when: threads in the background, or whoever asks, on the spot."""
+"""Fetch shards: in background threads, or directly in the caller."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Fetching(Protocol):
         ...
 
     def look(self, feeds: Iterable[Feed]) -> None:
-        """Clear the descriptor; if nobody fetches in the background, fetch what is due in these feeds."""
+        """Clear the descriptor. Without background threads, fetch what is due in these feeds."""
         ...
 
     def emptying(self) -> AbstractContextManager[object]:
-        """Keep feeds as they are while they are looked at and emptied."""
+        """Lock the feeds while they are read and emptied."""
         ...
 
     def emptied(self, feed: Feed) -> None:
@@ -218,7 +218,7 @@ class FetchingByThreads(Fetching):
                 if wait_ms <= 0:
                     feed = heapq.heappop(self._queue)[2]
                     if not feed.closed:
-                        self._lock.notify()  # somebody else looks after the next one
+                        self._lock.notify()  # another thread handles the next one
                         return feed
                 elif due_ms < self._alarm_ms:
                     self._alarm_ms = due_ms

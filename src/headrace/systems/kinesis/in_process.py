@@ -12,7 +12,7 @@ _STREAMS: dict[str, MemoryKinesis] = {}
 def add_stream(name: str, shards: int) -> MemoryKinesis:
     """Create a stream. Raises ``StreamExistsError`` if there is one of this name."""
     if name in _STREAMS:
-        raise StreamExistsError(f"there is a Kinesis stream {name!r} in memory already", hint="close that one first")
+        raise StreamExistsError(f"a Kinesis stream {name!r} exists in memory already", hint="close it first")
     return _STREAMS.setdefault(name, MemoryKinesis(name, shards=shards, clock=WallClock()))
 
 

@@ -111,7 +111,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 def _decimal(text: bytes) -> int:
     if not text.isdigit():
-        raise ValueError("a hash is no decimal number")
+        raise ValueError("a hash isn't a decimal number")
     return int(text)
 
 

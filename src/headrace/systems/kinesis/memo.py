@@ -47,8 +47,8 @@ def read_memo(path: Path) -> Memo | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StorageError(f"can't read {path}: {error}", hint="check who may read the folder") from error
-    return decode_memo(data, f"{path}, which says what the app remembers of a Kinesis stream,")
+        raise StorageError(f"can't read {path}: {error}", hint="check that this user may read the folder") from error
+    return decode_memo(data, f"{path}, the app's record of a Kinesis stream,")
 
 
 def decode_memo(data: bytes, what: str) -> Memo:
@@ -57,7 +57,7 @@ def decode_memo(data: bytes, what: str) -> Memo:
 
 
 def write_memo(path: Path, memo: Memo) -> Memo:
-    """Write the memo durably, unless there is one; return the one that is there then."""
+    """Write the memo durably, unless one exists; return the existing one."""
     try:
         make_private_folder(path.parent)
     except OSError as error:
@@ -67,5 +67,5 @@ def write_memo(path: Path, memo: Memo) -> Memo:
     create_file(path, msgspec.json.encode(memo))
     found = read_memo(path)
     if found is None:
-        raise StorageError(f"{path} has disappeared", hint="has somebody deleted the app's home?")
+        raise StorageError(f"{path} has disappeared", hint="check whether the app's home was deleted")
     return found

@@ -78,7 +78,7 @@ class MemoryKinesis(KinesisApi):
         """Create the stream (again, after ``delete``), with equal shards. Its shards' names begin at 0 again."""
         with self._lock:
             if self._exists:
-                raise StreamExistsError(f"the stream {self.name!r} exists", hint="delete it first")
+                raise StreamExistsError(f"the stream {self.name!r} exists already", hint="delete it first")
             self._exists = True
             self._shards = {}
             self._created_ms = max(self._clock.now_ms(), self._created_ms + 1)
@@ -99,7 +99,7 @@ class MemoryKinesis(KinesisApi):
             parent = self._open(shard)
             middle = (parent.first + parent.last + 1) // 2 if at is None else at
             if not parent.first < middle <= parent.last:
-                raise UsageError(f"{shard} has no hash {middle} inside it to be split at")
+                raise UsageError(f"{shard} can't be split at hash {middle}, which isn't inside it")
             parent.closed_ms = self._clock.now_ms()
             second = self._second_after(parent.second)
             low = self._add(second, parent.first, middle - 1, shard)
@@ -151,7 +151,7 @@ class MemoryKinesis(KinesisApi):
         with self._call("records"):
             serial, created_ms, made_ms, name, index = json.loads(iterator)
             if created_ms != self._created_ms:
-                raise StreamNotFoundError(f"the iterator is of an earlier stream {self.name!r}")
+                raise StreamNotFoundError(f"the iterator belongs to an earlier stream {self.name!r}")
             if serial <= self._expired or self._clock.now_ms() - made_ms > _ITERATOR_MS:
                 raise IteratorExpired(f"the iterator of {name} of the stream {self.name!r} has expired")
             shard = self._shard(name)
@@ -312,7 +312,7 @@ class _StoredShard:
             return self._trimmed + bisect_left(self._records, moment, key=lambda record: record.arrived_ms)
         if not self._sequence(0, self.second) <= position.sequence <= self._newest:
             raise TrimmedOffsetError(
-                f"{self.id} never had a record {position.sequence}", hint="the position is of another stream"
+                f"{self.id} never had a record {position.sequence}", hint="the position belongs to another stream"
             )
         bisect = bisect_right if position.sub is None else bisect_left
         return self._trimmed + bisect(self._records, position.sequence, key=lambda record: record.sequence)
@@ -330,7 +330,7 @@ class _StoredShard:
         return records, self._trimmed + start + len(records)
 
     def behind_ms(self, index: int, now_ms: int) -> int:
-        """How long the record at an index has waited; 0 if there is none."""
+        """Return how long the record at an index has waited; 0 if there is none."""
         start = max(index - self._trimmed, 0)
         return max(now_ms - self._records[start].arrived_ms, 1) if start < len(self._records) else 0
 

@@ -35,7 +35,7 @@ Give = Callable[[int, str, ShardOrder], None]
 
 @dataclass(slots=True)
 class Move:
-    """A shard that goes from one slot to another. ``released``: the giver was ordered to give it up, for good."""
+    """A shard that moves from one slot to another. ``released``: the giver was ordered to release it permanently."""
 
     giver: int
     taker: int
@@ -59,7 +59,7 @@ class Moves:
         self._pauses: dict[str, _Pause] = {}
 
     def go_on(self, holdings: Holdings, give: Give, now_ms: int) -> None:
-        """Take the next step of each move, and give up those that are late."""
+        """Take the next step of each move, and cancel late ones."""
         self._pauses = {shard: pause for shard, pause in self._pauses.items() if shard in holdings}
         self._moves = {shard: move for shard, move in self._moves.items() if _possible(holdings, shard, move)}
         self._adopt(holdings, now_ms)
@@ -100,7 +100,7 @@ class Moves:
                 give(taker, moving, EXPECT)
 
     def _movable(self, holdings: Holdings, tree: ShardTree, giver: int, now_ms: int) -> str | None:
-        """A shard that the slot reads and that nobody else knows. Open ones first: the others end soon."""
+        """Choose a shard that the slot reads and no other slot knows. Open ones come first, as the others end soon."""
         shards = [
             shard
             for shard in holdings.reports[giver].shards

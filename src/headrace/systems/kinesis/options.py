@@ -37,7 +37,7 @@ class Options:
         unknown = sorted(set(options) - set(known))
         if unknown or "stream" not in options:
             wrong = f"unknown options {unknown}" if unknown else "no option 'stream'"
-            raise DeclarationError(f"system {name!r} (kinesis): {wrong}", hint=f"Kinesis takes {', '.join(known)}")
+            raise DeclarationError(f"system {name!r} (kinesis): {wrong}", hint=f"known options: {', '.join(known)}")
         given = dict(options)
         given["format"] = FormatSpec(**given.get("format", {}))
         return cls(**given)
@@ -46,7 +46,7 @@ class Options:
         """Where the app remembers the stream. Raises ``UsageError`` if no app reads it."""
         if self.memo is None:
             raise UsageError(
-                f"the Kinesis stream {self.stream!r} is read by no app here, so nobody remembers its slots",
+                f"the Kinesis stream {self.stream!r} isn't an input of an app here, so its slots aren't known",
                 hint='declare it as an input: app.input("orders", ..., system=hr.io.kinesis("orders"))',
             )
         return Path(self.memo)

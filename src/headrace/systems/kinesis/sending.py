@@ -37,7 +37,7 @@ class Sending:
 
     @property
     def done(self) -> bool:
-        """All records are there."""
+        """Whether all records have arrived."""
         return not self._count
 
     @property

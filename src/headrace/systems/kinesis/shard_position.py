@@ -1,4 +1,4 @@
-"""How far a shard has come in its slot, and as what text a commit keeps that. Pure.
+"""The position of a shard in its slot, and its text form in commits. Pure.
 
 ==============================  =======================================================================
 text                            meaning
@@ -91,12 +91,12 @@ DONE = ShardState(Phase.DONE)
 
 
 def reading(position: Position) -> ShardState:
-    """A shard that is read, and has come to this position."""
+    """A shard that is being read, at this position."""
     return ShardState(Phase.READING, position)
 
 
 def released(position: Position, to: int) -> ShardState:
-    """A shard that was given up at this position, for another slot."""
+    """A shard that was released at this position, for another slot."""
     return ShardState(Phase.RELEASED, position, to)
 
 
@@ -109,7 +109,7 @@ def parse_position(text: str) -> Position:
         return Position(time_ms=int(rest))
     if head.isdecimal() and (not rest or rest.isdecimal()) and text == text.rstrip():
         return Position(int(head), int(rest) if rest else None)
-    raise ProtocolError(f"{text!r} is no position in a shard", hint="another version of Headrace wrote it")
+    raise ProtocolError(f"{text!r} isn't a position in a shard", hint="another version of Headrace wrote it")
 
 
 @lru_cache(maxsize=1 << 12)  # reports are repeated until something changes

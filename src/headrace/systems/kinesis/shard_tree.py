@@ -1,4 +1,4 @@
-"""The shards of a stream as Kinesis lists them at one time: which came from which. Pure.
+"""The shards of a stream with their parents, as Kinesis lists them at one time. Pure.
 
 A split makes two shards of one, a merge one of two. Kinesis lists closed shards until their last record has expired;
 parents are older than their children, so they leave the list first. Ids rise: a shard that was created later has a
@@ -50,12 +50,12 @@ class ShardTree:
         return tuple(self._shards)
 
     def parents(self, shard: str) -> list[str]:
-        """The shards that it has come from, the oldest first, whether they are listed or not."""
+        """Return its parent shards, the oldest first, whether or not they are listed."""
         found = self._shards.get(shard)
         return [] if found is None else sorted(set(found.parents), key=age)
 
     def children(self, shard: str) -> list[str]:
-        """The listed shards that have come from it; it need not be listed itself."""
+        """Return its listed children; it needn't be listed itself."""
         return self._children.get(shard, [])
 
     def is_open(self, shard: str) -> bool:
@@ -63,7 +63,7 @@ class ShardTree:
         return shard in self._shards and not self._shards[shard].closed and shard not in self._children
 
     def ancestors(self, shards: Collection[str]) -> set[str]:
-        """All shards that these have come from, directly or not, as far as the list says; listed or not."""
+        """Return all known ancestors of these shards, listed or not."""
         found: set[str] = set()
         for id_ in reversed(self.ids):  # children first
             if id_ in shards or id_ in found:
@@ -71,7 +71,7 @@ class ShardTree:
         return found
 
     def is_older_than(self, shards: Iterable[str]) -> bool:
-        """One of these shards was created after the list was made, so the list knows less than whoever has them."""
+        """Return whether one of these shards is newer than the list, so that their slots know more than the list."""
         newest = max(map(age, shards), default=None)
         return newest is not None and (not self._shards or newest > age(self.ids[-1]))
 

@@ -1,4 +1,4 @@
-"""The shards of one slot: what it does with each, and how far each was handed out. Pure.
+"""The shards of one slot, with the state and position of each. Pure.
 
 Orders arrive from the dealer, which repeats them until a commit shows that they were followed. So an order may be
 known already, or may have been overtaken: it is followed only where it fits what the slot does with the shard, as the
@@ -30,7 +30,7 @@ class Slot:
     def __init__(self, shards: Shards, moment: Position | None = None) -> None:
         """Go on with these shards; with a ``moment``, from there, those that are done as well.
 
-        A slot that has none begins at the moment with those that it is given, if nobody has read them.
+        A slot that has none begins at the moment with those that it is given, if no slot has read them.
         """
         self._start = None if shards else moment
         self._states = {shard: parse_state(text) for shard, text in shards.items()}
@@ -65,7 +65,7 @@ class Slot:
         self._set(shard, DONE)
 
     def said(self) -> Shards:
-        """How far each shard has come: for the rows that are handed out now. Nothing is left to be said then."""
+        """Return the position of each shard for the rows that are returned now, which clears pending news."""
         self.changed = False
         return dict(self._texts)
 

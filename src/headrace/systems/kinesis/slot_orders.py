@@ -1,4 +1,4 @@
-"""What a dealer tells a slot to do with a shard, as text. Pure.
+"""A dealer's orders to a slot about a shard, as text. Pure.
 
 ====================  ===========================================================================================
 text                  meaning
@@ -71,4 +71,4 @@ def parse_order(text: str) -> ShardOrder:
         return release_to(int(rest))
     if text in (str(EXPECT), str(FORGET)):
         return ShardOrder(Do(text))
-    raise ProtocolError(f"{text!r} is no order for a shard", hint="another version of Headrace sent it")
+    raise ProtocolError(f"{text!r} isn't an order for a shard", hint="another version of Headrace sent it")

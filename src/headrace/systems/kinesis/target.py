@@ -26,7 +26,7 @@ from headrace.systems.kinesis.api import RECORD_BYTES, KinesisApi, Put, PutResul
 from headrace.systems.kinesis.sending import Sending
 
 CALLS_AT_ONCE, THREADS_MAX = 4, 8
-"""The calls of one writer at once; and those of all writers of a container."""
+"""The concurrent calls of one writer, and of all writers of a container."""
 TURN_MS, LOOK_MS, PAUSE_MS = 50.0, 5.0, 100.0
 """How long ``publish`` works; how soon it looks for results; how long it leaves a stream that refuses records alone."""
 KEY_CHARS_MAX = 256
@@ -58,32 +58,33 @@ class KinesisTarget(Target):
     def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return the records of the rows: their keys and data."""
         if self._key is None:
-            # Any keys will do as long as they differ: Kinesis goes by their hashes.
+            # Any distinct keys will do, because Kinesis uses their hashes.
             start = random.getrandbits(48)
             keys = pl.int_range(start, start + rows.height, eager=True).cast(pl.String)
         else:
             check_key(self._key, rows.schema, self._name)
             keys = rows[self._key].cast(pl.String)
             nothing = keys.is_null() | (keys.str.len_chars() == 0)
-            self._check(nothing, f"has nothing in its key {self._key!r}", "give it one")
+            self._check(nothing, f"has no value in its key {self._key!r}", "fill the key")
             too_long = keys.str.len_chars() > KEY_CHARS_MAX
-            self._check(too_long, f"has a key of more than {KEY_CHARS_MAX} characters", "send a shorter one")
+            self._check(too_long, f"has a key of more than {KEY_CHARS_MAX} characters", "send a shorter key")
         payloads = self._format.encode(self._contents(rows))
         if self._format.deletes and None in payloads:
             raise DataError(
-                f"a row for the Kinesis stream {self._name!r} is a deletion, and there are no records without a value",
+                f"a row for the Kinesis stream {self._name!r} is a deletion, but a Kinesis record can't be without a "
+                "value",
                 hint='filter such rows out before send_to, or send them with format="json"',
             )
         records = pl.DataFrame({"key": keys, "data": payloads}, _RECORDS)
         sizes = records["data"].bin.size() + records["key"].str.len_bytes()
         largest = cast("int", sizes.max() or 0)
-        what = f"with {largest} bytes is larger than a record can be, {RECORD_BYTES} bytes with its key"
-        self._check(sizes > RECORD_BYTES, what, "send less of it")
+        what = f"has {largest} bytes; a record takes at most {RECORD_BYTES} bytes with its key"
+        self._check(sizes > RECORD_BYTES, what, "send fewer or smaller columns")
         return records
 
     @override
     def position(self, writer: str) -> int:
-        """Return -1: nobody knows."""
+        """Return -1, because the position is unknown."""
         return -1
 
     @override
@@ -119,8 +120,8 @@ class KinesisTarget(Target):
         if under_way.begin_again():
             return PAUSE_MS
         raise UnavailableError(
-            f"the Kinesis stream {self._name!r} takes no records: {under_way.sending.error}",
-            hint="if its limits are exceeded: give it more shards, or send fewer records",
+            f"the Kinesis stream {self._name!r} accepts no records: {under_way.sending.error}",
+            hint="if its limits are exceeded, add shards or send fewer records",
         )
 
     @override
@@ -162,7 +163,7 @@ class _Version:
             self.refused = True  # every key that is left was
 
     def take_in(self) -> bool:
-        """Take in the results that are there; return whether there were any."""
+        """Record available results; return whether there were any."""
         calls, self.calls = self.calls, []
         for records, answer in calls:
             if not answer.done():
@@ -185,18 +186,18 @@ class _Version:
 
 
 def check_key(key: str | None, columns: Mapping[str, pl.DataType], stream: str) -> None:
-    """Raise ``DeclarationError`` unless rows of these columns can go by this one."""
+    """Raise ``DeclarationError`` unless this column can be the partition key."""
     if key is None:
         return
     if key not in columns:
         raise DeclarationError(
             f"the Kinesis stream {stream!r} takes its keys from the column {key!r}, which its rows don't have",
-            hint=f"name one of their columns with key=: {', '.join(columns)}",
+            hint=f"name one of the columns with key=: {', '.join(columns)}",
         )
     if isinstance(columns[key], _UNFIT_FOR_KEYS):
         raise DeclarationError(
             f"the Kinesis stream {stream!r} can't take its keys from the column {key!r} of type {columns[key]}",
-            hint="partition keys are texts: cast it to pl.String first",
+            hint="partition keys are text: cast the column to pl.String first",
         )
 
 

@@ -22,7 +22,7 @@ def unpacked(
     end = Position(records[-1].sequence) if records else after
     if MAGIC in {record.data[:4] for record in records}:
         return _with_aggregates(records, after, *hashes(), end)
-    if after.sub is not None:  # KCL numbers what is no aggregate, too
+    if after.sub is not None:  # KCL also numbers records that aren't aggregates
         records = _following(records, Position(after.sequence))
     plain = Fetched(
         [record.data for record in records],

@@ -147,7 +147,7 @@ class LogAdmin(Admin):
             file.close()
         if first is None:
             raise StorageError(
-                f"{folder.name}[{partition}]: the seal just written to {file.path} isn't there",
+                f"{folder.name}[{partition}]: the seal just written to {file.path} is missing",
                 hint="another program changed the file, or the file system lost the write",
             )
         return first

@@ -4,8 +4,8 @@ A poll first drains the wake-ups and then looks at the files, so a write after t
 partition that was read to its end costs nothing until it is written again. Twice a second the consumer looks at all
 files: writers on another machine cause no wake-up, and a stream may have been removed.
 
-One that is part of a group (``wakeups``) leaves wake-ups to the group. One that nobody waits for looks at its files at
-each poll.
+One that is part of a group (``wakeups``) leaves wake-ups to the group. One without a waiting caller looks at its files
+at each poll.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class LogConsumer(RegisteringConsumer[Watched]):
         return out
 
     def look_at_all(self) -> None:
-        """Have the next poll look at all files, and find out whether they are there."""
+        """Make the next poll check all files, including whether they exist."""
         self._look_at_all = True
 
     def _note_changes(self) -> None:

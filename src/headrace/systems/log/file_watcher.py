@@ -60,7 +60,7 @@ class FileWatcher:
         return number
 
     def unwatch(self, number: int) -> None:
-        """Stop watching a file. Does nothing if the file was deleted, since its watch is gone too."""
+        """Stop watching a file. Does nothing if the file was deleted, because that removes its watch."""
         self._libc.inotify_rm_watch(self.fd, number)
 
     def drain(self) -> set[int] | None:
@@ -72,7 +72,7 @@ class FileWatcher:
                 data = os.read(self.fd, _READ_BYTES)
             except BlockingIOError:
                 if not known:
-                    _throttle.info("the queue of inotify overflowed: all files are looked at")
+                    _throttle.info("inotify's queue overflowed: checking all files")
                 return changed if known else None
             start = 0
             while start < len(data):

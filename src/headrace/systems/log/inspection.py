@@ -33,7 +33,7 @@ class GapKind(Enum):
     """Why bytes of a partition aren't records."""
 
     TORN = "torn"
-    """A writer died, or found the disk full, while it appended. Nobody was told that the record is there."""
+    """An unfinished append: its writer died or found the disk full, and the record was never acknowledged."""
     UNFINISHED = "unfinished"
     """The last record is incomplete. Its writer may still be at work; otherwise the next append makes it torn."""
     DAMAGED = "damaged"
@@ -42,7 +42,7 @@ class GapKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The bytes ``start <= offset < stop`` aren't records. ``zeros`` says that all of them are 0."""
+    """The bytes ``start <= offset < stop`` aren't records. ``zeros``: all of them are 0."""
 
     start: Offset
     stop: Offset
@@ -161,7 +161,7 @@ def repair(folder: StreamFolder, partition: int, gap: Gap) -> Path | None:
             try:
                 for start in range(gap.start, gap.stop, _PIECE_BYTES):
                     size = min(_PIECE_BYTES, gap.stop - start)
-                    # Zeros behind it: the headers of damaged records in this place would be taken for records.
+                    # Write zeros after it, because headers of damaged records there would be mistaken for records.
                     os.pwrite(descriptor, segment.header_beyond(size, file.seed).ljust(size, b"\0"), start)
                 sync_partition(descriptor, what)
             finally:

@@ -50,7 +50,9 @@ FORMAT_VERSION = 1
 MAX_PARTITIONS = 100_000
 MAX_ADDITIONS = 9999
 _POSITION = struct.Struct(">Q")
-_RESEAL = "the file was damaged; its contents are also in the partitions: headrace stream repair writes it again"
+_RESEAL = (
+    "the file was damaged, but the partitions have its contents: run headrace stream repair, which writes it again"
+)
 T = TypeVar("T")
 
 
@@ -92,7 +94,7 @@ class StreamFolder:
     # -- stream.json -----------------------------------------------------------------------------------
 
     def read_info(self) -> StreamInfo | None:
-        """Read ``stream.json`` and the columns that were added. None if there is no such stream."""
+        """Read ``stream.json`` and the added columns; return None if the stream doesn't exist."""
         return self._read_additions()[0]
 
     def _read_additions(self) -> tuple[StreamInfo | None, int]:
@@ -114,12 +116,12 @@ class StreamFolder:
         return StreamInfo(self.name, partitions, None if columns is None else columns_from_json(columns))
 
     def require_info(self) -> StreamInfo:
-        """Read ``stream.json``. Raises ``StreamNotFoundError`` if there is no such stream."""
+        """Read ``stream.json``. Raises ``StreamNotFoundError`` if the stream doesn't exist."""
         info = self.read_info()
         if info is None:
             raise StreamNotFoundError(
                 f"no stream {self.name!r} in {self.path.parent}",
-                hint=f"create it (headrace stream create {self.name}), or check name and folder",
+                hint=f"create it (headrace stream create {self.name}), or check its name and the folder",
             )
         return info
 
@@ -176,7 +178,7 @@ class StreamFolder:
         wanted_shape(self.name, max(partitions, 1), None, MAX_PARTITIONS)
         if partitions > found.partitions and self.seal.exists():
             raise StreamSealedError(
-                f"stream {self.name!r} is sealed, and gets no partitions",
+                f"stream {self.name!r} is sealed, so it can't get more partitions",
                 hint="a seal is permanent: use another stream",
             )
         for partition in range(found.partitions, partitions):
@@ -202,7 +204,7 @@ class StreamFolder:
             return segment.FILE_HEADER_SIZE
         if not text.strip().isdigit():
             raise CorruptLogError(
-                f"{path}: {text[:40]!r} is not an offset", hint="the file was damaged: put it back as it was"
+                f"{path}: {text[:40]!r} is not an offset", hint="the file was damaged: restore it from a backup"
             )
         return int(text)
 
@@ -263,17 +265,17 @@ def require_there(path: Path, opened: os.stat_result, what: str) -> None:
         raise _gone(what, path) from None
     if not os.path.samestat(found, opened):
         raise StreamNotFoundError(
-            f"{what} was replaced while it was in use: another stream with that name is there now ({path})",
-            hint="put the folder of the old stream back, and start again; "
-            "to use the new stream, start over under another app name",
+            f"{what} was replaced by another stream of that name while it was in use ({path})",
+            hint="put the old stream's folder back and start again; "
+            "to use the new stream, start the app under another name",
         )
 
 
 def _gone(what: str, path: Path) -> StreamNotFoundError:
     return StreamNotFoundError(
-        f"{what} was deleted or moved away while it was in use: {path} doesn't exist any more",
-        hint="put the folder of the stream back as it was, and start again; "
-        "to continue without its messages, start over under another app name",
+        f"{what} was deleted or moved while it was in use: {path} doesn't exist any more",
+        hint="put the stream's folder back and start again; "
+        "to continue without its messages, start the app under another name",
     )
 
 
@@ -289,7 +291,7 @@ def _file_header() -> bytes:
 
 
 def _read_shape(path: Path, read: Callable[[dict[str, Any]], T]) -> T | None:
-    """Return what ``read`` makes of a JSON file; None if there is none."""
+    """Return the result of ``read`` for a JSON file; None if the file doesn't exist."""
     try:
         data = _read_json(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -298,7 +300,7 @@ def _read_shape(path: Path, read: Callable[[dict[str, Any]], T]) -> T | None:
         return read(data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
-            f"{path}: a field is missing or wrong: {error!r}", hint="put the file back as Headrace wrote it"
+            f"{path}: a field is missing or wrong: {error!r}", hint="restore the file as Headrace wrote it"
         ) from error
 
 
@@ -306,7 +308,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text())
     except ValueError as error:
-        raise DataError(f"{path}: not JSON: {error}", hint="put the file back as Headrace wrote it") from error
+        raise DataError(f"{path}: not JSON: {error}", hint="restore the file as Headrace wrote it") from error
     version = data.get("version") if isinstance(data, dict) else None
     if version != FORMAT_VERSION:
         raise DataError(

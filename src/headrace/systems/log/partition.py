@@ -37,18 +37,18 @@ class Appended:
 
 
 def sync_partition(descriptor: int, what: str) -> None:
-    """Wait until all that anybody has written to this open file is on the disk."""
+    """Wait until all writes to this open file, by any process, are on the disk."""
     try:
         os.fsync(descriptor)
     except OSError as error:
         raise IndeterminateWriteError(
-            f"{what}: fsync failed, so records may be lost if the power is cut: {error}",
+            f"{what}: fsync failed, so a power cut may lose records: {error}",
             hint="check the disk that holds the log",
         ) from error
 
 
 def unsynced_partition(descriptor: int, what: str, done: Callable[[], None]) -> Unsynced:
-    """Return what has been written to this open file, by anybody. Whoever has it open otherwise waits for the same."""
+    """Return the writes to this open file, by any process. Other openers of the file wait for the same object."""
     stat = os.fstat(descriptor)
     return Unsynced((stat.st_dev, stat.st_ino), partial(sync_partition, descriptor, what), done)
 
@@ -65,7 +65,7 @@ class PartitionFile:
             self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
             raise StreamNotFoundError(
-                f"{what}: its file {path} is missing", hint="put the folder of the stream back as it was"
+                f"{what}: its file {path} is missing", hint="restore the stream's folder from a backup"
             ) from error
         except OSError as error:
             full = descriptors.FULL in str(error)
@@ -109,7 +109,7 @@ class PartitionFile:
             if skip == 0:
                 return result
             self.torn_bytes += skip
-            _log.info("skipped what an unfinished append left", partition=self.what, offset=position, bytes=skip)
+            _log.info("skipped the rest of an unfinished append", partition=self.what, offset=position, bytes=skip)
             position += skip
 
     def diagnose(self, position: Offset, size: int) -> segment.Diagnosis:
@@ -135,8 +135,8 @@ class PartitionFile:
         if diagnosis.state is TailState.CORRUPT:
             raise CorruptLogError(
                 f"{self.what}, offset {position}: {diagnosis.reason} ({self.path})",
-                hint="the file was damaged, or lost in a power cut what wasn't on the disk yet, or was replaced, "
-                "or this isn't the offset of a record: put the file back as it was, or find out what is left: "
+                hint="the file was damaged or replaced, lost unsynced data in a power cut, or no record begins at "
+                "this offset: restore the file from a backup, or check what can still be read with "
                 f"headrace stream verify {self.what.partition('[')[0]}",
             )
         return diagnosis.skip if diagnosis.state is TailState.TORN else 0
@@ -159,7 +159,7 @@ class PartitionFile:
             start = result.next
 
     def latest_time(self, start: Offset, stop: Offset) -> int:
-        """Return the latest time of the records between two places where records begin; 0 if there are none.
+        """Return the latest time of the records between two record boundaries; 0 if there are none.
 
         Looks at headers only, unless something between isn't a record. So a torn append that claims to end exactly
         where a later record begins may hide those between: add a time that they can't exceed, such as the present.

@@ -52,7 +52,7 @@ class _Appender:
         file = PartitionFile(path, self.what)
         try:
             self.seed = file.seed
-            # The order matters: if there is no seal file after the size was read, no seal is below that size.
+            # The order matters: without a seal file after the size was read, no seal is below that size.
             self._unsealed_to = file.size()
         finally:
             file.close()
@@ -84,7 +84,7 @@ class _Appender:
             except OSError as error:
                 raise self._storage_error(error) from error
             if written < self.bytes:
-                _log.info("an append was cut short; the rest is written again", partition=self.what, bytes=written)
+                _log.info("an append was cut short; writing the rest", partition=self.what, bytes=written)
             self._drop(written)
         # This comes after the write: bytes in a deleted file must not count as written.
         require_there(self._path, self._opened, self.what)

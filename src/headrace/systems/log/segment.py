@@ -67,19 +67,19 @@ def decode_file_header(data: bytes) -> int:
     if len(data) < FILE_HEADER_SIZE or not data.startswith(FILE_MAGIC):
         raise CorruptLogError(
             f"not a log partition: it begins with {data[:8]!r}, not {FILE_MAGIC!r}",
-            hint="the file was replaced or damaged: put it back as it was",
+            hint="the file was replaced or damaged: restore it from a backup",
         )
     _, version, salt, crc = FILE_HEADER.unpack_from(data)
     if google_crc32c.value(data[: FILE_HEADER_SIZE - 4]) != crc:
         raise CorruptLogError(
-            "the checksum of the file header fails", hint="the file was damaged: put it back as it was"
+            "the checksum of the file header is wrong", hint="the file was damaged: restore it from a backup"
         )
     if version != FORMAT_VERSION:
         raise CorruptLogError(
             f"log format version {version}; this version of Headrace reads {FORMAT_VERSION}",
             hint="a newer version wrote it; upgrade readers before writers"
             if version > FORMAT_VERSION
-            else "an older version wrote it, before records had a time: write its messages to a new stream",
+            else "an older version wrote it, whose records have no time: write its messages to a new stream",
         )
     return seed_of(salt)
 
@@ -188,7 +188,7 @@ def time_of(chunk: bytes, at: int) -> int:
 
 
 def check_of(chunk: bytes, at: int) -> int:
-    """Return the check in the record header at ``at``, which is a valid one. It tells records of a place apart."""
+    """Return the check in the valid record header at ``at``, which distinguishes different records at one place."""
     return int(HEADER.unpack_from(chunk, at)[5])
 
 
@@ -307,7 +307,7 @@ def claimed_size(data: bytes, seed: int) -> int:
 
 
 def diagnose(data: bytes, seed: int) -> Diagnosis:
-    """Say why there is no complete, valid record at the start of ``data``.
+    """Return why ``data`` doesn't start with a complete, valid record.
 
     ``data`` has ``claimed_size`` bytes, or all bytes that the file has from there on.
     """
@@ -319,7 +319,7 @@ def diagnose(data: bytes, seed: int) -> Diagnosis:
         return Diagnosis(TailState.TORN, skip=other.at)
     if len(data) < found.end or _header_begins(data, found.end):
         return Diagnosis(TailState.WAIT)
-    return Diagnosis(TailState.CORRUPT, reason=f"the checksum of a record of {found.end - HEADER_SIZE} bytes fails")
+    return Diagnosis(TailState.CORRUPT, reason=f"the checksum of a record of {found.end - HEADER_SIZE} bytes is wrong")
 
 
 def _without_header(data: bytes, seed: int) -> Diagnosis:
@@ -331,7 +331,7 @@ def _without_header(data: bytes, seed: int) -> Diagnosis:
     begins = MARK.startswith(data[: len(MARK)])
     if begins and (len(data) < HEADER_SIZE or _header_begins(data, HEADER_SIZE)):
         return Diagnosis(TailState.WAIT)
-    return Diagnosis(TailState.CORRUPT, reason=f"no record begins there, but {data[:HEADER_SIZE]!r}")
+    return Diagnosis(TailState.CORRUPT, reason=f"no record begins there; the bytes are {data[:HEADER_SIZE]!r}")
 
 
 def _header_begins(data: bytes, stop: int) -> bool:

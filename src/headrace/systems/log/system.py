@@ -58,5 +58,5 @@ def open_log(name: str, options: Mapping[str, Any]) -> LogSystem:
     unknown = set(options) - {"root", "buffer_bytes"}
     if unknown or "root" not in options:
         wrong = f"unknown options {sorted(unknown)}" if unknown else "no option 'root'"
-        raise DeclarationError(f"system {name!r} (log): {wrong}", hint="a log takes root and buffer_bytes")
+        raise DeclarationError(f"system {name!r} (log): {wrong}", hint="known options: root and buffer_bytes")
     return LogSystem(**options)

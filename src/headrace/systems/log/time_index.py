@@ -55,9 +55,9 @@ class TimeIndex:
         self._file = file
 
     def last(self) -> TimeEntry | None:
-        """Return the entry that is furthest on, of the last ones; None if there is none. Raises ``_Damaged``.
+        """Return the furthest of the last entries; None if there are none. Raises ``_Damaged``.
 
-        A writer that was held up adds an entry behind those of others.
+        A delayed writer adds its entry after those of others.
         """
         with closing(_Entries(self.path, self._file.seed)) as entries:
             recent = range(max(0, entries.count - _RECENT), entries.count)
@@ -73,9 +73,9 @@ class TimeIndex:
             return entries[found - 1].offset
 
     def require_true(self, entry: TimeEntry) -> None:
-        """Raise ``_Damaged`` unless the record that the entry points to is the one that was there."""
+        """Raise ``_Damaged`` unless the entry still points to its record."""
         if self._file.check_at(entry.offset) != entry.check:
-            raise _Damaged(f"the record at offset {entry.offset} is not the one that the entry was made for")
+            raise _Damaged(f"the entry belongs to another record than the one at offset {entry.offset}")
 
     def append(self, entries: Sequence[TimeEntry]) -> None:
         """Append entries."""
@@ -114,7 +114,7 @@ class TimeIndex:
 
 
 class _Entries:
-    """The entries in a file, read one by one; none if there is no file."""
+    """The entries in a file, read one by one; empty if the file doesn't exist."""
 
     def __init__(self, path: Path, seed: int) -> None:
         self._seed = seed
@@ -128,7 +128,7 @@ class _Entries:
         self.count, rest = divmod(size, TIME_ENTRY_SIZE)
         if rest:
             self.close()
-            raise _Damaged(f"its {size} bytes are no whole number of entries")
+            raise _Damaged(f"its {size} bytes aren't a whole number of entries")
 
     def __getitem__(self, number: int) -> TimeEntry:
         assert self._fd is not None
@@ -172,7 +172,7 @@ class TimeNotes:
             with closing(PartitionFile(log, f"{self._folder.name}[{self._partition}]")) as file:
                 self._add(file, begin, segment.check_of(header, 0))
         except (OSError, HeadraceError, _Damaged) as error:
-            _throttle.warning("a time index was not extended", partition=str(log), reason=str(error))
+            _throttle.warning("couldn't extend a time index", partition=str(log), reason=str(error))
 
     def _add(self, file: PartitionFile, begin: Offset, check: int) -> None:
         index = TimeIndex(self._folder.times(self._partition), file)
@@ -221,9 +221,11 @@ def _start(index: TimeIndex, time_ms: int, oldest: Offset, end: Offset) -> Offse
         index.catch_up(oldest, end)
         return index.start(time_ms, oldest)
     except _Damaged as damage:
-        _throttle.warning("a time index is damaged and is replaced", index=str(index.path), reason=str(damage))
+        _throttle.warning("replacing a damaged time index", index=str(index.path), reason=str(damage))
     except (OSError, StorageError) as error:
-        _throttle.warning("a time index can't be used; the records are read", index=str(index.path), reason=str(error))
+        _throttle.warning(
+            "can't use a time index; reading the records instead", index=str(index.path), reason=str(error)
+        )
         return oldest
     _renew(index, oldest, end)
     try:
@@ -236,4 +238,4 @@ def _renew(index: TimeIndex, oldest: Offset, end: Offset) -> None:
     try:
         index.renew(oldest, end)
     except StorageError as error:
-        _throttle.warning("a time index can't be replaced", index=str(index.path), reason=str(error))
+        _throttle.warning("can't replace a time index", index=str(index.path), reason=str(error))

@@ -21,7 +21,7 @@ class SqlClient(Protocol):
     """A client of one table of one database. It connects when it is first used; one thread uses it."""
 
     def columns(self) -> list[str] | None:
-        """Return the names of the table's columns; None if there is no such table."""
+        """Return the names of the table's columns; None if the table doesn't exist."""
         ...
 
     def create(self, columns: Mapping[str, pl.DataType]) -> None:

@@ -155,7 +155,8 @@ class PostgresClient(SqlClient):
         unreadable_url = not state and isinstance(error, psycopg.ProgrammingError)
         if unreadable_url or (state and not state.startswith(_RETRIED)):
             return DeclarationError(
-                where, hint="check that the output's columns match the table and its key, and that you may write to it"
+                where,
+                hint="check that the output's columns match the table and its key, and that this user may write to it",
             )
         return UnavailableError(where, hint="check that the server is up, and host, user and password in the URL")
 

@@ -31,7 +31,7 @@ class SqliteClient(SqlClient):
         if schema.lower() not in ("", "main"):
             raise DeclarationError(
                 f"SQLite {path}, table {table}: an SQLite file has no schema {schema!r}",
-                hint=f'write "{self._table}"; its tables have no schema, or are in "main"',
+                hint=f'write "{self._table}", without a schema; or use the schema "main"',
             )
         self._path = path
         self._sql = Statements(table, key, "?")

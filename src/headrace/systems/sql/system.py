@@ -194,7 +194,7 @@ def sqlite_path(url: SecretUrl) -> Path:
     path = unquote(url.text[len(_SQLITE) :].partition("?")[0]) if url.text.startswith(_SQLITE) else ""
     if not path or path.startswith(":memory:"):
         raise DeclarationError(
-            f"sql: {url} names no file",
+            f"sql: {url} doesn't name a file",
             hint="write sqlite:///data/results.db, or sqlite:////data/results.db for an absolute path",
         )
     return Path(path)
@@ -204,8 +204,8 @@ def open_sql(name: str, options: Mapping[str, Any]) -> SqlSystem:
     """Open the table of a ``SystemSpec`` of kind ``sql``. Options: ``url``, ``table``; optional ``key``, ``create``."""
     unknown = set(options) - {"url", "table", "key", "create"}
     if unknown or not {"url", "table"} <= set(options):
-        wrong = f"unknown options {sorted(unknown)}" if unknown else "options 'url' and 'table' are needed"
-        raise DeclarationError(f"system {name!r} (sql): {wrong}", hint="sql takes url, table, key and create")
+        wrong = f"unknown options {sorted(unknown)}" if unknown else "options 'url' and 'table' are required"
+        raise DeclarationError(f"system {name!r} (sql): {wrong}", hint="known options: url, table, key and create")
     url = options["url"]
     if not isinstance(url, SecretUrl):
         url = SecretUrl(url)

@@ -85,11 +85,11 @@ def test_from_a_time(cli: Cli, log: LogSystem) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--time", "noon"), "'noon' is no time"),
+        (("--time", "noon"), "'noon' isn't a time"),
         (("--time", "2999-01-01"), "is in the future"),
-        (("--ago", "3"), "--ago: '3' is not a duration"),
-        (("--ago", "1h", "--from", "oldest"), "--from and --ago are different positions"),
-        (("--ago", "1h", "--time", "2023-11-14"), "--time and --ago are different positions"),
+        (("--ago", "3"), "--ago: '3' isn't a duration"),
+        (("--ago", "1h", "--from", "oldest"), "--from and --ago both give a position"),
+        (("--ago", "1h", "--time", "2023-11-14"), "--time and --ago both give a position"),
     ],
 )
 @pytest.mark.usefixtures("log")
@@ -144,7 +144,7 @@ def test_a_stream_without_rows_says_what_it_holds(cli: Cli, log: LogSystem) -> N
     append(log, encode_control(Header(Kind.WATERMARK), Watermark(task_name="a/0", task_count=1, timestamp=1)))
     read = cli("stream", "read", "numbers")
     assert (read.code, read.out) == (0, "")
-    assert "1 control frame: --control shows them" in read.err
+    assert "1 control frame: use --control to show them" in read.err
 
 
 @pytest.mark.parametrize(
@@ -177,11 +177,11 @@ def test_an_unreadable_control_message_is_named_with_its_place(cli: Cli, log: Lo
         (("--from", "yesterday"), 2, "'yesterday' is not a position"),
         (("--from", "32"), 2, "--from 0:32"),
         (("--from", "7:32"), 2, "has no partition 7"),
-        (("--from", "x:32"), 2, "'x' is not the number of a partition"),
+        (("--from", "x:32"), 2, "'x' isn't the number of a partition"),
         (("--from", "1:32", "--partition", "0"), 2, "--partition 0 excludes partition 1"),
         (("--from", "0:99999"), 2, "is after the end"),
         (("--partition", "2"), 2, "has no partition 2, only 0 to 1"),
-        (("--limit", "0"), 2, "a limit must be at least 1"),
+        (("--limit", "0"), 2, "expected a number of at least 1"),
     ],
 )
 @pytest.mark.usefixtures("log")

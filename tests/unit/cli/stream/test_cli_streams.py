@@ -112,7 +112,7 @@ def test_a_column_is_added(cli: Cli, tmp_path: Path) -> None:
     assert (refused.code, "column 'ts' is Int64, not String" in refused.err) == (1, True)
     assert "there is no stream log.vews" in cli("stream", "add-column", "vews", "ts:str").err
     cli("stream", "create", "any", "--partitions", 1)
-    assert "such a stream takes any columns" in cli("stream", "add-column", "any", "ts:str").err
+    assert "it takes rows with any columns" in cli("stream", "add-column", "any", "ts:str").err
 
 
 def test_describe_shows_how_far_readers_are(cli: Cli, home: Path, tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_a_bad_line_ends_the_writing_and_what_came_before_it_is_there(cli: Cli, 
     failed = cli("stream", "write", "views", file)
     assert failed.code == 1
     assert f"{file}:4: Expected str, got int, in the field member" in failed.err
-    assert "written before it: 3 rows" in failed.err
+    assert "written before that: 3 rows" in failed.err
     assert "--on-error skip" in failed.err
     assert cli("stream", "read", "views").lines() == ROWS[:3]
 
@@ -184,10 +184,10 @@ def test_options_that_make_no_sense(cli: Cli, tmp_path: Path, words: tuple[objec
 
 def test_create_needs_a_partition_count_and_rows(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("")
-    assert "add --partitions 4" in cli("stream", "write", "views", "empty.jsonl", "--create").err
+    assert "add --partitions N" in cli("stream", "write", "views", "empty.jsonl", "--create").err
     refused = cli("stream", "write", "views", "empty.jsonl", "--create", "--partitions", 1)
     assert refused.code == 2
-    assert "there are no rows to infer the columns" in refused.err
+    assert "the input has no rows to infer its columns" in refused.err
     assert "there is no stream" in cli("stream", "write", "views", "empty.jsonl").err
     made = cli("stream", "write", "views", "empty.jsonl", "--create", "--partitions", 1, "--schema", VIEWS, "--json")
     assert made.json()["created"] is True

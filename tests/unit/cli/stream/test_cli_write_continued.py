@@ -48,14 +48,14 @@ def test_after_a_bad_row_was_fixed_the_rest_is_written(cli: Cli, tmp_path: Path,
     file.write_text(lines(ROWS[:400]))
     more.write_text(lines(ROWS[400:700]) + "\n{oops\n" + lines(ROWS[701:]))
     failed = cli("stream", "write", "views", file, more, *way)
-    assert (failed.code, "b.jsonl:302" in failed.err, "written before it: 700 rows" in failed.err) == (1, True, True)
+    assert (failed.code, "b.jsonl:302" in failed.err, "written before that: 700 rows" in failed.err) == (1, True, True)
     assert there(cli) == list(range(700))
     more.write_text(more.read_text().replace("{oops", lines(ROWS[700:701]).strip()))
     name = name_in(failed.err)
     done = cli("stream", "write", "views", file, more, *way, "--id", name)
     assert (done.code, there(cli)) == (0, list(range(1000)))
     assert "wrote 300 rows to log.views" in done.err
-    assert f"700 rows of write {name!r} were there already" in done.err
+    assert f"the stream already had 700 rows of write {name!r}" in done.err
     again = cli("stream", "write", "views", file, more, *way, "--id", name, "--json").json()
     assert (again["rows"], again["already"], again["id"], there(cli)) == (0, 1000, name, list(range(1000)))
 

@@ -107,10 +107,10 @@ def test_the_token_isnt_printed(store, coordinator):
 
 
 def test_an_app_that_isnt_running(store, coordinator):
-    with pytest.raises(UsageError, match=r"app 'app' isn't running on here; running there: nothing"):
+    with pytest.raises(UsageError, match=r"app 'app' isn't running in here; running there: nothing"):
         runs.find(store, "app")
     publish(store, coordinator)
-    with pytest.raises(UsageError, match=r"app 'other' isn't running on here; running there: app with all stages"):
+    with pytest.raises(UsageError, match=r"app 'other' isn't running in here; running there: app with all stages"):
         runs.find(store, "other")
 
 
@@ -135,7 +135,7 @@ def test_different_stages_run_side_by_side(store, coordinator):
     assert runs.find(store, "app", "b").stages == ["b"]
     with pytest.raises(UsageError, match="runs as 2 deployments: with stage a; with stage b"):
         runs.find(store, "app")
-    with pytest.raises(UsageError, match="stage 'c' of app 'app' isn't running on"):
+    with pytest.raises(UsageError, match="stage 'c' of app 'app' isn't running in"):
         runs.find(store, "app", "c")
     one.close()
     assert runs.find(store, "app").stages == ["b"]

@@ -31,7 +31,7 @@ def test_a_drain_doesnt_wait_forever_for_a_function():
     ledger.tick(51_000)
     assert ledger.state == "failed"
     assert ledger.error.message == (
-        "gave up the drain after 1s: container 0 is still in the function of step 'cut' in task a/0; "
+        "the drain didn't end within 1s: container 0 is still in the function of step 'cut' in task a/0; "
         "container 1 is running (tasks running: 1)"
     )
 
@@ -54,7 +54,7 @@ def test_a_drain_that_is_given_up_names_what_each_container_does():
     ledger.heartbeat(Process(0, "u0").heartbeat(1, task("a/0", "restoring")), 100)
     ledger.tick(1000)
     assert ledger.error.message == (
-        "gave up the drain after 1s: container 0 is running (tasks restoring: 1, tasks starting: 1); "
+        "the drain didn't end within 1s: container 0 is running (tasks restoring: 1, tasks starting: 1); "
         "container 1 is waiting (tasks starting: 1)"
     )
 

@@ -187,7 +187,11 @@ def test_a_dry_run_writes_and_applies_nothing(client):
         (oldest(partition=5), UsageError, "has no partition 5"),
         (oldest(task="b/0"), UsageError, "task 'b/0' of app 'app' doesn't read views"),
         (SetStartpoint(input="rates", startpoint=StartpointSpecific(offset=99)), UsageError, "is after the end"),
-        (SetStartpoint(input="rates", startpoint=StartpointSpecific(offset=3)), TrimmedOffsetError, "below the oldest"),
+        (
+            SetStartpoint(input="rates", startpoint=StartpointSpecific(offset=3)),
+            TrimmedOffsetError,
+            "before the oldest",
+        ),
     ],
 )
 def test_wrong_requests_are_answered_with_the_error_itself(client, message, error, text):

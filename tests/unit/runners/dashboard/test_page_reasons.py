@@ -72,9 +72,12 @@ def test_a_checkpoint_that_a_lost_container_holds_up():
 
 
 def test_an_input_without_messages_holds_the_watermark():
-    quiet = holdup("watermark", "log.quiet[0]: no message has come yet", remedy="give it an idle_timeout")
+    quiet = holdup("watermark", "log.quiet[0]: no message has arrived yet", remedy="give it an idle_timeout")
     (one,) = told(status(task("a/0", holdups=[quiet])))
-    assert (one.text, one.remedy) == ("a/0 waits for log.quiet[0]: no message has come yet", "give it an idle_timeout")
+    assert (one.text, one.remedy) == (
+        "a/0 waits for log.quiet[0]: no message has arrived yet",
+        "give it an idle_timeout",
+    )
 
 
 def test_a_circle_ends_where_it_closes():

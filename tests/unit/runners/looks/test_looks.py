@@ -78,10 +78,10 @@ def test_no_row_is_shown_unless_the_app_allows_it(tmp_path: Path, capsys: pytest
         page = Page(tmp_path)
         assert "data-peek" not in page.text
         found = page.ask("peek", step="filter-1", id="one")[0]
-        assert "doesn't let anybody see its messages" in found["error"]
+        assert "doesn't allow its messages to be shown" in found["error"]
         assert "peek=True" in found["hint"]
         assert main(["peek", "views", "filter-1", "--home", str(tmp_path)]) == 2
-        assert "doesn't let anybody see its messages" in capsys.readouterr().err
+        assert "doesn't allow its messages to be shown" in capsys.readouterr().err
 
 
 def test_the_command_shows_rows_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -235,7 +235,7 @@ def test_settings_that_make_no_sense_are_said_and_the_app_runs(
 ) -> None:
     monkeypatch.setenv("OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER", "nobody")
     assert run_app(tmp_path).status().state == "finished"
-    assert "nothing is sent to OpenTelemetry's collector: its settings are wrong" in caplog.text
+    assert "sending nothing to OpenTelemetry's collector, because its settings are wrong" in caplog.text
     assert collector.metrics == []
 
 

@@ -78,4 +78,4 @@ def test_what_can_not_be_sent_is_named(kind: str) -> None:
     what = f"the step '{step}' can't be sent to containers: TypeError: cannot pickle '_thread.lock' object\n"
     assert info.value.message.startswith(what)
     assert __file__ in info.value.message
-    assert "make it inside the function" in (info.value.hint or "")
+    assert "create it inside the function" in (info.value.hint or "")

@@ -94,7 +94,7 @@ def test_addresses_of_standalone_masters() -> None:
     "master", ["spark://host", "spark://", "spark://:7077", "spark://one:7077,", "spark://h:99999"]
 )
 def test_a_standalone_master_without_host_or_port_is_refused(master: str) -> None:
-    with pytest.raises(UsageError, match="is not HOST:PORT"):
+    with pytest.raises(UsageError, match="isn't HOST:PORT"):
         settings.check_master(master)
 
 

@@ -233,7 +233,7 @@ def test_one_partition_alone() -> None:
 
 @pytest.mark.parametrize("after", ["", "x", "by-town/9@", "by-town/0@%%%", "by-town/0@\N{SNOWMAN}"])
 def test_places_that_are_none(after: str) -> None:
-    with pytest.raises(UsageError, match="is not where a page"):
+    with pytest.raises(UsageError, match="isn't the end of a page"):
         Tasks(["a"]).page(9, after=after)
 
 

@@ -131,8 +131,8 @@ ITSELF = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": 
     ("schema", "message"),
     [
         ("{", "the Avro schema isn't JSON"),
-        (None, "the Avro schema isn't one of a record"),
-        ("null", "the Avro schema isn't one of a record"),
+        (None, "the Avro schema doesn't describe a record"),
+        ("null", "the Avro schema doesn't describe a record"),
         ({"type": "record", "name": "R", "fields": []}, "record 'R' has no fields"),
         ({"type": "record", "fields": [{"name": "a", "type": "int"}]}, "a record has no name"),
         (record(a="Missing"), "the Avro schema, field a: unknown type 'Missing'"),
@@ -235,13 +235,13 @@ def test_nested_rows_are_written_as_fastavro_writes_them(rows: list[dict[str, An
     [
         ({"n": "long"}, pl.DataFrame({"n": [None]}, {"n": pl.Int64}), "'n' is null, which the schema doesn't allow"),
         ({"n": "long", "m": "long"}, pl.DataFrame({"n": [1]}), "field 'm' is null"),
-        ({"n": "long"}, pl.DataFrame({"n": [1], "m": [2]}), "there is no field 'm'; there is n"),
-        ({"n": "int"}, pl.DataFrame({"n": [2**40]}), "field 'n' is of type i32, and 1099511627776 is no such value"),
+        ({"n": "long"}, pl.DataFrame({"n": [1], "m": [2]}), "the schema has no field 'm'; it has n"),
+        ({"n": "int"}, pl.DataFrame({"n": [2**40]}), "field 'n' is of type i32, but the value is 1099511627776"),
         ({"n": {"type": "enum", "name": "E", "symbols": ["a"]}}, pl.DataFrame({"n": ["b"]}), "can't be 'b'; it is"),
-        ({"n": {"type": "fixed", "name": "F", "size": 2}}, pl.DataFrame({"n": [b"a"]}), "field 'n' has 2 bytes"),
+        ({"n": {"type": "fixed", "name": "F", "size": 2}}, pl.DataFrame({"n": [b"a"]}), "must have exactly 2 bytes"),
         ({"n": {"type": "array", "items": "long"}}, pl.DataFrame({"n": [[1, None]]}), r"field 'n\[\]' is null"),
         ({"n": ["null", PLACE]}, pl.DataFrame({"n": [{"x": None}]}, {"n": AT_X}), "field 'n.x' is null"),
-        ({"n": logical("long", "timestamp-millis")}, pl.DataFrame({"n": [NOON.replace(microsecond=5)]}), "no such"),
+        ({"n": logical("long", "timestamp-millis")}, pl.DataFrame({"n": [NOON.replace(microsecond=5)]}), "value is"),
         ({"n": "bytes"}, pl.DataFrame({"n": [1]}), "column 'n': expected Binary"),
     ],
 )  # fmt: skip

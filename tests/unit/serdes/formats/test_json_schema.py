@@ -65,9 +65,9 @@ ITSELF = {"$ref": "#/$defs/node", "$defs": {"node": of(next={"$ref": "#/$defs/no
     ("schema", "reason"),
     [
         ("{", "isn't JSON"),
-        ("[]", "isn't one of an object with properties"),
-        ({"type": "string"}, "isn't one of an object with properties"),
-        (of(), "isn't one of an object with properties"),
+        ("[]", "doesn't describe an object with properties"),
+        ({"type": "string"}, "doesn't describe an object with properties"),
+        (of(), "doesn't describe an object with properties"),
         (of(a={"type": ["string", "integer"]}), "property a: .* can't be read as a column"),
         (of(a={"oneOf": [{"type": "string"}, {"type": "integer"}]}), "property a: .* can't be read as a column"),
         (of(a=of(b={"type": "object"})), "property a.b: .* can't be read as a column"),
@@ -75,7 +75,7 @@ ITSELF = {"$ref": "#/$defs/node", "$defs": {"node": of(next={"$ref": "#/$defs/no
         (of(a=True), "property a: .* can't be read as a column"),
         (of(a={"type": "array"}), "property a: .* can't be read as a column"),
         (of(a={"enum": ["x", 1]}), "property a: .* can't be read as a column"),
-        (of(a={"$ref": "#/$defs/no"}), "isn't there"),
+        (of(a={"$ref": "#/$defs/no"}), "is undefined"),
         (of(a={"$ref": "other.json"}), "can't be read as a column"),
         (ITSELF, "contains itself"),
     ],
@@ -141,7 +141,7 @@ def test_rows_that_the_schema_does_not_take_are_refused() -> None:
     assert format.encode(pl.DataFrame({"n": [1], "more": [2]})) == [b'{"n":1,"more":2}']
     closed = open_format(hr.io.json_schema({**schema, "additionalProperties": False}))
     for one, frame, reason in (
-        (format, pl.DataFrame({"note": ["x"]}), "requires n, which the rows don't have"),
+        (format, pl.DataFrame({"note": ["x"]}), "requires n, which the rows lack"),
         (format, pl.DataFrame({"n": [None]}, {"n": pl.Int64}), "column 'n': a value is null"),
         (closed, pl.DataFrame({"n": [1], "more": [2]}), "has no property 'more', and allows no others"),
     ):

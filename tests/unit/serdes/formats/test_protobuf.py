@@ -222,11 +222,11 @@ def test_a_message_is_named_in_a_set_of_descriptors() -> None:
     assert decode(spec, [ORDER(n=5).SerializeToString()]).frame["n"].to_list() == [5]
     for wrong, reason in (
         ({"message": "shop.Other", "descriptors": files.SerializeToString()}, r"no protobuf message 'shop\.Other'"),
-        ({"message": "shop.Order", "descriptors": b"\xff"}, "no set of protobuf descriptors"),
-        ({"message": "shop.Order", "descriptors": b""}, "no set of protobuf descriptors"),
-        ({"message": "shop.Order"}, "is no protobuf message"),
-        ({"message": int}, "is no protobuf message"),
-        ({"message": ORDER, "descriptors": b""}, "is no protobuf message"),
+        ({"message": "shop.Order", "descriptors": b"\xff"}, "isn't a set of protobuf descriptors"),
+        ({"message": "shop.Order", "descriptors": b""}, "isn't a set of protobuf descriptors"),
+        ({"message": "shop.Order"}, "isn't a Protobuf message"),
+        ({"message": int}, "isn't a Protobuf message"),
+        ({"message": ORDER, "descriptors": b""}, "isn't a Protobuf message"),
     ):
         with pytest.raises(DeclarationError, match=reason) as caught:
             hr.io.protobuf(**wrong)  # type: ignore[arg-type]
@@ -262,7 +262,7 @@ def test_records_with_the_header_of_a_registry() -> None:
     assert list(reasons) == [2, 3, 4, 5, 6, 8]
     assert reasons[2].startswith("no header of a schema registry: it begins with 0x08")
     assert reasons[3].startswith("too short")
-    assert reasons[5] == "it is another message of its schema"
+    assert reasons[5] == "the record has another message of its schema"
     assert reasons[8] == "not a message of this type"
 
 

@@ -19,14 +19,14 @@ def test_a_url_is_a_place(url: str):
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("bucket/a", "is not the URL of an object store"),
-        (7, "is not the URL of an object store"),
-        ("s3://", "is not the URL"),
-        ("s3:///a", "is not the URL"),
-        ("s3://bucket/a?region=x", "is not the URL"),
+        ("bucket/a", "isn't the URL of an object store"),
+        (7, "isn't the URL of an object store"),
+        ("s3://", "isn't the URL"),
+        ("s3:///a", "isn't the URL"),
+        ("s3://bucket/a?region=x", "isn't the URL"),
         ("hdfs://a/b", "an object store that Headrace supports"),
-        ("file://a/b", "whole path"),
-        ("file:///", "whole path"),
+        ("file://a/b", "absolute path"),
+        ("file:///", "absolute path"),
         ("s3://bucket:secret@bucket/a", "contains credentials"),
     ],
 )
@@ -39,16 +39,16 @@ def test_what_is_no_place_is_refused(url: object, said: str):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"endpoint": "localhost:1"}, "is not an http:// or https:// URL"),
+        ({"endpoint": "localhost:1"}, "isn't an http:// or https:// URL"),
         ({"endpoint": "http://localhost:secret@localhost:1"}, "contains credentials"),
-        ({"bandwidth": "50"}, "not a number of bytes per second"),
-        ({"bandwidth": "0MB/s"}, "not a number of bytes per second"),
+        ({"bandwidth": "50"}, "isn't a number of bytes per second"),
+        ({"bandwidth": "0MB/s"}, "isn't a number of bytes per second"),
     ],
 )
 def test_options_are_checked(options: dict[str, str], said: str):
     with pytest.raises(DeclarationError, match=said):
         hr.io.object_store("s3://bucket", **options)
-    with pytest.raises(DeclarationError, match="for stores like S3"):
+    with pytest.raises(DeclarationError, match="only to stores like S3"):
         hr.io.object_store("gs://bucket", region="x")
 
 

@@ -302,7 +302,7 @@ def test_a_folder_with_other_files_does_not_become_a_table(path: Path) -> None:
     shutil.rmtree(path)
     path.mkdir()
     (path / "views-1.parquet").touch()
-    with pytest.raises(DeclarationError, match=r"has other files in it, such as views-1\.parquet"):
+    with pytest.raises(DeclarationError, match=r"would remove its other files, such as views-1\.parquet"):
         created(path)
     assert [file.name for file in path.parent.rglob("*")] == ["views", "views-1.parquet"]
 
@@ -330,7 +330,7 @@ def test_columns_are_added_only_if_that_is_asked_for(path: Path) -> None:
     [
         ({"member": pl.Int64(), "n": pl.Int64()}, "its column 'member' is str, not i64"),
         ({"member": pl.String(), "n": pl.Float64()}, "its column 'n' is i64, not f64"),
-        ({"Member": pl.String(), "n": pl.Int64()}, "its column 'member' has another case"),
+        ({"Member": pl.String(), "n": pl.Int64()}, "its column 'member' differs in case"),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused(path: Path, columns: dict[str, pl.DataType], message: str) -> None:
@@ -413,7 +413,7 @@ def test_a_log_that_is_torn_is_named(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a[1]", "a%20b", "a|b", "a\nb"])
 def test_a_name_that_deltalake_takes_for_another_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DeclarationError, match="can't have a Delta table"):
+    with pytest.raises(DeclarationError, match="can't hold a Delta table"):
         created(tmp_path / name)
 
 

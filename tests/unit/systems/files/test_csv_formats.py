@@ -73,14 +73,14 @@ def test_a_bad_row_names_its_line(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"separator": ";;"}, "separator=';;' is not one ASCII character"),
-        ({"separator": "\n"}, "is not one ASCII character"),
+        ({"separator": ";;"}, "separator=';;' isn't a single ASCII character"),
+        ({"separator": "\n"}, "isn't a single ASCII character"),
         ({"quote": ","}, "separator and quote are both ','"),
         ({"header": ["a", "a"]}, "header names a column twice"),
         ({"header": "a"}, "header='a' is not a list of column names"),
         ({"encoding": "utf-99"}, "encoding='utf-99' isn't known"),
         ({"skip_lines": -1}, "skip_lines=-1 is not a number of lines"),
-        ({"null_values": [1]}, "are not texts"),
+        ({"null_values": [1]}, "expected a list of strings"),
     ],
 )
 def test_wrong_options_are_refused_where_they_are_declared(options: dict[str, Any], message: str) -> None:

@@ -178,7 +178,7 @@ def test_an_output_is_a_folder_and_is_not_trimmed(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="can't create the folder"):
         FilesSystem(str(tmp_path / "file")).admin().create("out", 1)
     admin = FilesSystem(str(tmp_path)).admin()
-    with pytest.raises(UsageError, match="not trimmed"):
+    with pytest.raises(UsageError, match="doesn't delete input files"):
         admin.trim(ssp(), 5)
     admin.report_position(ssp(), "readers", 5)
     assert admin.reported_positions("input", "readers") == {0: 5}

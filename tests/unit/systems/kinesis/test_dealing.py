@@ -256,7 +256,7 @@ def test_a_hole_is_reported_after_three_audits() -> None:
     assert (
         found[2]
         == found[3]
-        == [f"no open shard takes the hashes {HALF} to {HASH_END - 1}: Kinesis has listed none for minutes"]
+        == [f"no open shard covers the hashes {HALF} to {HASH_END - 1}: Kinesis has listed none for minutes"]
     )
     dealer.deal(TWO, say({A: "1"}), 9 * dealing.AUDIT_MS)
     assert dealer.warnings == []

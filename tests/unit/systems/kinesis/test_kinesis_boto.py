@@ -180,7 +180,7 @@ def test_an_end_without_children_is_believed_of_a_closed_shard_only(
     if believed:
         assert client.records(ITERATOR, 10).iterator is None
     else:
-        with pytest.raises(UnavailableError, match="but it is open"):
+        with pytest.raises(UnavailableError, match="but lists it as open"):
             client.records(ITERATOR, 10)
 
 

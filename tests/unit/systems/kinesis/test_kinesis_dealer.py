@@ -73,7 +73,7 @@ def test_a_stream_that_is_deleted_while_it_is_read_is_an_error_that_says_so() ->
     scene.listed()
     scene.error = StreamNotFoundError("list_shards: ResourceNotFoundException")
     scene.clock.advance(LIST_MS)
-    with pytest.raises(StreamNotFoundError, match="'orders' doesn't exist any more: somebody has deleted it"):
+    with pytest.raises(StreamNotFoundError, match="'orders' doesn't exist any more: it was deleted"):
         scene.listed()
 
 

@@ -109,7 +109,7 @@ def test_a_stream_that_was_created_again_is_another_one(tmp_path: Path) -> None:
     scene.stream.create(2)
     with pytest.raises(StreamNotFoundError) as caught:
         scene.begin(options(tmp_path))
-    assert "created at 1970-01-01 00:00:01Z, and this one at 1970-01-01 00:00:05Z" in caught.value.message
+    assert "created at 1970-01-01 00:00:01Z, this one at 1970-01-01 00:00:05Z" in caught.value.message
     assert caught.value.hint
 
 
@@ -117,7 +117,7 @@ def test_the_number_of_slots_is_fixed(tmp_path: Path) -> None:
     scene = Scene()
     scene.begin(options(tmp_path))
     with pytest.raises(
-        DeclarationError, match="has had 2 slots since the first run of the app, and is declared with slo"
+        DeclarationError, match="has had 2 slots since the app's first run, but is now declared with slo"
     ):
         scene.begin(options(tmp_path, slots=3))
 
@@ -164,11 +164,11 @@ def test_positions_are_moments(tmp_path: Path) -> None:
     assert admin.time_of(SLOT, MOMENTS) is None
     assert admin.time_of(SLOT, 3000) is None
     admin.check_offset(SLOT, MOMENTS + 3000)
-    with pytest.raises(UsageError, match="nobody can begin at 3000"):
+    with pytest.raises(UsageError, match="reading can't begin at offset 3000"):
         admin.check_offset(SLOT, 3000)
     with pytest.raises(UsageError, match="is in the future"):
         admin.check_offset(SLOT, MOMENTS + 6000)
-    with pytest.raises(StreamNotFoundError, match="there are slots 0 to 1"):
+    with pytest.raises(StreamNotFoundError, match="the stream has slots 0 to 1"):
         admin.check_offset(SSP(SLOT.stream, 2), MOMENTS)
 
 
@@ -191,5 +191,5 @@ def test_options_that_nobody_knows_are_refused() -> None:
         Options.of("in", {"stream": "orders", "strem": 1})
     with pytest.raises(DeclarationError, match="no option 'stream'"):
         Options.of("in", {})
-    with pytest.raises(UsageError, match="is read by no app here"):
+    with pytest.raises(UsageError, match="isn't an input of an app here"):
         Options.of("out", {"stream": "orders"}).memo_path()

@@ -145,10 +145,10 @@ def test_without_a_key_rows_are_spread(stream: MemoryKinesis, clock: ManualClock
 @pytest.mark.parametrize(
     ("row", "wrong"),
     [
-        ({"member": None, "n": 1}, "nothing in its key 'member'"),
-        ({"member": "", "n": 1}, "nothing in its key 'member'"),
+        ({"member": None, "n": 1}, "no value in its key 'member'"),
+        ({"member": "", "n": 1}, "no value in its key 'member'"),
         ({"member": "m" * 257, "n": 1}, "key of more than 256 characters"),
-        ({"member": "m", "n": "x" * (1 << 20)}, r"with 10485\d\d bytes is larger than a record can be"),
+        ({"member": "m", "n": "x" * (1 << 20)}, r"has 10485\d\d bytes; a record takes at most"),
     ],
 )
 def test_what_kinesis_cannot_take_is_refused_before_its_commit(
@@ -215,7 +215,7 @@ def test_a_shard_that_takes_nothing_holds_back_its_own_keys_only(stream: MemoryK
     stream.throttled = set()
     check_once_and_in_order(stream, others)
     stream.throttled = {held.id}
-    with pytest.raises(UnavailableError, match="'results' takes no records: ProvisionedThroughputExceeded") as caught:
+    with pytest.raises(UnavailableError, match="'results' accepts no records: ProvisionedThroughputExceeded") as caught:
         into.publish(WRITER, 1, records)
     assert caught.value.retry
     stream.throttled = set()

@@ -40,7 +40,7 @@ def test_a_torn_append_is_reported_where_it_is_skipped(tmp_path: Path, caplog: p
     append(system, [b"second"])
     assert read_all(system) == ([b"first", b"second"], 7)
     (record,) = caplog.records
-    assert (record.levelname, record.getMessage()) == ("INFO", "skipped what an unfinished append left")
+    assert (record.levelname, record.getMessage()) == ("INFO", "skipped the rest of an unfinished append")
     assert (vars(record)["partition"], vars(record)["offset"], vars(record)["bytes"]) == (str(ssp()), size, 7)
 
 

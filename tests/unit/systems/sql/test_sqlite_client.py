@@ -147,7 +147,7 @@ def test_what_is_no_database(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="File exists"):
         system(tmp_path / "text.db" / "x.db").admin().list()
     for url in ("sqlite://", "sqlite:///", "sqlite:x.db", "sqlite:///:memory:"):
-        with pytest.raises(DeclarationError, match="names no file"):
+        with pytest.raises(DeclarationError, match="doesn't name a file"):
             SqlSystem(SecretUrl(url), "t").target("out")
     with pytest.raises(DeclarationError, match="doesn't name a known kind of database"):
         SqlSystem(SecretUrl("mysql://u:pw@h/db"), "t")
@@ -171,7 +171,7 @@ def test_a_table_is_an_output_only(path: Path) -> None:
 def test_options() -> None:
     options = {"url": "sqlite:///a.db", "table": "t", "key": ["a"], "create": False}
     assert open_sql("s", options) == SqlSystem(SecretUrl("sqlite:///a.db"), "t", ("a",), False)
-    with pytest.raises(DeclarationError, match="'url' and 'table' are needed"):
+    with pytest.raises(DeclarationError, match="'url' and 'table' are required"):
         open_sql("s", {"url": "sqlite:///a.db"})
     with pytest.raises(DeclarationError, match=r"unknown options \['tabel'\]"):
         open_sql("s", {"url": "sqlite:///a.db", "table": "t", "tabel": "t"})

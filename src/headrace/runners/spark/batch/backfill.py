@@ -74,8 +74,8 @@ def backfill(graph: Graph, metadata: MetadataStore, options: BatchOptions, asked
     changed.changes.check()
     if asked.publish and deployment.inventory:
         raise UsageError(
-            f"app {graph.app!r} has run in this home, so what it has written would be there twice",
-            hint="make only the savepoint, with --no-publish, and restore that: headrace savepoint restore --help",
+            f"app {graph.app!r} has run in this home, so its results would appear twice",
+            hint="create only the savepoint, with --no-publish, and restore it: headrace savepoint restore --help",
         )
     home = Path(graph.settings.home)
     last = Journal(home, graph.app).read()
@@ -84,7 +84,7 @@ def backfill(graph: Graph, metadata: MetadataStore, options: BatchOptions, asked
     check_tables(changed.plan, asked.tables)
     if asked.tables and asked.until.offsets:
         raise UsageError(
-            f"until={str(asked.until)!r} names offsets, and a table is divided by event time", hint="give a time"
+            f"until={str(asked.until)!r} names offsets, but a table is divided by event time", hint="give a time"
         )
     handover = _Savepoint(changed.plan, deployment.inventory, deployment.timeline, asked, at_ms, options)
     run_planned(changed.plan, options, handover)
@@ -95,12 +95,12 @@ def begin_with_backfill(graph: Graph, metadata: MetadataStore, options: BatchOpt
     timelines = Timelines(metadata, graph.app)
     current = timelines.get(timelines.current)
     if current is not None and current.savepoint == asked.savepoint:
-        options.say(f"{graph.app} goes on from savepoint {asked.savepoint}, which is restored already")
+        options.say(f"{graph.app} continues from savepoint {asked.savepoint}, which is restored already")
         return
     home = Path(graph.settings.home)
     if recorded(metadata, graph.app, timelines.current):
         raise UsageError(
-            f"app {graph.app!r} has run in this home: its history isn't computed again",
+            f"app {graph.app!r} has run in this home, so its history isn't computed again",
             hint="start it without the backfill; to replace its state, see the page 'From history to live'",
         )
     last = Journal(home, graph.app).read()
@@ -116,23 +116,27 @@ def check_tables(plan: Plan, tables: Tables) -> None:
     for id_ in tables:
         if id_ not in inputs:
             raise UsageError(
-                f"{id_!r} is no input of app {plan.graph.app!r} that can have its history in a table",
-                hint=f"there are {', '.join(sorted(inputs))}",
+                f"{id_!r} isn't an input of app {plan.graph.app!r} that can have its history in a table",
+                hint=f"such inputs: {', '.join(sorted(inputs))}",
             )
         spec = plan.streams[id_].spec
         where = f"input {id_!r} ({spec.location}) can't have its history in a table"
         if spec.event_time is None:
             raise PlanError(
-                f"{where}: it has no event time to tell history from what comes live",
+                f"{where}: it has no event time to separate history from live messages",
                 hint="declare it: app.input(..., event_time=...)",
             )
         if spec.slots or spec.system.held is not None:
-            raise PlanError(f"{where}: nobody knows where to read on in it", hint="leave it out of the tables")
+            raise PlanError(
+                f"{where}: its positions aren't known, so a live run couldn't continue",
+                hint="leave it out of the tables",
+            )
         for stage in plan.stages:
             if id_ in stage.inputs and order_of(plan, stage).timed:
                 raise PlanError(
-                    f"{where}: stage {stage.name!r} keeps state for each of its partitions, and a table has none",
-                    hint="put a partition_by between the input and the first step that keeps something",
+                    f"{where}: stage {stage.name!r} keeps state for each of its partitions, but a table has no "
+                    "partitions",
+                    hint="put a partition_by between the input and the first step with state",
                 )
 
 
@@ -192,7 +196,7 @@ class _Savepoint(Handover):
             if first is not None and first > self._at_ms:
                 raise UsageError(
                     f"{ssp} begins at {utc_text(first)}, and the table of input {id_!r} is read up to "
-                    f"{utc_text(self._at_ms)}: what came in between would be missing",
+                    f"{utc_text(self._at_ms)}: the messages in between would be missing",
                     hint="backfill up to a later time",
                 )
             entry = SourceEntry(stream=str(ssp.stream), partition=ssp.partition, offset=offset, since_ms=self._at_ms)
@@ -239,7 +243,7 @@ def _older(rows: DataFrame, time_: EventTime, before_ms: int) -> Column | None:
 
 
 def _time_of(left: Iterable[Left]) -> str:
-    """How far event time has come, in words; and what holds it if it hasn't begun."""
+    """Describe the progress of event time, and what holds it if it hasn't begun."""
     times = [decode_times(one.record.bookkeeping) for one in left]
     timed = [one.watermark for one in times if one.watermark != FOREVER]
     lowest = min(timed, default=NEVER)

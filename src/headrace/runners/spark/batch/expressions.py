@@ -59,7 +59,7 @@ class _Term:
     dtype: pl.DataType
     build: Callable[[], Column]
     name: str | None = None
-    """If it is a column of the DataFrame as it is: the column's name."""
+    """Return the column's name if the expression is just a column of the DataFrame."""
 
 
 class _UntranslatableError(Exception):
@@ -111,7 +111,7 @@ class Scope:
         wanted = set(columns if plain is None else plain)
         spelled = Counter(name.casefold() for name in columns)
         terms = {
-            # Spark doesn't tell two names apart that differ only in case.
+            # Spark treats two names that differ only in case as the same.
             name: _column(name, dtype)
             for name, dtype in columns.items()
             if name in wanted and _is_known(dtype) and spelled[name.casefold()] == 1

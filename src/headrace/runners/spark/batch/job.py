@@ -2,7 +2,7 @@
 
 Pieces are placed by task (``repartitionById``) and sorted by time inside it; a stage that needs no order runs where its
 input is read. So Spark's own shuffle, spilling, retries, dynamic allocation and UI apply. Everything is lazy: nothing
-runs before somebody wants rows.
+runs before rows are requested.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class BatchJob:
         writers = [self._plan.stage(name) for name in self._plan.streams[stream].writers]
         if any(self._plan.streams[id_].readers for stage in writers for id_ in stage.outputs):
             return self.pieces([stream]).mapInArrow(DecodeRows(rows), schema)
-        # Nobody else wants what these stages write: their workers decode it themselves.
+        # No other reader needs the output of these stages, so their workers decode it themselves.
         parts = [self._made(stage, rows) for stage in writers]
         return reduce(DataFrame.unionAll, parts) if parts else self._spark.createDataFrame([], schema)
 
@@ -85,7 +85,7 @@ class BatchJob:
         return self._together([self._written(stage, outputs) for stage in last])
 
     def close(self) -> None:
-        """Let go of what is kept for several readers."""
+        """Release data that was kept for several readers."""
         for frame in self._kept:
             frame.unpersist()
         self._kept.clear()

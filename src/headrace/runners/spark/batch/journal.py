@@ -1,4 +1,4 @@
-"""How far the batch runs of an app have come, in a file of its home: what is computed isn't computed again.
+"""The progress of an app's batch runs, in a file of its home, so that computed results aren't computed again.
 
     {"format":1,"run":3,"state":"computed","until":"now","savepoint":""}
 
@@ -58,7 +58,7 @@ class Journal:
             lock = FolderLock(self._folder / "runs")
         except StateLockedError as error:
             raise UnavailableError(
-                f"another batch run of app {self._app!r} is at work in this home", hint="wait until it has ended"
+                f"another batch run of app {self._app!r} is running in this home", hint="wait until it has ended"
             ) from error
         try:
             yield
@@ -71,7 +71,7 @@ class Journal:
             data = self._file.read_bytes()
         except FileNotFoundError:
             return None
-        return decode_record(_DECODER, data, f"{self._file}, which says how far batch runs have come,", FORMAT)
+        return decode_record(_DECODER, data, f"{self._file}, the record of batch runs,", FORMAT)
 
     def begin(self, until: str, *, again: bool, savepoint: str = "") -> Entry:
         """Begin a run, or continue one that is computed. Raises ``UsageError`` if that would publish results twice."""
@@ -81,14 +81,14 @@ class Journal:
                 raise UsageError(
                     f"run {last.run} of app {self._app!r} ({_kind(last.savepoint)}, until {last.until}) is computed "
                     f"and not yet published: {_kind(savepoint)} can't begin before that",
-                    hint="run it again as it was: it only publishes what is computed",
+                    hint="repeat the former command: it only publishes the computed results",
                 )
             return last
         if last is not None and last.state == "published" and not again:
             raise UsageError(
-                f"app {self._app!r} has had a batch run that is published (run {last.run}, until {last.until}): "
+                f"app {self._app!r} has published a batch run already (run {last.run}, until {last.until}): "
                 "another one would publish its results a second time",
-                hint="if that is what you want: --again, or again=True",
+                hint="to publish them again, use --again or again=True",
             )
         run = 1 if last is None else last.run + (last.state == "published")
         entry = Entry(run=run, state="begun", until=until, savepoint=savepoint)
@@ -97,7 +97,7 @@ class Journal:
         return entry
 
     def note(self, entry: Entry, state: State) -> Entry:
-        """The run has come this far."""
+        """Record the run's progress."""
         noted = msgspec.structs.replace(entry, state=state)
         self._write(noted)
         if state == "published":

@@ -1,7 +1,7 @@
 """Publishes what a batch run has computed, in portions: each is a version of the writer ``<app>/batch/<output>``.
 
 The results of a run are files that stay as they are, so its portions are always the same. A target knows the last
-portion that it has. So whoever publishes a run continues where another one has stopped.
+portion that it has. So publishing a run continues where a former attempt has stopped.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ Open = Callable[[StreamSpec, str], Into]
 
 
 def publish(plan: Plan, output: str, run: int, folder: Path, open_stream: Open) -> int:
-    """Publish the results of a run in one output; returns how many rows it has. What is there already stays."""
+    """Publish the results of a run in one output; return their number. Already published results stay."""
     spec = plan.streams[output].spec
     writer = f"{plan.graph.app}/batch/{output}"
     into = IntoTarget(spec, writer) if keeps_rows(spec.system) else open_stream(spec, writer)

@@ -1,6 +1,6 @@
 """What a stage lets Spark leave out of an input: rows that its first filters drop, and columns that no step reads.
 
-The steps run in the stage all the same. A row that Spark keeps is filtered again, so Spark need only be sure of the
+The steps run in the stage nevertheless. A row that Spark keeps is filtered again, so Spark need only be sure of the
 rows that it drops.
 """
 
@@ -82,7 +82,7 @@ def pushed_filter(leading: LeadingSteps, columns: Mapping[str, pl.DataType], pla
 
 
 def narrowed(rows: DataFrame, leading: LeadingSteps, columns: Mapping[str, pl.DataType]) -> DataFrame:
-    """``rows`` without those that the steps drop, as far as Spark can tell, and without columns that nobody needs.
+    """Return ``rows`` without those that the steps drop, as far as Spark knows, and without unneeded columns.
 
     ``columns`` is the schema of the input for Polars. The columns that stay keep their order.
     """
@@ -124,7 +124,7 @@ def _spark_type(dtype: pl.DataType) -> T.DataType | None:
 
 
 def _spelled(names: list[str]) -> Counter[str]:
-    """How often a name is there; Spark doesn't tell upper and lower case apart."""
+    """Return how often a name occurs; Spark ignores case."""
     return Counter(name.casefold() for name in names)
 
 

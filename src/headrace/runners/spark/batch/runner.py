@@ -1,4 +1,4 @@
-"""Run an app as a batch job on Spark, or give what it would write as DataFrames.
+"""Run an app as a batch job on Spark, or return its results as DataFrames.
 
 A run has two steps. First Spark computes everything that leaves the app, and keeps it in the app's home. Then this
 process publishes it, output by output. If the run dies in the first step, nothing is published, and the next run starts
@@ -89,7 +89,7 @@ class Handover(ABC):
 
     @abstractmethod
     def finish(self, pieces: Iterable[Piece]) -> None:
-        """Make the savepoint of what the tasks have left, unless it is there already."""
+        """Make the savepoint from the tasks' final state, unless it exists already."""
         ...
 
 
@@ -116,7 +116,7 @@ def run_planned(planned: Plan, options: BatchOptions, handover: Handover | None)
             if handover is not None:
                 handover.finish(pieces_of(journal.results(entry), LEFT))
         except HeadraceError as error:
-            again = "run it again: it goes on with publishing what is computed"
+            again = "run it again: it continues to publish the computed results"
             error.hint = again if error.hint is None else f"{error.hint}; then {again}"
             raise
         if words := set_aside(counters_of(journal.results(entry))):
@@ -280,7 +280,7 @@ def _as_ours(said: str) -> HeadraceError:
     kind = getattr(errors, found[1], None) if found is not None else None
     if found is None or not isinstance(kind, type) or not issubclass(kind, HeadraceError):
         missing = "No module named 'headrace'" in said
-        hint = "what Spark logged above says more" if not missing else "executors need Headrace: see docs/deploying.md"
+        hint = "see Spark's log lines above" if not missing else "executors need Headrace: see docs/deploying.md"
         return InfrastructureError(f"Spark couldn't compute the results: {said[:1000]}", hint=hint)
     message, _, hint = found[2].partition("\n  hint: ")
     return kind(message, hint=hint or None)

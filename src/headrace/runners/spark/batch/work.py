@@ -71,7 +71,7 @@ class Work(ABC):
 
     @abstractmethod
     def pieces(self, payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
-        """The pieces that come of the tables of the Spark partition with this number."""
+        """Yield the pieces that result from the tables of the Spark partition with this number."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ _WHAT = "the function"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Batch:
-    """Rows that were taken together, and where they came from."""
+    """Rows that were taken together, and their origin."""
 
     rows: pl.DataFrame
     where: ProvenanceSnapshot

@@ -42,7 +42,7 @@ def line_now(thread: int, *, called: bool = True) -> str | None:
 
 
 def in_debugger(thread: int) -> bool:
-    """Whether somebody debugs what a thread does, so that it may stand still for as long as that takes."""
+    """Return whether a debugger holds a thread, which may then stand still for any time."""
     frame = sys._current_frames().get(thread)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")

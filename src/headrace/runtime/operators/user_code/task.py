@@ -1,4 +1,4 @@
-"""A low-level task: calls the user's instance, keeps its stores and timers, collects what it sends.
+"""A low-level task: call the user's instance, keep its stores and timers, and collect the rows that it sends.
 
 The contract is in ``api/tasks.py``. Messages become records column by column, a few thousand at a time. What the calls
 send is collected by output. It leaves as one DataFrame, in the order of sending, after a batch, a round of timers or a
@@ -192,7 +192,7 @@ class TaskOperator(Operator):
             self._task.on_end_of_stream(self._port)
         self._hand_out()
 
-    # -- what it asks of its host
+    # -- requests to the host
 
     @property
     @override

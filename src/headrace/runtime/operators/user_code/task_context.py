@@ -218,7 +218,7 @@ class TaskPort(TaskContext):
                 hint='declare it, app.input(..., event_time="ts"), or write axis="processing"',
             )
 
-    # -- calls, and what they send
+    # -- calls and their rows
 
     def open(self, input_: str, *, may_send: bool) -> None:
         """A call begins."""
@@ -238,7 +238,7 @@ class TaskPort(TaskContext):
         try:
             sent.add(rows, sys._getframe(1))
         except DataError as error:
-            raise DataError(f"what is sent to {output!r} doesn't fit: {error.message}", hint=error.hint) from error
+            raise DataError(f"the rows sent to {output!r} don't fit: {error.message}", hint=error.hint) from error
 
     def _unsendable(self, output: str) -> UsageError:
         if not self._open:

@@ -71,7 +71,7 @@ class Timers:
     """The timers of one task, on both axes."""
 
     def __init__(self, id_: str, head_max: int = HEAD_MAX, columns: Mapping[str, pl.DataType] | None = None) -> None:
-        """``columns`` are those of the task's messages, by which timers can be dealt to other tasks."""
+        """``columns`` are the message columns by which timers can be divided among other tasks."""
         self.store = KeyValueStore(id_)
         self.store.contents = TimerContents(id_, columns or {})
         self._axes = {axis: _Axis(self.store, *prefixes, head_max) for axis, prefixes in _PREFIXES.items()}
@@ -85,11 +85,11 @@ class Timers:
         self._axes[axis].delete(identity)
 
     def time_of(self, axis: TimerAxis, identity: bytes) -> int | None:
-        """When a timer is due; None: there is none."""
+        """Return when a timer is due; None if it isn't set."""
         return self._axes[axis].time_of(identity)
 
     def earliest(self, axis: TimerAxis) -> int | None:
-        """When the first timer is due; None: there is none."""
+        """Return when the first timer is due; None if there are no timers."""
         return self._axes[axis].earliest()
 
     def pop(self, axis: TimerAxis, through: int) -> tuple[int, bytes] | None:

@@ -58,7 +58,7 @@ class WaitingOperator(Operator, Generic[Result]):
         raise NotImplementedError
 
     def release(self, results: list[Result]) -> None:
-        """Emit results whose turn has come."""
+        """Emit results that are in turn."""
         raise NotImplementedError
 
     # -- the operator's hooks

@@ -195,7 +195,7 @@ class Aggregation:
 
     @cached_property
     def nothing(self) -> dict[str, pl.Series]:
-        """The parts of no message at all: one value each. Merged with others they change nothing."""
+        """Return the parts of an empty set of messages, one value each. Merging them with others changes nothing."""
         empty = self._rows.empty().with_columns(pl.lit(0, pl.Int64).alias(TIME))
         values = empty.with_columns(self._prepared).select(self._partial)
         return {name: values.get_column(name).cast(dtype) for name, dtype in self.types.items()}
@@ -212,14 +212,14 @@ class Aggregation:
 
     def partial(self, rows: pl.DataFrame, keys: Sequence[str], *more: pl.Expr) -> pl.DataFrame:
         """Partial results of a batch per ``keys``; ``more`` is computed with them."""
-        if not rows.height:  # without rows, Polars 2.1 infers lists of nulls for what it gathers
+        if not rows.height:  # without rows, Polars 2.1 infers lists of nulls for gathered values
             nothing = pl.DataFrame([pl.Series(name, [None], dtype) for name, dtype in rows.schema.items()])
             return self.partial(nothing, keys, *more).clear()
         prepared = rows.with_columns(self._prepared) if self._prepared else rows
         return prepared.group_by(keys).agg(*self._partial, *more)
 
     def merge(self, partials: pl.DataFrame, keys: Sequence[str], *more: pl.Expr) -> pl.DataFrame:
-        """Merge partial results so that each key is there once."""
+        """Merge partial results so that each key appears once."""
         return partials.group_by(keys).agg(*self._merge, *more)
 
     def rolling(self, partials: pl.DataFrame, keys: Sequence[str], index: str, period: int) -> pl.DataFrame:
@@ -231,7 +231,7 @@ class Aggregation:
         return groups.agg(self._merge)
 
     def settle(self, partials: pl.DataFrame) -> pl.DataFrame:
-        """Call the user's functions on the messages that have come, which become results."""
+        """Call the user's functions on the messages, and turn them into results."""
         for fold in self._folds:
             partials = fold.settle(partials)
         return partials

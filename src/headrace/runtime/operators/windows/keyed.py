@@ -97,7 +97,7 @@ class KeyedWindow(WindowOperator):
     def stores(self) -> Sequence[StateStore]:
         return (self.store,)
 
-    # -- when a batch has come
+    # -- after a batch
 
     def clocked(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Messages with the wall clock as a column, if a trigger needs it."""

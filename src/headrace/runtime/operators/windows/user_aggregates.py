@@ -19,7 +19,7 @@ from headrace.serdes.schema import Schema
 from headrace.serdes.values import column
 
 Calling = Callable[[str], AbstractContextManager[None]]
-"""Makes a context manager for calls of the user's function: what it raises becomes an error that names the function."""
+"""Returns a context manager for calls of the user's function, whose errors then name the function."""
 
 
 class UserAggregate:

@@ -1,4 +1,4 @@
-"""Schema registries with Confluent's interface: where one is, what it is asked, and how records name its schemas."""
+"""Schema registries with Confluent's interface: settings, requests, and the header of records."""
 
 from __future__ import annotations
 

@@ -70,18 +70,18 @@ class RegistryClient:
         return self._settings.url
 
     def by_id(self, id: int) -> Registered | None:
-        """The schema with this id; None if there is none."""
+        """Return the schema with this id; None if it doesn't exist."""
         answer = self._ask("GET", f"/schemas/ids/{id}", missing=True)
         return None if answer is None else self._schema(answer)
 
     def by_version(self, subject: str, version: int) -> Registered:
-        """A version of a subject, which another schema refers to. Raises ``DataError`` if there is none."""
+        """Return a version of a subject to which another schema refers. Raises ``DataError`` if it doesn't exist."""
         answer = self._ask("GET", f"/subjects/{_quoted(subject)}/versions/{version}", missing=True)
         if answer is None:
             raise DataError(
                 f"the schema registry {self.url} has no version {version} of subject {subject!r}, "
-                "which another schema refers to",
-                hint="register it again",
+                "to which another schema refers",
+                hint="register that version again",
             )
         return self._schema(answer)
 
@@ -147,7 +147,7 @@ class RegistryClient:
         except OSError as error:
             raise InfrastructureError(
                 f"the certificates of the schema registry can't be read from {file}: {error.strerror or error}",
-                hint="ca_file= names a file in PEM, wherever containers run",
+                hint="put a PEM file at this path on each machine that runs drivers or containers",
             ) from None
 
     def _login(self) -> str | None:
@@ -168,7 +168,7 @@ class RegistryClient:
             if size > RESPONSE_BYTES_MAX:
                 raise InfrastructureError(
                     f"the schema registry {self.url} answers with more than {RESPONSE_BYTES_MAX >> 20} MB",
-                    hint="is this the address of a schema registry?",
+                    hint="check that this is the address of a schema registry",
                 )
             if time.monotonic() > end:
                 raise TimeoutError
@@ -186,22 +186,24 @@ class RegistryClient:
         match status:
             case HTTPStatus.UNAUTHORIZED:
                 return InfrastructureError(
-                    f"the schema registry {self.url} doesn't accept the login: {said}",
+                    f"the schema registry {self.url} rejects the login: {said}",
                     hint="check user= and password=, or token=, of hr.io.registry(...)",
                 )
             case HTTPStatus.FORBIDDEN:
                 return InfrastructureError(
                     f"the schema registry {self.url} forbids {path}: {said}",
-                    hint="let this user do that: readers read schemas, register=True also writes to the subject",
+                    hint="grant this user the right to read schemas, and with register=True also to write to the "
+                    "subject",
                 )
             case HTTPStatus.CONFLICT:
                 return DataError(
-                    f"the schema registry {self.url} refuses the schema: its change breaks the subject's rule: {said}",
-                    hint="make a change that the rule allows, such as a field with a default; or use another subject",
+                    f"the schema registry {self.url} refuses the schema, because it breaks the subject's compatibility "
+                    f"rule: {said}",
+                    hint="make a compatible change, such as a new field with a default, or use another subject",
                 )
             case HTTPStatus.UNPROCESSABLE_ENTITY | HTTPStatus.BAD_REQUEST:
                 return DataError(
-                    f"the schema registry {self.url} can't take the schema: {said}", hint="check the schema"
+                    f"the schema registry {self.url} refuses the schema: {said}", hint="correct the schema"
                 )
             case HTTPStatus.REQUEST_TIMEOUT | HTTPStatus.TOO_MANY_REQUESTS:
                 return self._unavailable(f"can't answer now: {said}")
@@ -209,14 +211,14 @@ class RegistryClient:
                 return self._unavailable(f"can't answer now: {said}")
             case _:
                 return InfrastructureError(
-                    f"{self.url} doesn't answer as a schema registry does: {said}",
-                    hint="check the address: some have a path, such as /apis/ccompat/v7",
+                    f"{self.url} doesn't answer like a schema registry: {said}",
+                    hint="check the address: some registries need a path, such as /apis/ccompat/v7",
                 )
 
     def _unavailable(self, what: str) -> UnavailableError:
         return UnavailableError(
             f"the schema registry {self.url} {what}",
-            hint="check its address, and that it runs; it is asked again",
+            hint="check its address, and that it is running; Headrace tries again",
         )
 
     def _parsed(self, data: bytes) -> dict[str, Any]:
@@ -225,29 +227,29 @@ class RegistryClient:
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
-            raise self._strange("no JSON object")
+            raise self._strange("the answer isn't a JSON object")
         return answer
 
     def _schema(self, answer: Mapping[str, Any]) -> Registered:
         text = answer.get("schema")
         if not isinstance(text, str):
-            raise self._strange("no schema")
+            raise self._strange("the answer has no schema")
         references = answer.get("references") or []
         try:
             found = tuple(Reference(str(one["name"]), str(one["subject"]), int(one["version"])) for one in references)
         except (KeyError, TypeError, ValueError):
-            raise self._strange("references that can't be read") from None
+            raise self._strange("the answer has unreadable references") from None
         return Registered(text, str(answer.get("schemaType") or "AVRO"), found)
 
     def _number(self, answer: Mapping[str, Any] | None, name: str) -> int:
         number = (answer or {}).get(name)
         if not isinstance(number, int):
-            raise self._strange(f"no {name}")
+            raise self._strange(f"the answer has no {name}")
         return number
 
     def _strange(self, what: str) -> InfrastructureError:
         return InfrastructureError(
-            f"{self.url} doesn't answer as a schema registry does: {what}", hint="check the address"
+            f"{self.url} doesn't answer like a schema registry: {what}", hint="check the address"
         )
 
 
@@ -265,7 +267,7 @@ def _why(error: BaseException) -> str:
 
 
 def _code(data: bytes) -> int:
-    """The error code that registries give, which begins with the status of HTTP; 0 if there is none."""
+    """Return the registry's error code, which begins with the HTTP status; 0 if there is none."""
     try:
         code = json.loads(data).get("error_code", 0)
     except (ValueError, AttributeError):

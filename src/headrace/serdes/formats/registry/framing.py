@@ -23,7 +23,7 @@ def header(id: int) -> bytes:
 
 
 def id_in(head: bytes) -> int | None:
-    """The id in the first bytes of a record; None if they are no header."""
+    """Return the id in the first bytes of a record; None if they aren't a header."""
     return int.from_bytes(head[1:], "big") if len(head) == HEADER_BYTES and head[:1] == _MAGIC else None
 
 
@@ -44,7 +44,7 @@ def decode_by_id(
     ids: Mapping[bytes, int | None],
     decode: Callable[[int | None, Sequence[bytes]], Decoded],
 ) -> Decoded:
-    """Decode the records of each id on their own, and those without one. ``ids`` are those of ``ids_in``, not empty."""
+    """Decode the records of each id separately, and those without one. ``ids`` are the non-empty ids of ``ids_in``."""
     groups = list(dict.fromkeys(ids.values()))
     if len(groups) == 1:
         return decode(groups[0], payloads)

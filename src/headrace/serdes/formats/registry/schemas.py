@@ -1,8 +1,8 @@
 """Schemas by their ids: fetched once, by a thread of their own, and kept up to a limit.
 
-A decoder must not wait for a registry for long. So the caller waits a moment, and is then told to come back: the
+A decoder must not wait for a registry for long. So the caller waits a moment, and is then asked to return later: the
 fetch goes on. A registry that is away is asked again after pauses that grow. An id that it doesn't know is asked for
-several times, as copies of a registry may lag, and then for a while taken for unknown.
+several times, as copies of a registry may lag, and then counts as unknown for a while.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class SchemaSource:
     def schemas(self, ids: Collection[int]) -> Mapping[int, Fetched | None]:
         """Return the schema of each id; None if the registry has none.
 
-        Raises ``UnavailableError`` if not all are there after a moment, or what the registry refuses.
+        Raises ``UnavailableError`` if some haven't arrived after a moment, or the error of a refusal by the registry.
         """
         with self._lock:
             missing = self._missing(ids)
@@ -97,7 +97,7 @@ class SchemaSource:
                 if missing:
                     raise _again(self._error) or UnavailableError(
                         f"schema {missing[0]} is being fetched from {self._client.url}",
-                        hint="Headrace waits for it; check that the registry runs",
+                        hint="Headrace waits for it; check that the registry is running",
                     )
         with self._lock:
             found = {id: self._known.get(id) for id in ids}
@@ -159,7 +159,7 @@ class SchemaSource:
             if tries >= UNKNOWN_TRIES:
                 return True
             self._error = UnavailableError(
-                f"the schema registry {self._client.url} has no schema {id} yet", hint="it is asked again"
+                f"the schema registry {self._client.url} has no schema {id} yet", hint="Headrace asks again"
             )
             self._not_before_ms = now + UNKNOWN_PAUSE_MS
             return False
@@ -190,7 +190,7 @@ class SchemaSource:
             pause = _RETRY.pause_ms(self._failures, random.random())
             self._not_before_ms = self._clock.monotonic_ms() + (pause or 0.0)
         if error.retry:
-            self._throttle.warning("no schema can be fetched, so nothing is read", why=error.message)
+            self._throttle.warning("can't fetch a schema, so its records wait", why=error.message)
 
     def _forget(self, in_use: int) -> None:
         """Keep those used last, and all that this call asked for: or a batch with many ids would never be read."""

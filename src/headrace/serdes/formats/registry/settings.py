@@ -34,16 +34,16 @@ class RegistrySettings:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise DeclarationError(
-                f"{self.url!r} is not the address of a schema registry", hint='write "http://localhost:8081"'
+                f"{self.url!r} isn't the address of a schema registry", hint='write "http://localhost:8081"'
             )
         if (self.user is None) != (self.password is None):
             raise DeclarationError(
-                "a schema registry wants user= and password= together", hint="give both, or token=, or neither"
+                "a schema registry needs user= and password= together", hint="give both, token=, or none of them"
             )
         if self.user is not None and self.token is not None:
             raise DeclarationError("a schema registry takes a password or a token, not both", hint="leave one out")
         if self.user is not None and ":" in self.user:
-            raise DeclarationError("the user's name can't have a colon in it", hint="check user=")
+            raise DeclarationError("user= can't contain a colon", hint="check user=")
 
     def options(self) -> dict[str, Any]:
         """What ``of`` makes the same ones of."""
@@ -64,7 +64,7 @@ class RegistrySettings:
         unknown = sorted(set(options) - set(_KNOWN))
         if unknown or "url" not in options:
             wrong = f"unknown settings {unknown}" if unknown else "no url"
-            raise DeclarationError(f"schema registry: {wrong}", hint=f"it has {', '.join(_KNOWN)}")
+            raise DeclarationError(f"schema registry: {wrong}", hint=f"known settings: {', '.join(_KNOWN)}")
         given = dict(options)
         for name in ("password", "token"):
             if given.get(name) is not None:

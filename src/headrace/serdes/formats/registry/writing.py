@@ -68,7 +68,7 @@ class SubjectWriter:
         if self._header is None:
             if self._subject is None:
                 raise DeclarationError(
-                    "records with the id of a schema are written under a subject of the registry, and none is named",
+                    "writing records with a schema's id needs a subject of the registry, but none is given",
                     hint='write subject="orders-value"',
                 )
             self._header = header(self._asking(self._subject))
@@ -110,5 +110,5 @@ class SubjectWriter:
     def _missing(self, subject: str) -> InfrastructureError:
         return InfrastructureError(
             f"the schema isn't registered under subject {subject!r} of {self._client.url}",
-            hint="register it, or write register=True to have the app do it; or give the schema that is registered",
+            hint="register it, set register=True so that the app does, or give the registered schema",
         )

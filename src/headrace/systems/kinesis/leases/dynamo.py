@@ -60,14 +60,14 @@ class DynamoLeaseTable(LeaseTable):
                 keys = [(key["AttributeName"], key["KeyType"]) for key in found["KeySchema"]]
                 if keys != [(KEY, "HASH")]:
                     raise InfrastructureError(
-                        f"lease table {self._name}: its key is {keys[0][0]!r}, so it holds no leases",
+                        f"lease table {self._name}: its key is {keys[0][0]!r}, so it isn't a lease table",
                         hint="name another table; one that doesn't exist is created",
                     )
                 if found["TableStatus"] in ("ACTIVE", "UPDATING"):
                     return
             if self._wait(_LOOK_S):
                 break
-        raise UnavailableError(f"lease table {self._name}: it has been created, but can't be used yet")
+        raise UnavailableError(f"lease table {self._name}: it was created, but isn't active yet")
 
     @override
     def leases(self) -> list[Lease]:
@@ -137,7 +137,7 @@ def _problem(where: str, call: str, error: Any, endpoint: str = "") -> Exception
     if answer is None:
         known = amazon.local_problem(where, call, "DynamoDB", error, endpoint)
         return known or InfrastructureError(
-            f"{where}: {call}: {type(error).__name__}: boto3 can't send this",
+            f"{where}: {call}: {type(error).__name__}: boto3 can't send the request",
             hint="check the table's name, the region and the endpoint",
         )
     code, status = answer
@@ -147,17 +147,17 @@ def _problem(where: str, call: str, error: Any, endpoint: str = "") -> Exception
         failed.item = error.response.get("Item")
         return failed
     if code == "ResourceNotFoundException":
-        return InfrastructureError(said, hint="somebody has deleted the table: start the app again, which creates it")
+        return InfrastructureError(said, hint="the table was deleted: start the app again, which creates it")
     if code == "ResourceInUseException":
         return UnavailableError(said)
     if code in amazon.THROTTLED:
-        return ThrottledError(said, hint="raise the table's capacity, or have it billed by request")
+        return ThrottledError(said, hint="raise the table's capacity, or bill it per request")
     if code in _PASSES or status >= 500:
         return UnavailableError(said)
     if code == "ValidationException":
         return InfrastructureError(said, hint="check the table's name")
     return InfrastructureError(
-        said, hint=f"check the credentials that boto3 finds here; their identity needs the rights to {_RIGHTS}"
+        said, hint=f"check the credentials that boto3 finds here; their identity needs the rights {_RIGHTS}"
     )
 
 

@@ -9,14 +9,14 @@ the slot's                done, children are listed      childShardIds first
 the slot's                done                           checkpoint SHARD_END, at once
 the slot's, due           it has come further, or back   checkpoint
 the slot's, due           the same position              renew
-says SHARD_END            done                           nothing: nobody needs it
+says SHARD_END            done                           nothing: it isn't needed
 says SHARD_END            no slot has it, children begun delete it
 the app's, unlisted       no slot has it                 delete it: the shard was trimmed
-the app's                 no slot has it                 evict: nobody reads it
+the app's                 no slot has it                 evict: no slot reads it
 the app's, due            some slot hasn't reported      renew
 ========================  =============================  ==========================================================
 
-A row is due when it wasn't written for a third of the time after which KCL takes it for given up. Each due row costs
+A row is due when it wasn't written for a third of the time after which KCL considers it abandoned. Each due row costs
 one write, however often its slot commits.
 """
 
@@ -42,7 +42,7 @@ from headrace.systems.kinesis.shard_position import Phase, ShardState, parse_sta
 from headrace.systems.slotted import SlotReport
 
 FAILOVER_MS = 10_000
-"""A lease whose counter hasn't moved for this long has been given up: KCL's default."""
+"""A lease whose counter hasn't moved for this long counts as abandoned: KCL's default."""
 
 RENEW_MS = FAILOVER_MS / 3 - 25
 """How old the last sign of life may become, as in KCL."""
@@ -194,7 +194,7 @@ def _due(row: Row, now_ms: float) -> bool:
 
 
 def _passed_on(wanted: Followed, rows: Mapping[str, Row], lease: Lease, children: tuple[str, ...]) -> bool:
-    """Whether nobody needs a finished lease any more: all children have begun, and the leases of its parents are gone.
+    """Return whether a finished lease is no longer needed: all children have begun, and its parents' leases are gone.
 
     While a row stays, it keeps KCL from reading the shard again.
     """

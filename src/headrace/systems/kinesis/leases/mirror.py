@@ -41,7 +41,7 @@ _WRITES_PER_ROW = 3
 
 _PAUSES = Retry(attempts=None, first_ms=1000, longest_ms=30_000)
 _CHANCE = 0.5
-"""No chance: nobody else writes these rows, so there is nobody to avoid."""
+"""No randomness, because no other writer of these rows has to be avoided."""
 
 _log = logger(__name__)
 
@@ -63,10 +63,10 @@ class LeaseMirror:
 
     @classmethod
     def open(cls, table: LeaseTable, app: str, clock: Clock, wait: Callable[[float], bool]) -> Self:
-        """Create the table if there is none, or take over what is in it.
+        """Create the table if it doesn't exist, or take over its leases.
 
         ``app`` is part of the owners' names: it tells this app from every other one, and is the same in all its runs.
-        If the rows have other owners, wait until it is certain that they have given up. ``wait`` waits for seconds, and
+        If the rows have other owners, wait until it is certain that they have stopped. ``wait`` waits for seconds, and
         says whether the app stops meanwhile, as an event's ``wait`` does. The mirror closes the table, also if this
         fails. Raises ``LeaseHeldError`` if an owner is alive, and what the table raises.
         """
@@ -114,9 +114,14 @@ class LeaseMirror:
             self._write((evict(lease) for lease in ours), until_ms)
             left = sum(self._wanted.ours(row.lease.holder) for row in self._supposed.values())
             if left:
-                _log.warning("leases are left to expire", table=self._table.name, leases=left, reason=self._trouble)
+                _log.warning(
+                    "leases weren't released, and have to expire",
+                    table=self._table.name,
+                    leases=left,
+                    reason=self._trouble,
+                )
         except LeaseHeldError as error:
-            _log.warning("leases are left as they are", table=self._table.name, reason=error.message)
+            _log.warning("leases weren't released", table=self._table.name, reason=error.message)
         finally:
             self._table.close()
 
@@ -131,7 +136,7 @@ class LeaseMirror:
                 self._pause(write, error)
                 return
             if not written.made:
-                _log.debug("somebody has changed a lease", table=self._table.name, write=str(write))
+                _log.debug("another application changed a lease", table=self._table.name, write=str(write))
             self._learn(write.shard, written.lease)
             if self._trouble is not None:
                 _log.info("the lease table can be written again", table=self._table.name)
@@ -139,7 +144,7 @@ class LeaseMirror:
 
     @property
     def _supposed(self) -> Mapping[str, Row]:
-        """The rows as they were seen last, or as they are if the writes that weren't answered were made."""
+        """Return the rows as last seen, with unanswered writes applied."""
         return self._rows | self._unanswered if self._unanswered else self._rows
 
     def _learn(self, shard: str, lease: Lease | None) -> None:
@@ -173,7 +178,7 @@ class LeaseMirror:
 
 
 def _free_rows(table: LeaseTable, app: str, clock: Clock, wait: Callable[[float], bool]) -> Mapping[str, Row]:
-    """Return all rows when nobody else can be using them."""
+    """Return all rows when no other application can be using them."""
     table.ensure()
     first = rows = _read(table, clock)
     began_ms = clock.monotonic_ms()
@@ -182,10 +187,10 @@ def _free_rows(table: LeaseTable, app: str, clock: Clock, wait: Callable[[float]
         _refuse_living(table.name, strangers, first)
         left_ms = began_ms + FAILOVER_MS - clock.monotonic_ms()
         if left_ms < 0:
-            _log.info("takes over leases that were given up", table=table.name, leases=len(strangers))
+            _log.info("taking over abandoned leases", table=table.name, leases=len(strangers))
             break
         if wait(min(LOOK_EVERY_MS, left_ms + 1) / 1000):
-            raise UnavailableError(f"lease table {table.name}: the app was stopped before it was certain who has it")
+            raise UnavailableError(f"lease table {table.name}: the app was stopped before it knew who owns the table")
         rows = _read(table, clock)
     return rows
 
@@ -215,5 +220,5 @@ def _signs_of_life(lease: Lease) -> tuple[int, str | None, str | None]:
 def _held(table: str, shard: str, owner: str) -> LeaseHeldError:
     return LeaseHeldError(
         f"lease table {table}: the lease of {shard} belongs to {owner}, which is alive",
-        hint="stop that application, or name another table: two applications on one table process each record twice",
+        hint="stop that application, or name another table; two applications on one table process each record twice",
     )

@@ -76,7 +76,7 @@ def checkpoint_of(state: ShardState) -> Checkpoint:
         case Phase.DONE:
             return SHARD_END
         case Phase.EXPECTED:
-            raise ValueError("a shard that is expected has no checkpoint")
+            raise ValueError("an expected shard has no checkpoint")
         case Phase.READING | Phase.RELEASED:
             if at.sequence is not None:
                 return Checkpoint(str(at.sequence), _WHOLE if at.sub is None else at.sub)
@@ -85,7 +85,7 @@ def checkpoint_of(state: ShardState) -> Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One row: who has a shard, and how far it is. ``counter`` moves with each sign of life.
+    """One row: the owner of a shard and its position. ``counter`` moves with each sign of life.
 
     While a lease is handed over in KCL 3, ``owner`` is already the next one, and ``checkpoint_owner`` still has it.
     """
@@ -148,7 +148,7 @@ def parse_lease(item: Item) -> Lease | None:
     if _STREAM in item:
         raise InfrastructureError(
             f"lease {shard}: the table belongs to a KCL application that reads several streams",
-            hint="name a table of its own for each stream",
+            hint="use a separate table for each stream",
         )
     checkpoint = Checkpoint(_required(item, CHECKPOINT, "S"), _whole_number(item, SUB, 0))
     if checkpoint.begun and not checkpoint.finished and not checkpoint.sequence.isdecimal():
@@ -211,6 +211,6 @@ def _required(item: Item, name: str, *kinds: str) -> str:
 def _unreadable(item: Item, name: str) -> InfrastructureError:
     shard = item.get(KEY, {}).get("S", "?")
     return InfrastructureError(
-        f"lease {shard}: {name} is {dict(item.get(name, {})) or 'missing'}, which is not what KCL writes",
+        f"lease {shard}: {name} is {dict(item.get(name, {})) or 'missing'}, which KCL never writes",
         hint="name another table, or delete this row if nothing needs it",
     )

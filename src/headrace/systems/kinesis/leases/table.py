@@ -47,7 +47,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Whether a write was made, and the row as it is now; None if there is none."""
+    """Whether a write was made, and the present row; None if there is none."""
 
     made: bool
     lease: Lease | None
@@ -93,7 +93,7 @@ def renew(lease: Lease) -> Write:
 
 
 def take(lease: Lease, owner: str) -> Write:
-    """Make ``owner`` the owner, whoever that was."""
+    """Make ``owner`` the owner, whoever it was before."""
     switched = {row.SWITCHES: 1} if lease.owner not in (None, owner) or lease.checkpoint_owner == owner else {}
     put = _moved(lease) | {row.OWNER: text(owner)}
     return Write(Kind.TAKE, lease.shard, _unmoved(lease), put, (row.CHECKPOINT_OWNER,), switched)
@@ -106,7 +106,7 @@ def checkpoint(lease: Lease, at: Checkpoint) -> Write:
 
 
 def set_children(lease: Lease, children: Sequence[str]) -> Write:
-    """Name the shards that have come from this one."""
+    """Name the child shards."""
     return Write(Kind.CHILDREN, lease.shard, {row.KEY: text(lease.shard)}, {row.CHILDREN: texts(children)})
 
 

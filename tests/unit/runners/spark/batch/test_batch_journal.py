@@ -38,14 +38,14 @@ def test_what_is_published_is_published_again_on_request_only(tmp_path: Path) ->
     journal.results(entry).mkdir(parents=True)
     journal.note(entry, "published")
     assert not journal.results(entry).exists()
-    with pytest.raises(UsageError, match=r"is published \(run 1, until now\)"):
+    with pytest.raises(UsageError, match=r"already \(run 1, until now\)"):
         journal.begin("now", again=False)
     assert journal.begin("now", again=True).run == 2
 
 
 def test_one_process_has_it_at_a_time(tmp_path: Path) -> None:
     journal = Journal(tmp_path, "shop")
-    with journal.held(), pytest.raises(UnavailableError, match="another batch run of app 'shop' is at work"):
+    with journal.held(), pytest.raises(UnavailableError, match="another batch run of app 'shop' is running"):
         journal.held().__enter__()
     with journal.held():
         pass

@@ -408,7 +408,7 @@ def test_any_order_of_answers_gives_the_same_rows_and_watermarks(ordered: bool, 
         ({"concurrency": 0}, "concurrency=0 is not a whole number from 1 up to 10000"),
         ({"concurrency": 1.5}, "concurrency=1.5"),
         ({"timeout": "0s"}, "timeout: '0s' is below 1 ms"),
-        ({"retry": 3}, r"retry=3 is not made by hr.calls.retry"),
+        ({"retry": 3}, r"retry=3 isn't a result of hr.calls.retry"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:

@@ -116,7 +116,7 @@ def test_a_store_takes_whole_frames() -> None:
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        (lambda kept: kept.get("a"), r"'a' is not a key; the key has the columns shop, item"),
+        (lambda kept: kept.get("a"), r"'a' isn't a key; the key has the columns shop, item"),
         (lambda kept: kept.get(("a", "1")), r"column 'item': '1' \(str\) is not of type Int64"),
         (lambda kept: kept.put(("a", 1), {"price": 1.0}), r"\{'price': 1.0\} has no 'tags'"),
         (
@@ -124,7 +124,7 @@ def test_a_store_takes_whole_frames() -> None:
             r"column 'price': 'x' \(str\) is not of type Float64",
         ),
         (lambda kept: kept.put(("a", 1), 3), r"3 is a int, not a dict"),
-        (lambda kept: list(kept.items((1, 2, 3))), r"not a prefix of a key"),
+        (lambda kept: list(kept.items((1, 2, 3))), r"isn't a prefix of a key"),
     ],
 )
 def test_what_does_not_fit_a_store_is_refused_at_the_users_line(script: Any, message: str) -> None:

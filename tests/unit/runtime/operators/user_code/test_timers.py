@@ -150,7 +150,9 @@ def test_timers_are_dealt_as_the_messages_of_their_keys(columns: tuple[str, ...]
     [(("member",), 5), (("member",), ("ann", 1)), (("n", "member"), "ann"), (("n",), True), (("day",), "2024-01-01")],
 )
 def test_timers_of_other_keys_can_not_be_dealt(columns: tuple[str, ...], key: Any) -> None:
-    with pytest.raises(UsageError, match=r"store 't' can't be dealt to 2 tasks: a timer was set for .*, and messages"):
+    with pytest.raises(
+        UsageError, match=r"store 't' can't be divided among 2 tasks: a timer was set for .*, and messages"
+    ):
         list(set_for(key).store.whole(Share(0, 2, columns)))
     assert len(list(set_for(key).store.whole())) == 1
 

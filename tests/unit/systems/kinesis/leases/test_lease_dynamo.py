@@ -47,7 +47,7 @@ def test_a_table_of_something_else_is_refused(dynamodb: LeasesInDynamoDB) -> Non
         BillingMode="PAY_PER_REQUEST",
     )
     table = dynamodb.table()
-    with pytest.raises(InfrastructureError, match="its key is 'user', so it holds no leases"):
+    with pytest.raises(InfrastructureError, match="its key is 'user', so it isn't a lease table"):
         table.ensure()
     table.close()
 
@@ -96,7 +96,7 @@ def test_without_credentials_it_says_where_they_are_looked_for(
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     table = opened("leases", moto)
-    with pytest.raises(InfrastructureError, match="boto3 finds no credentials") as caught:
+    with pytest.raises(InfrastructureError, match="boto3 finds no usable credentials") as caught:
         table.ensure()
     assert not caught.value.retry
     assert caught.value.hint is not None
@@ -105,7 +105,7 @@ def test_without_credentials_it_says_where_they_are_looked_for(
 
 
 def test_without_a_region_it_asks_for_one(moto: MotoServer) -> None:
-    with pytest.raises(InfrastructureError, match="no region is known"):
+    with pytest.raises(InfrastructureError, match="no region is configured"):
         opened("leases", moto, region=None)
 
 
