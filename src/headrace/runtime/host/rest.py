@@ -76,7 +76,7 @@ def _rows(host: TaskHost) -> tuple[int, int]:
 
 
 def _ordered(host: TaskHost) -> bool:
-    """Note an order whose execution includes a commit."""
+    """Whether the task has an order whose execution includes a commit."""
     return host.keeper.state is not None or host.restart_at is not None or host.catching_up.silent
 
 
