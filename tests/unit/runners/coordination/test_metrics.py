@@ -10,14 +10,14 @@ import pytest
 from conversation import Process, new_ledger, started, task
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.core.metric_table import BY_NAME, METRICS, OF_COUNTERS, SECONDS
+from headrace.core.metric_table import BY_NAME, METRICS, SECONDS
 from headrace.metadata.memory import MemoryMetadata
 from headrace.runners.coordination.holders import holders
 from headrace.runners.coordination.messages import InputStatus, Series
 from headrace.runners.coordination.series import summed
 from headrace.runners.coordination.server import Coordinator
-from headrace.runners.metering import counted
-from headrace.runtime.metrics import Histogram, Latency, Shares, TaskMetrics
+from headrace.runners.metering import OF_COUNTERS, counted
+from headrace.runtime.metrics import COUNTERS, Histogram, Latency, Shares, TaskMetrics
 from tests.metrics_page import redraw
 
 PAGE = Path(__file__).parents[4] / "docs" / "metrics.md"
@@ -62,6 +62,16 @@ def test_names_are_as_prometheus_wants_them():
 def test_what_a_task_counts_is_in_the_table():
     for series in counted(TaskMetrics()):
         assert (BY_NAME[series.name].kind, series.name) == (series.kind, series.name)
+
+
+def test_every_counter_of_a_task_is_shown():
+    counted_otherwise = {"call_ms": "headrace_call_seconds_total", "calls_in_flight": "headrace_calls_in_flight"}
+    for counter in COUNTERS:
+        metrics = TaskMetrics()
+        metrics.count(counter, 3000)
+        shown = {series.name: series.value for series in counted(metrics)}
+        name = OF_COUNTERS.get(counter) or counted_otherwise[counter]
+        assert shown[name] == (3 if counter == "call_ms" else 3000), counter
 
 
 # -- counting ------------------------------------------------------------------------------------------
