@@ -74,6 +74,13 @@ METRICS: tuple[Metric, ...] = (
         "Traces of versions that were dropped, because they couldn't be sent or too many waited for that.",
         "It grows, and you need them.",
     ),
+    Metric(
+        "headrace_otel_untraced_commits_total",
+        "counter",
+        "",
+        TASK,
+        "Commits that are in no trace, because traces are limited to ten versions a second.",
+    ),
     # -- containers
     Metric(
         "headrace_container_up",

@@ -47,6 +47,11 @@ def series_of(host: TaskHost) -> list[Series]:
     return found
 
 
+def untraced(metrics: TaskMetrics) -> Series:
+    """What isn't traced, if commits are."""
+    return Series(name="headrace_otel_untraced_commits_total", value=metrics.commit_times.left_out)
+
+
 def of_users(metrics: TaskMetrics) -> list[Series]:
     """What the app's own code counts."""
     return [

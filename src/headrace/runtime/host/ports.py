@@ -58,7 +58,7 @@ class Ports:
         depot: Depot | None = None,
     ) -> Ports:
         """State on disk, and a protocol machine under a name of its own."""
-        metrics = TaskMetrics(str(scope.name), clock)
+        metrics = TaskMetrics(str(scope.name), clock, scope.settings.checkpoint_interval_ms)
         state = TaskState(
             scope.changelog[0],
             scope.folders,
