@@ -25,6 +25,7 @@ setup: $(STAMP)  ## make .venv with pinned dependencies and Headrace in it
 $(STAMP): requirements/run.txt requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Headrace needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1 | cut -d" " -f2). Try: make PYTHON=python3.12" >&2; exit 1; }
+	@echo "Installing Headrace and the tools to work on it in .venv: about 2 GB, and some minutes the first time" >&2
 	@test -x $(BIN)/pip || { rm -rf .venv; $(PYTHON) -m venv .venv; }
 	$(ENTRY) pip install --quiet --disable-pip-version-check -r requirements/run.txt -r requirements/dev.txt
 	$(ENTRY) pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
