@@ -26,6 +26,7 @@ setup: $(STAMP)  ## make .venv with pinned dependencies and Headrace in it
 $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Headrace needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1 | cut -d" " -f2). Try: make PYTHON=python3.12" >&2; exit 1; }
+	@echo "Installing Headrace and the tools to work on it in .venv: about 2 GB, and some minutes the first time" >&2
 	@rm -rf .venv && $(PYTHON) -m venv .venv
 
 # Modules are compiled when they are first imported: most of them never are.

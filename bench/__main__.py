@@ -54,7 +54,7 @@ from bench import (
 )
 from bench.data import page_views, windowed_counts
 from bench.measure import WrongResultError
-from bench.report import Report
+from bench.report import Report, machine
 from bench.session import CORES, open_bench_session
 from bench.state_apps import Shape
 
@@ -379,7 +379,7 @@ class Bench:
 def main() -> int:
     """Run the chosen parts. Return 0 if all results were right."""
     options = _options()
-    report = Report(Console(width=120))
+    report = Report(Console(width=120), machine())
     with TemporaryDirectory(prefix="headrace-bench-") as base:
         bench = Bench(Path(base), options, report)
         try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from importlib.metadata import version
@@ -17,9 +19,10 @@ from rich.table import Table
 
 @dataclass(slots=True)
 class Report:
-    """Figures by part of the benchmark."""
+    """Figures by part of the benchmark. ``machine`` is what they are from, as it was before."""
 
     console: Console
+    machine: dict[str, Any]
     figures: dict[str, Any] = field(default_factory=dict)
 
     def say(self, line: str) -> None:
@@ -44,9 +47,10 @@ class Report:
         self.console.print(table)
 
     def write(self, path: Path) -> None:
-        """Write all figures, and what machine they are from."""
+        """Write all figures, the command that measured them, and what machine they are from."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"machine": machine(), **self.figures}, indent=1) + "\n")
+        about = {"command": shlex.join(["python", "-m", "bench", *sys.argv[1:]]), "machine": self.machine}
+        path.write_text(json.dumps(about | self.figures, indent=1) + "\n")
 
 
 def machine() -> dict[str, Any]:

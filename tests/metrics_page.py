@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from headrace.core.metric_table import METRICS, Metric
+from headrace.core.metric import Metric
+from headrace.core.metric_table import METRICS
 
 BEGIN, END = "<!-- metrics: begin -->", "<!-- metrics: end -->"
 

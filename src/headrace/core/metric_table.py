@@ -7,33 +7,12 @@ are Prometheus': seconds and bytes, and ``_total`` at the end of what only grows
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
 
-Kind = Literal["counter", "gauge", "histogram"]
-
-APP = ("app",)
-TASK = ("app", "stage", "task")
-INPUT = (*TASK, "input", "partition")
-OUTPUT = (*TASK, "output")
-STEP = (*TASK, "step")
-CONTAINER = ("app", "container")
+from headrace.core.metric import APP, CONTAINER, INPUT, OUTPUT, STEP, TASK, Metric
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """The upper bounds of the buckets of durations; one for what is longer follows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric. ``worry`` says when to look into it; empty: it explains others."""
-
-    name: str
-    kind: Kind
-    unit: str
-    labels: tuple[str, ...]
-    help: str
-    worry: str = ""
 
 
 METRICS: tuple[Metric, ...] = (
@@ -94,6 +73,13 @@ METRICS: tuple[Metric, ...] = (
         APP,
         "Traces of versions that were dropped, because they couldn't be sent or too many waited for that.",
         "It grows, and you need them.",
+    ),
+    Metric(
+        "headrace_otel_untraced_commits_total",
+        "counter",
+        "",
+        TASK,
+        "Commits that are in no trace, because traces are limited to ten versions a second.",
     ),
     # -- containers
     Metric(
@@ -259,6 +245,22 @@ METRICS: tuple[Metric, ...] = (
         "Messages that the source has deleted before they were read.",
         "It grows at all.",
     ),
+    Metric(
+        "headrace_backfilled_messages_total",
+        "counter",
+        "",
+        TASK,
+        "Messages that were left out because a backfill had processed them.",
+        "It still grows long after the start: new messages are older than the end of the backfill, and have no effect.",
+    ),
+    Metric(
+        "headrace_silenced_messages_total",
+        "counter",
+        "",
+        TASK,
+        "Results that weren't written to an output, because the app repeats silently after a restore.",
+        "It still grows after the app has caught up: nothing leaves the app.",
+    ),
     # -- times of messages and of tasks
     Metric(
         "headrace_latency_seconds",
@@ -351,6 +353,14 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "headrace_checkpoints_total", "counter", "", TASK, "Versions that the task has committed.", "It stands still."
+    ),
+    Metric(
+        "headrace_checkpoints_asked_for_total",
+        "counter",
+        "",
+        TASK,
+        "Commits that a low-level task of the app asked for.",
+        "It grows as fast as headrace_checkpoints_total, and tasks are busy with commits: ask less often.",
     ),
     Metric(
         "headrace_checkpoint_duration_seconds",
@@ -459,6 +469,14 @@ METRICS: tuple[Metric, ...] = (
     Metric("headrace_call_cache_misses_total", "counter", "", TASK, "Answers that a cache didn't have."),
     Metric("headrace_timers_fired_total", "counter", "", TASK, "Timers that have fired."),
     Metric(
+        "headrace_timers_dropped_total",
+        "counter",
+        "",
+        TASK,
+        "Timers that won't fire, because they were set when all inputs had ended.",
+        "It grows, and results depend on these timers.",
+    ),
+    Metric(
         "headrace_warnings_total",
         "counter",
         "",
@@ -469,23 +487,3 @@ METRICS: tuple[Metric, ...] = (
 )
 
 BY_NAME: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in METRICS})
-
-OF_COUNTERS: Mapping[str, str] = MappingProxyType(
-    {
-        "late": "headrace_late_messages_total",
-        "skipped": "headrace_skipped_messages_total",
-        "failed_skipped": "headrace_failed_messages_total",
-        "dead_lettered": "headrace_dead_lettered_messages_total",
-        "duplicates": "headrace_duplicate_frames_total",
-        "lost": "headrace_lost_messages_total",
-        "rollbacks": "headrace_rollbacks_total",
-        "calls": "headrace_calls_total",
-        "call_failures": "headrace_call_failures_total",
-        "call_retries": "headrace_call_retries_total",
-        "call_timeouts": "headrace_call_timeouts_total",
-        "cache_hits": "headrace_call_cache_hits_total",
-        "cache_misses": "headrace_call_cache_misses_total",
-        "timers_fired": "headrace_timers_fired_total",
-    }
-)
-"""The metric of each counter of a task that is one of its own."""

@@ -51,7 +51,7 @@ def check_facts(graph: Graph, facts: Facts) -> None:
         info = facts.get(spec.id)
         if info is None:
             if spec.role in (Role.SOURCE, Role.SIDE_INPUT):
-                raise _missing(spec)
+                raise missing(spec)
             continue
         if info.partitions < 1:
             raise PlanError(f"{_the(spec)} has {info.partitions} partitions", hint="a stream needs at least one")
@@ -256,7 +256,8 @@ def _check_declared_count(spec: StreamSpec) -> None:
         )
 
 
-def _missing(spec: StreamSpec) -> PlanError:
+def missing(spec: StreamSpec, meant: str | None = None) -> PlanError:
+    """The error for a stream that an app reads and nobody has created. ``meant``: one of nearly the same name."""
     if spec.system.kind == "kinesis":
         name, region = (spec.system.options.get(option) for option in ("stream", "region"))
         hint = (
@@ -265,10 +266,12 @@ def _missing(spec: StreamSpec) -> PlanError:
         )
     elif spec.system.kind in ("log", "memory", "kafka"):
         name = spec.stream.name if spec.stream.system == "log" else str(spec.stream)
-        hint = f"create it: headrace stream create {name} --partitions {spec.partitions or 'N'}{_home_option(spec)}"
+        create = f"create it: headrace stream create {name} --partitions {spec.partitions or 'N'}{_home_option(spec)}"
+        hint = f"did you mean {meant!r}? Otherwise {create}" if meant else create
     else:
         hint = f"check the location that the system {spec.system.name!r} names, and the stream's name"
-    return PlanError(f"{_the(spec)} doesn't exist", hint=hint)
+    name = f"{spec.id!r}" if spec.id == spec.stream.name else f"{spec.id!r} ({spec.stream})"
+    return PlanError(f"{spec.role.value} {name} doesn't exist\n  at {_line(spec.location)}", hint=hint)
 
 
 def _home_option(spec: StreamSpec) -> str:

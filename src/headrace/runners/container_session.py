@@ -290,7 +290,7 @@ class ContainerSession:
         """The status of a task: for a while the last one, if the run loop has left the task alone since."""
         taken_ms, turns, status = self._taken.get(host, (0.0, -1, None))
         if status is None or turns != host.turns or now - taken_ms > STATUS_MS_MAX:
-            status = task_status(host, now, self._still, epoch_ms)
+            status = task_status(host, now, self._still, epoch_ms, traced=self.assignment.traced)
             self._taken[host] = now, host.turns, status
         return status
 

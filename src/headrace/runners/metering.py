@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
-from headrace.core.metric_table import OF_COUNTERS
 from headrace.runners.coordination.messages import Series
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.metrics import Histogram, TaskMetrics
+
+OF_COUNTERS: Mapping[str, str] = MappingProxyType(
+    {
+        "late": "headrace_late_messages_total",
+        "skipped": "headrace_skipped_messages_total",
+        "failed_skipped": "headrace_failed_messages_total",
+        "dead_lettered": "headrace_dead_lettered_messages_total",
+        "duplicates": "headrace_duplicate_frames_total",
+        "lost": "headrace_lost_messages_total",
+        "backfilled": "headrace_backfilled_messages_total",
+        "silenced": "headrace_silenced_messages_total",
+        "rollbacks": "headrace_rollbacks_total",
+        "calls": "headrace_calls_total",
+        "call_failures": "headrace_call_failures_total",
+        "call_retries": "headrace_call_retries_total",
+        "call_timeouts": "headrace_call_timeouts_total",
+        "cache_hits": "headrace_call_cache_hits_total",
+        "cache_misses": "headrace_call_cache_misses_total",
+        "timers_fired": "headrace_timers_fired_total",
+        "timers_dropped": "headrace_timers_dropped_total",
+        "commits_asked_for": "headrace_checkpoints_asked_for_total",
+    }
+)
+"""The metric of each counter of a task that is shown as it is."""
 
 
 def series_of(host: TaskHost) -> list[Series]:
@@ -21,6 +45,11 @@ def series_of(host: TaskHost) -> list[Series]:
         found.append(Series(name="headrace_state_keys", kind="gauge", labels={"step": step}, value=keys))
     found += of_users(host.metrics)
     return found
+
+
+def untraced(metrics: TaskMetrics) -> Series:
+    """What isn't traced, if commits are."""
+    return Series(name="headrace_otel_untraced_commits_total", value=metrics.commit_times.left_out)
 
 
 def of_users(metrics: TaskMetrics) -> list[Series]:

@@ -18,7 +18,7 @@ from headrace.runners.coordination.messages import (
     warning_statuses,
 )
 from headrace.runners.holdups import InputFacts, Standstill, TaskFacts, holdups
-from headrace.runners.metering import series_of
+from headrace.runners.metering import series_of, untraced
 from headrace.runtime.event_time.watermark import FOREVER, NEVER, PartitionTime
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.metrics import TaskMetrics
@@ -28,10 +28,13 @@ LATE_INTERVALS, LATE_MS = 3, 2000
 """A version is overdue when this many checkpoint intervals plus ``LATE_MS`` have passed since the last commit."""
 
 
-def task_status(host: TaskHost, now_ms: float, still: Standstill | None = None, epoch_ms: int = 0) -> TaskStatus:
+def task_status(
+    host: TaskHost, now_ms: float, still: Standstill | None = None, epoch_ms: int = 0, *, traced: bool = False
+) -> TaskStatus:
     """Return the task's present status. ``now_ms`` is monotonic, ``epoch_ms`` the time of day.
 
     ``still`` remembers what it was in earlier calls, so that the status says since when something stands still.
+    ``traced``: with the latest commits.
     """
     holder = _holder(host)
     inputs = {str(ssp): _input(host, ssp, holds=ssp == holder) for ssp in host.task.specs}
@@ -71,17 +74,17 @@ def task_status(host: TaskHost, now_ms: float, still: Standstill | None = None, 
         cut=None if host.keeper.state is None else CutStatus(id=host.keeper.state[0], state=host.keeper.state[1]),
         slots={str(ssp): slot_status(report) for ssp, report in host.slots.reports(host.task).items()},
         warnings=warning_statuses(host.metrics.warnings),
-        commits=list(_commits(host.metrics, epoch_ms - now_ms)),
-        series=series_of(host),
+        commits=list(_commits(host.metrics, now_ms, epoch_ms)) if traced else [],
+        series=series_of(host) + ([untraced(host.metrics)] if traced else []),
     )
 
 
-def _commits(metrics: TaskMetrics, epoch_ms: float) -> Iterator[CommitParts]:
-    """The latest commits; the monotonic clock was 0 at ``epoch_ms``."""
-    for version, parts in metrics.commit_times.latest():
-        first = min((began for began, _ in parts.values()), default=0.0)
-        since = {part: (round(began - first, 3), round(ended - first, 3)) for part, (began, ended) in parts.items()}
-        yield CommitParts(version=version, began_ms=round(epoch_ms + first, 3), parts=since)
+def _commits(metrics: TaskMetrics, now_ms: float, epoch_ms: int) -> Iterator[CommitParts]:
+    for commit in metrics.commit_times.latest(now_ms):
+        times = commit.parts.items()
+        first = min((began for _, (began, _) in times), default=now_ms)
+        since = {part: (round(began - first, 3), round(ended - first, 3)) for part, (began, ended) in times}
+        yield CommitParts(version=commit.version, began_ms=round(epoch_ms - now_ms + first, 3), parts=since)
 
 
 def slot_status(report: SlotReport) -> SlotStatus:

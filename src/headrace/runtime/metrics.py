@@ -7,6 +7,7 @@ from collections import defaultdict, deque
 from typing import Protocol
 
 from headrace.core.clock import Clock, WallClock
+from headrace.core.frame import END_VERSION
 from headrace.core.ids import SSP
 from headrace.core.log import Throttle, logger
 from headrace.core.metric_table import SECONDS
@@ -102,29 +103,63 @@ class Latency:
         self._open.clear()
 
 
-class CommitTimes:
-    """When the parts of the latest commits of a task began and ended, on a monotonic clock."""
+class CommitTime:
+    """When the parts of one commit began and ended, and when somebody first looked at them as they are now."""
 
-    MOST = 4
+    __slots__ = ("parts", "seen_ms", "version")
 
     def __init__(self) -> None:
-        self._open: dict[str, tuple[float, float]] = {}
-        self._latest: deque[tuple[int, dict[str, tuple[float, float]]]] = deque(maxlen=self.MOST)
+        self.version = 0
+        self.parts: dict[str, tuple[float, float]] = {}
+        self.seen_ms: float | None = None
+
+
+class CommitTimes:
+    """When the parts of the latest commits of a task began and ended, on a monotonic clock.
+
+    Versions are kept ten a second at most, as they are numbered by the clock: if the checkpoint interval is shorter
+    than ``SLOT_MS``, the first one of each such time. So all tasks keep the same ones. ``left_out`` counts the others,
+    and those that nobody looked at before there was no more room.
+    """
+
+    SLOT_MS = 100
+    MOST = 32
+    SEEN_MS = 2000.0
+    """For how long a commit is shown: what is sent of it may be lost."""
+
+    def __init__(self, interval_ms: int = SLOT_MS) -> None:
+        self.left_out = 0
+        self._interval_ms = interval_ms
+        self._open = CommitTime()
+        self._latest: deque[CommitTime] = deque()
 
     def took(self, part: str, began_ms: float, ended_ms: float) -> None:
         """A part of a commit is over; one that comes in pieces took from the first to the last. ``flush`` is first."""
         if part == "flush":
-            self._open = {}
-        first_ms, _ = self._open.get(part, (began_ms, ended_ms))
-        self._open[part] = first_ms, ended_ms
+            self._open = CommitTime()
+        first_ms, _ = self._open.parts.get(part, (began_ms, ended_ms))
+        self._open.parts[part] = first_ms, ended_ms
+        self._open.seen_ms = None
 
     def committed(self, version: int) -> None:
         """The version is committed; parts of it may still come."""
-        self._latest.append((version, self._open))
+        if version % self.SLOT_MS >= self._interval_ms and version != END_VERSION:
+            self.left_out += 1
+            return
+        if len(self._latest) == self.MOST and self._latest.popleft().seen_ms is None:
+            self.left_out += 1
+        self._open.version = version
+        self._latest.append(self._open)
 
-    def latest(self) -> list[tuple[int, dict[str, tuple[float, float]]]]:
-        """The latest versions with their parts, the oldest first."""
-        return list(self._latest)
+    def latest(self, now_ms: float) -> list[CommitTime]:
+        """The commits of which there is something new, and those seen lately, the oldest first."""
+        found = []
+        for commit in self._latest:
+            if commit.seen_ms is None:
+                commit.seen_ms = now_ms
+            if now_ms - commit.seen_ms <= self.SEEN_MS:
+                found.append(commit)
+        return found
 
 
 class Shares:
@@ -156,9 +191,9 @@ class Shares:
 
 
 class TaskMetrics:
-    """What a task has done since it started."""
+    """What a task has done since it started. ``interval_ms`` is its checkpoint interval."""
 
-    def __init__(self, task: str | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, task: str | None = None, clock: Clock | None = None, interval_ms: int = 1000) -> None:
         self.rows_in = 0
         self.rows_out = 0
         self.bytes_in = 0
@@ -174,7 +209,7 @@ class TaskMetrics:
         self.shares = Shares()
         self.commits = 0
         self.commit_parts: defaultdict[str, Histogram] = defaultdict(Histogram)
-        self.commit_times = CommitTimes()
+        self.commit_times = CommitTimes(interval_ms)
         self.function_seconds: defaultdict[str, float] = defaultdict(float)
         """Time in functions of the app, by step."""
         self.counters: defaultdict[str, int] = defaultdict(int)

@@ -11,6 +11,8 @@ programs write: numbers where text is wanted, fields that no column has, duratio
 from __future__ import annotations
 
 import datetime as dt
+import difflib
+import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from operator import attrgetter
@@ -46,9 +48,15 @@ class JsonRows:
                 raise RowsUnreadable(f"{len(rows)} values in {lines} lines")
             return self._frame(rows)
         except UNREADABLE as error:
-            raise RowsUnreadable(readable(error)) from error
+            raise RowsUnreadable(readable(error) + self._meant(error)) from error
         except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
             raise RowsUnreadable(str(error).splitlines()[0]) from error
+
+    def _meant(self, error: Exception) -> str:
+        """The column that an unknown field may have been meant for."""
+        unknown = re.search(r"unknown field `([^`]+)`", str(error))
+        close = difflib.get_close_matches(unknown[1], self.columns, n=1) if unknown else []
+        return f" (did you mean {close[0]}?)" if close else ""
 
     def _frame(self, rows: Sequence[Any]) -> pl.DataFrame:
         return pl.DataFrame(

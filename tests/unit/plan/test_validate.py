@@ -38,7 +38,7 @@ def test_a_missing_input_comes_with_the_command_that_creates_it():
     app = AppBuilder()
     app.output("out", app.input("s", None))
     text = error_of(app)
-    assert text.startswith("source 's' (/app/pipeline.py:1: app.input(\"s\")) doesn't exist")
+    assert text.startswith("source 's' doesn't exist\n  at /app/pipeline.py:1: app.input(\"s\")\n")
     assert text.endswith("hint: create it: headrace stream create s --partitions N")
 
 
@@ -62,7 +62,7 @@ def test_a_missing_side_input():
     t = app.table("t", app.side_input("side", 4))
     app.output("out", app.table_join("j", app.input("s", 4), t))
     app.facts["side"] = None
-    assert "side-input 'side' (/app/pipeline.py:1:" in error_of(app)
+    assert "side-input 'side' doesn't exist\n  at /app/pipeline.py:1:" in error_of(app)
 
 
 def test_a_stream_without_partitions():

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.core.errors import DataError
+from headrace.core.errors import DataError, PlanError
 from headrace.runners.facts import gather_facts
 from headrace.systems.log.system import LogSystem
 
@@ -39,3 +40,12 @@ def test_an_error_of_a_system_names_the_stream_and_the_line(tmp_path: Path) -> N
     (tmp_path / "streams" / "views" / "stream.json").write_text("{")
     with pytest.raises(DataError, match=r"source stream 'views' \(.*test_facts.py:\d+\): .*not JSON"):
         gather_facts(declared(tmp_path).graph())
+
+
+def test_an_input_with_a_misspelt_name_is_not_to_be_created(tmp_path: Path) -> None:
+    LogSystem(tmp_path / "streams").admin().create("view", 1)
+    with pytest.raises(PlanError) as caught:
+        gather_facts(declared(tmp_path).graph())
+    assert re.match(r"source 'views' doesn't exist\n  at .*test_facts.py:\d+: ", caught.value.message)
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("did you mean 'view'? Otherwise create it: headrace stream create views ")

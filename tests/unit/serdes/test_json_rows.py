@@ -67,7 +67,7 @@ def test_a_missing_field_is_null() -> None:
         (b'{"ts":"1"}', 'Expected int, got str, in the field ts: {"ts":"1"}'),
         (b'{"ts":1.5}', 'Expected int, got float, in the field ts: {"ts":1.5}'),
         (b'{"ts":9223372036854775808}', "Expected int <= 9223372036854775807, in the field ts"),
-        (b'{"membr":"a"}', 'Object contains unknown field membr: {"membr":"a"}'),
+        (b'{"membr":"a"}', 'Object contains unknown field membr (did you mean member?): {"membr":"a"}'),
         (b'{"ts":1}{"ts":2}', "not JSON (trailing characters (byte"),
     ],
 )

@@ -11,6 +11,7 @@ isn't encrypted, so anyone who can read the network can read the token.
 
 from __future__ import annotations
 
+import errno
 import hmac
 import selectors
 import socket
@@ -138,7 +139,7 @@ class Listener:
             )
         except OSError as error:
             raise InfrastructureError(
-                f"can't listen on {host}:{port}: {error}",
+                f"can't listen on {host}:{port}: {_said(error)}",
                 hint="give an address of this machine, and a port that no other process uses (0 takes a free one)",
             ) from error
         self.port: int = self._server.server_address[1]
@@ -422,3 +423,7 @@ def _status_of(error: Exception) -> HTTPStatus:
             return HTTPStatus.SERVICE_UNAVAILABLE
         case _:
             return HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def _said(error: OSError) -> str:
+    return "another process uses this port" if error.errno == errno.EADDRINUSE else error.strerror or str(error)

@@ -257,9 +257,9 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     anything else. ``idle``: no input has sent anything for its idle timeout, so the task's watermark holds no
     other task back. ``holdups``: what the task waits for. ``caught_up`` is the version of a commit at which the task
     had read what was there when it started: see module ``caught_up``. ``cut`` is set while one is ordered. ``slots``
-    are its inputs that are slots, once it has resumed. ``warnings`` and ``commits`` are the latest ones. ``series`` are
-    counters and histograms: a container sends those of its process, and the coordinator shows the sum of all processes
-    of the run.
+    are its inputs that are slots, once it has resumed. ``warnings`` are the latest ones, as are ``commits``, if they
+    are traced. ``series`` are counters and histograms: a container sends those of its process, and the coordinator
+    shows the sum of all processes of the run.
     """
 
     name: str
@@ -381,6 +381,8 @@ class Assignment(Message, frozen=True, kw_only=True):
 
     tasks: list[TaskGrant]
     heartbeat_ms: int
+    traced: bool = False
+    """Its heartbeats say what its tasks have committed."""
     orders: Orders = Orders()
     superseded: str | None = None
 

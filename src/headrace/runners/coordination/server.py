@@ -56,6 +56,11 @@ _log = logger(__name__)
 class Hearer(Protocol):
     """Receives each heartbeat, and exports data from it."""
 
+    @property
+    def traced(self) -> bool:
+        """Whether it wants commits to be in them."""
+        ...
+
     def hear(self, heartbeat: messages.Heartbeat) -> None:
         """Record a heartbeat without blocking. Safe from any thread."""
         ...
@@ -224,6 +229,7 @@ class Coordinator:
                 for task in seat.tasks
             ],
             heartbeat_ms=self._ledger.heartbeat_ms,
+            traced=self._telemetry is not None and self._telemetry.traced,
             orders=msgspec.structs.replace(orders, pause_ms=seat.pause_ms),
             superseded=seat.superseded,
         )

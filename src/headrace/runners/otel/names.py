@@ -26,6 +26,7 @@ _UNITS = {"seconds": "s", "bytes": "By"}
 _COUNTED: Mapping[str, str] = {
     "calls": "{call}",
     "checkpoints": "{checkpoint}",
+    "commits": "{commit}",
     "exports": "{export}",
     "failures": "{failure}",
     "frames": "{frame}",

@@ -53,9 +53,14 @@ class Telemetry:
         self.away = False
         """The collector didn't take what was sent last."""
 
+    @property
+    def traced(self) -> bool:
+        """Whether heartbeats have to say what tasks have committed."""
+        return self.wanted.traces
+
     def hear(self, heartbeat: Heartbeat) -> None:
         """Note what a container says of its tasks' commits."""
-        if self.wanted.traces:
+        if self.traced:
             with self._lock:
                 self._book.hear(heartbeat.tasks, self._clock.monotonic_ms())
 

@@ -58,7 +58,7 @@ class Ports:
         depot: Depot | None = None,
     ) -> Ports:
         """Return ports with state on disk and a protocol machine of the given name."""
-        metrics = TaskMetrics(str(scope.name), clock)
+        metrics = TaskMetrics(str(scope.name), clock, scope.settings.checkpoint_interval_ms)
         state = TaskState(
             scope.changelog[0],
             scope.folders,

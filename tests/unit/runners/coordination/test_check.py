@@ -1,22 +1,15 @@
-"""``headrace check``, and the alert rules and the board among the examples."""
+"""``headrace check``."""
 
 from __future__ import annotations
 
-import json
-import re
-from pathlib import Path
-
 import pytest
-import yaml
 from conversation import Process, new_ledger, started, task
 
 from headrace.cli.main import main
 from headrace.core.errors import DeclarationError, UsageError
-from headrace.core.metric_table import BY_NAME
 from headrace.runners.coordination.check import Limits, Verdict, check
 from headrace.runners.coordination.messages import CheckpointStatus, InputStatus
 
-MONITORING = Path(__file__).parents[4] / "examples" / "monitoring"
 HOUR = 3_600_000
 
 
@@ -91,49 +84,6 @@ def test_an_app_that_is_not_there_is_unknown(tmp_path, capsys):
     assert main(["check", "nobody", "--home", str(tmp_path / "home")]) == 3
     out = capsys.readouterr().out
     assert out.startswith("UNKNOWN: nobody ") and out.count("\n") == 1
-
-
-# -- examples for monitoring ---------------------------------------------------------------------------
-
-
-def metrics_in(expression):
-    found = re.findall(r"\bheadrace_\w+", expression)
-    assert found, expression
-    for name in found:
-        plain = re.sub(r"_(bucket|sum|count)$", "", name)
-        yield plain if plain in BY_NAME and BY_NAME[plain].kind == "histogram" else name
-
-
-def labels_in(expression):
-    yield from re.findall(r"(\w+)\s*(?:=~|!=|!~|=)\s*\"", expression)
-    for listed in re.findall(r"\bby \(([^)]*)\)", expression):
-        yield from (label.strip() for label in listed.split(","))
-
-
-def check_expression(expression):
-    names = list(metrics_in(expression))
-    assert [name for name in names if name not in BY_NAME] == []
-    known = {label for name in names for label in BY_NAME[name].labels} | {"le"}
-    assert [label for label in labels_in(expression) if label not in known] == []
-    assert expression.count("(") == expression.count(")")
-
-
-def test_alert_rules_are_on_metrics_that_exist():
-    rules = yaml.safe_load((MONITORING / "headrace.rules.yml").read_text(encoding="utf-8"))
-    for group in rules["groups"]:
-        assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"])
-        for rule in group["rules"]:
-            assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
-            assert set(rule["annotations"]) == {"summary", "description"}
-            check_expression(rule["expr"])
-
-
-def test_the_board_is_on_metrics_that_exist():
-    board = json.loads((MONITORING / "headrace.dashboard.json").read_text(encoding="utf-8"))
-    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
-    for panel in board["panels"]:
-        for target in panel["targets"]:
-            check_expression(target["expr"])
 
 
 def test_a_time_without_a_unit_is_refused():

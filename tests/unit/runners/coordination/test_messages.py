@@ -17,7 +17,7 @@ from headrace.runners.coordination import messages as m
         ),
         (
             m.Assignment(tasks=[m.TaskGrant(name="a/0", generation=3)], heartbeat_ms=500),
-            b'{"version":1,"tasks":[{"version":1,"name":"a/0","generation":3,"orders":[],"silent":false}],"heartbeatMs":500,'
+            b'{"version":1,"tasks":[{"version":1,"name":"a/0","generation":3,"orders":[],"silent":false}],"heartbeatMs":500,"traced":false,'
             b'"orders":{"version":1,"drain":false,"stop":false,"pauseMs":0,"restart":{},"cut":null,"slots":{}},"superseded":null}',
         ),
         (

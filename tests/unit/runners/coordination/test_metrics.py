@@ -10,14 +10,15 @@ import pytest
 from conversation import Process, new_ledger, started, task
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.core.metric_table import BY_NAME, METRICS, OF_COUNTERS, SECONDS
+from headrace.core.frame import END_VERSION
+from headrace.core.metric_table import BY_NAME, METRICS, SECONDS
 from headrace.metadata.memory import MemoryMetadata
 from headrace.runners.coordination.holders import holders
 from headrace.runners.coordination.messages import InputStatus, Series
 from headrace.runners.coordination.series import summed
 from headrace.runners.coordination.server import Coordinator
-from headrace.runners.metering import counted
-from headrace.runtime.metrics import Histogram, Latency, Shares, TaskMetrics
+from headrace.runners.metering import OF_COUNTERS, counted
+from headrace.runtime.metrics import COUNTERS, CommitTimes, Histogram, Latency, Shares, TaskMetrics
 from tests.metrics_page import redraw
 
 PAGE = Path(__file__).parents[4] / "docs" / "metrics.md"
@@ -64,6 +65,16 @@ def test_what_a_task_counts_is_in_the_table():
         assert (BY_NAME[series.name].kind, series.name) == (series.kind, series.name)
 
 
+def test_every_counter_of_a_task_is_shown():
+    counted_otherwise = {"call_ms": "headrace_call_seconds_total", "calls_in_flight": "headrace_calls_in_flight"}
+    for counter in COUNTERS:
+        metrics = TaskMetrics()
+        metrics.count(counter, 3000)
+        shown = {series.name: series.value for series in counted(metrics)}
+        name = OF_COUNTERS.get(counter) or counted_otherwise[counter]
+        assert shown[name] == (3 if counter == "call_ms" else 3000), counter
+
+
 # -- counting ------------------------------------------------------------------------------------------
 
 
@@ -94,6 +105,49 @@ def test_messages_of_a_rollback_are_not_counted_as_committed():
     latency.forget()
     latency.commit(2)
     assert (sum(latency.sent.buckets), sum(latency.committed.buckets)) == (5, 0)
+
+
+def commit_all(times: CommitTimes, *versions: int) -> None:
+    for version in versions:
+        times.took("flush", version, version + 1)
+        times.committed(version)
+
+
+def shown(times: CommitTimes, now_ms: float) -> list[int]:
+    return [commit.version for commit in times.latest(now_ms)]
+
+
+@pytest.mark.parametrize("interval_ms", [1, 7, 30, 70, 99, 100, 101, 1000])
+def test_of_short_intervals_the_first_version_of_each_tenth_of_a_second_is_kept(interval_ms):
+    times = CommitTimes(interval_ms)
+    found = []
+    for version in range(0, 20_000, interval_ms):
+        commit_all(times, version)
+        found += [one for one in shown(times, version) if one not in found[-CommitTimes.MOST :]]
+    first = {}
+    for version in range(0, 20_000, interval_ms):
+        first.setdefault(version // CommitTimes.SLOT_MS, version)
+    assert found == list(first.values())
+    assert len(found) + times.left_out == len(range(0, 20_000, interval_ms))
+
+
+def test_a_commit_is_shown_for_a_while_and_again_when_a_part_comes_later():
+    times = CommitTimes()
+    commit_all(times, 100, 200)
+    assert shown(times, 50_000) == shown(times, 50_000 + CommitTimes.SEEN_MS) == [100, 200]
+    assert shown(times, 50_001 + CommitTimes.SEEN_MS) == []
+    times.took("snapshot", 202, 52_000)
+    assert [(one.version, {*one.parts}) for one in times.latest(60_000)] == [(200, {"flush", "snapshot"})]
+
+
+def test_commits_that_nobody_could_look_at_are_counted():
+    times = CommitTimes(20)
+    commit_all(times, *range(0, 4_000, 100))
+    assert len(shown(times, 4_000)) == CommitTimes.MOST
+    assert times.left_out == 40 - CommitTimes.MOST
+    commit_all(times, *range(4_000, 5_000, 100), END_VERSION)
+    assert times.left_out == 40 - CommitTimes.MOST
+    assert shown(times, 5_000)[-1] == END_VERSION
 
 
 def test_shares_add_up_to_the_time_that_has_passed():

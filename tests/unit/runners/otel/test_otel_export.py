@@ -27,7 +27,7 @@ from headrace.runners.metering import counted, of_users
 from headrace.runners.otel.names import attributes_of, name_of
 from headrace.runners.otel.settings import Asked
 from headrace.runners.otel.telemetry import Telemetry, TelemetryThread, telemetry_asked_for
-from headrace.runtime.metrics import TaskMetrics
+from headrace.runtime.metrics import CommitTimes, TaskMetrics
 
 pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry isn't installed: pip install 'headrace[otel]'")
 
@@ -178,6 +178,41 @@ def check_traces(spans: list[Any], tasks: set[str]) -> None:
         assert parent.start_time_unix_nano <= span.start_time_unix_nano <= span.end_time_unix_nano
         assert span.end_time_unix_nano <= parent.end_time_unix_nano
         assert now - 60_000_000_000 < span.start_time_unix_nano <= now
+
+
+@pytest.mark.parametrize(("interval_ms", "some_left_out"), [(100, False), (120, False), (20, True), (7, True)])
+def test_each_version_is_traced_or_counted_as_left_out(
+    collector: OtlpCollector, tmp_path: Path, interval_ms: int, some_left_out: bool
+) -> None:
+    hr.streams.create_stream("numbers", 1, NUMBERS, home=tmp_path)
+    app = hr.App("copies", home=tmp_path, checkpoint_interval=f"{interval_ms}ms")
+    app.input("numbers", NUMBERS).partition_by("n", id="by-n").send_to(app.output("copied"))
+    run = app.start(local=True, progress=False)
+
+    def counted(metric: str) -> dict[str, float]:
+        rows = run.metrics().iter_rows(named=True)
+        return {row["task"]: row["value"] for row in rows if row["name"] == f"headrace_{metric}_total"}
+
+    with hr.streams.StreamWriter("numbers", home=tmp_path) as writer:
+
+        def enough() -> bool:
+            writer.write([{"n": 1}])
+            return min(counted("checkpoints").values(), default=0) >= 40
+
+        until(enough)
+        writer.seal()
+    run.wait(timeout="60s")
+    traced: dict[str, set[int]] = {task: set() for task in counted("checkpoints")}
+    for span in collector.spans():
+        if span.name == "commit":
+            about = attributes(span)
+            traced[about["headrace.task"]].add(about["headrace.version"])
+    left_out = counted("otel_untraced_commits")
+    assert {task: len(found) + left_out[task] for task, found in traced.items()} == counted("checkpoints")
+    assert all((number > 0) == some_left_out for number in left_out.values())
+    if some_left_out:
+        tenths = [version // CommitTimes.SLOT_MS for version in traced["by-n/0"]]
+        assert len({*tenths}) == len(tenths) > 1
 
 
 def closed_port() -> str:
