@@ -13,7 +13,8 @@ Parts, for ``--only``:
   rescale      time to begin at a savepoint, as it is and with twice the partitions
   memory       peak memory of a task that reads one message for each of many keys, and ends
   wide         start, idling and descriptors of a container with 10 to 1,000 tasks, with a shuffle and without
-  kafka        throughput and latency over Kafka, against a bare loop, Kafka Streams and Quix Streams
+  kafka        throughput over Kafka, against a bare loop, Kafka Streams and Quix Streams
+  kafka-latency  latency from Kafka into Kafka, against Kafka Streams
   kinesis      throughput of a Kinesis input against a bare loop over boto3, and what a split, a merge and a kill cost
   history      throughput of a batch job over files against Spark SQL, a live run and Polars; and of Nexmark's queries
 
@@ -76,6 +77,7 @@ PARTS = (
     "memory",
     "wide",
     "kafka",
+    "kafka-latency",
     "kinesis",
     "history",
 )
@@ -284,6 +286,10 @@ class Bench:
         """Measure Kafka. See ``bench.kafka``."""
         kafka.report(self.base, self.report, 200_000 if self.quick else 1_000_000, 1 if self.quick else 3)
 
+    def kafka_latency(self) -> None:
+        """Measure latency over Kafka."""
+        kafka.report_latency(self.base, self.report, 1 if self.quick else 3)
+
     def kinesis(self) -> None:
         """Measure a Kinesis input, against a server that stands in for Kinesis."""
         self.report.head("Kinesis")
@@ -383,7 +389,7 @@ def main() -> int:
     with TemporaryDirectory(prefix="headrace-bench-") as base:
         bench = Bench(Path(base), options, report)
         try:
-            parts: dict[str, Callable[[], None]] = {part: getattr(bench, part) for part in PARTS}
+            parts: dict[str, Callable[[], None]] = {part: getattr(bench, part.replace("-", "_")) for part in PARTS}
             for part in options.only:
                 parts[part]()
             report.keep("ratio_b", bench.ratio)

@@ -46,6 +46,7 @@ _SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL",
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
@@ -68,7 +69,7 @@ class Broker(ABC):
         self._host = host
         self._port = free_port(host)
         self._server = LocalServer(self.name)
-        self._folder = Path(tempfile.mkdtemp(prefix=f"headrace-{self.name}-"))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"headrace-{self.name}-"))
 
     @property
     def address(self) -> str:
@@ -86,7 +87,7 @@ class Broker(ABC):
     def close(self) -> None:
         """Kill it, and remove all that it has written."""
         self.stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         self.start()
@@ -124,7 +125,7 @@ class KfakeServer(Broker):
 
     @override
     def start(self) -> None:
-        data = self._folder / "data"
+        data = self.folder / "data"
         ports = (f"-port={self._port}", f"-control={self._control}")
         self._server.start([str(_KFAKE), *ports, f"-data={data}", *self._options], "listening on ")
 
@@ -150,35 +151,52 @@ class KafkaServer(Broker):
 
     name = "kafka"
 
-    def __init__(self, *, settings: Mapping[str, str] | None = None, host: str = "127.0.0.1") -> None:
-        """``settings`` of the broker are added. Raises ``InfrastructureError`` if it isn't here."""
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, str] | None = None,
+        host: str = "127.0.0.1",
+        listeners: Mapping[str, int] | None = None,
+    ) -> None:
+        """``settings`` of the broker are added, and ``listeners``, ports by protocol.
+
+        Raises ``InfrastructureError`` if it isn't here.
+        """
         if shutil.which("java") is None or not any(_JARS.glob("kafka_*.jar")):
             raise InfrastructureError(
                 "there is no Apache Kafka here",
                 hint="install Java and Maven, then run `make test` once: it fetches Kafka from where Maven finds it",
             )
         super().__init__(host)
-        self._properties = self._folder / "server.properties"
+        self.properties = self.folder / "server.properties"
         controller = f"{host}:{free_port(host)}"
-        addresses = f"PLAINTEXT://{self.address},CONTROLLER://{controller}"
+        others = "".join(f",{protocol}://{host}:{port}" for protocol, port in (listeners or {}).items())
+        addresses = f"PLAINTEXT://{self.address},CONTROLLER://{controller}{others}"
         written = {
             **_SETTINGS,
             "controller.quorum.bootstrap.servers": controller,
             "listeners": addresses,
             "advertised.listeners": addresses,
-            "log.dirs": str(self._folder / "data"),
+            "log.dirs": str(self.folder / "data"),
             **dict(_items(settings)),
         }
-        self._properties.write_text("".join(f"{key}={value}\n" for key, value in written.items()))
+        self.properties.write_text("".join(f"{key}={value}\n" for key, value in written.items()))
+
+    def format_options(self) -> Sequence[str]:
+        """More options for the tool that formats the folder."""
+        return ()
 
     @override
     def start(self) -> None:
-        if not (self._folder / "data").exists():
-            options = ["format", "--standalone", "-t", _CLUSTER, "-c", str(self._properties)]
+        if not (self.folder / "data").exists():
+            options = ["--standalone", "-t", _CLUSTER, "-c", str(self.properties), *self.format_options()]
             subprocess.run(
-                [*_JAVA, "kafka.tools.StorageTool", *options], check=True, capture_output=True, timeout=_FORMAT_S
+                [*_JAVA, "kafka.tools.StorageTool", "format", *options],
+                check=True,
+                capture_output=True,
+                timeout=_FORMAT_S,
             )
-        self._server.start([*_JAVA, "kafka.Kafka", str(self._properties)], "Kafka Server started")
+        self._server.start([*_JAVA, "kafka.Kafka", str(self.properties)], "Kafka Server started")
 
 
 def _items(settings: Mapping[str, str] | None) -> Sequence[tuple[str, str]]:

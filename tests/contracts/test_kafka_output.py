@@ -364,7 +364,7 @@ def test_a_topic_that_isnt_there_is_waited_for_by_a_restart_only(make: Make) -> 
             "taking over the tr",
             "--transactional-id headrace.",
         ),
-        ("Produce", "TOPIC_AUTHORIZATION_FAILED", "writing to topic", "administrators"),
+        ("Produce", "TOPIC_AUTHORIZATION_FAILED", "writing to topic", "kafka-acls.sh --add --topic"),
     ],
 )
 def test_missing_rights_are_named(

@@ -104,7 +104,7 @@ class Latency:
 
 
 class CommitTime:
-    """When the parts of one commit began and ended, and when somebody first looked at them as they are now."""
+    """When the parts of one commit began and ended, and when they were first looked at as they are now."""
 
     __slots__ = ("parts", "seen_ms", "version")
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from confluent_kafka import (
@@ -67,6 +68,7 @@ __all__ = [
     "TopicPartition",
     "Troubles",
     "cannot_log_in",
+    "of_the_group_only",
     "open_admin",
     "open_consumer",
     "open_plain_producer",
@@ -95,6 +97,8 @@ class Troubles:
     last: KafkaError | None = None
     secret: SecretOptions = field(default_factory=SecretOptions)
     brokers: str = ""
+    closed: str = ""
+    """The last log line on a connection that a broker has closed: of a broker that expects TLS, there is no more."""
 
     def __post_init__(self) -> None:
         self._throttle = Throttle(_log)
@@ -103,15 +107,23 @@ class Troubles:
         """Record a report. "All brokers are down" is less informative than the reason before it."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN or self.last is None:
             self.last = error
-        text = self.secret.clean(self.last.str())
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._throttle.warning("no Kafka broker answers; waiting", brokers=self.brokers, why=text)
+            self._throttle.warning("no Kafka broker answers; waiting", brokers=self.brokers, why=self.why)
         else:
-            _log.debug("the Kafka client reported a problem", code=error.name(), text=text)
+            _log.debug("the Kafka client reported a problem", code=error.name(), text=self.why)
+
+    @property
+    def why(self) -> str:
+        """The last report, without secrets; empty if there was none."""
+        if self.last is None:
+            return ""
+        told = self.last.code() != KafkaError._ALL_BROKERS_DOWN or not self.closed
+        return self.secret.clean(self.last.str() if told else f"{self.last.str()}: {self.closed}")
 
     def over(self) -> None:
         """Forget the last report: something has worked."""
         self.last = None
+        self.closed = ""
 
 
 class KafkaClient(Generic[R]):
@@ -155,6 +167,14 @@ def cannot_log_in(client: KafkaClient[Any], doing: str) -> HeadraceError | None:
         return None
     error = KafkaError(KafkaError._AUTHENTICATION, heard.str())
     return problem_of(error, doing, client.brokers, client.troubles)
+
+
+def of_the_group_only(error: KafkaError) -> bool:
+    """Whether the error of a consumer says only that its user has no right to its group.
+
+    librdkafka wants each consumer to have a group, and looks for it. One that assigns partitions itself needs none.
+    """
+    return error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
 def _is_login(heard: KafkaError) -> bool:
@@ -239,15 +259,21 @@ def _open(
     if settings.oauth is not None:
         options["oauth_cb"] = _tokens(settings.oauth)
     options["error_cb"] = troubles.heard
-    options["logger"] = _Lines(secret)
+    options["logger"] = _Lines(troubles)
     try:
         return KafkaClient(make(options), settings.brokers, troubles)
     except (KafkaException, ValueError, TypeError) as error:
         what = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        gone = [f"; there is no {value}" for name, value in given.items() if name in what and _is_gone(name, value)]
         raise DeclarationError(
-            f"Kafka at {settings.brokers}: librdkafka can't use these options: {secret.clean(what)}",
+            f"Kafka at {settings.brokers}: librdkafka can't use these options: {secret.clean(what)}{''.join(gone)}",
             hint="correct options= of hr.io.kafka; librdkafka's CONFIGURATION.md lists their names",
         ) from None
+
+
+def _is_gone(name: str, value: str) -> bool:
+    """Whether the file that an option names isn't here."""
+    return name.endswith(".location") and not Path(value).exists()
 
 
 def resolved(settings: KafkaSettings) -> tuple[dict[str, str], SecretOptions]:
@@ -289,12 +315,15 @@ def _tokens(function: str) -> Callable[[str], tuple[str, float]]:
 class _Lines:
     """Where librdkafka's log lines go, without secrets. What matters of them comes as errors, too."""
 
-    def __init__(self, secret: SecretOptions) -> None:
-        self._secret = secret
+    def __init__(self, troubles: Troubles) -> None:
+        self._troubles = troubles
 
     def log(self, _level: int, text: str, *values: object) -> None:
         """Log a line, as ``logging.Logger.log`` would."""
-        _log.debug("a log line of librdkafka", line=self._secret.clean(text % values if values else text))
+        line = text % values if values else text
+        if _CLOSED in line:
+            self._troubles.closed = line.rpartition("]: ")[2]
+        _log.debug("a log line of librdkafka", line=self._troubles.secret.clean(line))
 
 
 # -- what errors mean
@@ -313,9 +342,17 @@ class _Meaning:
 _WAIT = _Meaning(UnavailableError, "check brokers=, the network and the broker; Headrace keeps trying")
 _BUSY = _Meaning(UnavailableError, "the cluster is moving leaders or lacks replicas; Headrace tries again")
 _LOGIN = _Meaning(
+    InfrastructureError, "check security.protocol, sasl.mechanism, sasl.username and sasl.password in options="
+)
+_CERTIFICATE = _Meaning(
     InfrastructureError,
-    "check security.protocol, sasl.mechanism, sasl.username and sasl.password in options=, or the certificates "
-    "(ssl.ca.location)",
+    "set ssl.ca.location in options= to the certificate of the authority that signed the broker's; and the broker's "
+    "must be for the host that brokers= names",
+)
+_CLOSING = _Meaning(
+    UnavailableError,
+    "check security.protocol in options=: brokers that expect TLS or a login close connections without it, and the "
+    "other way round; or check the broker. Headrace keeps trying",
 )
 _RIGHTS = _Meaning(
     InfrastructureError,
@@ -372,6 +409,8 @@ _MEANINGS: Mapping[_Meaning, tuple[str, ...]] = {
 _BY_CODE: Mapping[int, _Meaning] = {
     getattr(KafkaError, name): meaning for meaning, names in _MEANINGS.items() for name in names
 }
+_CLOSED, _HANDSHAKE = "closed by peer", "SSL handshake failed"
+"""In what librdkafka reports of a connection."""
 _WAITED = {getattr(KafkaError, name) for name in _MEANINGS[_WAIT]}
 """Codes that only mean that no broker has answered."""
 _EXPLAINED = _WAITED | {KafkaError._FATAL}
@@ -382,12 +421,15 @@ def problem_of(error: KafkaError, doing: str, brokers: str, troubles: Troubles) 
     """What an error of the client means. A refused login isn't reported as a broker that doesn't answer."""
     heard = troubles.last
     meaning = _BY_CODE.get(error.code())
-    why = ""
+    text, why = troubles.secret.clean(error.str()), ""
     if error.code() in _WAITED and heard is not None:
-        why = f" ({troubles.secret.clean(heard.str())})"
+        why = f" ({troubles.why})"
         if _is_login(heard):
             meaning = _LOGIN
+        elif _CLOSED in why:
+            meaning = _CLOSING
+    if meaning is _LOGIN and _HANDSHAKE in text + why:
+        meaning = _CERTIFICATE
     if meaning is None:
         meaning = _WAIT if error.retriable() else _SERVER
-    text = troubles.secret.clean(error.str())
     return meaning.error(f"Kafka at {brokers}: {doing}: {error.name()}: {text}{why}", hint=meaning.hint)

@@ -24,6 +24,7 @@ from headrace.systems.kafka.client import (
     Message,
     TopicPartition,
     cannot_log_in,
+    of_the_group_only,
 )
 from headrace.systems.kafka.fetched import Feed, Fetched
 from headrace.systems.kafka.reader_thread import ReaderThread
@@ -223,6 +224,8 @@ class Fetching(ReaderThread):
         """What comes in place of a record: the end of a partition, or an error."""
         error, partition = message.error(), message.partition()
         assert error is not None
+        if of_the_group_only(error):
+            return
         feed = None if partition is None else self._feeds.get(partition)
         if feed is None:
             if error.code() != _EOF and partition in (None, -1):

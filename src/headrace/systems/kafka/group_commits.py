@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from headrace.core.clock import Clock
 from headrace.core.ids import Offset
 from headrace.core.log import Throttle, logger
-from headrace.systems.kafka.client import Consumer, KafkaClient, KafkaError, TopicPartition
+from headrace.systems.kafka.client import Consumer, KafkaClient, KafkaError, TopicPartition, of_the_group_only
 
 EVERY_MS = 1000.0
 CLOSE_S = 2.0
@@ -43,22 +43,23 @@ class GroupCommits:
         self._waiting: dict[int, Offset] = {}
         self._sent_ms = -EVERY_MS
         self._under_way = 0
+        self._refused = False
         self._throttle = Throttle(_log)
 
     def note(self, partition: int, position: Offset) -> None:
         """Take in a commit, and send those that wait if it is time."""
         self._waiting[partition] = position
-        self._client.raw.poll(0)
+        self._poll(0)
         if not self._under_way and self._clock.monotonic_ms() - self._sent_ms >= EVERY_MS:
             self._send()
 
     def close(self) -> None:
         """Send what waits, and wait for the answer a little."""
         end_ms = self._clock.monotonic_ms() + CLOSE_S * 1000
-        while (self._under_way or self._waiting) and self._clock.monotonic_ms() < end_ms:
+        while (self._under_way or self._waiting) and not self._refused and self._clock.monotonic_ms() < end_ms:
             if not self._under_way:
                 self._send()
-            self._client.raw.poll(0.05)
+            self._poll(0.05)
         if self._under_way:  # librdkafka would wait for the answer, up to a minute
             threading.Thread(target=self._client.raw.close, name=f"closing {self._group}", daemon=True).start()
         else:
@@ -71,6 +72,14 @@ class GroupCommits:
             found = self._client.raw.committed(places, CLOSE_S)
         return {place.partition: place.offset for place in found if place.offset >= 0}
 
+    def _poll(self, timeout_s: float) -> None:
+        """Take in answers. Commits that find no group because there is no right to it get none: they wait for one."""
+        message = self._client.raw.poll(timeout_s)
+        error = None if message is None else message.error()
+        if error is not None:
+            self._refused = of_the_group_only(error)
+            self._warn(error)
+
     def _send(self) -> None:
         places = [TopicPartition(self._topic, partition, offset) for partition, offset in self._waiting.items()]
         self._waiting = {}
@@ -81,6 +90,10 @@ class GroupCommits:
 
     def _answered(self, error: KafkaError | None) -> None:
         self._under_way = 0
+        self._refused = False
         if error is not None:
-            problem = self._client.problem(error, f"committing to group {self._group!r}")
-            self._throttle.warning("positions can't be shown to Kafka's tools", error=problem.message)
+            self._warn(error)
+
+    def _warn(self, error: KafkaError) -> None:
+        problem = self._client.problem(error, f"committing to group {self._group!r}")
+        self._throttle.warning("positions can't be shown to Kafka's tools", error=problem.message)

@@ -17,7 +17,14 @@ from typing_extensions import override
 from headrace.core.errors import HeadraceError, TrimmedOffsetError
 from headrace.core.ids import Offset
 from headrace.core.log import Throttle, logger
-from headrace.systems.kafka.client import Consumer, KafkaClient, KafkaError, Message, TopicPartition
+from headrace.systems.kafka.client import (
+    Consumer,
+    KafkaClient,
+    KafkaError,
+    Message,
+    TopicPartition,
+    of_the_group_only,
+)
 from headrace.systems.kafka.reader_thread import ReaderThread
 
 FEED_BYTES = 4 << 20
@@ -186,6 +193,8 @@ class Fetching(ReaderThread):
         """What comes in place of a record: the end of a partition, or an error."""
         error, offset = message.error(), message.offset()
         assert error is not None
+        if of_the_group_only(error):
+            return
         feed = self._feeds.get((message.topic() or "", _number(message.partition())))
         if error.code() == KafkaError._PARTITION_EOF:
             with self.lock:

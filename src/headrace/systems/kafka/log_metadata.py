@@ -24,6 +24,7 @@ from headrace.systems.kafka.client import (
     Message,
     Producer,
     TopicPartition,
+    of_the_group_only,
     open_consumer,
     open_plain_producer,
 )
@@ -155,6 +156,8 @@ class Metadata:
     def _take(self, consumer: KafkaClient[Consumer], message: Message) -> None:
         error, offset = message.error(), message.offset()
         if error is not None:
+            if of_the_group_only(error):
+                return
             if error.code() != KafkaError._PARTITION_EOF:
                 problem = consumer.problem(error, f"reading topic {self._topic!r}")
                 if not problem.retry:

@@ -13,6 +13,7 @@ from headrace.systems.kafka.client import (
     KafkaClient,
     KafkaError,
     TopicPartition,
+    of_the_group_only,
     open_consumer,
 )
 from headrace.systems.kafka.log_topics import LogOptions
@@ -55,6 +56,8 @@ def _read(consumer: KafkaClient[Consumer], topic: str) -> int | None:
         if message is None:
             continue
         error = message.error()
+        if error is not None and of_the_group_only(error):
+            continue
         if error is None:
             return int(message.timestamp()[1])
         if error.code() == KafkaError._PARTITION_EOF:

@@ -86,11 +86,10 @@ class Sender:
 
     def _wait(self, client: KafkaClient[Producer], end_s: float) -> None:
         """Raise if the time limit has passed."""
-        heard = client.troubles.last
         if self._closing.is_set():
             raise UnavailableError(f"topic {self._topic!r}: the output is closing")
         if time.monotonic() > end_s:
-            why = "" if heard is None else f": {client.troubles.secret.clean(heard.str())}"
+            why = f": {client.troubles.why}" if client.troubles.why else ""
             raise UnavailableError(
                 f"Kafka at {client.brokers}: topic {self._topic!r} doesn't accept a version in time{why}",
                 hint="check the brokers; Headrace tries again",

@@ -17,7 +17,14 @@ from headrace.serdes.dtypes import Columns
 from headrace.serdes.formats import FormatSpec, open_format
 from headrace.systems.base import RowSystem, Target
 from headrace.systems.kafka.admin import KafkaAdmin
-from headrace.systems.kafka.client import Consumer, KafkaClient, KafkaError, TopicPartition, open_consumer
+from headrace.systems.kafka.client import (
+    Consumer,
+    KafkaClient,
+    KafkaError,
+    TopicPartition,
+    of_the_group_only,
+    open_consumer,
+)
 from headrace.systems.kafka.consumer import KafkaConsumer
 from headrace.systems.kafka.fetching import Fetching, Wanted
 from headrace.systems.kafka.group_commits import GroupCommits
@@ -102,9 +109,11 @@ class KafkaSystem(RowSystem):
                 end = time.monotonic() + LOOK_S
                 while (left := end - time.monotonic()) > 0:
                     message = client.raw.poll(left)
-                    if message is not None:
-                        found = None if message.error() else message.timestamp()[1]
-                        return found if found is not None and found >= 0 else None
+                    error = None if message is None else message.error()
+                    if message is None or (error is not None and of_the_group_only(error)):
+                        continue
+                    found = None if error else message.timestamp()[1]
+                    return found if found is not None and found >= 0 else None
                 return None
         finally:
             client.raw.close()

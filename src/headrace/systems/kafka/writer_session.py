@@ -14,7 +14,7 @@ import polars as pl
 
 from headrace.core.errors import HeadraceError, InfrastructureError, UnavailableError
 from headrace.core.log import logger
-from headrace.systems.kafka.client import KafkaClient, KafkaError, Producer, open_producer
+from headrace.systems.kafka.client import KafkaClient, KafkaError, KafkaException, Producer, open_producer
 from headrace.systems.kafka.producing import Sender, producer_limits
 from headrace.systems.kafka.progress_topic import PARTITION, ProgressTopic, encode_progress
 from headrace.systems.kafka.publishing import Progress
@@ -105,12 +105,15 @@ class WriterSession:
         end_s = self._began_s + self._timeout_s
         with client.translating("beginning a transaction"):
             client.raw.begin_transaction()
-        self._sender.send(client, self._writer, progress.version, pieces, self._limits.partitions, end_s)
-        with client.translating(f"writing to topic {self._progress.name!r}"):
-            value = encode_progress(progress)
-            client.raw.produce(self._progress.name, value, self._writer.encode(), PARTITION)
-        self._sender.flush(client, end_s)
-        self._raise_undelivered(client)
+        try:
+            self._sender.send(client, self._writer, progress.version, pieces, self._limits.partitions, end_s)
+            with client.translating(f"writing to topic {self._progress.name!r}"):
+                value = encode_progress(progress)
+                client.raw.produce(self._progress.name, value, self._writer.encode(), PARTITION)
+            self._sender.flush(client, end_s)
+            self._raise_undelivered(client)
+        except HeadraceError as error:
+            raise self._explained(client, error) from error
 
     def commit(self) -> None:
         """Commit. Whatever is raised but ``FencedError``, the transaction may be committed."""
@@ -142,6 +145,26 @@ class WriterSession:
         """Raise if a record was refused: the client's own calls say only that there was one."""
         if self._undelivered is not None:
             raise client.problem(self._undelivered, f"writing to topic {self._limits.topic!r}")
+
+    def _explained(self, client: KafkaClient[Producer], error: HeadraceError) -> HeadraceError:
+        """Return why the transaction has failed, if librdkafka knows more than what was raised.
+
+        Records that wait for a broker that refuses the transaction are purged, and nobody says why. A call that isn't
+        valid then gets the reason in place of its own.
+        """
+        if error.retry:
+            try:
+                client.raw.begin_transaction()
+            except KafkaException as reason:
+                if reason.args[0].code() != KafkaError._STATE:
+                    error = client.problem(reason.args[0], f"writing to topic {self._limits.topic!r}")
+        if "AUTHORIZATION_FAILED" in error.message:
+            error.hint = (
+                f"the app's user needs these rights: kafka-acls.sh --add --topic {self._limits.topic} --operation "
+                "Write --operation Describe --allow-principal User:...; and for "
+                f"--topic {self._progress.name} the same and --operation Read"
+            )
+        return error
 
     def _patiently(
         self, client: KafkaClient[Producer], doing: str, call: Callable[[float], object], end_s: float

@@ -1,17 +1,21 @@
 """A world for ``systems/kafka/publishing``: a model of a broker's transactions, and lives of a writer that fail.
 
-The broker has one partition of rows and one of progress. A life sends one request at a time. A request may be
-delivered late, even after its sender has died, and its reply may be lost. The world kills lives, freezes them while
+The broker has one partition of rows and one of progress. A life sends the records of a version together. They arrive
+in any order of partitions, and are acknowledged so. Any request may be delivered late, even after its sender has died,
+or has been told that it failed and asks again; and its reply may be lost. The world kills lives, freezes them while
 their replacements work, lets time pass until transactions expire, forgets idle ids, and has another writer whose
-transactions stay open for long.
+transactions stay open for long. With ``unstable`` brokers, replicas also lag, leaders move and lose what they haven't
+acknowledged, and readers get records late.
 """
 
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from publishing_broker import OTHER, PROGRESS, ROWS, WRITER, Broker, Failed, Fenced, Producer, Record, last_of
 
 from headrace.systems.kafka.publishing import (
     GRACE_MS,
@@ -27,112 +31,46 @@ from headrace.systems.kafka.publishing import (
     Wanted,
 )
 
-ROWS, PROGRESS = "rows", "progress"
-WRITER, OTHER = "app/stage/0/out", "app/stage/1/out"
-
-
-class Fenced(Exception):
-    """The broker refuses a producer."""
-
-
-class Failed(Exception):
-    """A request failed, or nobody knows whether it worked."""
-
-
-@dataclass
-class Transaction:
-    """A transaction: ``open``, then ``prepared`` to commit, then ``committed``; or ``aborted``."""
-
-    since: float
-    status: str = "open"
-
-
-@dataclass
-class Producer:
-    """What the broker knows of a transactional id."""
-
-    pid: int
-    epoch: int = 0
-    transaction: Transaction | None = None
-
-
-@dataclass
-class Broker:
-    """Two partitions, and the coordinator of transactions."""
-
-    now: float = 0.0
-    partitions: dict[str, list[tuple[Any, Transaction]]] = field(default_factory=lambda: {ROWS: [], PROGRESS: []})
-    producers: dict[str, Producer] = field(default_factory=dict)
-    racing: bool = False
-    """The next one that takes an id over is overtaken by somebody else meanwhile."""
-    _pids: int = 0
-
-    def init(self, id_: str) -> tuple[int, int]:
-        if self.racing:
-            self.racing = False
-            raise Fenced
-        producer = self.producers.get(id_)
-        if producer is None:
-            self._pids += 1
-            producer = self.producers[id_] = Producer(self._pids)
-        transaction = producer.transaction
-        if transaction is not None:
-            transaction.status = "aborted" if transaction.status == "open" else "committed"
-        producer.transaction = None
-        producer.epoch += 1
-        return producer.pid, producer.epoch
-
-    def produce(self, id_: str, held: tuple[int, int], partition: str, value: Any) -> None:
-        producer = self._owned(id_, held)
-        self.mark(producer)
-        if producer.transaction is None:
-            producer.transaction = Transaction(self.now)
-        self.partitions[partition].append((value, producer.transaction))
-
-    def commit(self, id_: str, held: tuple[int, int]) -> None:
-        producer = self._owned(id_, held)
-        if producer.transaction is None:
-            raise Failed
-        producer.transaction.status = "prepared"
-
-    def mark(self, producer: Producer) -> None:
-        """Write the markers of a commit, which come after its reply."""
-        if producer.transaction is not None and producer.transaction.status == "prepared":
-            producer.transaction.status = "committed"
-            producer.transaction = None
-
-    def expire(self, timeout: float) -> None:
-        for producer in self.producers.values():
-            transaction = producer.transaction
-            if transaction is not None and transaction.status == "open" and self.now - transaction.since > timeout:
-                transaction.status = "aborted"
-                producer.transaction = None
-                producer.epoch += 1
-
-    def forget(self, id_: str) -> None:
-        if id_ in self.producers and self.producers[id_].transaction is None:
-            del self.producers[id_]
-
-    def committed(self, partition: str) -> tuple[list[Any], bool]:
-        """What a reader of committed records gets; and whether that is up to the high watermark."""
-        found = []
-        for value, transaction in self.partitions[partition]:
-            if transaction.status in ("open", "prepared"):
-                return found, False
-            if transaction.status == "committed":
-                found.append(value)
-        return found, True
-
-    def _owned(self, id_: str, held: tuple[int, int]) -> Producer:
-        producer = self.producers.get(id_)
-        if producer is None:
-            raise Failed
-        if (producer.pid, producer.epoch) != held:
-            raise Fenced
-        return producer
-
-
 Request = Callable[[], Any]
+Send = Callable[[], Record]
+
+
+class Sending:
+    """Records that are on their way together, those of a partition in their order: the queue of a client.
+
+    It is over when all have arrived, and the ``awaited`` partitions have acknowledged theirs.
+    """
+
+    def __init__(self, sends: list[tuple[str, Send]], awaited: tuple[str, ...] = (ROWS, PROGRESS)) -> None:
+        self.queues: dict[str, deque[Send]] = {}
+        for partition, send in sends:
+            self.queues.setdefault(partition, deque()).append(send)
+        self.unacknowledged: deque[tuple[str, Send, Record]] = deque()
+        self._awaited = awaited
+
+    def __call__(self) -> None:
+        """Deliver all that hasn't been delivered."""
+        while left := [partition for partition, queue in self.queues.items() if queue]:
+            self.deliver(left[0])
+
+    def deliver(self, partition: str) -> None:
+        """Deliver the next record of a partition: a broker refuses those behind one that was lost."""
+        self.settle()
+        send = self.queues[partition][0]
+        record = send()
+        self.queues[partition].popleft()
+        self.unacknowledged.append((partition, send, record))
+
+    def settle(self) -> bool:
+        """Queue again what was lost. Whether all is acknowledged that is awaited."""
+        waiting, self.unacknowledged = self.unacknowledged, deque()
+        for partition, send, record in reversed(waiting):
+            if record.lost:
+                self.queues[partition].appendleft(send)
+            elif not record.acknowledged:
+                self.unacknowledged.appendleft((partition, send, record))
+        waiting_for = {partition for partition, *_ in self.unacknowledged}
+        return not any(self.queues.values()) and not waiting_for & set(self._awaited)
 
 
 class Life:
@@ -193,27 +131,27 @@ class Life:
             return self.machine.failed()
 
     def send(self) -> Generator[Request, Any, None]:
-        assert self.version is not None
-        for row in rows_of(self.version):
-            yield self.produce(ROWS, row)
-        yield self.produce(PROGRESS, (WRITER, self.progress()))
+        yield Sending(self.records())
 
-    def produce(self, partition: str, value: Any) -> Request:
+    def records(self) -> list[tuple[str, Send]]:
+        assert self.version is not None
+        rows = [self.record(ROWS, row) for row in rows_of(self.version)]
+        return [*rows, self.record(PROGRESS, (WRITER, self.progress()))]
+
+    def record(self, partition: str, value: Any) -> tuple[str, Send]:
         held = self.held
-        return lambda: self.broker.produce(self.id, held, partition, value)
+        return partition, lambda: self.broker.produce(self.id, held, partition, value)
+
+    def produce(self, partition: str, value: Any) -> Sending:
+        return Sending([self.record(partition, value)])
 
     def progress(self) -> Progress:
         assert self.version is not None
         return Progress(self.version, f"rows of {self.version}", self.name)
 
     def find(self) -> Progress | None:
-        records, whole = self.broker.committed(PROGRESS)
+        records, whole = self.broker.fetch(PROGRESS)
         return last_of(records) if whole else None
-
-
-def last_of(records: list[Any]) -> Progress:
-    """The writer's newest record."""
-    return next((progress for writer, progress in reversed(records) if writer == WRITER), Progress())
 
 
 def rows_of(version: int) -> list[tuple[int, int]]:
@@ -223,8 +161,11 @@ def rows_of(version: int) -> list[tuple[int, int]]:
 class World:
     """Lives of a writer, one after the other, of which some stay as stale copies; and another writer."""
 
-    def __init__(self, seed: int, make: type[Life] = Life, versions: int = 8) -> None:
+    def __init__(self, seed: int, make: type[Life] = Life, versions: int = 8, *, unstable: bool = True) -> None:
         self.draw = random.Random(seed)
+        self.unstable = unstable
+        self.leads = ""
+        """Which life has taken a version for published that isn't."""
         self.broker = Broker()
         self.make = make
         self.versions = versions
@@ -260,7 +201,9 @@ class World:
         self.settle()
 
     def happen(self) -> None:
-        match self.draw.randrange(120):
+        match self.draw.randrange(140 if self.unstable else 120):
+            case number if number >= 120:
+                self.disturb()
             case 0 | 1 | 2:
                 self.kill()
             case 3 | 4 | 5:
@@ -286,6 +229,19 @@ class World:
             case _:
                 self.step(self.draw.choice([*self.lives, self.life]), loss=0.1)
 
+    def disturb(self) -> None:
+        """Replicas lag or catch up, a leader moves, or readers get records late."""
+        partition = self.draw.choice((ROWS, PROGRESS))
+        match self.draw.randrange(4):
+            case 0:
+                self.broker.lagging.add(partition)
+            case 1:
+                self.broker.replicate(partition)
+            case 2:
+                self.broker.move(partition)
+            case _:
+                self.broker.late = self.draw.choice((0, 0, 1, 2))
+
     def commit(self) -> None:
         """The present life commits a version, and with it what it knows to be published."""
         if len(self.committed) < self.versions:
@@ -309,17 +265,32 @@ class World:
                 life.request = next(life.steps)
             return
         if life.reply is None:
-            lost = self.draw.random()
-            if lost < loss / 2:
-                life.reply = (None, Failed())
-            else:
-                life.reply = self.attempt(life.request)
-                if lost < loss:
-                    life.reply = (None, Failed())
-        if self.broker.now < life.frozen_until or self.draw.random() < 0.3:
+            life.reply = self.deliver(life.request, loss)
+        if life.reply is None or self.broker.now < life.frozen_until or self.draw.random() < 0.3:
             return
         (value, error), life.reply = life.reply, None
         life.request = life.steps.send(value) if error is None else life.steps.throw(error)
+        known = life.machine.position
+        if life.request is None and known is not None and known > self.broker.published():
+            self.leads = f"{life.name} says {known} instead of {self.broker.published()}"
+
+    def deliver(self, request: Request, loss: float) -> tuple[Any, Exception | None] | None:
+        """The reply to a request, or to records that are sent together: None before all of these are acknowledged."""
+        lost = self.draw.random()
+        if lost < loss / 2:
+            if self.unstable and self.draw.random() < 0.5:
+                self.late.append(request)  # its sender asks again, and doesn't know that it is still on its way
+            return None, Failed()
+        if not isinstance(request, Sending):
+            reply = self.attempt(request)
+        elif left := [partition for partition, queue in request.queues.items() if queue]:
+            partition = self.draw.choice(left)
+            reply = self.attempt(lambda: request.deliver(partition))
+        else:
+            reply = None, None
+        if lost < loss:
+            return None, Failed()
+        return reply if reply[1] is not None or not isinstance(request, Sending) or request.settle() else None
 
     def attempt(self, request: Request) -> tuple[Any, Exception | None]:
         try:
@@ -345,6 +316,9 @@ class World:
         """Nothing goes wrong any more: the last life publishes everything."""
         self.broker.now += 60_000
         self.broker.expire(TIMEOUT_MS)
+        self.broker.late = 0
+        for partition in self.broker.partitions:
+            self.broker.replicate(partition)
         for request in self.late:
             self.attempt(request)
         self.kill()

@@ -23,7 +23,7 @@ from headrace.core.errors import (
 )
 from headrace.core.secret_options import SecretOptions
 from headrace.core.secret_places import SecretPlace
-from headrace.systems.kafka.client import Troubles, open_admin, open_consumer, open_producer, problem_of
+from headrace.systems.kafka.client import Troubles, _Lines, open_admin, open_consumer, open_producer, problem_of
 from headrace.systems.kafka.settings import KafkaSettings
 
 
@@ -63,6 +63,36 @@ def test_waiting_in_vain_is_explained_by_what_the_client_has_reported() -> None:
     assert type(login) is InfrastructureError
     assert not login.retry
     assert "sasl.password" in str(login.hint)
+
+
+def test_a_connection_that_brokers_close_is_explained_by_the_last_line_about_it() -> None:
+    troubles = Troubles(brokers="host:9092")
+    _Lines(troubles).log(20, "FAIL [rdkafka#producer-1] [thrd:x]: host:9092: Disconnected: connection closed by peer")
+    troubles.heard(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+    found = problem_of(KafkaError(KafkaError._TIMED_OUT), "reading", "host:9092", troubles)
+    assert isinstance(found, UnavailableError)
+    assert "1/1 brokers are down: host:9092: Disconnected: connection closed by peer" in found.message
+    assert "security.protocol" in str(found.hint)
+    troubles.heard(KafkaError(KafkaError._TRANSPORT, "Connection refused"))
+    found = problem_of(KafkaError(KafkaError._TIMED_OUT), "reading", "host:9092", troubles)
+    assert "closed by peer" not in found.message
+    assert "security.protocol" not in str(found.hint)
+
+
+def test_a_certificate_that_is_not_trusted_is_not_called_a_wrong_password() -> None:
+    found = problem(
+        KafkaError._TIMED_OUT, KafkaError(KafkaError._SSL, "SSL handshake failed: certificate verify failed")
+    )
+    assert type(found) is InfrastructureError
+    assert "ssl.ca.location" in str(found.hint)
+    assert "password" not in str(found.hint)
+
+
+def test_a_file_that_an_option_names_and_that_is_not_there_is_named() -> None:
+    with pytest.raises(DeclarationError, match=r"ssl\.ca\.location.*there is no /nowhere/ca\.pem"):
+        open_admin(
+            KafkaSettings.checked("host:9092", {"security.protocol": "ssl", "ssl.ca.location": "/nowhere/ca.pem"})
+        )
 
 
 def test_secrets_are_cleaned_from_messages() -> None:

@@ -4,7 +4,8 @@ from collections.abc import Generator, Iterable
 from typing import Any, ClassVar
 
 import pytest
-from publishing_world import OTHER, PROGRESS, ROWS, Broker, Life, Request, World, last_of, rows_of
+from publishing_broker import OTHER, PROGRESS, ROWS, Broker, last_of
+from publishing_world import Life, Request, Sending, World, rows_of
 
 from headrace.systems.kafka.publishing import (
     GRACE_MS,
@@ -27,11 +28,13 @@ from headrace.systems.kafka.publishing import (
 SEEDS = 3_000
 
 
-def wrong(make: type[Life], seeds: Iterable[int]) -> str:
+def wrong(make: type[Life], seeds: Iterable[int], *, unstable: bool = True) -> str:
     """What goes wrong first; empty if nothing does."""
     for seed in seeds:
-        world = World(seed, make)
+        world = World(seed, make, unstable=unstable)
         world.run()
+        if world.leads:
+            return f"seed {seed}: {world.leads}"
         if world.visible() != world.expected():
             return f"seed {seed}: {world.visible()} instead of {world.expected()}"
         if world.life.outbox:
@@ -151,6 +154,42 @@ def test_each_mistake_is_found(mistake: type[Life]) -> None:
     assert wrong(mistake, range(SEEDS))
 
 
+# -- mistakes that only brokers find that move leaders, lag, and deliver late what has failed
+
+
+class AwaitsTheVersionOnly(Life):
+    """Commits when the version is acknowledged, which is sent last, whether the rows are or not."""
+
+    def send(self) -> Generator[Request, Any, None]:
+        yield Sending(self.records(), awaited=(PROGRESS,))
+
+
+class StopsWhereAFetchEnds(Life):
+    """Proves that no transaction is open, but not that it has read everything."""
+
+    def find(self) -> Progress | None:
+        records, _ = self.broker.fetch(PROGRESS)
+        _, whole = self.broker.committed(PROGRESS)
+        return last_of(records) if whole else None
+
+
+class KeepsItsProducer(Life):
+    """Aborts a version that couldn't be sent and sends it again, without taking the id over."""
+
+    table = changed(State.SENDING, Event.FAILED, State.IDLE, Action.REST)
+
+    def send(self) -> Generator[Request, Any, None]:
+        held = self.held
+        yield lambda: self.broker.abort(self.id, held)
+        yield from super().send()
+
+
+@pytest.mark.parametrize("mistake", [AwaitsTheVersionOnly, StopsWhereAFetchEnds, KeepsItsProducer])
+def test_each_mistake_is_found_by_unstable_brokers_only(mistake: type[Life]) -> None:
+    assert wrong(mistake, range(SEEDS))
+    assert wrong(mistake, range(SEEDS // 3), unstable=False) == ""
+
+
 # -- single cases by name
 
 
@@ -211,8 +250,8 @@ def test_a_progress_topic_lost_between_two_lives_is_noticed_or_harmless() -> Non
         world.spawn()
         known = world.logged
         world.settle()
-        if known >= 0:
-            assert world.life.machine.state is State.LOST
+        if known >= 0:  # a copy that had found its position before may publish the rest
+            assert world.life.machine.state is State.LOST or world.visible() == world.expected()
             assert world.visible() == world.expected()[: len(world.visible())]
 
 

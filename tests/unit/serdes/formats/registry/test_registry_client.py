@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import socket
 import ssl
 import threading
@@ -10,10 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
+from chaos.certificates import Authority
 from headrace.core.errors import DataError, DeclarationError, HeadraceError, InfrastructureError, UnavailableError
 from headrace.core.secret_places import SecretPlace
 from headrace.serdes.formats.registry import Registered, RegistryClient, RegistrySettings
@@ -168,23 +164,13 @@ def test_something_else_than_a_registry_is_named(answer: str, message: str) -> N
 
 
 def certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
-    """A certificate of this machine's address that trusts itself, and a server's context with it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "tests")])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    file, key_file = folder / "ca.pem", folder / "key.pem"
-    file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    key_file.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
+    """Who has to be trusted, and a server's context with a certificate of this machine's address."""
+    authority = Authority()
+    file, keys = folder / "ca.pem", folder / "keys.pem"
+    file.write_bytes(authority.pem)
+    keys.write_bytes(b"".join(authority.issue()))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(file, key_file)
+    context.load_cert_chain(keys)
     return file, context
 
 
