@@ -81,6 +81,8 @@ class App(Declarations):
         The object store for snapshots of the app's state: a URL, such as ``"s3://bucket/prefix"``, or what
         ``hr.io.object_store`` returns. Containers then need no shared disk for them. It needs ``headrace[objects]``.
         By default the environment variable ``HEADRACE_SNAPSHOTS``, or folders under ``home``.
+    standby
+        How many copies of each task's state other hosts keep current, 0 to 3. On a cluster it needs ``snapshots``.
     peek
         Whether the live page and ``headrace peek`` may show messages, to whoever may see the page.
 
@@ -190,8 +192,7 @@ class App(Declarations):
         rename
             New ids, each with the one that it had before: ``{"per-minute": "per-10s"}``.
         savepoint
-            Take a savepoint of this name at the end, before the app drains: nothing is processed after it. See the page
-            "Savepoints".
+            Take a savepoint of this name at the end, before the app drains: nothing is processed after it.
         listen
             The address at which the coordinator listens for containers and commands: ``"HOST"``, ``"HOST:PORT"`` or
             ``":PORT"``. By default the environment variable ``HEADRACE_LISTEN``. Without it, the coordinator listens on
