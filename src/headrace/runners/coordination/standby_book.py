@@ -96,8 +96,8 @@ class StandbyBook:
             return ""
         self._warned = True
         if hosts < 2:
-            return f"standby={self._wanted} has no effect: all containers are on one host"
-        return f"standby={self._wanted}, but the containers are on {hosts} hosts: each task has fewer standbys"
+            return f"no task has a standby (standby={self._wanted}): all containers are on one host"
+        return f"tasks have fewer standbys than standby={self._wanted}: the containers are on {hosts} hosts"
 
 
 def _host(container: Keeper, now_ms: float) -> str:

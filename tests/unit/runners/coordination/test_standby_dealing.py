@@ -231,5 +231,5 @@ def test_too_few_hosts_are_warned_of_once() -> None:
     run = Run("x", "x")
     assert run.kept == [[], []]
     run.register(1, "x", 1.0, attempt=1)
-    assert run.warnings == ["standby=1 has no effect: all containers are on one host"]
+    assert run.warnings == ["no task has a standby (standby=1): all containers are on one host"]
     assert "2 hosts" in Run("x", "y", wanted=2).warnings[0]
