@@ -109,6 +109,7 @@ class Standby:
             if not found:
                 self._write()
         except TrimmedOffsetError as error:
+            self._drop_snapshots()  # there are newer ones
             return self._begin_again(error.message)
         except (CorruptLogError, UsageError) as error:
             if self._base is None or self.records:
@@ -190,15 +191,20 @@ class Standby:
             self._consumer = self.behind = None
 
     def _write(self) -> None:
-        """Have the last commit that was read on the disk, and drop snapshots that the state has left behind."""
+        """Have the last commit that was read on the disk; then the snapshot from which it began is needed no more."""
         local = self._changelog.local
-        if local is None or local == self._written or self.scope.folders is None:
+        if local is None or local == self._written:
             return
         self._state.followed_to(local)
-        if self._written == self._base:  # what was fetched is in the store as well
-            for snapshot in self._disk.snapshots(self.scope.folders.snapshots):
-                self._disk.discard(snapshot)
+        if self._written == self._base:
+            self._drop_snapshots()
         self._written = local
+
+    def _drop_snapshots(self) -> None:
+        """Make room: what was fetched is in the store as well."""
+        folders = self.scope.folders
+        for snapshot in () if folders is None else self._disk.snapshots(folders.snapshots):
+            self._disk.discard(snapshot)
 
 
 class _Fetches(Depot):

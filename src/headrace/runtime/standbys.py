@@ -27,7 +27,7 @@ from headrace.runtime.state.depot import LiveDepot
 from headrace.stores.objects.opening import open_objects
 
 LOOK_S = 0.25
-PORTIONS = 8
+PORTIONS = 2
 """How many a standby reads in its turn, at most."""
 RETRY = Retry(None, 1000.0, 60_000.0)
 LOCKED_MS = 30_000.0
@@ -114,23 +114,31 @@ class Standbys:
             stack.callback(self._let_go)
             while not self._closing:
                 began_ms = self._clock.monotonic_ms()
-                self._obey(connections, depot)
-                busy = [one.turn(self._clock.monotonic_ms()) for one in self._kept.values()]
+                busy = self._round(partial(self._made, connections, depot))
                 self.looks = tuple(one.look() for one in self._kept.values())
                 took_s = (self._clock.monotonic_ms() - began_ms) / 1000
-                self._wake.wait(took_s if any(busy) else max(LOOK_S, took_s))
+                self._wake.wait(took_s if busy else max(LOOK_S, took_s))
                 self._wake.clear()
 
-    def _obey(self, connections: Connections, depot: LiveDepot) -> None:
+    def _round(self, make: Callable[[str], Standby]) -> bool:
+        """Give each a turn, unless another order comes meanwhile; False if there is nothing to do for now."""
         ordered = self._ordered
         for task in self._kept.keys() - ordered:
             self._kept.pop(task).close()
             _log.info("let go of a standby", task=task)
         for task in sorted(ordered - self._kept.keys()):
-            stage, plan = self._tasks[task]
-            make = partial(Standby, self._plan, stage, plan, connections, depot, self._clock, self._warnings)
-            self._kept[task] = _Kept(task, make, self._warnings)
+            self._kept[task] = _Kept(task, partial(make, task), self._warnings)
             _log.info("keeping a standby", task=task)
+        busy = False
+        for one in self._kept.values():
+            if self._ordered is not ordered or self._closing:  # a task may wait for one to be let go
+                return True
+            busy |= one.turn(self._clock.monotonic_ms())
+        return busy
+
+    def _made(self, connections: Connections, depot: LiveDepot, task: str) -> Standby:
+        stage, plan = self._tasks[task]
+        return Standby(self._plan, stage, plan, connections, depot, self._clock, self._warnings)
 
     def _let_go(self) -> None:
         while self._kept:

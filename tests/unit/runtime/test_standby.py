@@ -264,6 +264,7 @@ def test_what_was_trimmed_is_fetched(scene: Scene) -> None:
     scene.work(200)
     scene.catch_up(standby)
     assert not list((scene.home / "b/snapshots/orders/by-member-0").glob("[0-9]*"))  # it needs none any more
+    assert not list((scene.home / "b/snapshots/orders/by-member-0").glob("unfit-*"))
     scene.stop(standby)
     scene.kill_all()
     objects, scene.objects.objects = dict(scene.objects.objects), {}
