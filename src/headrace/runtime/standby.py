@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TypeVar
 
 from typing_extensions import override
@@ -122,11 +123,12 @@ class Standby:
 
     def close(self) -> None:
         """Release the folder. What isn't written yet will be read again, by whoever has the folder next."""
-        self._depot.close()
-        self._stop_reading()
-        if self._attempt is not None:
-            self._attempt.close()
-        self._state.close()
+        with ExitStack() as stack:  # all of it, though the user's part fails
+            stack.callback(self._state.close)
+            if self._attempt is not None:
+                stack.callback(self._attempt.close)
+            self._depot.close()
+            self._stop_reading()
 
     # -- inside
 
