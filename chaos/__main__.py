@@ -56,6 +56,13 @@ def main() -> int:
         action="store_true",
         help="run a standalone Spark whose machines share no folder, in namespaces; kill, wipe and cut off machines",
     )
+    parser.add_argument(
+        "--standby",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --cluster: how many standbys each task has (default 0)",
+    )
     parser.add_argument(_IN_WORLD, action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
@@ -107,6 +114,7 @@ def _cluster(options: argparse.Namespace, seed: int) -> int:
         rate=options.rate or cluster.ClusterPlan.rate,
         kinds=tuple(options.fault) or cluster.FIRST,
         keep=options.keep,
+        standby=options.standby,
     )
     say(f"a cluster for {plan.seconds:g} s, seed {seed}")
     passed = cluster.run(plan, say)

@@ -66,6 +66,8 @@ class ClusterPlan:
     rate: int = 1000
     kinds: tuple[str, ...] = FIRST
     keep: bool = False
+    standby: int = 0
+    """How many standbys each task has. Each machine then has as much room to spare for containers."""
 
 
 class SparkMaster:
@@ -89,16 +91,26 @@ class SparkMaster:
 class SparkWorker:
     """A worker on a machine of its own."""
 
-    def __init__(self, machine: Machine, master: str, credentials: Mapping[str, str]) -> None:
+    def __init__(self, machine: Machine, master: str, credentials: Mapping[str, str], cores: int) -> None:
         """``credentials`` are in the environment of executors, too."""
         self.machine = machine
+        self._cores = str(cores)
         self._credentials = credentials
         self._master = master
         self._server = LocalServer(f"the worker on {machine.name}")
 
     def start(self) -> None:
         """Return when the master knows it."""
-        options = ["--cores", "1", "--memory", "1g", "--host", self.machine.address, "--work-dir", f"{OWN}/spark-work"]
+        options = [
+            "--cores",
+            self._cores,
+            "--memory",
+            "1g",
+            "--host",
+            self.machine.address,
+            "--work-dir",
+            f"{OWN}/spark-work",
+        ]
         command = self.machine.command(*_daemon("worker.Worker", *options, "--webui-port", "0", self._master))
         environment = self.machine.environment | _spark_environment() | dict(self._credentials)
         self._server.start(command, "Successfully registered with master", environment=environment)
@@ -118,7 +130,8 @@ class ClusterDeployment(Deployment):
         self._workers = scene.workers
         self._found: Address | None = None
         machine = scene.world.machines[scene.drives]
-        command = machine.command(sys.executable, "-m", cluster_app.__name__, scene.brokers, scene.master)
+        arguments = scene.brokers, scene.master, str(scene.standby)
+        command = machine.command(sys.executable, "-m", cluster_app.__name__, *arguments)
         settings = {"HEADRACE_METADATA": scene.database, "SPARK_SUBMIT_OPTS": f"{_SMALL_JVM} -Djava.io.tmpdir={OWN}"}
         super().__init__(
             command,
@@ -221,6 +234,7 @@ class Scene:
     master: str
     workers: list[SparkWorker]
     objects: ObjectServer | None
+    standby: int
     drivers: int = 0
     drives: str = DRIVER
     """The machine on which the next driver starts."""
@@ -252,7 +266,7 @@ class Scene:
 
 
 @contextmanager
-def scene_in(folder: Path, report: Callable[[str], None]) -> Iterator[Scene]:
+def scene_in(folder: Path, report: Callable[[str], None], standby: int = 0) -> Iterator[Scene]:
     """Start all servers; end them."""
     with ExitStack() as stack:
         world = stack.enter_context(World(folder, (DRIVER, *WORKERS, DESK)))
@@ -262,11 +276,12 @@ def scene_in(folder: Path, report: Callable[[str], None]) -> Iterator[Scene]:
             database = starting.submit(lambda: stack.enter_context(_database(folder / "postgres", world.address)))
             master = stack.enter_context(SparkMaster(world.address))
             credentials = {} if objects is None else objects.environment
-            workers = [SparkWorker(world.machines[name], master.url, credentials) for name in WORKERS]
+            workers = [SparkWorker(world.machines[name], master.url, credentials, 1 + standby) for name in WORKERS]
             for worker in workers:
                 stack.callback(worker.kill)
             list(starting.map(SparkWorker.start, workers))
-        yield Scene(folder, world, broker.result().address, database.result().url, master.url, workers, objects)
+        address, url = broker.result().address, database.result().url
+        yield Scene(folder, world, address, url, master.url, workers, objects, standby)
 
 
 def _objects(host: str, stack: ExitStack, report: Callable[[str], None]) -> ObjectServer | None:
@@ -294,7 +309,7 @@ def run(plan: ClusterPlan, report: Callable[[str], None]) -> bool:
     passed = False
     try:
         began = time.monotonic()
-        with scene_in(folder, report) as scene:
+        with scene_in(folder, report, plan.standby) as scene:
             report(f"all servers run after {time.monotonic() - began:.1f} s")
             passed = _run(plan, scene, report)
     except HeadraceError as error:

@@ -1,7 +1,7 @@
 """The app under chaos on a cluster that shares no folder: its inputs, its log and its report are in Kafka.
 
-As a program (``python -m chaos.cluster_app BROKERS MASTER``) this is the driver. The metadata store is where the
-environment says, and so are snapshots.
+As a program (``python -m chaos.cluster_app BROKERS MASTER STANDBY``) this is the driver. The metadata store is where
+the environment says, and so are snapshots.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import polars as pl
@@ -132,10 +133,13 @@ class ManySnapshots(App):
 
 def main() -> None:
     """Run the app."""
-    brokers, master = sys.argv[1:]
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    brokers, master, standby = sys.argv[1:]
+    handler = logging.StreamHandler()
+    form = "%(asctime)s %(name)s %(message)s %(task)s %(records)s"
+    handler.setFormatter(logging.Formatter(form, defaults={"task": "", "records": ""}))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     # Where there is no object store, a machine that is wiped needs the whole changelog.
-    kind = ManySnapshots if SNAPSHOTS_VARIABLE in os.environ else App
+    kind = partial(ManySnapshots, standby=int(standby)) if SNAPSHOTS_VARIABLE in os.environ else App
     build(HOME, places_at(brokers), kind).run(
         master=master, containers=2, progress=False, conf={"spark.executor.memory": "512m", "spark.ui.enabled": "false"}
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -78,7 +79,7 @@ def names() -> pl.DataFrame:
     return pl.DataFrame({"region": list(REGIONS), "name": list(REGIONS.values())}, schema=NAMES)
 
 
-def build(home: str, places: Places, kind: type[App] = App) -> App:
+def build(home: str, places: Places, kind: Callable[..., App] = App) -> App:
     """Declare the app."""
     app = kind(
         APP,

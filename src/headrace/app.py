@@ -82,6 +82,8 @@ class App(Declarations):
         The object store for snapshots of the app's state: a URL such as ``"s3://bucket/prefix"``, or the result of
         ``hr.io.object_store``. Containers then need no shared disk for snapshots. It needs ``headrace[objects]``. By
         default that of the environment variable ``HEADRACE_SNAPSHOTS``, or folders under ``home``.
+    standby
+        How many copies of each task's state other hosts keep current, 0 to 3. On a cluster it needs ``snapshots``.
     peek
         Whether the live page and ``headrace peek`` may show messages, to anyone who can open the page.
 

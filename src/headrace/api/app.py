@@ -23,7 +23,7 @@ from headrace.api.other_names import APP, missing
 from headrace.api.policies import dead_letter_id
 from headrace.api.remote import Remote
 from headrace.api.rows import SchemaLike
-from headrace.api.settings import Durability, Grouping, Guarantee, LostResults, Settings
+from headrace.api.settings import STANDBY_MAX, Durability, Grouping, Guarantee, LostResults, Settings
 from headrace.api.specs import Graph, Role, StreamSpec, TableKind, TableSpec, TableStorage
 from headrace.api.stream import Stream
 from headrace.api.system_descriptor import (
@@ -78,6 +78,7 @@ class Declarations:
         startpoints: Sequence[type[CustomStartpoint]] = (),
         system: SystemDescriptor | SystemSpec | None = None,
         snapshots: str | ObjectPlace | None = None,
+        standby: int = _DEFAULTS.standby,
         peek: bool = _DEFAULTS.peek,
     ) -> None:
         with Declaring("App") as here:
@@ -88,6 +89,8 @@ class Declarations:
                 raise DeclarationError(f"ahead_bytes_max={ahead_bytes_max!r} is not a number of bytes")
             if isinstance(restarts_max, bool) or not isinstance(restarts_max, int) or restarts_max < 0:
                 raise DeclarationError(f"restarts_max={restarts_max!r} is not a number of restarts")
+            if isinstance(standby, bool) or not isinstance(standby, int) or not 0 <= standby <= STANDBY_MAX:
+                raise DeclarationError(f"standby={standby!r} is not a number of standbys from 0 to {STANDBY_MAX}")
             if not isinstance(peek, bool):
                 raise DeclarationError(f"peek={peek!r} is not True or False")
             settings = Settings(
@@ -106,6 +109,7 @@ class Declarations:
                 startpoints=check_customs(startpoints),
                 internal=internal,
                 snapshots=snapshots_of(snapshots),
+                standby=standby,
                 peek=peek,
             )
             self._draft = Draft(name, settings, here)

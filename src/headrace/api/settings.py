@@ -26,6 +26,9 @@ INTERVAL_MS = 1000
 DRAIN_TIMEOUT_MS = 60_000
 """How long a drain may take."""
 
+STANDBY_MAX = 3
+"""How many standbys a task may have."""
+
 HUNG_AFTER_MS = 600_000
 """How long one call of the app's own code may take, or one turn of a run loop outside of it."""
 
@@ -57,6 +60,8 @@ class Settings:
     timeline: int = 1
     snapshots: ObjectPlace | None = None
     """The object store with the snapshots of the tasks; with None, they are in folders under ``home``."""
+    standby: int = 0
+    """How many copies of each task's state other hosts keep current."""
     snapshot_after_bytes: int | None = None
     """How far a changelog grows between two snapshots, for tools that need many snapshots."""
     peek: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from io import StringIO
 
@@ -16,6 +16,7 @@ from rich.text import Text
 from headrace.cli.console import counted, format_bytes
 from headrace.core.ids import stage_of
 from headrace.runners.coordination.messages import AppStatus, Holdup, OutputStatus, StageStatus, TaskStatus, What
+from headrace.runners.coordination.standbys import StandbyStatus, furthest_behind
 from headrace.runners.progress import lag_of, time_of
 
 _OLD_CHECKPOINT_MS = 60_000
@@ -125,6 +126,9 @@ def warnings(status: AppStatus, now_ms: int) -> Iterable[str]:
         elif container.error is not None:
             hint = f" (hint: {container.error.hint})" if container.error.hint else ""
             yield f"{where} {container.state}: {container.error.message}{hint}"
+        for standby in container.standbys:
+            if standby.trouble:
+                yield f"{where} can't keep the standby of task {standby.task} current: {standby.trouble}"
     for id_, output in outputs_of(status.tasks).items():
         if output.error is not None:
             yield f"output {id_} can't be published ({counted(output.failures, 'failure')}): {output.error}"
@@ -277,7 +281,9 @@ def _behind(ms: int) -> str:
 
 
 def _containers(status: AppStatus) -> Table:
-    table = _table("container>", "state", "host", "pid>", "attempt>", "tasks>", "memory>", "last heartbeat>")
+    with_standbys = any(one.standbys for one in status.containers)
+    titles = ["container>", "state", "host", "pid>", "attempt>", "tasks>", "memory>", "last heartbeat>"]
+    table = _table(*titles, *["standbys>"] * with_standbys)
     for one in status.containers:
         table.add_row(
             str(one.id),
@@ -288,8 +294,18 @@ def _containers(status: AppStatus) -> Table:
             str(len(one.tasks)),
             format_bytes(one.rss_bytes) if one.rss_bytes else "-",
             "-" if one.last_seen_ms is None else f"{age(one.last_seen_ms)} ago",
+            *[_standbys(one.standbys)] * with_standbys,
         )
     return table
+
+
+def _standbys(standbys: Sequence[StandbyStatus]) -> str:
+    """How many a container keeps, how many of them have yet to begin, and how far the last one is behind."""
+    states = Counter(one.state for one in standbys)
+    begin = [f"{number} {state}" for state in ("waiting", "fetching") if (number := states[state])]
+    behind = furthest_behind(standbys)
+    said = [*begin, *([] if not behind else [f"{behind:,} behind"])]
+    return f"{len(standbys)} ({', '.join(said)})" if said else str(len(standbys))
 
 
 def _table(*titles: str) -> Table:

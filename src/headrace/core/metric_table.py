@@ -123,6 +123,14 @@ METRICS: tuple[Metric, ...] = (
         "It comes close to what the executor may use.",
     ),
     Metric(
+        "headrace_container_standby_lag_offsets",
+        "gauge",
+        "",
+        CONTAINER,
+        "Of all standbys that the container keeps, how far the last one is from the end of its changelog.",
+        "It grows: a task that begins there reads that much.",
+    ),
+    Metric(
         "headrace_container_heartbeat_age_seconds",
         "gauge",
         "seconds",

@@ -218,6 +218,12 @@ def _parts(graph: Graph, stage: StagePlan) -> Iterator[_Kept]:
         yield from (_Kept(store, id_, store) for store in node.operator.kept_state(id_, inputs))
 
 
+def keeps_state(graph: Graph, stage: StagePlan) -> bool:
+    """Whether tasks of this stage keep anything but positions."""
+    inputs = {*stage.inputs, *stage.side_inputs}
+    return any(part.id not in inputs for part in _parts(graph, stage))
+
+
 def _first_names(graph: Graph, stage: StagePlan) -> dict[str, str]:
     return {part.id: part.name for part in _parts(graph, stage)}
 

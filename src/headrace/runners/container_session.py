@@ -27,6 +27,7 @@ from headrace.core.ids import TaskName
 from headrace.core.log import logger
 from headrace.plan.model import Plan
 from headrace.runners.coordination import messages
+from headrace.runners.coordination.standbys import StandbyStatus
 from headrace.runners.coordination.startpoint_messages import OutcomeReport
 from headrace.runners.holdups import STILL_MS, Doing, Standstill, held_by_run_loop, holding_all, older
 from headrace.runners.log_outbox import LogOutbox
@@ -37,6 +38,7 @@ from headrace.runtime.calls.lanes import Blocked
 from headrace.runtime.container import Container
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.operators.user_code.source_line import in_debugger, line_now
+from headrace.runtime.standbys import StandbyLook, Standbys
 from headrace.systems.startpoint import Grant, Outcome
 
 _log = logger(__name__)
@@ -133,6 +135,7 @@ class ContainerSession:
         self.has_news = False
         """The coordinator should get the latest snapshot at once: tasks wait for what follows from it."""
         self._lost: Exception | None = None
+        self._standbys: Standbys | None = None
 
     def open(self, plan: Plan, keep: Callable[[Work | None], None] = lambda work: None) -> None:
         """Create the container and its tasks. ``keep`` is given each call of the app's own code."""
@@ -142,6 +145,8 @@ class ContainerSession:
         )
         self._at_work = self._container.connections.at_work
         self._blocked = self._container.connections.calls.blocked
+        if plan.graph.settings.standby:
+            self._standbys = Standbys(plan, self._clock)
         self.obey(self.assignment.orders)
 
     def answers(self) -> TableAnswers:
@@ -153,6 +158,8 @@ class ContainerSession:
         """Keep these threads running for the block; then close them, the last one first, and the container."""
         with ExitStack() as stack:
             stack.callback(self._container.close)
+            if self._standbys is not None:
+                stack.callback(self._standbys.close)
             for thread in threads:
                 stack.callback(thread.close)
             for thread in threads:
@@ -212,6 +219,7 @@ class ContainerSession:
             wants_shutdown=wants_shutdown,
             logs=lines,
             logs_dropped=dropped,
+            standbys=[] if self._standbys is None else [_standby_status(one) for one in self._standbys.looks],
         )
 
     def obey(self, orders: messages.Orders) -> None:
@@ -221,6 +229,8 @@ class ContainerSession:
             {TaskName.parse(task): (one.generation, one.number, one.slots) for task, one in orders.slots.items()}
         )
         self._container.restart({TaskName.parse(task): number for task, number in orders.restart.items()})
+        if self._standbys is not None:
+            self._standbys.order([] if orders.stop else orders.keep)
         if orders.stop:
             self._container.stop()
         elif orders.drain:
@@ -249,6 +259,8 @@ class ContainerSession:
         """Stop: the coordinator can't be reached, or another incarnation is current. ``run`` raises the error."""
         _log.warning("no heartbeat reaches the coordinator; the container stops", error=str(error))
         self._lost = self._lost or error
+        if self._standbys is not None:  # another container may be told to keep them
+            self._standbys.order([])
         self._container.stop()
 
     # -- inside
@@ -306,6 +318,10 @@ class ContainerSession:
         self._link.outcomes(
             OutcomeReport(container=self.number, incarnation=self.incarnation, task=str(task), outcomes=tuple(outcomes))
         )
+
+
+def _standby_status(look: StandbyLook) -> StandbyStatus:
+    return StandbyStatus(task=look.task, state=look.state, behind=look.behind, trouble=look.trouble)
 
 
 def _grant(granted: messages.TaskGrant) -> Grant:

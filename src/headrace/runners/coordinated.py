@@ -17,6 +17,7 @@ from headrace.core.ids import TaskName
 from headrace.metadata.places import Places
 from headrace.metadata.store import MetadataStore
 from headrace.metadata.timelines import Timelines
+from headrace.plan.heritage import keeps_state
 from headrace.plan.model import Plan
 from headrace.runners.app_inputs import inputs_of, record_inputs
 from headrace.runners.committed import committed_in
@@ -28,6 +29,7 @@ from headrace.runners.coordination.publication import LifeSign, publish
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.coordination.silence import Silence, SilenceThread
 from headrace.runners.coordination.slot_book import SlotBook
+from headrace.runners.coordination.standby_book import StandbyBook
 from headrace.runners.dashboard.live import Looking, live_page
 from headrace.runners.dashboard.pages import page_token
 from headrace.runners.last_words import clear, folder_of
@@ -56,17 +58,18 @@ def coordinated(
     ``savepoint`` is the name of one to take at the end. ``replaced``: containers that end start again.
     """
     app, home, started_at = planned.graph.app, Path(planned.graph.settings.home), WallClock().now_ms()
+    timelines, places = Timelines(metadata, app), Places(metadata, app)
     ledger = _ledger(
         planned,
         stages,
         containers,
         started_at,
+        places,
         until_caught_up=until_caught_up,
         saves=bool(savepoint),
         replaced=replaced,
     )
     token, page = secrets.token_urlsafe(32), live_page(planned)
-    timelines, places = Timelines(metadata, app), Places(metadata, app)
     silence, telemetry = _silence(timelines, app, planned, stages), telemetry_asked_for()
     committed = partial(committed_in, home, metadata, app)
     startpoints = StartpointService(metadata, inputs_of(planned), committed, WallClock())
@@ -78,19 +81,15 @@ def coordinated(
         startpoints=startpoints,
         silence=silence,
         held=places.read(),
+        copied=places.read_standbys(),
         token=token,
         pages=page.site(page_token(token)),
         watched=page.watched,
         telemetry=telemetry,
     ) as coordinator:
+        mine = list(_of_this_run(planned, stages))
         publication = publish(
-            metadata,
-            app,
-            coordinator.url,
-            coordinator.token,
-            stages=list(_of_this_run(planned, stages)),
-            all_stages=not stages,
-            started_at=started_at,
+            metadata, app, coordinator.url, coordinator.token, stages=mine, all_stages=not stages, started_at=started_at
         )
         if not stages:  # else they may be those of another deployment, which runs
             clear(folder_of(home, app))
@@ -127,6 +126,7 @@ def _ledger(
     stages: Sequence[str],
     containers: int,
     started_at: int,
+    places: Places,
     *,
     until_caught_up: bool,
     saves: bool,
@@ -146,6 +146,11 @@ def _ledger(
         chance=random.random,
         saves=saves,
         slots=SlotBook(slotted_inputs(planned, stages)),
+        standbys=StandbyBook(
+            settings.standby,
+            [stage.name for stage in planned.stages if keeps_state(planned.graph, stage)],
+            places.read_standbys() if settings.standby else {},
+        ),
     )
 
 

@@ -26,6 +26,24 @@ def shares_no_disk(settings: Settings) -> bool:
     return settings.snapshots is not None and settings.snapshots.scheme != "file"
 
 
+def check_standby(plan: Plan) -> None:
+    """Raise if the app wants standbys on a cluster whose machines share its home, so that all have the same folders."""
+    app, settings = plan.graph.app, plan.graph.settings
+    if not settings.standby:
+        return
+    shared = None
+    if settings.snapshots is None:
+        shared = "keeps its snapshots"
+    elif _in_home(settings.internal_system(), settings):
+        shared = "keeps its own streams"
+    if shared is not None:
+        raise PlanError(
+            f"app {app!r} has standby={settings.standby}, but {shared} in its home, which its machines then share: a "
+            "copy of its state on another machine would be of no use",
+            hint="give it snapshots= and a log in Kafka, or leave standby= out",
+        )
+
+
 def check_no_shared_disk(plan: Plan, metadata: MetadataStore, stages: Sequence[str] = (), savepoint: str = "") -> None:
     """Raise for what these stages (default: all) would need a shared disk for, unless the app has one."""
     app, settings = plan.graph.app, plan.graph.settings

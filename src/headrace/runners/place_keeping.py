@@ -29,6 +29,16 @@ def whereabouts(status: AppStatus) -> dict[TaskName, str]:
     }
 
 
+def standby_hosts(status: AppStatus) -> dict[TaskName, list[str]]:
+    """The hosts of the standbys of each task that have all of its changelog."""
+    found: dict[TaskName, set[str]] = {}
+    for container in status.containers:
+        for one in container.standbys if container.host else ():
+            if one.state == "current":
+                found.setdefault(TaskName.parse(one.task), set()).add(container.host or "")
+    return {task: sorted(hosts) for task, hosts in found.items()}
+
+
 class PlaceKeeping(RepeatedStep):
     """Looks at the status from ``start`` to ``close``, and writes what has changed. Failures are only logged."""
 
@@ -37,19 +47,23 @@ class PlaceKeeping(RepeatedStep):
         self._places = places
         self._status = status
         self._known: dict[TaskName, str] = {}
+        self._copied: dict[TaskName, list[str]] = {}
         self._throttle = Throttle(_log)
 
     def look(self) -> None:
         """Write what has changed since the last time."""
-        found = {task: host for task, host in whereabouts(self._status()).items() if self._known.get(task) != host}
-        if not found:
+        status = self._status()
+        found = {task: host for task, host in whereabouts(status).items() if self._known.get(task) != host}
+        copied = {task: hosts for task, hosts in standby_hosts(status).items() if self._copied.get(task) != hosts}
+        if not found and not copied:
             return
         try:
-            self._places.note(found)
+            self._places.note(found, copied)
         except HeadraceError as error:  # it is written the next time
             self._throttle.warning("can't record where tasks run", error=error.message)
             return
         self._known |= found
+        self._copied |= copied
 
     @override
     def step(self) -> bool:

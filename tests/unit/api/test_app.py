@@ -81,6 +81,8 @@ WRONG: list[tuple[Step, str]] = [
     (lambda a, v: hr.App("a", intermediate_partitions=0), "partitions=0 is not a number of partitions"),
     (lambda a, v: hr.App("a", checkpoint_interval="0s"), "checkpoint_interval: 0 is below 1 ms"),
     (lambda a, v: hr.App("a", ahead_bytes_max=0), "ahead_bytes_max=0 is not a number of bytes"),
+    (lambda a, v: hr.App("a", standby=4), "standby=4 is not a number of standbys from 0 to 3"),
+    (lambda a, v: hr.App("a", standby=True), "standby=True is not a number of standbys"),
     (lambda a, v: hr.App("a", guarantee="never"), "guarantee='never' is not one of the choices"),  # type: ignore[arg-type]
     (lambda a, v: a.input("views"), "already has the id 'views'"),
     (lambda a, v: a.input("v", physical="views"), "the stream log.views is already declared as 'views'"),

@@ -21,6 +21,7 @@ from headrace.runners.coordination.messages import Heartbeat, Register, TaskStat
 from headrace.runners.coordination.publication import publish
 from headrace.runners.coordination.runs import SPACE, all_running
 from headrace.runners.coordination.server import Coordinator
+from headrace.runners.coordination.standbys import StandbyStatus
 
 Cli = Callable[..., Any]
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
@@ -69,6 +70,21 @@ def test_a_running_app_is_shown(cli: Cli, name: tuple[str, ...]) -> None:
     assert shown.out.startswith("page-views  running  since 2023-11-14 22:13:20 UTC")
     assert "worker-a" in shown.out
     assert "4711" in shown.out
+
+
+def test_standbys_are_shown_with_what_keeps_them_back(cli: Cli, running: CoordinatorClient) -> None:
+    assert "standbys" not in cli("status").out
+    standbys = [
+        StandbyStatus(task="views/2", state="current", behind=0),
+        StandbyStatus(task="views/3", state="reading", behind=4_711),
+        StandbyStatus(task="views/4", state="waiting", trouble="its folder is open"),
+    ]
+    running.heartbeat(Heartbeat(container=0, incarnation="one", sent_ms=2.0, standbys=standbys))
+    shown = cli("status").out
+    assert "3 (1 waiting, 4,711 behind)" in shown
+    assert "container 0 on worker-a can't keep the standby of task views/4 current: its folder is open" in shown
+    (status,) = cli("status", "--json").json()
+    assert status["containers"][0]["standbys"][1]["behind"] == 4_711
 
 
 @pytest.mark.usefixtures("running")

@@ -29,6 +29,20 @@ def test_its_bytes_are_golden() -> None:
     assert entry.value == b'{"version":1,"hosts":["ann","","bob"]}'
 
 
+def test_standbys_are_noted_beside_that() -> None:
+    store = MemoryMetadata()
+    places = Places(store, "shop")
+    places.note({}, {A1: ["bob", "cid"]})
+    places.note({A0: "ann"}, {B0: ["cid"]})
+    assert places.read() == {A0: "ann"}
+    assert places.read_standbys() == {A1: ["bob", "cid"], B0: ["cid"]}
+    places.note({A2: "bob"}, {A1: ["ann"]})
+    assert places.read_standbys() == {A1: ["ann"], B0: ["cid"]}
+    entry = store.get("places/shop", "a")
+    assert entry is not None
+    assert entry.value == b'{"version":1,"hosts":["ann","","bob"],"standbys":[[],["ann"]]}'
+
+
 def test_what_cant_be_read_isnt_known_and_is_replaced() -> None:
     store = MemoryMetadata()
     places = Places(store, "shop")

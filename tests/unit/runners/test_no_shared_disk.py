@@ -18,7 +18,7 @@ from headrace.metadata.store import MetadataStore
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
 from headrace.runners.app_systems import record_systems
-from headrace.runners.no_shared_disk import check_no_shared_disk
+from headrace.runners.no_shared_disk import check_no_shared_disk, check_standby
 from headrace.systems.base import StreamInfo
 
 COLUMNS = {"n": pl.Int64}
@@ -115,3 +115,18 @@ def test_an_app_that_begins_with_a_savepoint(tmp_path: Path) -> None:
         check_no_shared_disk(found, metadata)
     record_systems(metadata, found)
     check_no_shared_disk(found, metadata)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"snapshots": None}, "app 'counts' has standby=1, but keeps its snapshots in its home, which its machines"),
+        ({"snapshots": "file:///shared", "system": None}, "standby=1, but keeps its own streams in its home"),
+    ],
+)
+def test_standbys_need_homes_of_their_own(tmp_path: Path, given: dict[str, object], said: str) -> None:
+    plan = planned(tmp_path, **{"standby": 1} | given)  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match=said):
+        check_standby(plan)
+    check_standby(planned(tmp_path, standby=1))
+    check_standby(planned(tmp_path, snapshots=None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from headrace.core.errors import UsageError
 from headrace.core.ids import TaskName
@@ -42,6 +42,14 @@ def placed(seats: Seats, hosts: Mapping[int, str], held: Mapping[TaskName, str])
     moved = _moved(seats, hosts, held)
     choices = [seats, moved, _swapped(seats, hosts, held), _swapped(moved, hosts, held)]
     return max(choices, key=lambda one: at_home(one, hosts, held))  # the first of equally good ones
+
+
+def second_best(
+    held: Mapping[TaskName, str], copied: Mapping[TaskName, Sequence[str]], present: Collection[str]
+) -> dict[TaskName, str]:
+    """Return ``held``, with a host where there is a copy of a task's state for the one that held it and is absent."""
+    copies = {task: [host for host in copied.get(task, ()) if host in present] for task in held}
+    return {task: copies[task][0] if host not in present and copies[task] else host for task, host in held.items()}
 
 
 def at_home(seats: Seats, hosts: Mapping[int, str], held: Mapping[TaskName, str]) -> int:

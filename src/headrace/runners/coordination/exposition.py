@@ -21,6 +21,7 @@ from headrace.runners.coordination.messages import (
     Series,
     TaskStatus,
 )
+from headrace.runners.coordination.standbys import furthest_behind
 
 _Labels = Mapping[str, str]
 _PARTITION = re.compile(r"(?P<stream>.*)\[(?P<number>\d+)\]")
@@ -71,6 +72,8 @@ def _of_container(container: ContainerStatus, labels: _Labels) -> Iterator[Serie
     yield _gauge("headrace_container_failures", labels, container.failures)
     yield _counter("headrace_container_cpu_seconds_total", labels, container.cpu_ms / 1000)
     yield _gauge("headrace_container_memory_bytes", labels, container.rss_bytes)
+    if (behind := furthest_behind(container.standbys)) is not None:
+        yield _gauge("headrace_container_standby_lag_offsets", labels, behind)
     if container.last_seen_ms is not None:
         yield _gauge("headrace_container_heartbeat_age_seconds", labels, container.last_seen_ms / 1000)
 

@@ -26,6 +26,7 @@ from headrace.runners.coordination.long_calls import CallLimits, LongCall, doing
 from headrace.runners.coordination.note import Note
 from headrace.runners.coordination.restarts import Restarts
 from headrace.runners.coordination.slot_book import SlotBook, SlottedInput
+from headrace.runners.coordination.standby_book import StandbyBook
 from headrace.runners.coordination.task_book import TaskBook
 from headrace.runners.coordination.versions import held_up
 from headrace.systems.slotted import SlotReport
@@ -99,6 +100,7 @@ class Ledger:
         saves: bool = False,
         chance: Callable[[], float] = lambda: 1.0,
         slots: SlotBook | None = None,
+        standbys: StandbyBook | None = None,
     ) -> None:
         """``chance`` returns random numbers in [0, 1), which spread restarts. ``saves``: drain after a savepoint."""
         if not any(stages.values()):
@@ -122,6 +124,7 @@ class Ledger:
         self.watching = watch(list(stages.values()), guarantee) if until_caught_up else None
         self._restarts = Restarts()
         self.slots = slots or SlotBook()
+        self._standbys = standbys or StandbyBook()
         self._notes: deque[Note] = deque(maxlen=_NOTES_MAX)
 
     # -- messages of containers --------------------------------------------------------------------
@@ -131,8 +134,7 @@ class Ledger:
         container = self._container(message.container)
         current = container.registered
         if current is not None and current.incarnation == message.incarnation:
-            # Its first answer was lost.
-            return self._seat(container)
+            return self._seat(container)  # its first answer was lost
         container.pause_ms = 0
         if current is not None and container.alive:
             if message.attempt < current.attempt:
@@ -306,6 +308,8 @@ class Ledger:
                 container.state = "lost"
                 self._note("warning", "the container sends no heartbeats", container)
             self._watch_call(container)
+        if warning := self._standbys.deal(self._containers, self._tasks.left, now_ms):
+            self._note("warning", warning, self._containers[0])
 
     # -- queries -----------------------------------------------------------------------------------
 
@@ -320,9 +324,9 @@ class Ledger:
 
     def orders_for(self, container: int) -> messages.Orders:
         """Return the orders for one container."""
-        tasks = self._container(container).tasks
+        tasks, keep = self._container(container).tasks, self._standbys.of(container)
         return msgspec.structs.replace(
-            self.orders, restart=self._restarts.of(tasks), slots=self.slots.directions(tasks)
+            self.orders, restart=self._restarts.of(tasks), slots=self.slots.directions(tasks), keep=keep
         )
 
     @property
@@ -406,8 +410,7 @@ class Ledger:
         )
 
     def _of_container(self, number: int, names: Iterable[str]) -> list[TaskName]:
-        own = {str(task): task for task in self._containers[number].tasks}
-        names = list(names)
+        own, names = {str(task): task for task in self._containers[number].tasks}, list(names)
         if strangers := [name for name in names if name not in own]:
             raise ProtocolError(
                 f"container {number} of app {self.app!r} reports tasks that it doesn't have:"
@@ -489,6 +492,7 @@ class Ledger:
             restarts=container.restarts,
             restarted_ago_ms=[max(0, round(now_ms - at)) for at in container.restarted_ms],
             error=container.error,
+            standbys=heartbeat.standbys if heartbeat else [],
         )
 
 

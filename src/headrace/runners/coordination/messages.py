@@ -20,6 +20,7 @@ from headrace.core.errors import Fault, HeadraceError, ProtocolError
 from headrace.core.recent_warnings import RecentWarnings
 from headrace.core.records import UNREADABLE
 from headrace.runners.coordination.driver_status import ExportStatus, PagesStatus, QueriesStatus
+from headrace.runners.coordination.standbys import StandbyStatus
 from headrace.systems.startpoint import Order
 
 FORMAT = 1
@@ -310,7 +311,7 @@ class Heartbeat(Message, frozen=True, kw_only=True):
 
     ``sent_ms`` is the sender's monotonic clock, which orders heartbeats and gives rates. ``wants_shutdown``: a task of
     the container asks for the app to be drained. ``logs`` are lines for the driver's log; ``logs_dropped`` others
-    were left out.
+    were left out. ``standbys`` are those that it keeps.
     """
 
     container: int
@@ -322,6 +323,7 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     wants_shutdown: bool = False
     logs: list[LogLine] = []
     logs_dropped: int = 0
+    standbys: list[StandbyStatus] = []
 
 
 class GenerationRequest(Message, frozen=True, kw_only=True):
@@ -365,7 +367,8 @@ class Orders(Message, frozen=True, kw_only=True):
 
     ``pause_ms`` is how long a container waits before it starts its tasks, or, if it has failed, before it ends.
     ``restart``: these tasks start over in place after their next commit, unless their generation is a later one.
-    ``cut`` is the one to take part in: see module ``cuts``. ``slots`` are the dealers' orders, by task.
+    ``cut`` is the one to take part in: see module ``cuts``. ``slots`` are the dealers' orders, by task. ``keep`` are
+    the tasks of which the container keeps standbys.
     """
 
     drain: bool = False
@@ -374,6 +377,7 @@ class Orders(Message, frozen=True, kw_only=True):
     restart: dict[str, int] = {}
     cut: Cut | None = None
     slots: dict[str, SlotDirections] = {}
+    keep: list[str] = []
 
 
 class Assignment(Message, frozen=True, kw_only=True):
@@ -409,10 +413,8 @@ class ContainerStatus(Nested, frozen=True, kw_only=True):
     """A container. ``last_seen_ms`` is the time since its last message. ``warnings`` outlive its attempts.
 
     ``restarts`` is the number of its processes in this run after the first one, and ``restarted_ago_ms`` says how long
-    ago the latest of them began.
-
-    ``failures`` is the number of attempts that have failed in a row, and ``error`` what the last one of them died of,
-    until a task commits again.
+    ago the latest of them began. ``failures`` is the number of attempts that have failed in a row, and ``error`` what
+    the last one of them died of, until a task commits again.
     """
 
     id: int
@@ -429,6 +431,7 @@ class ContainerStatus(Nested, frozen=True, kw_only=True):
     restarts: int = 0
     restarted_ago_ms: list[int] = []
     error: ErrorReport | None = None
+    standbys: list[StandbyStatus] = []
 
 
 class HeldUp(Nested, frozen=True, kw_only=True):

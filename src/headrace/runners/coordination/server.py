@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -23,7 +23,7 @@ from headrace.metadata.generations import Generations
 from headrace.metadata.store import MetadataStore
 from headrace.runners.coordination import messages
 from headrace.runners.coordination.arrivals import Arrivals
-from headrace.runners.coordination.assignment import at_home, placed
+from headrace.runners.coordination.assignment import at_home, placed, second_best
 from headrace.runners.coordination.cuts import CutOrder, CutReport
 from headrace.runners.coordination.driver_status import ExportStatus, PagesStatus
 from headrace.runners.coordination.endpoint import ON_THIS_MACHINE, Endpoint
@@ -88,13 +88,15 @@ class Coordinator:
         startpoints: StartpointService | None = None,
         silence: Silence | None = None,
         held: Mapping[TaskName, str] | None = None,
+        copied: Mapping[TaskName, Sequence[str]] | None = None,
         pages: Pages | None = None,
         watched: Callable[[], PagesStatus] = PagesStatus,
         telemetry: Hearer | None = None,
     ) -> None:
         """``tables`` lists the tables that can be queried.
 
-        ``held`` is the last host of each task; containers there get these tasks again.
+        ``held`` is the last host of each task; containers there get these tasks again. If there are none, containers on
+        hosts with standbys (``copied``) get them.
 
         ``startpoints`` are those of the app; without them there are none to apply. ``silence`` belongs to an app that
         silently repeats its work after the restore of a savepoint. ``pages`` are for browsers, and ``watched`` counts
@@ -112,6 +114,7 @@ class Coordinator:
         self._startpoints = StartpointDesk(startpoints, self._clock)
         self._silence = silence
         self._held = held or {}
+        self._copied = copied or {}
         # If only one host ever had tasks, all orders of containers are equally good.
         waits = len(ledger.assignments) > 1 and len(set(self._held.values())) > 1
         self._arrivals = Arrivals(len(ledger.assignments), self._clock) if waits else None
@@ -245,11 +248,12 @@ class Coordinator:
                 return  # another one did it
             self._arrivals = None
             before = self._ledger.assignments  # they can't change, because no container has registered
-            seats = placed(before, hosts, self._held)
+            held = second_best(self._held, self._copied, set(hosts.values()))
+            seats = placed(before, hosts, held)
             with self._changed:
                 self._ledger.seat(seats)
             self._query_broker.seat(seats)
-        stay, others = at_home(seats, hosts, self._held), at_home(before, hosts, self._held)
+        stay, others = at_home(seats, hosts, held), at_home(before, hosts, held)
         _log.info("tasks are assigned to where their state is", app=self._ledger.app, there=stay, otherwise=others)
 
     def generation(self, message: messages.GenerationRequest) -> messages.TaskGrant:

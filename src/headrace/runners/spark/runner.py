@@ -23,7 +23,7 @@ from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.dashboard.pages import page_url
 from headrace.runners.memos import record_memos
-from headrace.runners.no_shared_disk import check_no_shared_disk
+from headrace.runners.no_shared_disk import check_no_shared_disk, check_standby
 from headrace.runners.prepare import held_by_driver, prepare_streams, stops_by_itself
 from headrace.runners.progress import Progress, announce
 from headrace.runners.spark.container_main import ContainerPayload, container_main
@@ -75,6 +75,7 @@ def run_on_spark(checked: Checked, options: SparkOptions, control: RunControl) -
             planned = changed.plan
             if not is_on_this_machine(str(context.master)):
                 check_no_shared_disk(planned, metadata, stages, options.savepoint)
+                check_standby(planned)
             if not copy_dataframes(held_by_driver(planned, stages), control):
                 return _never_started(planned, checked, control)
             prepare_streams(planned, stages)

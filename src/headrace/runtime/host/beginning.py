@@ -1,4 +1,4 @@
-"""Wait until the snapshot that a task begins from is local. Meanwhile the task does nothing, and others continue."""
+"""Wait until the folder or the snapshot that a task begins from is available. Meanwhile other tasks continue."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from headrace.checkpoint import instructions as do
 from headrace.checkpoint.record import LocalCheckpoint
 from headrace.runtime.state.task_state import TaskState
 from headrace.stores.base import StateStore
+
+FOLDER_MS = 100.0
+"""How often it is looked whether the folder is free."""
 
 
 class Beginning:
@@ -26,6 +29,11 @@ class Beginning:
         begins = self.again or isinstance(instruction, do.TakeGeneration)
         self.fetching = begins and not self._state.prepared()
         return not self.fetching
+
+    @property
+    def ask_ms(self) -> float:
+        """How long to wait, at most, before it is asked again whether it is ready."""
+        return FOLDER_MS if self._state.locked_out else 1000.0
 
     def begin(self, stores: Mapping[str, StateStore]) -> LocalCheckpoint | None:
         """Fill new, empty stores; return the commit to which they correspond."""

@@ -19,6 +19,9 @@ from headrace.runtime.state.task_state import TaskState
 from headrace.runtime.task_scope import TaskScope
 from headrace.systems.startpoint import Grant
 
+LETS_GO_MS = 5000.0
+"""How long a standby on this host has for letting go of the folder of a task that begins here."""
+
 NextGrant = Callable[[], Grant]
 """Issues the task's next generation, and the startpoints to apply with it.
 
@@ -66,9 +69,23 @@ class Ports:
             snapshot_after_bytes=scope.settings.snapshot_after_bytes,
             dropped=scope.dropped,
             depot=depot,
+            stands_in=_patience(clock) if scope.settings.standby else lambda: True,
         )
         machine = ProtocolMachine(scope.machine, writer=uuid.uuid4().hex)
         resolve = by_system(scope, connections)
         return cls(
             connections, clock, next_generation, make, state, machine, resolve, report_outcomes, metrics, pulse=pulse
         )
+
+
+def _patience(clock: Clock) -> Callable[[], bool]:
+    """Return what says whether that time is over. It begins with the first call."""
+    until_ms: float | None = None
+
+    def over() -> bool:
+        nonlocal until_ms
+        now_ms = clock.monotonic_ms()
+        until_ms = now_ms + LETS_GO_MS if until_ms is None else until_ms
+        return now_ms >= until_ms
+
+    return over

@@ -249,7 +249,7 @@ class TaskHost:
             if self.restart_at is not None and now_ms >= self.restart_at:  # it can't commit now
                 self.machine.abandon()
             yield from self.performing()
-        due = REST_MS if self.rest.on else 1000.0
+        due = REST_MS if self.rest.on else self.beginning.ask_ms
         if not self._over and not self.beginning.fetching:
             yield from self._commits.trim_what_was_sent()
             self._do_due(now_ms)
@@ -462,6 +462,7 @@ class TaskHost:
             task=str(self.name),
             generation=self.generation,
             version=None if record is None else self.machine.version,
+            records=self.replay.records,
         )
 
     def _committed(self, needed: Mapping[SSP, Offset | None]) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from headrace.checkpoint.changelog import ReplayStep
 from headrace.checkpoint.machine import ProtocolMachine
-from headrace.checkpoint.record import LocalCheckpoint
 from headrace.core.errors import CorruptLogError, FencedError, InfrastructureError, TrimmedOffsetError, UsageError
 from headrace.core.frame import Kind
 from headrace.core.ids import Offset
@@ -62,7 +61,7 @@ class Replay:
                 if step is ReplayStep.APPLY and header.generation > machine.generation:
                     # Perhaps of another version of the app, with state that this one doesn't know.
                     raise self._replaced(f"generation {header.generation} has committed at offset {offset}")
-                self._take(step, body, machine.local)
+                self._state.take(step, body, machine.local)
                 self._pulse()
                 if step is ReplayStep.APPLY:
                     yield Pause.PROGRESS
@@ -94,12 +93,3 @@ class Replay:
             f"the state of task {self._task} is lost: {why}, and no snapshot exists to rebuild it from",
             hint="restore the folder of snapshots, or start the app under another name, without that state",
         )
-
-    def _take(self, step: ReplayStep, body: memoryview, local: LocalCheckpoint | None) -> None:
-        match step:
-            case ReplayStep.HOLD:
-                self._state.hold(body)
-            case ReplayStep.APPLY:
-                self._state.apply(local)
-            case ReplayStep.FORGET:
-                self._state.forget()

@@ -11,10 +11,11 @@ All on the run-loop thread, but for ``committed``; ``persist`` and ``snapshot`` 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from headrace.checkpoint.changelog import ReplayStep
 from headrace.checkpoint.record import LOCAL_KEY, Change, LocalCheckpoint
 from headrace.core.errors import (
     CorruptLogError,
@@ -61,12 +62,17 @@ class TaskState:
         snapshot_after_bytes: int | None = None,
         dropped: Collection[str] = (),
         depot: Depot | None = None,
+        stands_in: Callable[[], bool] = lambda: True,
     ) -> None:
+        """``stands_in``: begin in a folder of its own if the task's is locked. Until then it isn't ``prepared``."""
         self._changelog = changelog
         self._folders = folders
         self._disk = disk or Disk()
         self._snapshot_after = snapshot_after_bytes
         self._dropped = dropped
+        self._stands_in = stands_in
+        self.locked_out = False
+        """It waits for somebody else to let go of the task's folder."""
         self._database: Database | None = None
         self._lock: FolderLock | None = None
         self._stores: Mapping[str, StateStore] = {}
@@ -88,10 +94,18 @@ class TaskState:
     # -- beginning
 
     def prepared(self) -> bool:
-        """False while a snapshot is fetched that the state is to begin from. Nothing waits: ask again later."""
+        """False while a snapshot is fetched that the state is to begin from, or while somebody else has its folder.
+
+        Nothing waits: ask again later.
+        """
         if self._remote is None or self._folders is None:
             return True
-        self._opened(self._folders)
+        try:
+            self._opened(self._folders)
+        except StateLockedError:
+            self.locked_out = True
+            return False
+        self.locked_out = False
         if self._read_local() is not None:
             return True
         snapshots = self._snapshots()
@@ -160,6 +174,8 @@ class TaskState:
             self._lock = self._lock or self._disk.lock(folders.local)
             database = self._disk.open(folders.local)
         except StateLockedError as error:
+            if not self._stands_in():
+                raise
             # Its holder is fenced off already; waiting for it to die could take forever.
             self._warn(f"{error.message}; using a folder of its own for this life")
             self._borrowed = self._disk.stand_in(folders.local)
@@ -341,6 +357,16 @@ class TaskState:
         """Drop what is held: it never happened."""
         self._held.clear()
 
+    def take(self, step: ReplayStep, body: memoryview, local: LocalCheckpoint | None) -> None:
+        """Do with a record what the protocol says; ``local`` is the last commit."""
+        match step:
+            case ReplayStep.HOLD:
+                self.hold(body)
+            case ReplayStep.APPLY:
+                self.apply(local)
+            case ReplayStep.FORGET:
+                self.forget()
+
     def apply(self, local: LocalCheckpoint | None) -> None:
         """Apply what is held: its commit is ``local``, and counts."""
         for change in self._held:
@@ -368,6 +394,17 @@ class TaskState:
     def read_to(self, local: LocalCheckpoint | None) -> None:
         """The changelog has been read to its end; ``local``, its last commit, becomes the local state."""
         self._settle(local)
+        if self._database is not None:
+            self._database.end_rebuilding()
+
+    def followed_to(self, local: LocalCheckpoint) -> None:
+        """As ``read_to``, and the local state has this commit even if it changes nothing.
+
+        The state of a task that changes nothing for long would else fall behind what is trimmed.
+        """
+        self._since_snapshot += self._applied_bytes
+        self._applied_bytes = 0
+        self.persist(local)
         if self._database is not None:
             self._database.end_rebuilding()
 

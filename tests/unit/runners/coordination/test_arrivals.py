@@ -20,6 +20,7 @@ from headrace.runners.coordination.arrivals import Arrivals
 from headrace.runners.coordination.client import CoordinatorClient
 from headrace.runners.coordination.query_messages import Ask, Listening
 from headrace.runners.coordination.server import Coordinator
+from headrace.runners.coordination.standbys import StandbyStatus
 from headrace.runners.place_keeping import PlaceKeeping, whereabouts
 
 A0, A1, B0 = TaskName("a", 0), TaskName("a", 1), TaskName("b", 0)
@@ -124,12 +125,12 @@ class Failing(Places):
         super().__init__(MemoryMetadata(), "app")
         self.failures, self.writes = failures, 0
 
-    def note(self, hosts: object) -> None:
+    def note(self, hosts: object, standbys: object = None) -> None:
         self.writes += 1
         if self.failures:
             self.failures -= 1
             raise UnavailableError("the database is away")
-        super().note(hosts)  # type: ignore[arg-type]
+        super().note(hosts, standbys)  # type: ignore[arg-type]
 
 
 def test_places_are_noted_once_and_again_after_a_failure() -> None:
@@ -141,6 +142,34 @@ def test_places_are_noted_once_and_again_after_a_failure() -> None:
             keeping.look()
     assert places.writes == 2
     assert places.read() == {A0: "ann", B0: "ann"}
+
+
+def test_hosts_of_standbys_that_are_current_are_noted() -> None:
+    places = Failing(0)
+    with Coordinator(new_ledger(), MemoryMetadata()) as coordinator:
+        coordinator.register(arrive(0, "ann"))
+        standbys = [
+            StandbyStatus(task="a/1", state="current", behind=0),
+            StandbyStatus(task="b/0", state="reading", behind=7),
+        ]
+        heartbeat = msgspec.structs.replace(Process(0, "u0").heartbeat(1), standbys=standbys)
+        coordinator.heartbeat(heartbeat)
+        keeping = PlaceKeeping(places, coordinator.status)
+        for _ in range(2):
+            keeping.look()
+    assert places.writes == 1
+    assert places.read_standbys() == {A1: ["ann"]}
+
+
+@pytest.mark.parametrize(("copies", "gets"), [(["cid", "dan"], ["a/0", "b/0"]), (["cid"], ["a/1"]), ([], ["a/1"])])
+def test_where_the_host_of_before_is_gone_that_of_a_standby_counts(copies: list[str], gets: list[str]) -> None:
+    held = {A0: "ann", A1: "ben"}
+    with (
+        Coordinator(new_ledger(), MemoryMetadata(), held=held, copied={A0: copies}) as coordinator,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        _, dan = pool.map(coordinator.register, [arrive(0, "bob"), arrive(1, "dan")])
+        assert tasks_of(dan) == gets
 
 
 def test_the_thread_looks_a_last_time_when_it_ends() -> None:

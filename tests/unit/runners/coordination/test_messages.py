@@ -18,7 +18,7 @@ from headrace.runners.coordination import messages as m
         (
             m.Assignment(tasks=[m.TaskGrant(name="a/0", generation=3)], heartbeat_ms=500),
             b'{"version":1,"tasks":[{"version":1,"name":"a/0","generation":3,"orders":[],"silent":false}],"heartbeatMs":500,"traced":false,'
-            b'"orders":{"version":1,"drain":false,"stop":false,"pauseMs":0,"restart":{},"cut":null,"slots":{}},"superseded":null}',
+            b'"orders":{"version":1,"drain":false,"stop":false,"pauseMs":0,"restart":{},"cut":null,"slots":{},"keep":[]},"superseded":null}',
         ),
         (
             m.Heartbeat(
@@ -48,7 +48,7 @@ from headrace.runners.coordination import messages as m
             b'"caughtUp":null,"cut":null,"slots":{},"warnings":[],"commits":[],"series":[{"name":"n","kind":"counter",'
             b'"labels":{"a":"b"},"value":1.5,"buckets":[1],"bounds":[],"help":""}]}],'
             b'"cpuMs":0,"rssBytes":0,"wantsShutdown":false,"logs":[{"number":7,"atMs":8,"level":30,"logger":"shop",'
-            b'"message":"slow","fields":{"task":"a/0"}}],"logsDropped":1}',
+            b'"message":"slow","fields":{"task":"a/0"}}],"logsDropped":1,"standbys":[]}',
         ),
         (
             m.GenerationRequest(container=0, incarnation="u", task="a/0"),
