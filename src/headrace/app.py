@@ -43,8 +43,7 @@ class App(Declarations):
     name
         The app's name.
     home
-        The folder for streams, state and metadata. By default that of the environment variable ``HEADRACE_HOME``, or
-        ``.headrace``.
+        The folder for streams, state and metadata. By default ``$HEADRACE_HOME``, or ``.headrace``.
     metadata
         The URL of a PostgreSQL database for the metadata, so that drivers and commands may run on several machines:
         ``postgresql://user:password@host/database``. It needs ``pip install "headrace[postgres]"``. By default that of

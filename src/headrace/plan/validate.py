@@ -257,7 +257,7 @@ def _check_declared_count(spec: StreamSpec) -> None:
 
 
 def missing(spec: StreamSpec, meant: str | None = None) -> PlanError:
-    """The error for a stream that an app reads and nobody has created. ``meant``: one of nearly the same name."""
+    """Return the error for an input stream that doesn't exist. ``meant`` is a stream with a similar name."""
     if spec.system.kind == "kinesis":
         name, region = (spec.system.options.get(option) for option in ("stream", "region"))
         hint = (

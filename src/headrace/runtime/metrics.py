@@ -117,9 +117,9 @@ class CommitTime:
 class CommitTimes:
     """When the parts of the latest commits of a task began and ended, on a monotonic clock.
 
-    Versions are kept ten a second at most, as they are numbered by the clock: if the checkpoint interval is shorter
-    than ``SLOT_MS``, the first one of each such time. So all tasks keep the same ones. ``left_out`` counts the others,
-    and those that nobody looked at before there was no more room.
+    At most ten versions a second are kept. Versions are numbered by the clock, so if the checkpoint interval is shorter
+    than ``SLOT_MS``, all tasks keep the same ones: the first of each slot. ``left_out`` counts the others, and those
+    that were dropped for want of room before a heartbeat took them.
     """
 
     SLOT_MS = 100

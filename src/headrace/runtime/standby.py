@@ -93,11 +93,11 @@ class Standby:
 
     @property
     def locked_out(self) -> bool:
-        """Somebody else has the folder: a task that has just ended here, or that runs here although it shouldn't."""
+        """Whether another holder has the folder: a task that has just ended here, or that runs here but shouldn't."""
         return self._state.locked_out
 
     def advance(self) -> bool:
-        """Read a portion. False if there is nothing to do for now: it has all that is there, or waits."""
+        """Read a portion. Return False if there is nothing to do for now: all is read, or something is awaited."""
         consumer = self._consumer or self._begin()
         if consumer is None:
             return False

@@ -1,8 +1,7 @@
 """The messages between containers, the coordinator and commands: JSON in camelCase, with a format version.
 
-A container sends Register and gets an Assignment. Then it repeatedly sends Heartbeat and gets Orders; when a task rolls
-back, it sends GenerationRequest and gets a TaskGrant. At the end it sends Finished or Failure and gets Orders. An
-incarnation that isn't its container's current one is refused and has to stop. Times are in milliseconds.
+A container sends Register and gets an Assignment; then it sends Heartbeats and gets Orders. To roll a task back, it
+sends GenerationRequest and gets a TaskGrant. At the end it sends Finished or Failure. Times are in milliseconds.
 """
 
 from __future__ import annotations
@@ -310,8 +309,7 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     """A sign of life and the status of the container's tasks.
 
     ``sent_ms`` is the sender's monotonic clock, which orders heartbeats and gives rates. ``wants_shutdown``: a task of
-    the container asks for the app to be drained. ``logs`` are lines for the driver's log; ``logs_dropped`` others
-    were left out. ``standbys`` are those that it keeps.
+    the container asks for the app to be drained. ``logs`` are lines for the driver's log, without ``logs_dropped``.
     """
 
     container: int
@@ -367,8 +365,8 @@ class Orders(Message, frozen=True, kw_only=True):
 
     ``pause_ms`` is how long a container waits before it starts its tasks, or, if it has failed, before it ends.
     ``restart``: these tasks start over in place after their next commit, unless their generation is a later one.
-    ``cut`` is the one to take part in: see module ``cuts``. ``slots`` are the dealers' orders, by task. ``keep`` are
-    the tasks of which the container keeps standbys.
+    ``cut`` is the one to take part in: see module ``cuts``. ``slots`` are the dealers' orders, by task. Of the
+    tasks in ``keep``, the container keeps standbys.
     """
 
     drain: bool = False

@@ -17,13 +17,14 @@ from headrace.core.ids import TaskName
 from headrace.runners.coordination.assignment import Seats
 
 StandbyState = Literal["waiting", "fetching", "reading", "current"]
-"""It waits for its folder, or for a while after a failure; fetches a snapshot; reads the changelog; has all of it."""
+"""Waiting for its folder or after a failure; fetching a snapshot; reading the changelog; at the changelog's end."""
 
 
 class StandbyStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A standby that a container keeps: of which task, and how much of the changelog it has yet to read.
+    """A standby that a container keeps.
 
-    ``behind`` is in the system's own offsets; None: it hasn't begun to read. ``trouble``: what keeps it from that.
+    ``behind`` is the part of the changelog that it hasn't read, in the system's own offsets; None if it hasn't begun.
+    ``trouble`` says what keeps it from reading.
     """
 
     task: str
@@ -33,7 +34,7 @@ class StandbyStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def furthest_behind(standbys: Iterable[StandbyStatus]) -> int | None:
-    """Return how far the last of them is behind; None if none has begun to read."""
+    """Return the lag of the slowest one; None if none has begun to read."""
     return max((one.behind for one in standbys if one.behind is not None), default=None)
 
 
@@ -49,10 +50,9 @@ def deal_standbys(
 ) -> dict[int, tuple[TaskName, ...]]:
     """Return of which tasks each container keeps standbys.
 
-    ``seats`` are the tasks of each container, ``hosts`` says where those are that live. ``kept`` are the standbys of
-    before: they stay where they are, unless their task is on that host now. ``noted`` says on which hosts state of
-    tasks lies that nobody keeps current. Hosts, and the containers of each host, get as equal a number of tasks as
-    that allows.
+    ``seats`` are the tasks of each container, and ``hosts`` the hosts of live containers. ``kept`` are the present
+    standbys: they stay where they are, unless their task is now on that host. ``noted`` names hosts that have state of
+    tasks which no container keeps current. Otherwise, hosts and the containers of each host get equal numbers of tasks.
     """
     there: dict[str, list[int]] = {}
     for container, host in sorted(hosts.items()):

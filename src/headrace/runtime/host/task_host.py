@@ -292,8 +292,7 @@ class TaskHost:
     def ask_for_commit(self, beyond: int = 0) -> None:
         """Make a timer-driven task commit without waiting for the clock. Other tasks follow their upstream tasks.
 
-        A task that follows several waits for the same version of all. ``beyond`` is a label that the version must
-        exceed.
+        A task that follows several waits for the same version of all: one whose label exceeds ``beyond``.
         """
         if not self._over:
             self.machine.tick(max(self.machine.label, beyond) + self._interval_ms)

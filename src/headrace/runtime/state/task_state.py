@@ -72,7 +72,7 @@ class TaskState:
         self._dropped = dropped
         self._stands_in = stands_in
         self.locked_out = False
-        """It waits for somebody else to let go of the task's folder."""
+        """Whether the state waits until a standby or another process releases the task's folder."""
         self._database: Database | None = None
         self._lock: FolderLock | None = None
         self._stores: Mapping[str, StateStore] = {}
@@ -94,9 +94,9 @@ class TaskState:
     # -- beginning
 
     def prepared(self) -> bool:
-        """False while a snapshot is fetched that the state is to begin from, or while somebody else has its folder.
+        """Return whether the state can begin: its snapshot is local, and no standby or other process has its folder.
 
-        Nothing waits: ask again later.
+        This doesn't block; ask again later.
         """
         if self._remote is None or self._folders is None:
             return True

@@ -149,8 +149,8 @@ class WriterSession:
     def _explained(self, client: KafkaClient[Producer], error: HeadraceError) -> HeadraceError:
         """Return why the transaction has failed, if librdkafka knows more than what was raised.
 
-        Records that wait for a broker that refuses the transaction are purged, and nobody says why. A call that isn't
-        valid then gets the reason in place of its own.
+        If a broker refuses the transaction, librdkafka purges the waiting records without a reason. The next invalid
+        call then raises that reason instead of its own.
         """
         if error.retry:
             try:
