@@ -38,7 +38,7 @@ def check(
     so inputs without event time have none.
     """
     from headrace.cli.status import ask
-    from headrace.core.errors import HeadraceError
+    from headrace.core.errors import HeadraceError, UsageError
     from headrace.metadata.opening import existing_metadata
     from headrace.runners.coordination.check import Limits, Verdict
     from headrace.runners.coordination.check import check as judge
@@ -49,7 +49,8 @@ def check(
             found = ask(store, app)
         verdict, text = judge(found, limits, time.time_ns() // 1_000_000)
     except HeadraceError as error:
-        verdict, text = Verdict.UNKNOWN, f"UNKNOWN: {app} {error.message.splitlines()[0]}"
+        hint = f"; {error.hint}" if isinstance(error, UsageError) and error.hint else ""
+        verdict, text = Verdict.UNKNOWN, f"UNKNOWN: {app} {error.message.splitlines()[0]}{hint}"
     if as_json:
         print_json({"verdict": verdict.name.lower(), "text": text})
     else:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from headrace.core.clock import Clock
-from headrace.core.errors import FencedError, HeadraceError
+from headrace.core.errors import FencedError, HeadraceError, UsageError
 from headrace.core.log import Throttle, logger
 from headrace.runners.coordination.client import CoordinatorClient
 from headrace.runners.coordination.messages import ErrorReport
@@ -72,9 +72,9 @@ class TableAnswers:
                 bytes_max //= 2
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets it and the container continues
             report = ErrorReport.of(error, with_traceback=not isinstance(error, HeadraceError))
-            return TaskAnswer(
-                task=task, error=msgspec.structs.replace(report, message=f"task {task}: {report.message}")
-            )
+            if question.look is None or not isinstance(error, UsageError):
+                report = msgspec.structs.replace(report, message=f"task {task}: {report.message}")
+            return TaskAnswer(task=task, error=report)
 
     @staticmethod
     def _page(tables: CommittedTables, question: Question, bytes_max: int) -> Page:
