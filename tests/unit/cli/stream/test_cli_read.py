@@ -74,7 +74,7 @@ def test_from_a_time(cli: Cli, log: LogSystem) -> None:
     assert sorted(numbers(cli("stream", "read", "numbers", "--time", 1_700_000_000_000))) == [0, 1, 2, 3, 4]
     late = cli("stream", "read", "numbers", "--time", "2023-11-14T22:15:20")
     assert sorted(numbers(late)) == [2, 3, 4]
-    assert "names no zone, so it is taken for UTC: 2023-11-14 22:15:20Z" in late.err
+    assert "names no zone, so it is read as UTC: 2023-11-14 22:15:20Z" in late.err
     zoned = "2023-11-14T23:17:00+01:00"
     assert numbers(cli("stream", "read", "numbers", "--time", zoned, "--partition", 0)) == [4]
     assert numbers(cli("stream", "read", "numbers", "--ago", "1h")) == []

@@ -45,7 +45,7 @@ def test_create_again_in_the_same_shape_is_fine(cli: Cli) -> None:
         (("../x", "--partitions", 1), 2, "'../x' is not a usable id"),
         (("a b", "--partitions", 1), 2, "'a b' is not a usable id"),
         (("kafka.x", "--partitions", 1), 2, "has streams in a system 'kafka' that commands can open"),
-        (("x", "--partitions", 1, "--schema", "member"), 2, "'member' is not name:type"),
+        (("x", "--partitions", 1, "--schema", "member"), 2, "'member' isn't of the form name:type"),
         (("x", "--partitions", 1, "--schema", "member:text"), 2, "unknown type 'text'"),
     ],
 )
