@@ -183,7 +183,7 @@ def test_trim_deletes_what_is_before(cli: Cli, tmp_path: Path) -> None:
         ("1:32", "has no partition 1"),
         ("40", "no record begins at offset 40"),
         ("99999", "is outside"),
-        ("x", "not a position"),
+        ("x", "isn't a position"),
     ],
 )
 def test_trim_refuses_a_wrong_place(cli: Cli, tmp_path: Path, before: str, message: str) -> None:
