@@ -8,7 +8,7 @@ from headrace.cli.startpoint import WhichApp, moment, opened
 
 
 def offsets(app: WhichApp, home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False) -> None:
-    """Show an app's positions in its inputs, and how far behind it is.
+    """Show an app's positions in its inputs, and its lag.
 
     Shows the committed positions, and the oldest and newest messages with their times, whether or not the app is
     running. headrace startpoint set --offset takes these offsets.

@@ -1,7 +1,7 @@
-"""What an app reads: its inputs with their partitions, and the tasks that read them. From its plan, or as recorded.
+"""An app's inputs with their partitions, and the tasks that read them, from its plan or from the last start's record.
 
-Each start records it in the metadata store, one entry for each stage, so that commands can name inputs of an app that
-doesn't run, and whose program they don't have.
+Each start records them in the metadata store, with one entry per stage, so that commands can name inputs of an app that
+isn't running, without its program.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class AppInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     start: str
 
     def readers(self, partition: int) -> tuple[str, ...]:
-        """The tasks that read a partition."""
+        """Return the tasks that read a partition."""
         numbers = (partition,) if self.tasks is None else self.tasks
         return tuple(str(TaskName(self.stage, number)) for number in numbers)
 
     def ssp(self, partition: int) -> SSP:
-        """A partition of it."""
+        """Return a partition of the input."""
         return SSP(StreamId.parse(self.stream), partition)
 
 
 class _StageInputs(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """``inner`` are the intermediate streams and changelogs, and ``outputs`` what the stage writes otherwise.
+    """The inputs of a stage. ``inner`` are its intermediate streams and changelogs, and ``outputs`` its other outputs.
 
     ``timed``: the app has event time. ``customs``: the kinds of startpoint that it registers.
     """
@@ -90,7 +90,7 @@ class AppInputs:
 
     @property
     def partitions(self) -> dict[tuple[str, int], tuple[str, ...]]:
-        """The tasks that read each partition, by the name under which they keep their positions."""
+        """Return the tasks that read each partition, by the name under which they keep their positions."""
         found: dict[tuple[str, int], tuple[str, ...]] = {}
         for one in self.inputs:
             for partition in range(one.partitions):
@@ -99,7 +99,7 @@ class AppInputs:
         return found
 
     def named(self, name: str) -> list[AppInput]:
-        """The input of this id, or of this name in its system, in each stage that reads it.
+        """Return the input with this id, or with this name in its system, in each stage that reads it.
 
         Raises ``UsageError``, which says why something else that the app has can't be moved.
         """
@@ -133,7 +133,7 @@ class AppInputs:
 
 
 def inputs_of(plan: Plan) -> AppInputs:
-    """What the app reads by this plan."""
+    """Return the app's inputs in this plan."""
     records = {stage.name: _record(plan, stage) for stage in plan.stages}
     sources = [spec for spec in plan.graph.streams.values() if spec.role in (Role.SOURCE, Role.SIDE_INPUT)]
     return replace(
@@ -166,7 +166,7 @@ def record_inputs(metadata: MetadataStore, plan: Plan, stages: Sequence[str] = (
 
 
 def recorded_inputs(metadata: MetadataStore, app: str, home: Path) -> AppInputs | None:
-    """What the app, which has this home, read when it was started last; None if it never was."""
+    """Return the inputs of an app with this home as of its last start; None if it never started."""
     entries = metadata.scan(_namespace(app))
     records = []
     for stage, entry in entries.items():

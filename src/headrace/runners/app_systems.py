@@ -1,4 +1,4 @@
-"""The systems that apps use, in the metadata store: recorded at each start, for commands that have no app's program."""
+"""The record of apps' systems in the metadata store. Each start updates it, for commands without the app's program."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ NAMESPACE = "systems"
 
 
 def check_systems(metadata: MetadataStore, app: str, settings: Settings) -> None:
-    """Raise ``PlanError`` if the app's own streams were elsewhere when it was started last in this timeline.
+    """Raise ``PlanError`` if the app's own streams were elsewhere at its last start in this timeline.
 
-    So it does if a timeline that begins with a savepoint begins in a system of another name.
+    The same holds for a timeline that begins with a savepoint in a system of another name.
     """
     own, before = settings.internal_system(), recorded_systems(metadata, app, settings.timeline)
     if before is not None:
@@ -38,7 +38,7 @@ def check_systems(metadata: MetadataStore, app: str, settings: Settings) -> None
 
 
 def check_snapshots(metadata: MetadataStore, plan: Plan) -> None:
-    """Raise ``PlanError`` if the app's snapshots were elsewhere when it was started last in this timeline.
+    """Raise ``PlanError`` if the app's snapshots were elsewhere at its last start in this timeline.
 
     A timeline that begins with a savepoint needs none from before, so its first start may put them anywhere.
     """
@@ -49,7 +49,7 @@ def check_snapshots(metadata: MetadataStore, plan: Plan) -> None:
 
 
 def record_systems(metadata: MetadataStore, plan: Plan, stages: Sequence[str] = ()) -> None:
-    """Record which systems these stages use (default: all). Raises ``PlanError`` as the checks do."""
+    """Record the systems of these stages (default: all). Raises ``PlanError`` like the checks."""
     app, settings = plan.graph.app, plan.graph.settings
     used = {
         id_
@@ -67,7 +67,7 @@ def record_systems(metadata: MetadataStore, plan: Plan, stages: Sequence[str] = 
 
 
 def recorded_systems(metadata: MetadataStore, app: str, timeline: int) -> AppSystems | None:
-    """The systems that an app used in a timeline; None if it has never run there."""
+    """Return the systems that an app used in a timeline; None if it has never run there."""
     entry = metadata.get(NAMESPACE, folder_name(app, timeline))
     return None if entry is None else AppSystems.decode(entry.value, app)
 
@@ -84,7 +84,7 @@ def _recorded_as(place: ObjectPlace | None) -> SnapshotsPlace | None:
 
 
 def latest_systems(metadata: MetadataStore, app: str) -> AppSystems | None:
-    """The systems that an app used when it ran last; None if it never did."""
+    """Return the systems of an app's last run; None if it has never run."""
     current = recorded_systems(metadata, app, current_timeline(metadata, app))
     return current or next((systems for known, systems in all_systems(metadata) if known == app), None)
 

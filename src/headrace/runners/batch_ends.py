@@ -1,4 +1,4 @@
-"""Up to where a batch job reads each input: to its end if it has one, else to where the user says."""
+"""Determine where a batch job stops reading each input: at its end, or at the position that the user sets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OFFSET = re.compile(r"(?P<input>[^/=\s]+)/(?P<partition>\d+)=(?P<offset>\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """What the user says of inputs that don't end. ``at_ms`` None: they are read up to where they end now.
+    """The user's ends for inputs that don't end. If ``at_ms`` is None, they are read up to their present ends.
 
     ``offsets`` are by the id of an input and the number of a partition; they come first.
     """
@@ -35,7 +35,7 @@ class Until:
 
     @classmethod
     def of(cls, text: str) -> Until:
-        """What ``--until`` means: ``now``, a time, or ``INPUT/PARTITION=OFFSET,...``. Raises ``UsageError``."""
+        """Parse ``--until``: ``now``, a time, or ``INPUT/PARTITION=OFFSET,...``. Raises ``UsageError``."""
         if text == NOW:
             return cls()
         if "=" in text:
@@ -69,7 +69,7 @@ def _offsets(text: str) -> dict[tuple[str, int], Offset]:
 
 
 def ends_of(plan: Plan, until: Until | None, given: frozenset[str] = frozenset()) -> dict[SSP, Offset]:
-    """Where each partition of a source ends that a batch job reads, if it doesn't end by itself.
+    """Return where a batch job stops reading each partition of a source that doesn't end by itself.
 
     ``given`` are inputs that are DataFrames. Raises ``PlanError`` for an input that doesn't end, if ``until`` is None.
     """
@@ -113,7 +113,7 @@ def _ends_of(connections: Connections, stream: StreamPlan, until: Until | None) 
 
 
 def _ends_by_itself(stream: StreamPlan, info: StreamInfo | None) -> bool:
-    """Whether a run reads an input to its end, so that nothing has to say where that is."""
+    """Return whether a run reads an input to its own end, so that no end has to be set."""
     if info is None or stream.spec.slots or not keeps_rows(stream.spec.system):
         return False
     return info.bounded or (info.until_caught_up and not info.until_offset)

@@ -1,7 +1,7 @@
-"""Read what the tasks of an app have committed from its changelogs, in whatever system they are.
+"""Read the commits of an app's tasks from its changelogs, in any system.
 
-The last commit that counts is in the changelog. Reading starts at the newest snapshot in this home that fits, else at
-the changelog's beginning. Nothing is opened that a running task has locked.
+The last commit that counts is in the changelog. Reading starts at the newest matching snapshot in this home, or else at
+the changelog's beginning. It opens nothing that a running task has locked.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logger(__name__)
 
 
 class Committed(NamedTuple):
-    """A commit, and where it is in the changelog. ``bare``: no state was ever committed, so there is no database."""
+    """A commit and its offset in the changelog. ``bare``: no state was ever committed, so there is no database."""
 
     local: LocalCheckpoint
     record: CommitRecord
@@ -43,7 +43,7 @@ class Committed(NamedTuple):
 
 @dataclass(slots=True)
 class Reading:
-    """What a changelog says. ``changes_bytes`` come after its last commit; ``last`` is where its last record is.
+    """The facts from a changelog. ``changes_bytes`` follow its last commit; ``last`` is the offset of its last record.
 
     ``bare``: it was read from its beginning, and no commit in it has changes.
     """
@@ -65,7 +65,7 @@ class Changelogs:
         self._connections = connections
         self.admin = connections.admin(self.system)
         self.away: str | None = None
-        """Why the system doesn't answer, so that readers of many changelogs needn't wait for each."""
+        """The error of a system that doesn't answer, so that readers of many changelogs needn't wait for each."""
 
     def ssp(self, task: TaskName) -> SSP:
         """The changelog partition of a task."""
@@ -91,7 +91,7 @@ class Changelogs:
         return found
 
     def last_commits(self, tasks: Iterable[TaskName]) -> dict[TaskName, Committed]:
-        """The last commit that counts of each of these tasks that has made one."""
+        """Return the last commit that counts of each of these tasks, if it has one."""
         found = {task: self._last_commit(task) for task in tasks}
         return {task: commit for task, commit in found.items() if commit is not None}
 
@@ -105,9 +105,9 @@ class Changelogs:
         return None if read.record is None or read.local is None else Committed(read.local, read.record, reading.bare)
 
     def messages_wait(self, name: str, readers: Sequence[TaskName]) -> bool:
-        """Whether messages wait in an intermediate stream that the tasks which read it don't cover.
+        """Return whether an intermediate stream has messages that its readers' commits don't cover.
 
-        Nothing may be running. Messages that a restart would take back count, too.
+        The app must not be running. Messages that a restart would void count, too.
         """
         stream = StreamId(self.system.name, name)
         covered: dict[int, tuple[Offset | None, dict[int, tuple[int, int]]]] = {}
@@ -192,6 +192,6 @@ def opened_changelogs(metadata: MetadataStore, home: Path, app: str, timeline: i
 def last_commits(
     metadata: MetadataStore, home: Path, app: str, timeline: int, tasks: Iterable[TaskName]
 ) -> dict[TaskName, Committed]:
-    """The last commit that counts of each of these tasks that has made one in this timeline."""
+    """Return the last commit that counts of each of these tasks in this timeline, if it has one."""
     with opened_changelogs(metadata, home, app, timeline) as changelogs:
         return {} if changelogs is None else changelogs.last_commits(tasks)

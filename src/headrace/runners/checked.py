@@ -1,4 +1,4 @@
-"""What is checked before an app runs, here or on Spark: that it can be planned, and that nothing is missing."""
+"""The checks before an app runs, here or on Spark: that it can be planned, and that nothing is missing."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Checked:
 def check_run(
     graph: Graph, metadata: MetadataStore, stages: Sequence[str] = (), consent: Consent = NO_CONSENT
 ) -> Checked:
-    """Plan the app. Raises for what keeps it from running; nothing has been changed then.
+    """Plan the app. Raises if it can't run, without having changed anything.
 
-    ``consent`` is what the user accepts to lose of what an earlier version of the app keeps. Raises ``PlanError`` if
-    that isn't enough.
+    ``consent`` lists the kept state of an earlier version whose loss the user accepts. Raises ``PlanError`` if that
+    isn't enough.
     """
     deployment = Deployment(graph, metadata, consent)
     planned = deployment.planned(stages=stages)

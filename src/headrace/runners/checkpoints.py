@@ -1,7 +1,7 @@
-"""What the tasks of apps have committed and what is kept for it, whether the apps run or not: for commands to show.
+"""The commits of apps' tasks and the data kept for them, whether or not the apps are running, for commands.
 
-The last commit that counts is in the changelog. Of local state and snapshots only the sizes of files are read, as far
-as they are in this home.
+The last commit that counts is in the changelog. For local state and snapshots in this home, only the sizes of files are
+read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Position(_Part, frozen=True, kw_only=True):
     """A task's position in one input partition. ``lag`` is the distance to the end of the partition (None: unknown).
 
-    ``shards``: the partition is a slot, and how far each of its shards has come.
+    ``shards``: the positions in the shards of a slot.
     """
 
     stream: str
@@ -53,7 +53,7 @@ class Position(_Part, frozen=True, kw_only=True):
 class SnapshotFacts(_Part, frozen=True, kw_only=True):
     """A snapshot: its commit, and its size, including files that it shares with the state or with other snapshots.
 
-    ``stored``: it is in the object store, and not in a folder.
+    ``stored``: it is in the object store rather than in a folder.
     """
 
     offset: Offset
@@ -64,7 +64,7 @@ class SnapshotFacts(_Part, frozen=True, kw_only=True):
 
 
 class TaskCheckpoint(_Part, frozen=True, kw_only=True):
-    """The last commit of a task that counts, and what is kept for it. ``changelog_bytes`` may be an estimate.
+    """The last commit of a task that counts, and the data kept for it. ``changelog_bytes`` may be an estimate.
 
     ``generation`` made the commit; ``current_generation`` is the newest one that has started. ``version`` is None
     without a commit. ``age_ms`` is the time since the changelog was last written. ``problem`` says why nothing else is
@@ -84,16 +84,16 @@ class TaskCheckpoint(_Part, frozen=True, kw_only=True):
     changelog: str = ""
     changelog_bytes: int = 0
     changes_bytes: int = 0
-    """How much of the changelog was written after the last commit, or after the fence of a restart."""
+    """The size of the changelog after the last commit, or after the fence of a restart."""
     state_bytes: int = 0
     snapshots: tuple[SnapshotFacts, ...] = ()
     problem: str | None = None
     store_problem: str | None = None
-    """Why ``snapshots`` lacks those in the object store."""
+    """The reason why ``snapshots`` lacks those in the object store."""
 
 
 def apps_with_checkpoints(home: Path, metadata: MetadataStore) -> list[str]:
-    """Return the apps that have ever run on this home, or whose changelogs are read without it."""
+    """Return the apps that have ever run in this home, or whose changelogs can be read without it."""
     embedded = home_log(home)
     with closing(Connections()) as connections:
         in_home = set(connections.admin(embedded).list())
@@ -220,7 +220,7 @@ def _snapshot(snapshot: Snapshot) -> SnapshotFacts:
 
 
 def _with_stored(place: ObjectPlace, found: Sequence[TaskCheckpoint], timeline: int) -> list[TaskCheckpoint]:
-    """The checkpoints with the snapshots in the store. If it can't be asked, they say why, and no other one asks it."""
+    """Add the snapshots in the object store. If the store fails, the checkpoints say why, and it isn't asked again."""
     stored: list[tuple[SnapshotFacts, ...]] = []
     try:
         objects = open_objects(place)
@@ -243,5 +243,5 @@ def _size(folder: Path) -> int:
         try:
             total += path.stat().st_size
         except FileNotFoundError:
-            continue  # a running task has just deleted it
+            continue  # a running task deleted it just now
     return total

@@ -47,11 +47,11 @@ FILES_A_TASK = 5
 """At least: a lock, the changelog to append to and to read, an input and an output in a log. A database
 takes ten more."""
 STATUS_MS_MAX = 5000.0
-"""How old the status of a task that does nothing gets: ages and lags in it are as old."""
+"""The maximum age of an idle task's status, and so of the ages and lags in it."""
 
 
 class CoordinatorLink(Protocol):
-    """What a session asks of the coordinator: the coordinator itself, or its client."""
+    """The coordinator's part of a session: the coordinator itself, or its client."""
 
     def register(self, message: messages.Register) -> messages.Assignment:
         """Become the current incarnation of the container."""
@@ -62,11 +62,11 @@ class CoordinatorLink(Protocol):
         ...
 
     def outcomes(self, message: OutcomeReport) -> messages.Orders:
-        """Note what happened to a task's startpoints."""
+        """Record the outcome of a task's startpoints."""
         ...
 
     def finished(self, message: messages.Finished) -> messages.Orders:
-        """Note that tasks are over."""
+        """Note that tasks have ended."""
         ...
 
 
@@ -83,7 +83,7 @@ class SessionThread(Protocol):
 
 
 class ContainerSession:
-    """A registered container. ``open`` creates its tasks, ``run`` runs them, ``finish`` reports those that are over."""
+    """A registered container. ``open`` creates its tasks, ``run`` runs them, ``finish`` reports the ended ones."""
 
     def __init__(
         self,
@@ -93,9 +93,9 @@ class ContainerSession:
         left: Mapping[str, messages.LastWords] = MappingProxyType({}),
         outbox: LogOutbox | None = None,
     ) -> None:
-        """Register with the coordinator. ``assignment`` says which tasks to run; there may be none.
+        """Register with the coordinator. ``assignment`` has the tasks to run, perhaps none.
 
-        ``left`` is what incarnations have left behind here. ``outbox`` has log lines for the driver.
+        ``left`` are the last words of former incarnations here. ``outbox`` has log lines for the driver.
         """
         self._link = link
         self._outbox = outbox or LogOutbox()
@@ -121,7 +121,7 @@ class ContainerSession:
         self._still = Standstill()
         self._taken: dict[TaskHost, tuple[float, int, messages.TaskStatus]] = {}
         """When, and after how many turns, the last status of each task was taken."""
-        # Until the container is made, which takes a while, the heartbeat knows of no calls.
+        # Until the container is created, which takes a while, the heartbeat has no calls to report.
         self._at_work = AtWork()
         self._blocked: Callable[[float], Blocked | None] = lambda now: None
         self._movement = Movement()
@@ -129,11 +129,11 @@ class ContainerSession:
         """The thread of the run loop."""
         self._wants_shutdown = False
         self._cut: str | None = None
-        """The id of the cut that is ordered, and whether the container can't take part in it."""
+        """The id of the ordered cut, and whether the container can't take part in it."""
         self._apart = False
         self._shards: list[list[dict[str, str]]] = []
         self.has_news = False
-        """The coordinator should get the latest snapshot at once: tasks wait for what follows from it."""
+        """Whether the coordinator should get the latest snapshot at once, because tasks wait for its consequences."""
         self._lost: Exception | None = None
         self._standbys: Standbys | None = None
 
@@ -150,7 +150,7 @@ class ContainerSession:
         self.obey(self.assignment.orders)
 
     def answers(self) -> TableAnswers:
-        """What answers questions about the container's tables."""
+        """The thread that answers queries of the container's tables."""
         return TableAnswers(self._container.hosts, self._clock)
 
     @contextmanager
@@ -184,7 +184,7 @@ class ContainerSession:
             raise self._lost
 
     def finish(self) -> list[str]:
-        """Report the tasks that have finished or were drained; returns their names."""
+        """Report the tasks that have finished or were drained; return their names."""
         container = self._container
         over = [str(host.name) for host in container.hosts if host.finished or container.drained]
         if over and not container.stopped:
@@ -194,7 +194,7 @@ class ContainerSession:
     # -- from any thread
 
     def heartbeat(self, *, last: bool = False) -> messages.Heartbeat:
-        """The last snapshot of the tasks, and what the run loop has been doing since if that takes long.
+        """Return the last snapshot of the tasks, with the run loop's present activity if it takes long.
 
         ``last``: with the log lines of the heartbeat before, which may not arrive.
         """
@@ -237,9 +237,9 @@ class ContainerSession:
             self._container.drain()
 
     def _take_part(self, cut: Cut | None) -> None:
-        """Take part in this cut, but not if its folder isn't here: it is on another machine, and isn't to be made here.
+        """Take part in this cut, unless its folder doesn't exist here, because it is on another machine.
 
-        That is decided when the cut is ordered. Later the folder gets its name.
+        This is checked when the cut is ordered, before the folder gets its final name.
         """
         if cut is None or cut.id != self._cut:
             self._cut = None if cut is None else cut.id
@@ -248,11 +248,11 @@ class ContainerSession:
 
     @property
     def calling(self) -> bool:
-        """A function of the app is being called, or the run loop has been in one turn for long."""
+        """Return whether a function of the app is being called, or a turn of the run loop takes long."""
         return self._at_work.now is not None or self._clock.monotonic_ms() - self._observed_ms >= STILL_MS
 
     def drain(self) -> None:
-        """Finish what is under way, commit, and let ``run`` return."""
+        """Finish the work in progress, commit, and let ``run`` return."""
         self._container.drain()
 
     def lose(self, error: Exception) -> None:
@@ -282,7 +282,7 @@ class ContainerSession:
 
     @property
     def _starting(self) -> list[messages.TaskStatus]:
-        """The statuses of tasks before there is a snapshot of them."""
+        """Return the statuses of tasks before their first snapshot."""
         return [
             messages.TaskStatus(name=grant.name, state="starting", generation=grant.generation)
             for grant in self.assignment.tasks
@@ -299,7 +299,7 @@ class ContainerSession:
             self._wants_shutdown = any(host.task.chain.wants_shutdown for host in hosts)
 
     def _status_of(self, host: TaskHost, now: float, epoch_ms: int) -> messages.TaskStatus:
-        """The status of a task: for a while the last one, if the run loop has left the task alone since."""
+        """Return the status of a task: for a while the last one, if the run loop hasn't visited the task since then."""
         taken_ms, turns, status = self._taken.get(host, (0.0, -1, None))
         if status is None or turns != host.turns or now - taken_ms > STATUS_MS_MAX:
             status = task_status(host, now, self._still, epoch_ms, traced=self.assignment.traced)

@@ -1,4 +1,4 @@
-"""A run as other threads see it: they ask it to end, and look at what the coordinator knows of it."""
+"""The control of a run from other threads: they ask it to end, and read its status from the coordinator."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class RunControl(Interrupts):
         self._stopped = False
 
     def attach(self, coordinator: Coordinator) -> None:
-        """The app is about to run. If it was to stop before, it stops."""
+        """Note that the app is about to run. If it was asked to stop before, it stops."""
         self.coordinator = coordinator
         if self._stopped:
             coordinator.stop()
 
     def stop(self) -> None:
-        """Have the run end at once, without a commit; also before it has begun."""
+        """Make the run end at once, without a commit, even before it has begun."""
         self._stopped = True  # before looking for the coordinator, because otherwise nothing might stop it
         if self.coordinator is not None:
             self.coordinator.stop()

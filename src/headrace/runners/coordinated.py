@@ -1,4 +1,4 @@
-"""The coordinator of a run, whichever runner hosts the containers."""
+"""The coordinator of a run, for any runner that hosts containers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def coordinated(
 ) -> Iterator[Coordinator]:
     """Start a coordinator and publish its address, until the block ends. ``stages`` limits the run; empty means all.
 
-    ``savepoint`` is the name of one to take at the end. ``replaced``: containers that end start again.
+    ``savepoint`` is the name of one to take at the end. ``replaced``: containers that end are restarted.
     """
     app, home, started_at = planned.graph.app, Path(planned.graph.settings.home), WallClock().now_ms()
     timelines, places = Timelines(metadata, app), Places(metadata, app)
@@ -107,7 +107,7 @@ def coordinated(
         try:
             with _at_work(beside), _saving(coordinator, planned, metadata, savepoint):
                 yield coordinator
-        except BaseException as error:  # its status is kept, and shows why the app ended
+        except BaseException as error:  # its last status is kept, and shows why the app ended
             coordinator.fail(_interrupted() if isinstance(error, KeyboardInterrupt) else error)
             raise
         finally:
@@ -117,7 +117,7 @@ def coordinated(
 
 
 def _of_this_run(planned: Plan, stages: Sequence[str]) -> dict[str, list[TaskName]]:
-    """The tasks of the stages that this deployment runs."""
+    """Return the tasks of the stages that this deployment runs."""
     return {s.name: [t.name for t in s.tasks] for s in planned.stages if not stages or s.name in stages}
 
 
@@ -165,7 +165,7 @@ def _at_work(threads: Sequence[SessionThread]) -> Iterator[None]:
 
 
 def _silence(timelines: Timelines, app: str, planned: Plan, stages: Sequence[str]) -> Silence | None:
-    """The silence in which the current timeline repeats what was done before it; None if it speaks."""
+    """Return the silence in which the current timeline repeats former work; None if it speaks."""
     if not timelines.silent:
         return None
     if stages:

@@ -56,9 +56,9 @@ def test_the_options_may_be_anywhere_except_after_the_apps_own(words: str, setti
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--log-level", "--log-level : not one of debug, info, warning, error, off"),
-        ("run --log-level loud", "--log-level loud: not one of debug, info, warning, error, off"),
-        ("run --log-format=xml", "--log-format xml: not one of text, json"),
+        ("--log-level", "--log-level : expected one of debug, info, warning, error, off"),
+        ("run --log-level loud", "--log-level loud: expected one of debug, info, warning, error, off"),
+        ("run --log-format=xml", "--log-format xml: expected one of text, json"),
     ],
 )
 def test_another_value_is_refused(cli: Cli, words: str, message: str) -> None:

@@ -106,7 +106,7 @@ def test_options_reach_the_app(cli: Cli, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("run", "--from-tables", "views=db.views"), "--from-tables applies only to a backfill"),
-        (("run", "--backfill", "--from-tables", "views"), "--from-tables views: not INPUT=TABLE"),
+        (("run", "--backfill", "--from-tables", "views"), "--from-tables views: expected INPUT=TABLE"),
         (("run", "--backfill", "--from-tables", "v=a", "--from-tables", "v=b"), "gives 'v' two tables: 'a' and 'b'"),
         (("backfill",), "Missing option '--until'"),
     ],

@@ -97,9 +97,7 @@ def test_without_apply_a_running_app_goes_on_and_the_command_says_so(scene, cli)
 
 def test_a_time_without_a_zone_is_taken_for_utc_and_the_command_says_so(scene, cli):
     outcome = cli("startpoint", "set", "page-views", "views", "--time", "2001-01-01T12:00:00", "--dry-run")
-    assert outcome.err.startswith(
-        "note: 2001-01-01T12:00:00 names no zone, so it is taken for UTC: 2001-01-01 12:00:00Z"
-    )
+    assert outcome.err.startswith("note: 2001-01-01T12:00:00 names no zone, so it is read as UTC: 2001-01-01 12:00:00Z")
 
 
 def test_the_apps_file_in_place_of_its_name(scene, cli, tmp_path, clean_modules):

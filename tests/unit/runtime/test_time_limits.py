@@ -167,7 +167,7 @@ def test_seconds_are_pointed_out_once(dtype: Any) -> None:
     (warning,) = warned({"ts": dtype}, 1_700_000_000, 1_700_000_001)
     assert warning == (
         "input 'views': column 'ts' seems to hold seconds, and event time is in milliseconds: "
-        "1700000000 is taken for 1970-01-20 (in seconds it is 2023-11-14); "
+        "1700000000 means 1970-01-20 (in seconds it is 2023-11-14); "
         "multiply it by 1000 where the rows are written"
     )
 

@@ -97,7 +97,7 @@ def read(
                 if lines.full:
                     break
     if gate.held and not lines.full:
-        print_note(f"left out {counted(gate.held, 'frame')} that aren't committed yet")
+        print_note(f"not shown, because not committed yet: {counted(gate.held, 'frame')}")
     if not lines.rows and lines.others and not control:
         print_note(
             f"{place.stream} has no rows, but {counted(lines.others, 'control frame')}: use --control to show them"

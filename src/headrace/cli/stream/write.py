@@ -115,7 +115,9 @@ def _report(written: Written, as_json: bool) -> None:
             f"repeat the command with --id {written.id} to write the rest"
         )
     if written.skipped:
-        print_note(f"left out {counted(written.skipped, 'row')} that don't fit; the first: {written.first_skipped}")
+        print_note(
+            f"left out, because they don't fit: {counted(written.skipped, 'row')}; the first is {written.first_skipped}"
+        )
     if as_json:
         written.rows_by_partition = dict(sorted(written.rows_by_partition.items()))
         print_json(msgspec.to_builtins(written, str_keys=True))

@@ -1,1 +1,1 @@
-"""The live page of a running app: what it shows, how changes of that are sent, and the requests it answers."""
+"""The live page of a running app: its contents, the transmission of changes, and the requests that it answers."""

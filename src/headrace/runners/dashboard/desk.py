@@ -1,7 +1,7 @@
-"""What a page may ask of running containers: rows that a step takes, if the app allows that, and profiles.
+"""The questions that a page may ask running containers: incoming rows of a step, if the app allows it, and profiles.
 
-Each question is answered at once with what is there so far, so the page asks again until it is over. The connection's
-thread waits for the containers, for some seconds at most.
+Each question is answered at once with the result so far, so the page asks again until the answer is complete. The
+connection's thread waits for the containers, for some seconds at most.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ID = re.compile(r"[a-zA-Z0-9-]{1,40}")
 
 
 class Desk:
-    """Answers the questions of pages, once it is connected. From any thread."""
+    """Answers the questions of pages, once it is connected. Safe from any thread."""
 
     def __init__(self, *, peek: bool) -> None:
         self.peek = peek
@@ -33,7 +33,7 @@ class Desk:
         self._ask = ask
 
     def answer(self, what: str, query: Mapping[str, str]) -> Answer | None:
-        """Answer a question; None if there is no such one."""
+        """Answer a question; return None for an unknown one."""
         if what not in ("peek", "profile"):
             return None
         try:

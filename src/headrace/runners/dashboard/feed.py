@@ -26,7 +26,7 @@ GRACE = 30
 """How many more changes a document is kept for after the last listener has left, who may have been cut off."""
 
 BEAT_S = 5.0
-"""If nothing has changed for so long, listeners get a heartbeat."""
+"""If nothing has changed for this long, listeners get a heartbeat."""
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -51,7 +51,7 @@ class Feed:
         self._changed = threading.Condition()
         self._document: Document | None = None
         self._make: Callable[[], Document] | None = None
-        """Makes the present document, unless it is made."""
+        """Make the present document, unless it exists."""
         self._number = 0
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=KEPT)
         self._listening = 0
@@ -67,7 +67,7 @@ class Feed:
             return Seen(self._listening, self._refused)
 
     def publish(self, make: Callable[[], Document], more: Mapping[str, Any] | None = None) -> None:
-        """Take a new state of the document. ``more`` goes to present listeners along with what has changed."""
+        """Take a new state of the document. ``more`` goes to present listeners along with the changes."""
         with self._changed:
             self._alone = 0 if self._listening else self._alone + 1
             if self._alone > GRACE or self._document is None:
@@ -127,7 +127,7 @@ class Feed:
         return (self._document is not None or self._make is not None) and at != self._number
 
     def _news(self, at: int) -> tuple[list[bytes], int]:
-        """What a listener that has seen event ``at`` needs: later events, or the whole if they aren't kept."""
+        """Return the events for a listener that has seen event ``at``: later ones, or the whole if they aren't kept."""
         if not self._has_news(at):
             return [], at
         if self._document is None and self._make is not None:
@@ -159,7 +159,7 @@ class Listening:
         yield event("end", b"{}")
 
     def close(self) -> None:
-        """Leave room for others."""
+        """Make room for others."""
         self._feed.leave()
 
 

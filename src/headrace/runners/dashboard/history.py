@@ -1,4 +1,4 @@
-"""What happened in the last hour, for the charts of the page: one point a second, later one for ten seconds. Pure."""
+"""The last hour for the charts of the page: one point per second, and one per ten seconds for older times. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class History:
         self._filling: list[Point] = []
 
     def add(self, point: Point) -> None:
-        """Append a point. Points come in the order of time; one that doesn't is put after the others as it is."""
+        """Append a point. Points normally arrive in order of time; one that doesn't is appended anyway."""
         self._fine.append(point)
         while len(self._fine) > FINE:
             self._thin(self._fine.popleft())

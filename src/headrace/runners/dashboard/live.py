@@ -1,4 +1,4 @@
-"""The live page of one app: looks at the status again and again, keeps the last hour, and feeds the pages."""
+"""The live page of one app: check the status repeatedly, keep the last hour, and feed the pages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.runners.dashboard.view import PlanFacts, point_of, view_of
 
 EVERY_S = 1.0
 TASKS_A_SECOND = 100
-"""If there are more tasks, looks are rarer: a page isn't worth one percent of a processor."""
+"""With more tasks, checks are rarer, because a page isn't worth one percent of a processor."""
 
 RECENT = 4
 """Rates are those of so many looks: containers report twice a second, at other moments than these."""
@@ -35,7 +35,7 @@ _log = logger(__name__)
 
 
 class LivePage:
-    """What the pages of an app show. ``look`` is called by one thread."""
+    """The contents of an app's pages. Only one thread calls ``look``."""
 
     def __init__(self, plan: RenderedPlan, clock: Clock | None = None, *, peek: bool = False) -> None:
         """``peek``: the app allows to show messages."""
@@ -74,14 +74,14 @@ class LivePage:
         self.feed.close()
 
     def try_to_look(self, status: AppStatus) -> None:
-        """Look, and only log if that fails: a page isn't worth the app."""
+        """Check the status; if that fails, only log, because a page must not end the app."""
         try:
             self.look(status)
         except Exception as error:  # noqa: BLE001 - whatever it is, the app goes on
             self._throttle.warning("the live page can't be updated", error=repr(error))
 
     def watched(self) -> PagesStatus:
-        """How many pages watch the app."""
+        """The number of pages that watch the app."""
         seen = self.feed.seen
         return PagesStatus(watching=seen.listening, refused=seen.refused)
 

@@ -1,4 +1,4 @@
-"""All apps of a home on one page: how each is, with links to their own pages. It changes nothing."""
+"""All apps of a home on one page: the status of each, with links to their own pages. It changes nothing."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Overview(RepeatedStep):
     def step(self) -> bool:
         try:
             found = self._found()
-        except HeadraceError as error:  # the next look may be better
+        except HeadraceError as error:  # the next check may succeed
             self._throttle.warning("can't look at the apps", error=error.message)
             return True
         document = overview_of(self._place, found, self._clock.now_ms())

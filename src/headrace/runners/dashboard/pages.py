@@ -1,4 +1,4 @@
-"""Who may see a page, and the files that it is made of.
+"""The access to a page, and its files.
 
 A page has its own token, which allows no actions: it is derived from the coordinator's, and can't be turned back
 into that. It comes in the address that is printed, becomes a cookie, and leaves the address by a redirect. Cookies are

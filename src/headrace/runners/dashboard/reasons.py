@@ -1,7 +1,7 @@
-"""What holds what: the waits of all tasks, followed to their ends, one sentence for each end, with the remedy. Pure.
+"""Find the culprits of delays: follow all tasks' waits to their ends, with a sentence and a remedy for each. Pure.
 
-Tasks wait for others: for their watermark, for their commit, or until they have read what was written for them. Whoever
-waits for no other is at the end of such a chain: it is the culprit, and its own holdup says why.
+Tasks wait for others: for their watermark, for their commit, or until they have read frames. A task that waits for no
+other is at the end of such a chain: it is the culprit, and its own holdup says why.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WAITS: Mapping[What, str] = {
     "readers": "its reader",
     "user code": "the run loop of",
 }
-"""For what of another task a task waits."""
+"""The reason why a task waits for another one."""
 
 _ALONE: Mapping[What, str] = {
     "restore": "{task} isn't ready: {where}",
@@ -32,7 +32,7 @@ _ALONE: Mapping[What, str] = {
     "readers": "{where}, and no task of this deployment reads it",
     "checkpoint": "{where} isn't complete",
 }
-"""What keeps a task from getting on by itself."""
+"""The causes within a task that hold it up."""
 
 _BUSY = 0.9
 _PARTITION = re.compile(r"\S+\[\d+\]")
@@ -79,7 +79,7 @@ def reasons(
     busy: Callable[[str], float],
     now_ms: int,
 ) -> list[Reason]:
-    """Every culprit, the one that has been at it for longest first.
+    """Return every culprit, the longest-lasting first.
 
     ``readers`` are the tasks that read a partition (``system.stream[n]``); ``busy`` is the share of its time that a
     task is busy.
@@ -109,7 +109,7 @@ def _away(container: ContainerStatus | None) -> ContainerStatus | None:
 
 
 def _culprit(end: str, tasks: Mapping[str, TaskStatus], hosts: Mapping[str, ContainerStatus]) -> str:
-    """What chains have in common that end at the same culprit: tasks of one container may wait for one function."""
+    """The common key of chains with the same culprit: tasks of one container may wait for one function."""
     if (container := _away(hosts.get(end))) is not None:
         return f"container {container.id}"
     for holdup in tasks[end].holdups if end in tasks else ():
@@ -173,7 +173,7 @@ def _reason(
 
 
 def _told(chain: _Chain, waiting: Sequence[str]) -> str:
-    """Who waits for what, down to the culprit."""
+    """Describe the waits, down to the culprit."""
     others = len(waiting) - 1
     waits = "waits" if others < 1 else "wait"
     more = "" if others < 1 else f" and {others} other{'' if others == 1 else 's'}"

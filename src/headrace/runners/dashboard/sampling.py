@@ -1,4 +1,4 @@
-"""What tasks have counted at one moment, and what happened between two moments: rates, shares and durations. Pure."""
+"""The tasks' totals at one moment, and the changes between two moments: rates, shares and durations. Pure."""
 
 from __future__ import annotations
 
@@ -83,25 +83,25 @@ class Sample:
 
     @classmethod
     def of(cls, status: AppStatus, at_ms: float) -> Sample:
-        """What a status says."""
+        """Return the totals in a status."""
         totals = {task.name: Totals.of(task.series) for task in status.tasks}
         return cls(at_ms, totals, sum(container.restarts for container in status.containers))
 
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """What happened from one sample to a later one."""
+    """The changes from one sample to a later one."""
 
     before: Sample
     after: Sample
 
     @property
     def seconds(self) -> float:
-        """How long that is; never 0."""
+        """The time between the samples; never 0."""
         return max((self.after.at_ms - self.before.at_ms) / 1000, 1e-3)
 
     def task(self, name: str) -> Pace:
-        """What happened in a task."""
+        """Return the changes of a task."""
         return Pace(self.before.tasks.get(name, Totals()), self.after.tasks.get(name, Totals()), self.seconds)
 
     def latency(self, until: str, share: float) -> float | None:

@@ -1,15 +1,14 @@
 """A task of a batch job: the operators of a live task, fed with runs in order of event time until there are no more.
 
-Watermarks come from the order: whatever is older than the next run has come. So no message is late, windows close as
-soon as they are over, and little state is held at a time. Only a stage that goes by another time than its input's stays
-behind by the lateness of the sources, as a live one. State that doesn't fit into memory goes to a database in a
-folder of its own, as in a live task. There is no changelog: if the process dies, Spark feeds another task from the
-start.
+Watermarks follow from the order: everything older than the next run has arrived. So no message is late, windows close
+as soon as they are over, and little state is held at a time. Only a stage that uses another time than its input's stays
+behind by the lateness of the sources, like a live one. State that doesn't fit into memory goes to a database in its own
+folder, as in a live task. There is no changelog: if the process dies, Spark feeds another task from the start.
 
-The wall clock stands still at the moment at which the job began. What is due by it happens at the end, if at all.
+The wall clock stands still at the job's beginning. Work that is due by it happens at the end, or never.
 
-With a ``Seam`` the inputs don't end where the job stops: the task leaves its state and a commit, from which a live task
-goes on.
+With a ``Seam``, the inputs don't end where the job stops: the task leaves its state and a commit, from which a live
+task continues.
 """
 
 from __future__ import annotations

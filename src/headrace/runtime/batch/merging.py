@@ -1,9 +1,9 @@
-"""From pieces to runs: rows of a task's partitions in order of event time. Pure.
+"""Merge pieces into runs: rows of a task's partitions in order of event time. Pure.
 
-The pieces of a task come in the order of their first times. So what is older than the first time of the newest piece is
-complete, and may be handed out; the rest is held. A *run* is rows of one partition. Runs come in the order that the
-stage needs (``plan.batch.Order``). If it is kept between partitions, a run ends where another partition has an older
-row.
+The pieces of a task arrive in the order of their first times. So rows older than the first time of the newest piece are
+complete and may be returned; the rest is held. A *run* consists of rows of one partition. Runs are in the order that
+the stage needs (``plan.batch.Order``). If order holds between partitions, a run ends where another partition has an
+older row.
 """
 
 from __future__ import annotations

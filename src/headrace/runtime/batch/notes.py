@@ -1,9 +1,9 @@
-"""Notes: what parts of a batch job tell each other and the driver, as pieces without rows.
+"""Notes: messages between the parts of a batch job and to the driver, as pieces without rows.
 
-They travel among the pieces. A partition's reader or writer says how far it has come (``Said``); tasks downstream get
-that before any rows. The others are for the driver, and tasks downstream pass them on: what each task leaves behind for
-a live run (``Left``), and how many messages it has set aside. So the driver gets the notes of those
-attempts whose results count. Pure.
+They travel among the pieces. A partition's reader or writer reports its progress (``Said``), which tasks downstream get
+before any rows. The others are for the driver, and tasks downstream pass them on: the state that each task leaves for a
+live run (``Left``), and the number of messages that it has set aside. So the driver gets only the notes of attempts
+whose results count. Pure.
 """
 
 from __future__ import annotations

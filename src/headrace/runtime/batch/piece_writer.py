@@ -1,4 +1,4 @@
-"""Collects the rows that a task of a batch job writes, by partition, and cuts them into pieces in order of time.
+"""Collect the rows that a task of a batch job writes, by partition, and cut them into pieces in order of time.
 
 Rows of streams without event time keep the order in which they were written.
 """

@@ -1,7 +1,7 @@
-"""Sources of a batch job: a partition is read from its beginning to where it ends, or to an offset that was set before.
+"""Sources of a batch job: read a partition from its beginning to its end, or to an offset that was set before.
 
-Rows are checked as in a live run: the input's policy decides about those that don't fit. Of another app's streams only
-what is committed is read.
+Rows are checked as in a live run: the input's policy decides about rows that don't fit. From another app's streams,
+only committed frames are read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Where a batch job stops and a live run goes on.
+"""The seam where a batch job stops and a live run continues.
 
-A backfill reads a part of each input. Its tasks don't end when they have processed it. Event time stops where it would
-be in a live task that has read so far: at the lowest of the partitions' watermarks, less the lateness. So windows that
-are open stay open. Each task leaves its state and its commit, as for a savepoint (``notes.Left``). Pure.
+A backfill reads a part of each input, and its tasks don't end after that. Event time stops where it would be in a live
+task at these positions: at the lowest of the partitions' watermarks, less the lateness. So open windows stay open. Each
+task leaves its state and its commit, as for a savepoint (``notes.Left``). Pure.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Watermarks, idleness and ends: pure bookkeeping, saved and restored with checkpoints.
 
-How far something has come is a ``Progress``. One rule, ``combined``, makes one of several, and holds at every level:
+A ``Progress`` says how far event time has come. One rule, ``combined``, combines several, and applies at every level:
 the tasks that write a partition, the partitions of an input stream, the inputs of an operator, the operators that write
 a stream. ``PartitionTime`` is the first level: a source partition is set directly (``advance``, ``end``), and a
-partition of an intermediate stream hears the control messages of all upstream tasks. ``InputTimes`` is the second
+partition of an intermediate stream receives the control messages of all upstream tasks. ``InputTimes`` is the second
 level. The others belong to the chain of operators.
 
-At every level a watermark never decreases, and isn't held back by what has ended or is idle. A watermark W means that
-no message older than W will arrive.
+At every level, a watermark never decreases, and parts that have ended or are idle don't hold it back. A watermark W
+means that no message older than W will arrive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far a task has read its side inputs: everything else waits until all are read up to their ends at the start."""
+"""A task's progress in its side inputs. Everything else waits until all are read up to their ends at the start."""
 
 from __future__ import annotations
 

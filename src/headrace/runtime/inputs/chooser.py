@@ -1,4 +1,4 @@
-"""Which envelope a task processes next: pure, and fair.
+"""Choose the envelope that a task processes next. Pure, and fair.
 
 Within a partition the order is always kept. Between partitions, a side input that is still being read up to its end
 comes first, then control messages (they cost nothing and may release others), then the rest in turn.

@@ -1,7 +1,7 @@
 """A source partition, read committed: another app's frames are released once their commit is known.
 
-Frames of plain writers pass at once. So does what can't be decoded as a frame: the intake's policy decides about it. A
-checkpoint keeps the position: the first frame still held, and what has been dealt with of each producer.
+Frames of plain writers pass at once. So do bytes that can't be decoded as a frame, about which the intake's policy
+decides. A checkpoint keeps the position: the first frame still held, and the last frame handled of each producer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What waits to be processed: runs of user frames, single control frames, tables and ends, in partition order.
+"""Envelopes that wait to be processed: runs of user frames, single control frames, tables and ends, in partition order.
 
-User frames stay undecoded until their turn comes. The protocol judges a frame when it is processed, so what it drops
-or holds back need not be decoded.
+User frames stay undecoded until their turn comes. The protocol judges a frame when it is processed, so dropped and held
+frames needn't be decoded.
 """
 
 from __future__ import annotations

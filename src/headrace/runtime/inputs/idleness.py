@@ -1,4 +1,4 @@
-"""Finds source partitions, and shards of slots, that have been idle for their timeout: they hold nothing back then.
+"""Find source partitions and shards of slots that have been idle for their timeout, so that they hold nothing back.
 
 The host reports what is processed, and asks from time to time; times are monotonic. Pure, except that it marks the
 task's partitions as idle.

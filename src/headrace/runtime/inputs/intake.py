@@ -1,4 +1,4 @@
-"""Where messages enter a task: frames and tables become rows of the declared schema, or a policy decides about them.
+"""The entry of messages into a task: frames and tables become rows of the declared schema, or a policy handles them.
 
 Each source has a policy: ``fail`` (the default) raises with the place of the message, ``skip`` counts it, and
 ``dead_letter`` writes the message, its place and the reason to a stream. Nothing is dropped without being counted.

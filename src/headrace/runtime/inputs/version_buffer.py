@@ -1,7 +1,7 @@
 """The version buffer: frames that arrived before their version's turn, by label, in order of arrival.
 
-Its memory is bounded: beyond a limit, frames go to an unnamed temporary file on the local disk. Nothing of it survives
-the process: the resume offset is before these frames, so they are read again from the stream.
+Its memory is bounded: beyond a limit, frames go to an unnamed temporary file on the local disk. The buffer doesn't
+survive the process: the resume offset is before these frames, so they are read again from the stream.
 """
 
 from __future__ import annotations

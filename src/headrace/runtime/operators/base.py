@@ -1,4 +1,4 @@
-"""The base of runtime operators, and what an operator can use of its task.
+"""The base of runtime operators, and the parts of its task that an operator can use.
 
 The chain calls ``on_batch`` in the order of the data, and ``on_watermark`` and ``on_end`` on all operators in
 topological order. An operator hands results on with ``emit`` before it returns, so the order is kept. There is one

@@ -1,4 +1,4 @@
-"""What an operator may use of its task, and of the plan, when it is built."""
+"""The parts of the task and of the plan that an operator may use when it is built."""
 
 from __future__ import annotations
 

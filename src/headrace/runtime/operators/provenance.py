@@ -1,4 +1,4 @@
-"""Where the rows that a step processes come from; computed only if a row must be reported.
+"""The origin of the rows that a step processes, computed only if a row must be reported.
 
 Rows enter a task as an ``Arrival``: frames of a partition, decoded together. Each operator that processes some of them
 is on the stack of the task's ``Provenance`` until it has emitted their results. An operator whose results each come

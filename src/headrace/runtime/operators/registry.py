@@ -1,4 +1,4 @@
-"""Which class or function builds the operator that runs a spec: one line for each spec of ``api/operators``."""
+"""The class or function that builds the operator of each spec: one line for each spec of ``api/operators``."""
 
 from __future__ import annotations
 

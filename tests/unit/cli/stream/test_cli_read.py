@@ -74,7 +74,7 @@ def test_from_a_time(cli: Cli, log: LogSystem) -> None:
     assert sorted(numbers(cli("stream", "read", "numbers", "--time", 1_700_000_000_000))) == [0, 1, 2, 3, 4]
     late = cli("stream", "read", "numbers", "--time", "2023-11-14T22:15:20")
     assert sorted(numbers(late)) == [2, 3, 4]
-    assert "names no zone, so it is taken for UTC: 2023-11-14 22:15:20Z" in late.err
+    assert "names no zone, so it is read as UTC: 2023-11-14 22:15:20Z" in late.err
     zoned = "2023-11-14T23:17:00+01:00"
     assert numbers(cli("stream", "read", "numbers", "--time", zoned, "--partition", 0)) == [4]
     assert numbers(cli("stream", "read", "numbers", "--ago", "1h")) == []
@@ -174,13 +174,13 @@ def test_an_unreadable_control_message_is_named_with_its_place(cli: Cli, log: Lo
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("--from", "yesterday"), 2, "'yesterday' is not a position"),
+        (("--from", "yesterday"), 2, "'yesterday' isn't a position"),
         (("--from", "32"), 2, "--from 0:32"),
         (("--from", "7:32"), 2, "has no partition 7"),
         (("--from", "x:32"), 2, "'x' isn't the number of a partition"),
         (("--from", "1:32", "--partition", "0"), 2, "--partition 0 excludes partition 1"),
         (("--from", "0:99999"), 2, "is after the end"),
-        (("--partition", "2"), 2, "has no partition 2, only 0 to 1"),
+        (("--partition", "2"), 2, "has no partition 2; its partitions are 0 to 1"),
         (("--limit", "0"), 2, "expected a number of at least 1"),
     ],
 )
@@ -214,7 +214,7 @@ def test_committed_shows_rows_once_their_checkpoint_is_there(cli: Cli, log: LogS
     assert numbers(cli("stream", "read", "numbers")) == [1, 2, 100]
     early = cli("stream", "read", "numbers", "--committed")
     assert numbers(early) == [1, 100]
-    assert "1 frame more" in early.err
+    assert "not committed yet: 1 frame" in early.err
     append(log, encode_control(Header(Kind.RESTORE, 3, 2, 5, 4), Restore(**task, seq=3, next_version=6)))
     assert numbers(cli("stream", "read", "numbers", "--committed")) == [1, 100]
     append(

@@ -45,7 +45,7 @@ def test_create_again_in_the_same_shape_is_fine(cli: Cli) -> None:
         (("../x", "--partitions", 1), 2, "'../x' is not a usable id"),
         (("a b", "--partitions", 1), 2, "'a b' is not a usable id"),
         (("kafka.x", "--partitions", 1), 2, "has streams in a system 'kafka' that commands can open"),
-        (("x", "--partitions", 1, "--schema", "member"), 2, "'member' is not name:type"),
+        (("x", "--partitions", 1, "--schema", "member"), 2, "'member' isn't of the form name:type"),
         (("x", "--partitions", 1, "--schema", "member:text"), 2, "unknown type 'text'"),
     ],
 )
@@ -183,7 +183,7 @@ def test_trim_deletes_what_is_before(cli: Cli, tmp_path: Path) -> None:
         ("1:32", "has no partition 1"),
         ("40", "no record begins at offset 40"),
         ("99999", "is outside"),
-        ("x", "not a position"),
+        ("x", "isn't a position"),
     ],
 )
 def test_trim_refuses_a_wrong_place(cli: Cli, tmp_path: Path, before: str, message: str) -> None:

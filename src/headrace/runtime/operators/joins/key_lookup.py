@@ -1,4 +1,4 @@
-"""What joins share: looking up a batch of keys in a table, and the columns of the results."""
+"""Shared code of joins: look up a batch of keys in a table, and build the columns of the results."""
 
 from __future__ import annotations
 

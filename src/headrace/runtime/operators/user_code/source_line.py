@@ -1,4 +1,4 @@
-"""Where in the app's own code an error was raised, or a thread is."""
+"""Find the line of the app's own code that raised an error, or that a thread is executing."""
 
 from __future__ import annotations
 

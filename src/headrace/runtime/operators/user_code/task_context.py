@@ -1,4 +1,4 @@
-"""The ``context`` and ``out`` that a low-level task is called with.
+"""The ``context`` and ``out`` arguments of a low-level task.
 
 ``send`` takes the values out of a row at once. So later changes to the dict have no effect, and a missing column is
 reported at the line that forgot it. Whether the values fit their columns is only known when the batch is built; until
