@@ -93,8 +93,8 @@ def _caption(figures: Mapping[str, Any]) -> list[str]:
     packages = machine["packages"]
     return [
         f"{messages:,} messages: filter, shuffle by key, count in windows of 10 s of event time. Results are checked.",
-        f"Bars: medians of {len(ours['runs_wall_s'])} turns. Lines: the lowest and the highest turn. "
-        "Times include the start and the end of a query.",
+        f"Bars: the median of the ratios of {len(ours['runs_wall_s'])} turns. Lines: the lowest and the highest ratio. "
+        "Starts and ends are included.",
         f"{machine['cores']} cores, load of others {machine['load_before']:.0f}; Python {machine['python']}, "
         f"PySpark {packages['pyspark']}, Polars {packages['polars']}.",
         figures["command"],
