@@ -142,7 +142,7 @@ def test_the_table(writes, orders, after, done):
     ("misfit", "reason"),
     [
         (written("a", "clicks"), "the app reads no input 'clicks'"),
-        (written("a", "views", 2), "views has no partition 2; its partitions are 0 to 1"),
+        (written("a", "views", 2), "views has no partition 2, only 0 to 1"),
         (written("a", "views", 0, "count/1"), "task count/1 doesn't read views[0]; what reads it: count/0"),
         (written("a", "rates", 0, "count/7"), "task count/7 doesn't read rates[0]; what reads it: count/0, count/1"),
     ],
