@@ -84,8 +84,7 @@ def _misfit(key: StartpointKey, partitions: Partitions) -> str | None:
         numbers = sorted(partition for stream, partition in partitions if stream == key.stream)
         if not numbers:
             return f"the app reads no input {key.stream!r}; delete the startpoint, or start the app that reads it"
-        return f"{key.stream} has no partition {key.partition}; its partitions are 0 to {numbers[-1]}; delete the "
-        "startpoint"
+        return f"{key.stream} has no partition {key.partition}, only 0 to {numbers[-1]}; delete the startpoint"
     if key.task is not None and key.task not in readers:
         return (
             f"task {key.task} doesn't read {key.stream}[{key.partition}]; what reads it: {', '.join(readers)}; "
