@@ -47,8 +47,10 @@ IN_ONE_PROCESS = {
         "tests/local/test_kafka_exactly_once.py",
         "tests/local/test_savepoints_in_kafka.py",
     ),
+    "tidy": ("tests/tidy/",),
 }
-"""Two sessions of Spark are too much for a machine with two processors, and Apache Kafka takes long to start."""
+"""Two sessions of Spark are too much for a machine with two processors, Apache Kafka takes long to start, and so does
+reading all files of the tree."""
 
 _Broker = TypeVar("_Broker", bound=Broker)
 

@@ -35,10 +35,10 @@ def create(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take a savepoint of a running app: the state and positions of all its tasks at one moment.
+    """Take a savepoint of a running app.
 
-    The app keeps running meanwhile. Each of its stages must be running or have ended. A savepoint shares unchanged
-    files with the app's state, so it takes little space at first.
+    It has the state and positions of all tasks at one moment. The app keeps running meanwhile. Each of its stages must
+    be running or have ended. A savepoint shares unchanged files with the app's state, so it is small at first.
     """
     from headrace.metadata.opening import existing_metadata
     from headrace.runners.savepoints.taking import take_running
@@ -83,7 +83,7 @@ def show(
     home: Home = HOME,
     as_json: AsJson = False,
 ) -> None:
-    """Show a savepoint: the positions in the inputs, and the size of each task's state."""
+    """Show a savepoint's positions in inputs and sizes of state."""
     from headrace.savepoints.folder import Shelf, kept_commit, verify
 
     shelf = Shelf(home, app)
@@ -261,7 +261,7 @@ def export(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a savepoint to a folder or into one file, to move it elsewhere."""
+    """Export a savepoint to a folder or one file."""
     from headrace.savepoints.exporting import export as export_now
     from headrace.savepoints.folder import Shelf
 
@@ -283,7 +283,10 @@ def import_(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make an exported savepoint one of an app in this home, also under another app name. Restore it to use it."""
+    """Import an exported savepoint for an app of this home.
+
+    The app may have another name. Restore the savepoint to use it.
+    """
     from headrace.savepoints.exporting import import_ as import_now
     from headrace.savepoints.folder import Shelf
 

@@ -72,9 +72,9 @@ def set_(
     metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set where an app reads an input from, in place of its committed position.
+    """Set where an app reads an input from.
 
-    The startpoint takes effect at the app's next start, or at once with --apply.
+    The startpoint replaces the committed position at the app's next start, or at once with --apply.
     """
     point = _position(
         {"--oldest": oldest, "--upcoming": upcoming, "--offset": offset, "--time": time, "--ago": ago}
@@ -135,7 +135,10 @@ def delete(
     metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete startpoints that haven't been ordered to a task yet; if the app is stopped, also those that have."""
+    """Delete startpoints that no task applies yet.
+
+    If the app is stopped, this also deletes those that were ordered to a task.
+    """
     import msgspec
 
     points = opened(app, home, metadata)

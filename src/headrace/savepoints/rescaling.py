@@ -232,8 +232,7 @@ def _why_not_at_that_time(workers: Commits) -> tuple[str, str] | None:
     """
     over = [task for task, record in workers.items() if record.ended]
     if over:
-        remedy = "keep the count: the state of an ended task can't be moved to other tasks"
-        return f"had ended in task {over[0]}", remedy
+        return f"had ended in task {over[0]}", "keep the count: the state of an ended task can't move to other tasks"
     times: dict[str, tuple[TaskName, int]] = {}
     for task, record in workers.items():
         for step, watermark in decode_times(record.bookkeeping).operators.items():

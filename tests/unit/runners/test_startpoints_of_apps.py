@@ -311,7 +311,10 @@ def trim(scene, partition, before):
             lambda p: p.set("page-views-views-changelog", hr.startpoints.oldest()),
             "'page-views-views-changelog' is a changelog",
         ),
-        (lambda p: p.set("views", hr.startpoints.oldest(), partition=2), "has no partition 2, only 0 to 1"),
+        (
+            lambda p: p.set("views", hr.startpoints.oldest(), partition=2),
+            "has no partition 2; its partitions are 0 to 1",
+        ),
         (lambda p: p.set("views", hr.startpoints.oldest(), partition=-1), "has no partition -1"),
         (lambda p: p.set("views", hr.startpoints.oldest(), task="nobody/0"), "task 'nobody/0' .* doesn't read views"),
         (lambda p: p.set("views", hr.startpoints.offset(32)), "has 2 partitions, each with its own offsets"),
@@ -370,7 +373,7 @@ def test_kinds_that_an_app_cant_register():
 
     for wrong, message in (
         ([Last({"how": 1})], "isn't a subclass"),
-        ([Nameless], "Nameless has no name"),
+        ([Nameless], "Nameless has no kind"),
         ([Last, Last], "two classes have the kind 'last'"),
     ):
         with pytest.raises(DeclarationError, match=message):

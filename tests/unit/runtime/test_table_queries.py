@@ -124,7 +124,7 @@ def test_only_keys_of_rows_can_be_asked_for(tmp_path: Path, changes: hr.streams.
             with pytest.raises(UsageError, match="isn't a key of table 'prices'"):
                 tables.get("prices", [what], MUCH)
         assert scan(tables, b"\x01", b"\xff\xff").rows.height == 1
-        with pytest.raises(UsageError, match="no table 'costs' here"):
+        with pytest.raises(UsageError, match="this app has no table 'costs'"):
             tables.get("costs", [], MUCH)
 
 

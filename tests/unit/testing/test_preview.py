@@ -83,7 +83,7 @@ def test_what_can_not_be_read_is_refused_with_what_to_do(app: hr.App) -> None:
         clicks.head(sample={"views": []})
     with pytest.raises(UsageError, match="sample=0 isn't a number of rows"):
         clicks.head(sample=0)
-    with pytest.raises(UsageError, match="-1 is not a number of rows"):
+    with pytest.raises(UsageError, match="-1 isn't a number of rows"):
         clicks.head(-1)
 
 

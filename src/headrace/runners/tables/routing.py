@@ -210,7 +210,7 @@ class TableScan:
     ) -> TableScan:
         """``partition`` limits the scan to one task. ``after`` is the ``after`` of an earlier page."""
         if not 1 <= limit <= LIMIT_MAX:
-            raise UsageError(f"can't return {limit} rows at once", hint=f"use a limit of 1 to {LIMIT_MAX}")
+            raise UsageError(f"can't return {limit} rows at once", hint=f"a page has 1 to {LIMIT_MAX} rows")
         scan = cls(facts, columns, *bounds, limit, limit_ms, at_ms)
         scan._left = _tasks(facts, partition)
         if after is not None:

@@ -227,7 +227,7 @@ def test_a_task_that_had_no_room_is_asked_again() -> None:
 def test_one_partition_alone() -> None:
     tasks = Tasks(["a"], ["b"], ["c"])
     assert [part.task for part in tasks.page(9, partition=1).parts] == ["by-town/1"]
-    with pytest.raises(UsageError, match="no partition 3, only 0 to 2"):
+    with pytest.raises(UsageError, match="no partition 3; its partitions are 0 to 2"):
         tasks.page(9, partition=3)
 
 

@@ -391,7 +391,7 @@ def failing(act: Callable[[hr.tasks.Out], Any], timed: bool = True) -> str:
     [
         (lambda out: 1 / 0, "process of the task Failing of operator .* raised ZeroDivisionError at .*: division"),
         (lambda out: out.send("p", {"n": 1}), "has no output 'p'"),
-        (lambda out: out.send("o", {"m": 1}), "what is sent to 'o' doesn't fit: {'m': 1} has no 'n'"),
+        (lambda out: out.send("o", {"m": 1}), "the rows sent to 'o' don't fit: {'m': 1} has no 'n'"),
         (lambda out: out.send("o", 1), "1 is a int, not a dict"),
         (lambda out: out.send("o", {"n": "x"}), r"sent at .*test_task_operator.py:\d+: column 'n': 'x' \(str\) is no"),
         (lambda out: out.send("o", pl.DataFrame({"m": [1]})), "column 'n' .* is missing"),
