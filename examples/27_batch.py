@@ -9,7 +9,7 @@ It prints::
     live: [('ann', 3), ('bob', 2)]
     in a notebook: [('ann', 3), ('bob', 2)]
     published: [('ann', 3), ('bob', 2)]
-    once more: app 'page-views' has had a batch run that is published (run 1, until their ends)
+    once more: app 'page-views' has published a batch run already (run 1, until their ends)
     ann from NO: 3 views
     bob from DK: 2 views
 """

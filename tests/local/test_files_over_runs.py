@@ -143,7 +143,7 @@ def test_what_was_read_of_a_deleted_file_stays(home: Path) -> None:
 
 
 def test_a_folder_without_files(home: Path) -> None:
-    with pytest.raises(StreamNotFoundError, match=f"pattern {home}/in/.*relative to"):
+    with pytest.raises(StreamNotFoundError, match=f"matches {home}/in/.*relative to"):
         run(copying(home, "in/*.csv"))
     run(copying(home, "in/*.csv", new_files="next_run"))
     (home / "in/1.csv").write_text("member,ts\nann,1\n")

@@ -74,7 +74,7 @@ def test_a_stream_that_is_deleted_and_created_again(
     assert f"the stream '{orders.name}' of Kinesis: describe_stream_summary: ResourceNotFoundException" in said_by(app)
     again = StreamOnServer(kinesis_local, 1, name=orders.name)
     said = said_by(app)
-    assert "isn't the one that the app has read before" in said
+    assert "isn't the one that the app read before" in said
     again.delete()
     again.close()
 

@@ -127,7 +127,7 @@ def test_errors_say_what_to_do(spark: SparkSession, tmp_path: Path) -> None:
         table.write.format("headrace").mode("ignore").save("numbers")
     with pytest.raises(PySparkException, match=r"(?i)append"):
         table.write.format("headrace").save("numbers")
-    with pytest.raises(PySparkException, match=r"no column .m.; there are n"):
+    with pytest.raises(PySparkException, match=r"no column .m.; it has n"):
         table.withColumnRenamed("n", "m").write.format("headrace").mode("append").save("numbers")
     assert numbers(tmp_path) == []
 

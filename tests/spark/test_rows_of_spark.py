@@ -19,7 +19,7 @@ def test_a_dataframe_of_spark_is_written(tmp_path: Path, spark_context: SparkCon
     hr.streams.create_stream("orders", 1, {"member": pl.String, "euros": pl.Float64}, home=tmp_path)
     with hr.streams.StreamWriter("orders", home=tmp_path) as writer:
         writer.write(orders)
-        with pytest.raises(DataError, match="orders has no column 'currency'; there are member, euros"):
+        with pytest.raises(DataError, match="orders has no column 'currency'; it has member, euros"):
             writer.write(orders.selectExpr("*", "'EUR' AS currency"))
     (batch,) = hr.streams.StreamReader("orders", home=tmp_path)
     assert batch.rows() == [("ann", 5.0), ("bob", None)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from io import StringIO
 
@@ -16,7 +16,7 @@ from rich.text import Text
 from headrace.cli.console import counted, format_bytes
 from headrace.core.ids import stage_of
 from headrace.runners.coordination.messages import AppStatus, Holdup, OutputStatus, StageStatus, TaskStatus, What
-from headrace.runners.coordination.standbys import StandbyStatus, furthest_behind
+from headrace.runners.coordination.standbys import furthest_behind
 from headrace.runners.progress import lag_of, time_of
 
 _OLD_CHECKPOINT_MS = 60_000
@@ -52,6 +52,8 @@ def to_text(status: AppStatus, now_ms: int, width: int, coloured: bool) -> str:
     if any(task.slots for task in status.tasks):
         console.print(_shards(status))
     console.print(_containers(status))
+    if any(one.standbys for one in status.containers):
+        console.print(_standbys(status))
     for title, lines in (("held up", list(held_up(status, now_ms))), ("warnings", list(warnings(status, now_ms)))):
         if lines:
             console.print(Text(f"\n{title}", style="bold yellow"))
@@ -281,9 +283,7 @@ def _behind(ms: int) -> str:
 
 
 def _containers(status: AppStatus) -> Table:
-    with_standbys = any(one.standbys for one in status.containers)
-    titles = ["container>", "state", "host", "pid>", "attempt>", "tasks>", "memory>", "last heartbeat>"]
-    table = _table(*titles, *["standbys>"] * with_standbys)
+    table = _table("container>", "state", "host", "pid>", "attempt>", "tasks>", "memory>", "last heartbeat>")
     for one in status.containers:
         table.add_row(
             str(one.id),
@@ -294,18 +294,26 @@ def _containers(status: AppStatus) -> Table:
             str(len(one.tasks)),
             format_bytes(one.rss_bytes) if one.rss_bytes else "-",
             "-" if one.last_seen_ms is None else f"{age(one.last_seen_ms)} ago",
-            *[_standbys(one.standbys)] * with_standbys,
         )
     return table
 
 
-def _standbys(standbys: Sequence[StandbyStatus]) -> str:
-    """How many a container keeps, how many of them have yet to begin, and how far the last one is behind."""
-    states = Counter(one.state for one in standbys)
-    begin = [f"{number} {state}" for state in ("waiting", "fetching") if (number := states[state])]
-    behind = furthest_behind(standbys)
-    said = [*begin, *([] if not behind else [f"{behind:,} behind"])]
-    return f"{len(standbys)} ({', '.join(said)})" if said else str(len(standbys))
+def _standbys(status: AppStatus) -> Table:
+    """Return how many standbys each container keeps, how many haven't begun to read, and the lag of the slowest."""
+    table = _table("standbys in container>", "kept>", "waiting>", "fetching>", "behind>")
+    for container in status.containers:
+        if not container.standbys:
+            continue
+        states = Counter(one.state for one in container.standbys)
+        behind = furthest_behind(container.standbys)
+        table.add_row(
+            str(container.id),
+            str(len(container.standbys)),
+            str(states["waiting"]),
+            str(states["fetching"]),
+            "-" if behind is None else f"{behind:,}",
+        )
+    return table
 
 
 def _table(*titles: str) -> Table:

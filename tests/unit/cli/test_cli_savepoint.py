@@ -322,7 +322,7 @@ def test_a_damaged_export_is_refused(kept: Shop, tmp_path: Path, cli: Cli) -> No
     (whole / folder.FILE).unlink()
     assert "isn't a savepoint" in refusal()
     shutil.rmtree(whole)
-    assert "there is no" in refusal()
+    assert "doesn't exist" in refusal()
     assert exporting.ARCHIVE == ".tar"
 
 
@@ -344,7 +344,7 @@ BAD = [
     (("restore", "shop", "one", "--partitions", "nothing=2"), 2, "no intermediate stream 'nothing'"),
     (("restore", "shop", "one", "--partitions", "prices-in=4"), 2, "whose partition count the app can't change"),
     (("export", "shop", "two", "x"), 2, "no savepoint 'two'"),
-    (("import", "shop", "two", "nowhere"), 2, "there is no nowhere"),
+    (("import", "shop", "two", "nowhere"), 2, "nowhere doesn't exist"),
     (("timelines", "shop", "--delete", "7"), 2, "has no timeline 7"),
     (("undo", "nobody"), 2, "first timeline"),
 ]

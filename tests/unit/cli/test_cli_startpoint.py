@@ -128,7 +128,7 @@ def test_offsets(scene, cli):
         (("views/0", "--offset", "9999999"), "is after the end"),
         (("views", "--offset", "32"), "input 'views' has 2 partitions, each with its own offsets"),
         (("views/x", "--oldest"), "'views/x': expected INPUT/PARTITION"),
-        (("views/7", "--oldest"), "input 'views' has no partition 7, only 0 to 1"),
+        (("views/7", "--oldest"), "input 'views' has no partition 7; its partitions are 0 to 1"),
         (("clicks", "--oldest"), "app 'page-views' has no input 'clicks'"),
         (("by-member", "--oldest"), "'by-member' is an intermediate stream of app 'page-views'"),
         (("views", "--time", "noon"), "'noon' isn't a time"),

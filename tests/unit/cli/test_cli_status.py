@@ -81,7 +81,8 @@ def test_standbys_are_shown_with_what_keeps_them_back(cli: Cli, running: Coordin
     ]
     running.heartbeat(Heartbeat(container=0, incarnation="one", sent_ms=2.0, standbys=standbys))
     shown = cli("status").out
-    assert "3 (1 waiting, 4,711 behind)" in shown
+    row = shown.split("standbys in container", 1)[1].splitlines()[2]
+    assert row.split() == ["0", "3", "1", "0", "4,711"]
     assert "container 0 on worker-a can't keep the standby of task views/4 current: its folder is open" in shown
     (status,) = cli("status", "--json").json()
     assert status["containers"][0]["standbys"][1]["behind"] == 4_711

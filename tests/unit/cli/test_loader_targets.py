@@ -94,8 +94,8 @@ def test_an_app_that_a_function_makes(place: str, function: str, values: list[st
 @pytest.mark.parametrize(
     ("target", "values", "says", "remedy"),
     [
-        ("thrid", [], "has no 'thrid' at its top level", "there are: first, second, make_app(name: str, copies: int"),
-        ("LIMIT", [], "LIMIT is of type int, neither an app nor a function", "there are: first, second, make_app("),
+        ("thrid", [], "has no 'thrid' at its top level", "it declares first, second, make_app(name: str, copies: int"),
+        ("LIMIT", [], "LIMIT is of type int, neither an app nor a function", "it declares first, second, make_app("),
         ("first", ["x=1"], "first is an app, not a function", "leave out --arg"),
         ("make_app", [], "make_app(name: str, copies: int = 1, *, share", "--arg name=VALUE"),
         ("make_app", ["nam=a"], "has no argument 'nam'", "its arguments: name, copies, share, loud, folder"),
@@ -104,7 +104,12 @@ def test_an_app_that_a_function_makes(place: str, function: str, values: list[st
         ("make_app", ["name=a", "loud=x"], "'x' isn't of type bool; write true or false", "make_app(name: str"),
         ("make_app", ["name"], "--arg name: expected NAME=VALUE", "write --arg topic=orders"),
         ("make_app", ["name=a", "name=b"], "--arg name is given twice: 'a' and 'b'", None),
-        ("listed", ["names=a"], "listed(names: list[str]): 'names' can't be given on the command line", "int, float"),
+        (
+            "listed",
+            ["names=a"],
+            "listed(names: list[str]): argument 'names' can't be given on the command line",
+            "int, float",
+        ),
         ("none", [], "none returned NoneType, not an app", "end the function with: return app"),
         ("runs", [], "runs the app while the file is being loaded", "put app.run() under"),
         ("", ["x=1"], "--arg needs a function that creates the app, but the command names none", ":listed"),
@@ -144,7 +149,7 @@ def test_a_file_without_an_app_names_its_functions(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", ["headrace_nowhere", "headrace_nowhere.jobs:app", "headrace.nowhere:app"])
 def test_no_module(target: str) -> None:
     with pytest.raises(
-        UsageError, match=r"there is no file headrace.nowhere.*, and no module headrace.nowhere"
+        UsageError, match=r"there is no file headrace.nowhere.* and no module headrace.nowhere"
     ) as raised:
         load_app(target)
     assert raised.value.hint == "give the Python file that declares the app"

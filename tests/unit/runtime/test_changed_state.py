@@ -83,7 +83,7 @@ def test_a_window_gains_aggregates(tmp_path: Path, rows: hr.streams.StreamWriter
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (lambda: windowed(hr.session("100ms"), {}, OLD), "store 'w' was stored as a window of tumbling 1s, and is now"),
+        (lambda: windowed(hr.session("100ms"), {}, OLD), "store 'w' was stored as a window of tumbling 1s, but is now"),
         (lambda: windowed(hr.tumbling("500ms"), {}, OLD), "is now declared as a window of tumbling 500ms"),
         (
             lambda: windowed(hr.tumbling("1000ms"), {"allowed_lateness": "5ms"}, OLD),

@@ -170,7 +170,7 @@ def test_what_was_trimmed_since_it_was_applied_cannot_be_applied_again(app, orde
     ssp = SSP(StreamId("log", "orders"), 0)
     admin = LogAdmin(app.home / "streams")
     admin.trim(ssp, admin.extents("orders")[0].upcoming)
-    with pytest.raises(DeploymentError, match=r"can't apply startpoint s1 to partition 0 of log\.orders.* is kept"):
+    with pytest.raises(DeploymentError, match=r"can't apply startpoint s1 to partition 0 of log\.orders"):
         app.start()
     assert [o.state for o in app.outcomes] == ["applied", "failed"]
 

@@ -132,7 +132,7 @@ def test_a_row_that_kinesis_cannot_take_is_never_committed(streamed: Streamed) -
     scene.commit()
     streamed.large_from = 7
     scene.feed(5)
-    with pytest.raises(DataError, match=r"output 'out' of app/.*: a row for the .* 'out' with 1048\d+ bytes"):
+    with pytest.raises(DataError, match=r"output 'out' of app/.*: a row for the .* 'out' has 1048\d+ bytes"):
         scene.commit()
     streamed.large_from = 1 << 62  # another version of the app sends less
     scene.restart()

@@ -126,7 +126,7 @@ def test_stores_of_tasks_and_what_else_there_is(tmp_path: Path) -> None:
         assert unreadable(app.plan.graph) == {"seen": "a low-level task", "once": "a deduplicate", "per-s": "a window"}
         with pytest.raises(UsageError, match=r"table 'seen.counts' has no versions"):
             of(host).scan("seen.counts", b"", b"", 9, MUCH, at_ms=5)
-        with pytest.raises(UsageError, match=r"no table 'seen.__timers' here"):
+        with pytest.raises(UsageError, match=r"this app has no table 'seen.__timers'"):
             of(host).scan("seen.__timers", b"", b"", 9, MUCH)
         app.run(MINUTE)
         assert of(host).scan("seen.counts", b"", b"", 9, MUCH).rows.rows() == []

@@ -124,7 +124,7 @@ def test_what_cant_be_resolved(place, kind, error, text):
 
 def test_no_such_partition_or_stream(place):
     admin, _ = place
-    with pytest.raises(StreamNotFoundError, match=r"s\.views has no partition 2, only 0 to 1"):
+    with pytest.raises(StreamNotFoundError, match=r"s\.views has no partition 2; its partitions are 0 to 1"):
         at(StartpointOldest(), admin, SSP(VIEWS.stream, 2))
     with pytest.raises(StreamNotFoundError):
         at(StartpointOldest(), admin, SSP(StreamId("s", "clicks"), 0))

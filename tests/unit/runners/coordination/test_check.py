@@ -89,7 +89,7 @@ def test_an_app_that_is_not_there_is_unknown(tmp_path, capsys):
 def test_what_the_command_cannot_read_comes_with_what_to_write(tmp_path, capsys):
     assert main(["check", "nobody", "--home", str(tmp_path), "--max-lag", "60"]) == 3
     out = capsys.readouterr().out
-    assert out.startswith("UNKNOWN: nobody --max-lag: '60' is not a duration; write a number and a unit")
+    assert out.startswith("UNKNOWN: nobody --max-lag: '60' isn't a duration; write a number and a unit")
     assert out.count("\n") == 1
 
 

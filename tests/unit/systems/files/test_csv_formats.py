@@ -77,9 +77,9 @@ def test_a_bad_row_names_its_line(
         ({"separator": "\n"}, "isn't a single ASCII character"),
         ({"quote": ","}, "separator and quote are both ','"),
         ({"header": ["a", "a"]}, "header names a column twice"),
-        ({"header": "a"}, "header='a' is not a list of column names"),
+        ({"header": "a"}, "header='a' isn't a list of column names"),
         ({"encoding": "utf-99"}, "encoding='utf-99' isn't known"),
-        ({"skip_lines": -1}, "skip_lines=-1 is not a number of lines"),
+        ({"skip_lines": -1}, "skip_lines=-1 isn't a number of lines"),
         ({"null_values": [1]}, "expected a list of strings"),
     ],
 )

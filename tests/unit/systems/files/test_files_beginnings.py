@@ -115,7 +115,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
     some_files(tmp_path)
     some_files(tmp_path / "x", 1)
     admin = FilesSystem(str(tmp_path), partitions=1).admin()
-    with pytest.raises(UsageError, match=r"a\.jsonl may be .*a\.jsonl or .*a\.jsonl") as caught:
+    with pytest.raises(UsageError, match=r"a\.jsonl matches .*a\.jsonl and .*a\.jsonl") as caught:
         admin.custom_offset(ssp(), "file", {"path": "a.jsonl"})
     assert caught.value.hint == "write more of the path"
     with pytest.raises(UsageError, match=r"q\.jsonl is none of the 6 files") as caught:

@@ -53,7 +53,7 @@ def test_a_spec_has_what_was_given_and_no_secret() -> None:
     assert spec.options["client"]["sasl.password"] == {"env": "KAFKA_PASSWORD"}
     assert LogOptions.of(spec.options) == log.log
     assert dict(hr.io.kafka_log("localhost:9092").system("any").options) == {"brokers": "localhost:9092"}
-    with pytest.raises(DeclarationError, match="takes no topic"):
+    with pytest.raises(DeclarationError, match="unknown options of a log in Kafka: topic"):
         LogOptions.of({"brokers": "localhost:9092", "topic": "x"})
 
 

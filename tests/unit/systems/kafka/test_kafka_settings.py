@@ -113,13 +113,13 @@ def test_what_exactly_once_rests_on_cannot_be_set(name: str) -> None:
     ("options", "said"),
     [
         ({"sasl.jaas.config": "x"}, "Java"),
-        ({"error_cb": print}, "function"),
+        ({"error_cb": print}, "callback"),
         ({"fetch_max_bytes": 1}, "fetch.max.bytes"),
         ({"fetch.max.bytes": None}, "NoneType"),
         ({"security.protocol": "SASL-SSL"}, "sasl_ssl"),
         ({"sasl.mechanism": "PLAIN"}, "which has no SASL"),
         ({"sasl.mechanism": "PLAIN", "sasl.mechanisms": "PLAIN"}, "twice"),
-        ({1: "x"}, "no name"),
+        ({1: "x"}, "the name of an option"),
         (["a"], "dict"),
     ],
 )

@@ -265,7 +265,7 @@ def test_a_hole_is_reported_after_three_audits() -> None:
 def test_a_shard_that_is_read_twice_is_reported() -> None:
     dealer = Dealing(2)
     dealer.deal(TWO, say({A: "1", B: "1"}, {B: "2"}), 0)
-    assert dealer.warnings == [f"shard {B} is read by slots 0 and 1: its records count twice"]
+    assert dealer.warnings == [f"shard {B} is read by slots 0 and 1, so its records count twice"]
 
 
 def test_a_giver_drops_a_shard_only_in_a_version_in_which_readers_know_the_taker() -> None:

@@ -152,7 +152,7 @@ def test_a_stream_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(StreamNotFoundError, match="there is no Kinesis stream 'orders'") as caught:
         admin.create("orders", 2)
     assert caught.value.hint is not None
-    assert "Headrace creates none" in caught.value.hint
+    assert "Headrace doesn't" in caught.value.hint
 
 
 def test_positions_are_moments(tmp_path: Path) -> None:
