@@ -130,6 +130,7 @@ class CommitTimes:
     def __init__(self, interval_ms: int = SLOT_MS) -> None:
         self.left_out = 0
         self._interval_ms = interval_ms
+        self._slot = -1
         self._open = CommitTime()
         self._latest: deque[CommitTime] = deque()
 
@@ -143,9 +144,11 @@ class CommitTimes:
 
     def committed(self, version: int) -> None:
         """The version is committed; parts of it may still come."""
-        if version % self.SLOT_MS >= self._interval_ms and version != END_VERSION:
+        slot, into_slot = divmod(version, self.SLOT_MS)
+        if version != END_VERSION and (into_slot >= self._interval_ms or slot == self._slot):
             self.left_out += 1
             return
+        self._slot = slot
         if len(self._latest) == self.MOST and self._latest.popleft().seen_ms is None:
             self.left_out += 1
         self._open.version = version
