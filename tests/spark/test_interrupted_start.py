@@ -100,8 +100,12 @@ def test_a_signal_while_spark_starts_ends_the_run_well(
 def test_a_second_interrupt_ends_it_at_once_and_takes_the_jvm_along(tmp_path: Path) -> None:
     with starting(tmp_path, RUN) as process:
         assert process.stderr is not None
+        jvm = next(pid for pid in alive_in_session(process.pid) if is_jvm(pid))
+        os.kill(jvm, signal.SIGSTOP)  # or Spark could have started, and the run ended, before the second interrupt
         os.killpg(process.pid, signal.SIGINT)
         assert "once Spark has started" in process.stderr.readline()
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(300) == 130
+        with suppress(ProcessLookupError):
+            os.kill(jvm, signal.SIGCONT)
         until_session_is_over(process.pid)

@@ -145,7 +145,8 @@ class CommitTimes:
     def committed(self, version: int) -> None:
         """The version is committed; parts of it may still come."""
         slot, into_slot = divmod(version, self.SLOT_MS)
-        if version != END_VERSION and (into_slot >= self._interval_ms or slot == self._slot):
+        first = into_slot < self._interval_ms and slot != self._slot
+        if self._interval_ms < self.SLOT_MS and not first and version != END_VERSION:
             self.left_out += 1
             return
         self._slot = slot
