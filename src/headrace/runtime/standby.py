@@ -122,8 +122,8 @@ class Standby:
         return bool(found)
 
     def close(self) -> None:
-        """Release the folder. What isn't written yet will be read again, by whoever has the folder next."""
-        with ExitStack() as stack:  # all of it, though the user's part fails
+        """Release the folder. Its next holder reads unwritten commits again."""
+        with ExitStack() as stack:  # close the rest even if the user's part fails
             stack.callback(self._state.close)
             if self._attempt is not None:
                 stack.callback(self._attempt.close)
