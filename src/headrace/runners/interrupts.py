@@ -62,10 +62,11 @@ class Interrupts:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.requested and (number != signal.SIGTERM or time.monotonic() - self._requested_s > SAME_S):
             raise KeyboardInterrupt
-        if self._said_at_start and self._drain is None and not self.requested:
+        to_be_said = self._said_at_start and self._drain is None and not self.requested
+        self.request()  # before it is said: who reads it may interrupt at once, and that is the second time
+        if to_be_said:
             with suppress(OSError):  # the terminal has closed, so there is nowhere to print
                 os.write(2, f"{self._said_at_start}\n".encode())
-        self.request()
 
 
 class Interrupt(Interrupts):
