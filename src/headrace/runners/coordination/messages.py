@@ -19,7 +19,7 @@ from headrace.core.errors import Fault, HeadraceError, ProtocolError
 from headrace.core.recent_warnings import RecentWarnings
 from headrace.core.records import UNREADABLE
 from headrace.runners.coordination.driver_status import ExportStatus, PagesStatus, QueriesStatus
-from headrace.runners.coordination.standbys import StandbyStatus
+from headrace.runtime.standby_status import StandbyStatus
 from headrace.systems.startpoint import Order
 
 FORMAT = 1
