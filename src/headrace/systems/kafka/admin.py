@@ -15,6 +15,7 @@ from headrace.serdes.dtypes import Columns
 from headrace.systems.base import Admin, Extent, StreamInfo, check_within
 from headrace.systems.kafka.group_commits import GroupCommits, group_of
 from headrace.systems.kafka.options import Options
+from headrace.systems.kafka.record_times import RecordTimes
 from headrace.systems.kafka.topics import Topics
 
 _log = logger(__name__)
@@ -23,7 +24,7 @@ _log = logger(__name__)
 class KafkaAdmin(Admin):
     """The one topic is a stream of any name: the options say which one it is.
 
-    ``columns`` are those that the formats say by themselves, if they do. ``time_of`` asks for a record's timestamp.
+    ``columns`` are those that the formats say by themselves, if they do.
     """
 
     def __init__(
@@ -32,13 +33,12 @@ class KafkaAdmin(Admin):
         topics: Topics,
         columns: Columns | None,
         group_commits: Callable[[str], GroupCommits],
-        time_of: Callable[[int, Offset], int | None],
     ) -> None:
         self._options = options
         self._topics = topics
         self._columns = columns
         self._group_commits = group_commits
-        self._time_of = time_of
+        self._times = RecordTimes(options.settings, uncommitted=options.uncommitted)
         self._groups: dict[str, GroupCommits] = {}
         self._positions: dict[tuple[str, str], dict[int, Offset]] = {}
         self._throttle = Throttle(_log)
@@ -106,7 +106,7 @@ class KafkaAdmin(Admin):
     @override
     def time_of(self, ssp: SSP, offset: Offset) -> int | None:
         """Reads the record."""
-        return self._time_of(ssp.partition, offset)
+        return self._times.read(self._topic, ssp.partition, offset)
 
     @override
     def check_offset(self, ssp: SSP, offset: Offset) -> None:
@@ -147,6 +147,7 @@ class KafkaAdmin(Admin):
         for commits in groups.values():
             commits.close()
         self._topics.close()
+        self._times.close()
 
     def _check_partition(self, ssp: SSP) -> None:
         partitions = self._topics.partitions(self._topic)

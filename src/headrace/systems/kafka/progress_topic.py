@@ -24,15 +24,7 @@ from headrace.core.errors import (
 )
 from headrace.core.log import logger
 from headrace.core.records import decode_record
-from headrace.systems.kafka.client import (
-    Consumer,
-    KafkaClient,
-    KafkaError,
-    NewTopic,
-    TopicPartition,
-    of_the_group_only,
-    open_consumer,
-)
+from headrace.systems.kafka.client import Consumer, KafkaClient, KafkaError, NewTopic, TopicPartition, open_consumer
 from headrace.systems.kafka.publishing import Progress
 from headrace.systems.kafka.settings import KafkaSettings
 from headrace.systems.kafka.topic_settings import topic_settings
@@ -144,11 +136,10 @@ class ProgressTopic:
                         hint="check the brokers; Headrace tries again",
                     )
                 return None
-            for message in client.raw.consume(_AT_ONCE, _WAIT_S):
-                error = message.error()
+            for message, error in zip(*client.received(_WAIT_S, _AT_ONCE), strict=True):
                 if error is None:
                     value = message.value() if message.key() == key else value
-                elif error.code() != KafkaError._PARTITION_EOF and not of_the_group_only(error):
+                elif error.code() != KafkaError._PARTITION_EOF:
                     raise client.problem(error, f"reading topic {self.name!r}")
                 heard = True
                 end_s = end_s if error is not None else time.monotonic() + READ_S
