@@ -38,6 +38,7 @@ from headrace.runtime.container import Container
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.operators.user_code.source_line import in_debugger, line_now
 from headrace.runtime.standbys import Standbys
+from headrace.systems.base import Shards
 from headrace.systems.startpoint import Grant, Outcome
 
 _log = logger(__name__)
@@ -130,7 +131,7 @@ class ContainerSession:
         self._cut: str | None = None
         """The id of the ordered cut, and whether the container can't take part in it."""
         self._apart = False
-        self._shards: list[list[dict[str, str]]] = []
+        self._shards: list[list[Shards]] = []
         self.has_news = False
         """Whether the coordinator should get the latest snapshot at once, because tasks wait for its consequences."""
         self._lost: Exception | None = None
