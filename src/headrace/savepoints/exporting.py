@@ -22,7 +22,7 @@ from headrace.savepoints.manifest import FILE, Manifest
 ARCHIVE = ".tar"
 
 
-def export(shelf: Shelf, name: str, target: Path, progress: Progress = lambda what: None) -> Manifest:
+def export(shelf: Shelf, name: str, target: Path, progress: Progress) -> Manifest:
     """Copy a savepoint to a new folder, or into a new file if the name ends with ``.tar``."""
     folder, manifest = shelf.path(name), shelf.manifest(name)
     if target.exists():
@@ -45,9 +45,7 @@ def export(shelf: Shelf, name: str, target: Path, progress: Progress = lambda wh
     return manifest
 
 
-def import_(
-    shelf: Shelf, app: str, name: str, source: Path, from_app: str | None, progress: Progress = lambda what: None
-) -> Manifest:
+def import_(shelf: Shelf, app: str, name: str, source: Path, from_app: str | None, progress: Progress) -> Manifest:
     """Make what ``export`` wrote a savepoint of an app; ``from_app`` accepts that it was taken of another one."""
     if not source.exists():
         raise UsageError(f"{source} doesn't exist", hint="give the exported folder or .tar file")
