@@ -12,16 +12,17 @@ from headrace.core.errors import StreamNotFoundError, UsageError
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import Throttle, logger
 from headrace.serdes.dtypes import Columns
-from headrace.systems.base import Admin, Extent, StreamInfo, check_within
+from headrace.systems.base import Extent, StreamInfo, check_within
 from headrace.systems.kafka.group_commits import GroupCommits, group_of
 from headrace.systems.kafka.options import Options
 from headrace.systems.kafka.record_times import RecordTimes
 from headrace.systems.kafka.topics import Topics
+from headrace.systems.unwatched import UnwatchedAdmin
 
 _log = logger(__name__)
 
 
-class KafkaAdmin(Admin):
+class KafkaAdmin(UnwatchedAdmin):
     """The one topic is a stream of any name: the options say which one it is.
 
     ``columns`` are those that the formats say by themselves, if they do.
@@ -34,13 +35,13 @@ class KafkaAdmin(Admin):
         columns: Columns | None,
         group_commits: Callable[[str], GroupCommits],
     ) -> None:
+        super().__init__()
         self._options = options
         self._topics = topics
         self._columns = columns
         self._group_commits = group_commits
         self._times = RecordTimes(options.settings, uncommitted=options.uncommitted)
         self._groups: dict[str, GroupCommits] = {}
-        self._positions: dict[tuple[str, str], dict[int, Offset]] = {}
         self._throttle = Throttle(_log)
 
     @property
@@ -123,15 +124,6 @@ class KafkaAdmin(Admin):
     @override
     def trim(self, ssp: SSP, before: Offset) -> None:
         raise self._refused("is an input, so Headrace doesn't delete its records", "set the topic's retention")
-
-    @override
-    def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
-        """Kept in this process only: no writer waits for readers, and nothing may lead commits in Kafka."""
-        self._positions.setdefault((ssp.stream.name, group), {})[ssp.partition] = position
-
-    @override
-    def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
-        return dict(self._positions.get((stream, group), {}))
 
     @override
     def report_commit(self, ssp: SSP, reader: str, position: Offset) -> None:
