@@ -16,9 +16,7 @@ from typing import Final
 import msgspec
 
 from headrace.core.errors import (
-    HeadraceError,
     InfrastructureError,
-    StreamExistsError,
     StreamNotFoundError,
     UnavailableError,
 )
@@ -146,23 +144,16 @@ class ProgressTopic:
         return Progress() if value is None else decode_progress(value, writer)
 
     def _create(self) -> None:
-        client = self._topics.client
         new = NewTopic(self.name, 1, config=dict(_SETTINGS))
-        try:
-            with client.translating(f"creating topic {self.name!r}, which keeps the positions of writers"):
-                client.raw.create_topics([new], request_timeout=_CREATED_S)[self.name].result()
+        hint = (
+            f"ask an administrator to create it: kafka-topics.sh --create --topic {self.name} --partitions 1 "
+            "--config cleanup.policy=compact; the app needs the rights Read, Write and Describe for it. Or name "
+            "another topic with progress_topic="
+        )
+        if self._topics.create(new, ", which keeps the positions of writers", hint):
             _log.info("created the topic that keeps the positions of writers", topic=self.name)
-        except StreamExistsError:
+        else:
             _log.debug("another writer created the progress topic", topic=self.name)
-        except HeadraceError as error:
-            if error.retry:
-                raise
-            error.hint = (
-                f"ask an administrator to create it: kafka-topics.sh --create --topic {self.name} --partitions 1 "
-                "--config cleanup.policy=compact; the app needs the rights Read, Write and Describe for it. Or name "
-                "another topic with progress_topic="
-            )
-            raise
         end_s = time.monotonic() + _CREATED_S
         while True:
             try:
