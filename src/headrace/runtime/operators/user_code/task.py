@@ -37,8 +37,9 @@ from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.operators.base import RAISED, Operator
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.user_code.failure_policy import FailurePolicy, RowFailure
+from headrace.runtime.operators.user_code.sent import Sent
 from headrace.runtime.operators.user_code.source_line import users_line
-from headrace.runtime.operators.user_code.task_context import Sent, TaskPort
+from headrace.runtime.operators.user_code.task_context import TaskPort
 from headrace.runtime.operators.user_code.timers import TIME_MAX, Timers, named
 from headrace.runtime.tables.expiry import Sweeper
 from headrace.stores.base import StateStore
