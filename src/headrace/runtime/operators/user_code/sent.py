@@ -15,17 +15,8 @@ from typing import Any
 import polars as pl
 
 from headrace.serdes.ipc import concat_rows
+from headrace.serdes.plain_values import NAMES, fits
 from headrace.serdes.schema import Schema
-
-_INT64_MAX = (1 << 63) - 1
-_SURELY_FITS: dict[type[pl.DataType], str] = {
-    pl.Int64: f"type({{0}}) is int and -{_INT64_MAX} <= {{0}} <= {_INT64_MAX}",
-    pl.Float64: "type({0}) is float",
-    pl.String: "type({0}) is str and {0}.isascii()",  # another string may have surrogates
-    pl.Boolean: "type({0}) is bool",
-    pl.Binary: "type({0}) is bytes",
-}
-"""Conditions under which a value fits a column of a type."""
 
 
 class Sent:
@@ -86,7 +77,7 @@ class Sent:
         return concat_rows(frames)
 
     def begin_trial(self) -> None:
-        """Remember what has been sent, so that what is sent from now on can be undone. Check at once whether it fits."""
+        """Remember what has been sent, so that later rows can be undone; check at once whether these fit."""
         self._trial = len(self._frames), len(self._columns[0])
 
     def end_trial(self, *, keep: bool) -> None:
@@ -118,17 +109,18 @@ def _appending(columns: Mapping[str, pl.DataType], lists: list[list[Any]]) -> Ca
     #   def append(row):
     #       v0 = row['n']
     #       a0(v0)
-    #       return (v0 is None or type(v0) is int and -9223372036854775807 <= v0 <= 9223372036854775807)
+    #       return (v0 is None or type(v0) is int and -9223372036854775808 <= v0 <= 9223372036854775807)
     names = {f"v{at}": name for at, name in enumerate(columns)}
-    sure = [_SURELY_FITS.get(type(dtype), "False").format(v) for v, dtype in zip(names, columns.values(), strict=True)]
+    sure = [f"({v} is None or {fits(dtype, v)})" for v, dtype in zip(names, columns.values(), strict=True)]
     lines = [
         "def append(row):",
         *(f"    {v} = row[{name!r}]" for v, name in names.items()),
         *(f"    a{v[1:]}({v})" for v in names),
-        "    return " + " and ".join(f"({v} is None or {fits})" for v, fits in zip(names, sure, strict=True)),
+        "    return " + " and ".join(sure),
     ]
     known: dict[str, Any] = {f"a{at}": values.append for at, values in enumerate(lists)}
-    exec("\n".join(lines), known)  # noqa: S102 - of our own text
+    known |= {"__name__": __name__, **NAMES}
+    exec(compile("\n".join(lines), __file__, "exec"), known)  # noqa: S102 - of our own text
     append: Callable[[dict[str, Any]], bool] = known["append"]
     return append
 

@@ -71,8 +71,9 @@ class TaskOperator(Operator):
         self._sides = [TaskInput(self, name, columns) for name, columns in spec.inputs]
         self._port = TaskPort(spec, self._task, self.timers, self, context.counters)
         self._policy = FailurePolicy(self, spec.on_error, context.counters)
-        stores = [self.timers.store, *(records.store for records in self._records.values())]
-        self._trial: list[KeyValueStore | Sent] = [*stores, *self._port.sent.values()]
+        self._trial: list[KeyValueStore | RecordStore | Sent] = [
+            self.timers.store, *self._records.values(), *self._port.sent.values()
+        ]  # fmt: skip
         self._begun = False
         self._task.__dict__[STORES] = self._records
 

@@ -1,0 +1,52 @@
+"""Conditions under which a Python value surely fits a column, as source text for functions that are compiled.
+
+Such a value is immutable, and a column of this type returns an equal one of the same type.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import polars as pl
+
+_KINDS: dict[type[pl.DataType], type] = {pl.Float64: float, pl.String: str, pl.Boolean: bool, pl.Binary: bytes}
+
+
+@cache
+def kind_of(dtype: pl.DataType) -> type | None:
+    """Return the only type that values of a column may have to fit surely; None if there is none."""
+    if dtype.is_integer() and dtype not in (pl.Int128, pl.UInt128):
+        return int
+    return _KINDS.get(type(dtype))
+
+
+@cache
+def fits(dtype: pl.DataType, variable: str) -> str:
+    """Return the condition that the value of a variable surely fits a column. The text uses names from ``NAMES``.
+
+    >>> fits(pl.Int8(), "v")
+    'type(v) is int and -128 <= v <= 127'
+    """
+    kind = kind_of(dtype)
+    if kind is None:
+        return "False"
+    condition = f"type({variable}) is {kind.__name__}"
+    if kind is int:
+        least, greatest = (pl.select(bound).item() for bound in (dtype.min(), dtype.max()))
+        condition += f" and {least} <= {variable} <= {greatest}"
+    if kind is str:
+        condition += f" and ({variable}.isascii() or is_unicode({variable}))"
+    return condition
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether UTF-8 can encode it: it has no surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+NAMES: dict[str, Any] = {"is_unicode": _is_unicode}
