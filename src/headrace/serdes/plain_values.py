@@ -33,8 +33,9 @@ def fits(dtype: pl.DataType, variable: str) -> str:
         return "False"
     condition = f"type({variable}) is {kind.__name__}"
     if kind is int:
-        least, greatest = (pl.select(bound).item() for bound in (dtype.min(), dtype.max()))
-        condition += f" and {least} <= {variable} <= {greatest}"
+        bits = int(str(dtype).lstrip("UInt"))
+        below = 1 << bits - 1 if dtype.is_signed_integer() else 0
+        condition += f" and {-below} <= {variable} <= {(1 << bits) - below - 1}"
     if kind is str:
         condition += f" and ({variable}.isascii() or is_unicode({variable}))"
     return condition

@@ -28,7 +28,6 @@ from headrace.stores.scalar_rows import MISFITS, RowCodec, ScalarKeys, ScalarVal
 from headrace.stores.table import SCANNED_ROWS, TableStore
 
 _ROWS_END = b"\x02"
-_ABSENT: Any = object()
 _ROWS_MAX = 1 << 15
 _BYTES_MAX = 8 << 20
 """The records that are kept after they were encoded. All are dropped when there are more."""
@@ -202,8 +201,8 @@ class RecordStore(TableStore, Ahead):
             data = self._store.get(self._key(key))
             return None if data is None else self._row(data)
         for layer in (self._top, self._under, self._clean):
-            if (row := layer.get(key, _ABSENT)) is not _ABSENT:
-                return row
+            if key in layer:
+                return layer[key]
         data = self._store.get(self._key(key))
         row = None if data is None else self._row(data)
         self._make_room(1, 0 if data is None else len(data))

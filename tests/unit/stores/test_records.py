@@ -210,3 +210,12 @@ def test_many_writes_of_a_key_are_one_change() -> None:
     for change in store.store.whole():
         other.store.apply(change)
     assert list(other.items()) == [("a", {"n": 99})]
+
+
+def test_a_key_of_another_type_with_the_same_bytes_is_the_same_key() -> None:
+    store = RecordStore(KeyValueStore("r"), {"k": pl.Int64()}, Schema({"n": pl.Int16()}))
+    store.put(1, {"n": 1})
+    store.put(True, {"n": 2})
+    assert store.get(1) == {"n": 2}
+    store.put(1, {"n": 3})
+    assert store.get(True) == {"n": 3}

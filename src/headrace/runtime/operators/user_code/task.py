@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import length_hint
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -75,7 +76,7 @@ class TaskOperator(Operator):
             self.timers.store, *self._records.values(), *self._port.sent.values()
         ]  # fmt: skip
         self._begun = False
-        self._task.__dict__[STORES] = self._records
+        vars(self._task)[STORES] = SimpleNamespace(**self._records)
 
     # -- life
 
