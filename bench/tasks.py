@@ -32,7 +32,7 @@ from headrace.runtime.metrics import TaskMetrics
 from headrace.systems.base import StreamInfo
 
 ROWS, BATCH, KEYS = 200_000, 5_000, 10_000
-APP_ROWS, START_ROWS = 2_000_000, 100_000
+APP_ROWS, START_ROWS = 1_000_000, 100_000
 """The messages of a long and of a short run of a whole app."""
 COLUMNS = {"member": pl.String, "ts": pl.Int64}
 
@@ -162,8 +162,9 @@ def main() -> None:
     parser.add_argument("--app", action="store_true", help="measure whole apps")
     parser.add_argument("--only", default="", help="a part of the names of the tasks to measure")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rows", type=int, help="the messages of a run")
     options = parser.parse_args()
-    number = APP_ROWS if options.app else ROWS
+    number = options.rows or (APP_ROWS if options.app else ROWS)
     members = np.random.default_rng(1).integers(0, KEYS, number)
     rows = pl.DataFrame({"member": [f"m{n}" for n in members], "ts": np.arange(number) // 10})
     measure = in_app if options.app else in_operators

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from types import FrameType
 from typing import Any, Protocol
 
 from typing_extensions import override
@@ -50,7 +52,8 @@ class TaskPort(TaskContext):
         self.wants_commit = False
         self.wants_shutdown = False
         self._open = False
-        self._sendable: Mapping[str, Sent] = {}
+        self._appending: Mapping[str, Callable[[dict[str, Any]], bool]] = {}
+        """``Sent.append`` of the outputs, while a call may send."""
 
     @property
     @override
@@ -119,7 +122,7 @@ class TaskPort(TaskContext):
         """A call begins."""
         self.input = input_
         self._open = may_send
-        self._sendable = self.sent if may_send else {}
+        self._appending = {name: sent.append for name, sent in self.sent.items()} if may_send else {}
 
     def shut(self) -> None:
         """The call has returned."""
@@ -127,19 +130,23 @@ class TaskPort(TaskContext):
 
     def send(self, output: str, rows: Any) -> None:
         """Send a row or a DataFrame of rows to an output."""
-        sent = self._sendable.get(output)
-        if sent is None:
+        append = self._appending.get(output)
+        if append is None:
             raise self._unsendable(output)
-        try:
-            if type(rows) is dict:
-                try:
-                    if not sent.append(rows):
-                        sent.doubt(sys._getframe(1))
-                except KeyError:
-                    pass  # the error is raised below
-                else:
+        if type(rows) is dict:
+            try:
+                if append(rows):
                     return
-            sent.add(rows, sys._getframe(1))
+            except KeyError:
+                pass  # the error is raised below
+            else:
+                self._tell(output, self.sent[output].doubt, sys._getframe(1))
+                return
+        self._tell(output, partial(self.sent[output].add, rows), sys._getframe(1))
+
+    def _tell(self, output: str, sent: Callable[[FrameType], None], sender: FrameType) -> None:
+        try:
+            sent(sender)
         except DataError as error:
             raise DataError(f"the rows sent to {output!r} don't fit: {error.message}", hint=error.hint) from error
 
