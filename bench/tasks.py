@@ -3,7 +3,7 @@
 ``python -m bench.tasks``. Rows pass through the operators of one task, without streams, changelogs and checkpoints, so
 only the call of the user's function and its overhead are measured. With ``--app``, each task is a whole app in this
 process: it reads its messages from the log, writes results there, and commits each second. What its start and end take
-is left out: it is the difference between a long and a short run.
+is left out: the figure is the difference between a long and a short run.
 
 Seconds are processor time of all threads, so that other load on the machine matters less. To compare two versions of
 Headrace, run both in turn, with ``PYTHONPATH``. ``--only`` chooses tasks by a part of their names.
@@ -122,7 +122,7 @@ TASKS: dict[str, Declare] = {
 
 
 def in_operators(declare: Declare, rows: pl.DataFrame) -> float:
-    """Return the processor time of a message in the operators of a task."""
+    """Return the processor time that the rows take in the operators of a task."""
     app = hr.App("bench")
     declare(app, app.input("in", COLUMNS, event_time="ts"))
     planned = plan(app.graph(), {"in": StreamInfo("in", 1)})
@@ -133,16 +133,11 @@ def in_operators(declare: Declare, rows: pl.DataFrame) -> float:
     for batch in rows.iter_slices(BATCH):
         chain.process("in", batch)
         chain.advance({"in": Progress(int(batch["ts"][-1]))})
-    return (time.process_time() - began) / rows.height
+    return time.process_time() - began
 
 
 def in_app(declare: Declare, rows: pl.DataFrame) -> float:
-    """Return the processor time of a message in a whole app."""
-    short, long = (_of_run(declare, rows[:height]) for height in (START_ROWS, rows.height))
-    return (long - short) / (rows.height - START_ROWS)
-
-
-def _of_run(declare: Declare, rows: pl.DataFrame) -> float:
+    """Return the processor time of an app that reads the rows."""
     with TemporaryDirectory() as folder:
         app = hr.App("bench", home=folder)
         hr.streams.create_stream("in", partitions=1, schema=COLUMNS, home=Path(folder))
@@ -167,10 +162,15 @@ def main() -> None:
     number = options.rows or (APP_ROWS if options.app else ROWS)
     members = np.random.default_rng(1).integers(0, KEYS, number)
     rows = pl.DataFrame({"member": [f"m{n}" for n in members], "ts": np.arange(number) // 10})
-    measure = in_app if options.app else in_operators
     for name, declare in TASKS.items():
         if options.only in name:
-            best = min(measure(declare, rows) for _ in range(options.repeats))
+            repeats = range(options.repeats)
+            if options.app:
+                pairs = [(in_app(declare, rows[:START_ROWS]), in_app(declare, rows)) for _ in repeats]
+                start, whole = (min(seconds) for seconds in zip(*pairs, strict=True))
+                best = (whole - start) / (number - START_ROWS)
+            else:
+                best = min(in_operators(declare, rows) for _ in repeats) / number
             print(f"{name:38} {1 / best / 1000:7.0f} k messages/s  {best * 1e6:5.2f} us a message", flush=True)
 
 
