@@ -5,12 +5,15 @@ Such a value is immutable, and a column of this type returns an equal one of the
 
 from __future__ import annotations
 
+from datetime import date, datetime
 from functools import cache
 from typing import Any
 
 import polars as pl
 
-_KINDS: dict[type[pl.DataType], type] = {pl.Float64: float, pl.String: str, pl.Boolean: bool, pl.Binary: bytes}
+_KINDS: dict[type[pl.DataType], type] = {
+    pl.Float64: float, pl.String: str, pl.Boolean: bool, pl.Binary: bytes, pl.Date: date,
+}  # fmt: skip
 
 
 @cache
@@ -18,6 +21,8 @@ def kind_of(dtype: pl.DataType) -> type | None:
     """Return the only type that values of a column may have to fit surely; None if there is none."""
     if dtype.is_integer() and dtype not in (pl.Int128, pl.UInt128):
         return int
+    if isinstance(dtype, pl.Datetime):  # nanoseconds don't reach as far as Python's years
+        return datetime if dtype.time_zone is None and dtype.time_unit != "ns" else None
     return _KINDS.get(type(dtype))
 
 
@@ -38,6 +43,9 @@ def fits(dtype: pl.DataType, variable: str) -> str:
         condition += f" and {-below} <= {variable} <= {(1 << bits) - below - 1}"
     if kind is str:
         condition += f" and ({variable}.isascii() or is_unicode({variable}))"
+    if kind is datetime:
+        condition += f" and {variable}.tzinfo is None"
+        condition += f" and {variable}.microsecond % 1000 == 0" if dtype == pl.Datetime("ms") else ""
     return condition
 
 
@@ -50,4 +58,4 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-NAMES: dict[str, Any] = {"is_unicode": _is_unicode}
+NAMES: dict[str, Any] = {"is_unicode": _is_unicode, "date": date, "datetime": datetime}

@@ -42,6 +42,7 @@ class RecordStore(TableStore, Ahead):
         self._value = value
         self._scalar_keys = ScalarKeys(key)
         self._single = len(key) == 1
+        self._packed = is_packed(self.key) and is_packed(self.values)
         self._writer: ScalarValues | None = None
         self._readers: dict[int, ScalarValues] = {}
         self._encode: Callable[[Row], bytes] | None = None
@@ -175,13 +176,33 @@ class RecordStore(TableStore, Ahead):
         """Write rows, and keep copies of them."""
         if not rows:
             return
-        deleted = [self._key(key) for key, row in rows.items() if row is None]
-        kept = {self._key(key): self._encoded(row) for key, row in rows.items() if row is not None}
-        self._store.delete_many(deleted)
-        self._store.put_many(list(kept.keys()), list(kept.values()))
-        self._make_room(len(rows), sum(map(len, kept.values())))
+        kept = {key: row for key, row in rows.items() if row is not None}
+        deleted = [key for key, row in rows.items() if row is None]
+        self._make_room(
+            len(rows), self._write_packed(kept, deleted) if self._packed else self._write_rows(kept, deleted)
+        )
         self._clean.update(rows)
         rows.clear()
+
+    def _write_packed(self, kept: dict[Any, Row], deleted: list[Any]) -> int:
+        values = list(map(self._encoded, kept.values()))
+        self._store.delete_many(list(map(self._key, deleted)))
+        self._store.put_many(list(map(self._key, kept)), values)
+        return sum(map(len, values))
+
+    def _write_rows(self, kept: dict[Any, Row], deleted: list[Any]) -> int:
+        """As ``_write_packed``, in columns: one row of such columns would take as long as hundreds."""
+        super().delete_rows(self._frame(self.key, [self._parts(key) for key in deleted]))
+        whole = self._frame(self.key | self.values, [(*self._parts(key), *row) for key, row in kept.items()])
+        super().put_rows(whole)
+        return whole.estimated_size()  # type: ignore[return-value]  # bytes are an int
+
+    def _frame(self, columns: Mapping[str, pl.DataType], rows: list[Row]) -> pl.DataFrame:
+        schema = Schema(columns)
+        return schema.from_columns(list(zip(*rows, strict=True)), str) if rows else schema.empty()
+
+    def _parts(self, key: Any) -> Row:
+        return (key,) if self._single else key
 
     def _make_room(self, rows: int, size: int) -> None:
         self._clean_bytes += size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
@@ -28,6 +29,7 @@ ROWS = st.fixed_dictionaries(
         "s": st.none() | st.text(st.sampled_from("aé"), max_size=2),
     }
 )
+MORE = {"l": [1], "at": datetime(2026, 1, 1, 12)}
 KEYS: dict[str, tuple[dict[str, pl.DataType], st.SearchStrategy[Any]]] = {
     "text": ({"k": pl.String()}, st.none() | st.text(st.sampled_from("aé\0"), max_size=2)),
     "number": ({"k": pl.Int64()}, st.none() | st.integers(0, 2) | st.booleans()),
@@ -56,8 +58,9 @@ class RecordMachine(RuleBasedStateMachine):
     def open(self, kind: str, ttl: bool, as_class: bool, listed: bool) -> None:
         self._key, _ = KEYS[kind]
         self._kind, self._ttl, self._as_class = kind, ttl, as_class
-        # A column of lists isn't kept decoded, so every write goes straight through.
-        columns = VALUE | ({"l": pl.List(pl.Int64)} if listed and not as_class else {})
+        # A column of lists isn't kept decoded, so every write goes straight through. Times are encoded in columns.
+        more = {"at": pl.Datetime("ms")} if kind == "text" else {"l": pl.List(pl.Int64)} if listed else {}
+        columns = VALUE | ({} if as_class else more)
         self._value = Schema(columns, Both if as_class else None)
         self._time = 0
         self._store = self._opened()
@@ -78,7 +81,7 @@ class RecordMachine(RuleBasedStateMachine):
         return {key: values for key, (values, at) in self._now.items() if not self._ttl or at > since}
 
     def _record(self, row: dict[str, Any]) -> Any:
-        record = row | ({"l": [1]} if "l" in self._value.columns else {})
+        record = row | {name: value for name, value in MORE.items() if name in self._value.columns}
         return Both(**row) if self._as_class else record
 
     def _keys(self, data: st.DataObject) -> Any:
@@ -129,7 +132,7 @@ class RecordMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def put_rows(self, data: st.DataObject) -> None:
         key = self._keys(data)
-        values = (5, 0.5, "rows", *([[5]] if "l" in self._value.columns else []))
+        values = (5, 0.5, "rows", *(value for name, value in MORE.items() if name in self._value.columns))
         columns = [pl.Series(n, [v], t) for (n, t), v in zip(self._value.columns.items(), values, strict=True)]
         self._store.put_rows(self._frame([key]).with_columns(columns))
         self._now[self._encoded(key)] = values, self._time
@@ -177,7 +180,9 @@ class RecordMachine(RuleBasedStateMachine):
 @pytest.mark.parametrize("rows_max", [1, 3, 1 << 15])
 def test_records_against_a_dict(rows_max: int) -> None:
     with patch.object(records, "_ROWS_MAX", rows_max):
-        run_state_machine_as_test(RecordMachine, settings=settings(max_examples=100, stateful_step_count=30))
+        run_state_machine_as_test(
+            RecordMachine, settings=settings(max_examples=40, stateful_step_count=25, deadline=None)
+        )
 
 
 @pytest.mark.parametrize("key", ["\ud800", 1, ("a",), 1 << 63])
