@@ -193,7 +193,7 @@ class RecordStore(TableStore, Ahead):
     def _write_rows(self, kept: dict[Any, Row], deleted: list[Any]) -> int:
         """As ``_write_packed``, in columns: one row of such columns would take as long as hundreds."""
         super().delete_rows(self._frame(self.key, [self._parts(key) for key in deleted]))
-        whole = self._frame(self.key | self.values, [(*self._parts(key), *row) for key, row in kept.items()])
+        whole = self._frame({**self.key, **self.values}, [(*self._parts(key), *row) for key, row in kept.items()])
         super().put_rows(whole)
         return whole.estimated_size()  # type: ignore[return-value]  # bytes are an int
 
