@@ -29,11 +29,14 @@ Rows sent within a call are emitted when it has returned, in order for each outp
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copyreg import __newobj__  # type: ignore[attr-defined]
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar, Literal, Protocol, overload
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, overload
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.location import Declaring
 from headrace.api.rows import SchemaLike
@@ -45,7 +48,7 @@ from headrace.stores.records import RecordStore
 
 TimerAxis = Literal["event", "processing"]
 STORES = "__headrace_stores__"
-"""The attribute of an instance with its stores, by the names of their declarations."""
+"""The attribute of an instance that has its stores as attributes, by the names of their declarations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +189,14 @@ class Out(TaskContext, Protocol):
         ...
 
 
-class Store:
+class _NotRunning:
+    """The stores of an instance whose task doesn't run."""
+
+    def __getattr__(self, name: str) -> RecordStore:
+        raise UsageError(f"the store {name!r} exists only while its task runs", hint="use it in init or in process")
+
+
+class Store(property):
     """Durable state of a ``Task``: records by key, declared in the task's class.
 
     Each task holds the records of its own keys, so ``partition_by`` the key first.
@@ -238,25 +248,32 @@ class Store:
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = self.name or name
+        self._look_up()
 
-    @overload
-    def __get__(self, instance: None, owner: type | None = None) -> Store: ...
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return __newobj__, (type(self),), vars(self)  # a property can't be pickled
 
-    @overload
-    def __get__(self, instance: object, owner: type | None = None) -> RecordStore: ...
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state)
+        self._look_up()
 
-    def __get__(self, instance: object | None, owner: type | None = None) -> Store | RecordStore:
-        if instance is None:
-            return self
-        try:
-            store: RecordStore = instance.__dict__[STORES][self.name]
-        except KeyError:
-            raise UsageError(
-                f"the store {self.name!r} exists only while its task runs", hint="use it in init or in process"
-            ) from None
-        return store
+    def _look_up(self) -> None:
+        # A property, and an attrgetter, because a __get__ in Python would take a tenth of the time of a message.
+        super().__init__(attrgetter(f"{STORES}.{self.name}"), self._refuse, doc=type(self).__doc__)
 
-    def __set__(self, instance: object, value: object) -> None:
+    if TYPE_CHECKING:
+
+        @overload
+        @override
+        def __get__(self, instance: None, owner: type | None = None) -> Store: ...
+
+        @overload
+        def __get__(self, instance: object, owner: type | None = None) -> RecordStore: ...
+
+        def __get__(self, instance: object | None, owner: type | None = None) -> Store | RecordStore: ...
+
+    def _refuse(self, instance: object, value: object) -> None:
         raise UsageError(
             f"{self.name!r} is a store, and can't be set to something else",
             hint=f"write self.{self.name}.put(key, record), or use another name for the attribute",
@@ -300,6 +317,8 @@ class Task:
     ... )
     >>> flows["quiet"].send_to(app.output("quiet-members-out"))
     """
+
+    locals()[STORES] = _NotRunning()
 
     version: ClassVar[str] = ""
     """Change it when the contents of the class's stores and timers get another meaning. The app then starts only if you

@@ -269,23 +269,22 @@ class Schema:
         wanted = "a dict" if self.record is None else f"a {self.record.__name__} or a dict"
         raise DataError(f"{record!r:.200} is a {type(record).__name__}, not {wanted}")
 
-    def from_values(self, rows: Sequence[Sequence[Any]], where: Callable[[int], str]) -> pl.DataFrame:
-        """Return a batch of rows of values.
+    def from_columns(self, columns: Sequence[Sequence[Any]], where: Callable[[int], str]) -> pl.DataFrame:
+        """Return a batch of columns of values, in the schema's order.
 
         Raises ``DataError`` for the first row that doesn't fit; ``where`` maps its index to the start of the message.
         """
-        columns = zip(self.columns.items(), zip(*rows, strict=True), strict=True)
         try:
-            return pl.DataFrame([column(name, values, dtype) for (name, dtype), values in columns])
+            return pl.DataFrame(list(map(column, self._names, columns, self._dtypes)))
         except Exception as error:
-            for index, row in enumerate(rows):
+            for index, row in enumerate(zip(*columns, strict=True)):
                 for (name, dtype), value in zip(self.columns.items(), row, strict=True):
                     try:
                         column(name, [value], dtype)
                     except Exception as cause:
                         misfit = f"column {name!r}: {value!r:.100} ({type(value).__name__}) is not of type {dtype}"
                         raise DataError(f"{where(index)}: {misfit}") from cause
-            raise DataError(f"{len(rows)} rows fit the schema one by one, but not as a batch: {error}") from error
+            raise DataError(f"{len(columns[0])} rows fit the schema one by one, but not as a batch: {error}") from error
 
     def _column(self, name: str, dtype: pl.DataType, records: Sequence[Any]) -> pl.Series:
         values = list(map(self._read(name), records))

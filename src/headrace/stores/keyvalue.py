@@ -60,6 +60,18 @@ class Contents(Protocol):
         ...
 
 
+class Ahead(Protocol):
+    """Keeps entries of a store in another form: copies of stored ones, and writes that the store doesn't have yet."""
+
+    def write(self) -> None:
+        """Write to the store what it doesn't have yet."""
+        ...
+
+    def forget(self) -> None:
+        """Drop everything: the contents of the store are replaced, or expire."""
+        ...
+
+
 class KeyValueReader(Protocol):
     """Reads of byte keys and values, from a store or from its committed contents."""
 
@@ -112,6 +124,7 @@ class KeyValueStore(KeyValueReader, StateStore):
         self._before: dict[bytes, bytes | None] | None = None
         self.contents: Contents | None = None
         """What the entries mean. Without it the store can't be dealt, and its rows are bytes."""
+        self.ahead: Ahead | None = None
 
     @property
     @override
@@ -204,6 +217,8 @@ class KeyValueStore(KeyValueReader, StateStore):
 
     @override
     def clear(self) -> None:
+        if self.ahead is not None:
+            self.ahead.forget()
         self._fresh, self._logged, self._memory = Overlay(), Overlay(), MemoryBase()
         self._cleared = self._view is not None
         self._count = 0
@@ -212,8 +227,12 @@ class KeyValueStore(KeyValueReader, StateStore):
 
     def advance(self, now_ms: int) -> None:
         """Set the time. It has no effect on a store without a time to live."""
-        if self._stamps is not None:
-            self._stamps.advance(now_ms)
+        if self._stamps is None or self._stamps.is_at(now_ms):
+            return
+        if self.ahead is not None:
+            self.ahead.write()  # with the time at which it was put
+            self.ahead.forget()
+        self._stamps.advance(now_ms)
 
     def sweep(self, now_ms: int, budget: int) -> int:
         """Delete the expired entries among the next ``budget`` ones, and return how many. Calls walk in a circle.
@@ -231,6 +250,8 @@ class KeyValueStore(KeyValueReader, StateStore):
 
     @override
     def take_changes(self, version: int) -> list[bytes]:
+        if self.ahead is not None:
+            self.ahead.write()
         changes = encode_changes(self._operation, self._fresh.entries, self._change_bytes_max)
         self._add_logged(self._fresh)
         self._fresh = Overlay()
@@ -247,6 +268,8 @@ class KeyValueStore(KeyValueReader, StateStore):
                 hint="a newer version of Headrace wrote the changelog; upgrade this one",
             )
         _check_stamped(self._id, operation == _STAMPED, self._stamps)
+        if self.ahead is not None:
+            self.ahead.forget()
         applied = Overlay()
         applied.put_many(*decode_change(change))
         self._add_logged(applied)

@@ -4,6 +4,10 @@ A ``RecordStore`` is a ``TableStore`` that also reads and writes single records 
 key is a value, or a tuple of values if it has several columns. A record is a dict, or an instance of the dataclass that
 the store was declared with. The next read sees a write, and the task's next commit covers it.
 
+Records are kept decoded, as tuples of their values. A record that is put is encoded when the key-value store
+needs it: at the commit, or when something reads or writes it in another way. So a thousand messages of one key between
+two commits encode one record. Records and keys that ``quick_records`` isn't for are encoded at once.
+
 One thread uses a store. Reads may wait for the disk.
 """
 
@@ -13,71 +17,74 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.core.errors import DataError
 from headrace.serdes.schema import Schema
-from headrace.stores.keyvalue import KeyValueStore
+from headrace.stores.keyvalue import Ahead, KeyValueStore
+from headrace.stores.quick_records import Row, quick_records
 from headrace.stores.row_values import ValueEncoding
-from headrace.stores.scalar_rows import MISFITS, RecordCodec, ScalarKeys, ScalarValues, is_packed
-from headrace.stores.table import TableStore
+from headrace.stores.scalar_rows import MISFITS, RowCodec, ScalarKeys, ScalarValues, is_packed
+from headrace.stores.table import SCANNED_ROWS, TableStore
 
 _ROWS_END = b"\x02"
-_NO_KEY = object()
-_IMMUTABLE = (str, int, bytes)
+_ROWS_MAX = 1 << 15
+_BYTES_MAX = 8 << 20
+"""The records that are kept after they were encoded. All are dropped when there are more."""
 
 
-class RecordStore(TableStore):
+class RecordStore(TableStore, Ahead):
     """Records by key. ``get_rows``, ``put_rows``, ``delete_rows`` and ``scan`` read and write whole batches."""
 
     def __init__(self, store: KeyValueStore, key: Mapping[str, pl.DataType], value: Schema) -> None:
         super().__init__(store, {**key, **value.columns}, list(key))
+        store.ahead = self
         self._value = value
         self._scalar_keys = ScalarKeys(key)
         self._single = len(key) == 1
-        # A key is often read and written in turn. It is recognised by identity: equal ones may be of other types.
-        self._last: Any = _NO_KEY
-        self._last_encoded = b""
+        self._packed = is_packed(self.key) and is_packed(self.values)
         self._writer: ScalarValues | None = None
         self._readers: dict[int, ScalarValues] = {}
-        self._encode: Callable[[dict[str, Any]], bytes] | None = None
-        self._record: Callable[[bytes], Any] = self._any_record
+        self._encode: Callable[[Row], bytes] | None = None
+        self._row: Callable[[bytes], Row] = self._any_row
+        # Three layers of decoded records, the newest first; None marks a deleted one. _top and _under aren't in the
+        # key-value store yet. While a trial is under way, _top has its writes alone. _clean are copies.
+        self._top: dict[Any, Row | None] = {}
+        self._under: dict[Any, Row | None] = {}
+        self._clean: dict[Any, Row | None] = {}
+        self._clean_bytes = 0
+        self._trying = self._store_tries = False
+        self._is_kept: Callable[[Any], bool] = lambda key: False
+        """Whether the records of such keys are kept decoded."""
+        if (quick := quick_records(key, value, self._top, self.get, self.put)) is not None:
+            vars(self).update(get=quick.get, put=quick.put)
+            self._is_kept = quick.is_quick
 
     # -- one record
 
     def get(self, key: Any) -> Any:
         """Return the record of a key, or None. A changed record must be ``put`` again."""
-        data = self._store.get(self._last_encoded if key is self._last else self._key(key))
-        return None if data is None else self._record(data)
+        row = self._found(key)
+        return None if row is None else self._value.make(*row)
 
     def get_many(self, keys: Sequence[Any]) -> list[Any]:
         """Return the record of each key, or None."""
-        found = self.store.get_many([self._key(key) for key in keys])
-        return [None if data is None else self._record(data) for data in found]
+        return list(map(self.get, keys))
 
     def __contains__(self, key: object) -> bool:
-        return self.store.get(self._key(key)) is not None
+        return self._found(key) is not None
 
     def put(self, key: Any, record: Any) -> None:
         """Set the record of a key: a dict with all columns (None for null), or an instance of the dataclass."""
-        encoded = self._key(key)
-        if self._encode is not None and type(record) is dict:
-            try:
-                value = self._encode(record)
-            except MISFITS:
-                pass  # it has a null, or it doesn't fit: then the error is raised below
-            else:
-                self._store.put(encoded, value)
-                return
-        if self._writer is None:
-            layout = self._writing()
-            self._writer = ScalarValues(layout)
-            if (codec := self._codec(layout)) is not None:
-                self._encode, self._record = codec.encode, codec.decode
-        self._store.put(encoded, self._writer.encode(self._value.values_of(record)))
+        encoded = self._before_write(key)
+        self._store.put(encoded, self._encoded(tuple(self._value.values_of(record))))
 
     def delete(self, key: Any) -> None:
         """Delete a key, if it exists."""
-        self.store.delete(self._key(key))
+        if self._is_kept(key):
+            self._top[key] = None
+        else:
+            self._store.delete(self._before_write(key))
 
     def items(
         self, prefix: Any = None, *, start: Any = None, stop: Any = None, reverse: bool = False
@@ -92,21 +99,149 @@ class RecordStore(TableStore):
         if prefix is not None:
             first = self._encoded_prefix(prefix)
             low, high = max(low, first), min(high, first + _ROWS_END)
-        entries: Iterable[tuple[bytes, bytes]] = self.store.range(low, high, reverse=reverse) if low < high else ()
+        self.write()
+        entries: Iterable[tuple[bytes, bytes]] = self._store.range(low, high, reverse=reverse) if low < high else ()
         for key, data in entries:
             values = self._scalar_keys.decode(key)
-            yield (values[0] if self._single else values), self._record(data)
+            yield (values[0] if self._single else values), self._value.make(*self._row(data))
+
+    # -- many
+
+    @override
+    def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
+        self.write()
+        return super().get_rows(keys, found=found)
+
+    @override
+    def scan(
+        self,
+        *,
+        start: Mapping[str, Any] | None = None,
+        stop: Mapping[str, Any] | None = None,
+        prefix: Mapping[str, Any] | None = None,
+        reverse: bool = False,
+        batch_rows: int = SCANNED_ROWS,
+    ) -> Iterator[pl.DataFrame]:
+        self.write()
+        return super().scan(start=start, stop=stop, prefix=prefix, reverse=reverse, batch_rows=batch_rows)
+
+    @override
+    def put_rows(self, rows: pl.DataFrame) -> None:
+        self.write()
+        self._forget_copies()
+        super().put_rows(rows)
+
+    @override
+    def delete_rows(self, keys: pl.DataFrame) -> None:
+        self.write()
+        self._forget_copies()
+        super().delete_rows(keys)
+
+    # -- writes that may be undone
+
+    def begin_trial(self) -> None:
+        """Remember the previous records of everything put or deleted from now on."""
+        if self._top:
+            self._under.update(self._top)
+            self._top.clear()
+        self._trying, self._store_tries = True, False
+
+    def end_trial(self, *, keep: bool) -> None:
+        """Keep the writes since ``begin_trial``, or undo them."""
+        self._trying = False
+        if not keep:
+            self._top.clear()
+        if self._store_tries:
+            self._store.end_trial(keep=keep)
+            if not keep:
+                self._forget_copies()
+
+    # -- what the key-value store doesn't have yet
+
+    @override
+    def write(self) -> None:
+        self._move(self._under)
+        if self._trying and not self._store_tries:
+            self._store_tries = True
+            self._store.begin_trial()
+        self._move(self._top)
+
+    @override
+    def forget(self) -> None:
+        self._top.clear()
+        self._under.clear()
+        self._forget_copies()
+
+    def _move(self, rows: dict[Any, Row | None]) -> None:
+        """Write rows, and keep copies of them."""
+        if not rows:
+            return
+        kept = {key: row for key, row in rows.items() if row is not None}
+        deleted = [key for key, row in rows.items() if row is None]
+        self._make_room(
+            len(rows), self._write_packed(kept, deleted) if self._packed else self._write_rows(kept, deleted)
+        )
+        self._clean.update(rows)
+        rows.clear()
+
+    def _write_packed(self, kept: dict[Any, Row], deleted: list[Any]) -> int:
+        values = list(map(self._encoded, kept.values()))
+        self._store.delete_many(list(map(self._key, deleted)))
+        self._store.put_many(list(map(self._key, kept)), values)
+        return sum(map(len, values))
+
+    def _write_rows(self, kept: dict[Any, Row], deleted: list[Any]) -> int:
+        """As ``_write_packed``, in columns: one row of such columns would take as long as hundreds."""
+        super().delete_rows(self._frame(self.key, [self._parts(key) for key in deleted]))
+        whole = self._frame({**self.key, **self.values}, [(*self._parts(key), *row) for key, row in kept.items()])
+        super().put_rows(whole)
+        return whole.estimated_size()  # type: ignore[return-value]  # bytes are an int
+
+    def _frame(self, columns: Mapping[str, pl.DataType], rows: list[Row]) -> pl.DataFrame:
+        schema = Schema(columns)
+        return schema.from_columns(list(zip(*rows, strict=True)), str) if rows else schema.empty()
+
+    def _parts(self, key: Any) -> Row:
+        return (key,) if self._single else key
+
+    def _make_room(self, rows: int, size: int) -> None:
+        self._clean_bytes += size
+        if len(self._clean) + rows > _ROWS_MAX or self._clean_bytes > _BYTES_MAX:
+            self._forget_copies()
+
+    def _forget_copies(self) -> None:
+        self._clean.clear()
+        self._clean_bytes = 0
 
     # -- inside
 
+    def _found(self, key: Any) -> Row | None:
+        """Return the values of the record of a key."""
+        if not self._is_kept(key):
+            self.write()
+            data = self._store.get(self._key(key))
+            return None if data is None else self._row(data)
+        for layer in (self._top, self._under, self._clean):
+            if key in layer:
+                return layer[key]
+        data = self._store.get(self._key(key))
+        row = None if data is None else self._row(data)
+        self._make_room(1, 0 if data is None else len(data))
+        self._clean[key] = row
+        return row
+
+    def _before_write(self, key: Any) -> bytes:
+        """Return a key whose record isn't kept. It may have the bytes of one that is: True and 1, if it is a number."""
+        self.write()
+        encoded = self._key(key)
+        if self._clean:
+            values = self._scalar_keys.decode(encoded)
+            self._clean.pop(values[0] if self._single else values, None)
+        return encoded
+
     def _key(self, key: Any) -> bytes:
-        if key is self._last:
-            return self._last_encoded
         if self._single:
-            encoded = self._scalar_keys.encode_one(key)
-            if type(key) in _IMMUTABLE:
-                self._last, self._last_encoded = key, encoded
-            return encoded
+            return self._scalar_keys.encode_one(key)
         if not isinstance(key, tuple) or len(key) != len(self.key):
             raise DataError(
                 f"store {self._id!r}: {key!r:.100} isn't a key; the key has the columns {', '.join(self.key)}",
@@ -124,9 +259,23 @@ class RecordStore(TableStore):
             )
         return self._scalar_keys.encode(first)
 
-    def _any_record(self, data: bytes) -> Any:
+    def _encoded(self, row: Row) -> bytes:
+        """Return the encoded form of a record."""
+        if self._encode is not None:
+            try:
+                return self._encode(row)
+            except MISFITS:
+                pass  # it has a null, or it doesn't fit: then the error is raised below
+        if self._writer is None:
+            layout = self._writing()
+            self._writer = ScalarValues(layout)
+            if (codec := self._codec(layout)) is not None:
+                self._encode, self._row = codec.encode, codec.decode
+        return self._writer.encode(row)
+
+    def _any_row(self, data: bytes) -> Row:
         reader = self._readers.get(data[1]) if len(data) > 1 else None
-        return self._value.make(*(self._decoded(data) if reader is None else reader.decode(data)))
+        return tuple(self._decoded(data) if reader is None else reader.decode(data))
 
     def _decoded(self, data: bytes) -> Sequence[Any]:
         """Return the values of a record, and keep a reader for the next record of the same layout."""
@@ -135,11 +284,11 @@ class RecordStore(TableStore):
         if reader is not None:
             self._readers[number] = reader
             if (codec := self._codec(self._layouts[number])) is not None:
-                self._record = codec.decode
+                self._row = codec.decode
         return self._decode([data]).row(0)
 
-    def _codec(self, layout: ValueEncoding) -> RecordCodec | None:
-        return RecordCodec(layout, self._value.make, self._any_record) if is_packed(self.values) else None
+    def _codec(self, layout: ValueEncoding) -> RowCodec | None:
+        return RowCodec(layout, self._any_row) if is_packed(self.values) else None
 
     def _reader(self, number: int) -> ScalarValues | None:
         """Return a reader of records of this layout; None if its columns aren't those that are declared now."""

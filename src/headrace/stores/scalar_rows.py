@@ -8,7 +8,7 @@ A column of a key has a codec, a pair of functions ``(write, read)``. ``write(va
 ``read(key, start)`` returns the value and the position after it. For an Int16, ``write(1)`` is ``b"\\x01\\x80\\x01"``,
 and ``read(b"\\x01\\x80\\x01", 0)`` is ``(1, 3)``.
 
-``RecordCodec`` does the same for whole records of values, in one call of compiled code each way.
+``RowCodec`` does the same for all values of a row, in one call of compiled code each way.
 
 Pure; nothing blocks.
 """
@@ -160,19 +160,19 @@ class ScalarValues:
         return self._record.pack(*head, *words, *map(len, texts)) + b"".join(texts)
 
 
-class RecordCodec:
-    """Encodes dicts, and decodes records, of a layout that ``struct`` can pack: the quick way for rows without nulls.
+class RowCodec:
+    """Does the same as ``ScalarValues`` in a quick way, for rows without nulls of a layout that ``struct`` can pack.
 
-    ``encode(record)`` returns the value of a dict with all columns. It raises one of ``MISFITS`` for any other, and for
-    a null; ``ScalarValues.encode`` then encodes the row or says what is wrong. ``decode(value)`` returns a record,
-    made by ``make`` of the columns' values; ``otherwise(value)`` if the value has another layout, or a null.
+    ``encode(row)`` raises one of ``MISFITS`` for a null, and for a value that doesn't fit; ``ScalarValues.encode`` then
+    encodes the row or says what is wrong. ``decode(value)`` returns a row; ``otherwise(value)`` if the value has
+    another layout, or a null.
     """
 
-    def __init__(self, encoding: ValueEncoding, make: Callable[..., Any], otherwise: Callable[[bytes], Any]) -> None:
-        # Source text is compiled, as for dataclasses; only repr() of names enters it. With {"n": Int64, "s": String}:
-        #   lambda r: pack(1, 0, 3, r['n'], len(t1 := utf8(r['s']))) + t1
+    def __init__(self, encoding: ValueEncoding, otherwise: Callable[[bytes], tuple[Any, ...]]) -> None:
+        # Source text is compiled, as for dataclasses. With the columns Int64 and String:
+        #   lambda row: pack(1, 0, 3, row[0], len(t1 := utf8(row[1]))) + t1
         #   lambda data: rest(data, *unpack(data, 3)) if data[:3] == head else otherwise(data)
-        #   lambda data, v0, l1: make(v0, str(data[15:(e1 := 15 + l1)], 'utf-8'))
+        #   lambda data, v0, l1: (v0, str(data[15:(e1 := 15 + l1)], 'utf-8'),)
         head = _head_of(encoding)
         words = [
             (at, _STRUCT_CODES[type(dtype)]) for at, dtype in enumerate(encoding.columns.values()) if _is_word(dtype)
@@ -180,32 +180,32 @@ class RecordCodec:
         texts = [at for at, dtype in enumerate(encoding.columns.values()) if _is_text(dtype)]
         after = struct.Struct(f"<{''.join(code for _, code in words)}{'I' * len(texts)}")
         whole = struct.Struct(f"<{'B' * len(head)}{after.format[1:]}")
-        names, dtypes = list(encoding.columns), list(encoding.columns.values())
-        reads = [f"flag(r[{names[at]!r}])" if code == "?" else f"r[{names[at]!r}]" for at, code in words]
-        lengths = [f"len(t{at} := {'utf8' if dtypes[at] == pl.String else 'raw'}(r[{names[at]!r}]))" for at in texts]
+        dtypes = list(encoding.columns.values())
+        reads = [f"flag(row[{at}])" if code == "?" else f"row[{at}]" for at, code in words]
+        lengths = [f"len(t{at} := {'utf8' if dtypes[at] == pl.String else 'raw'}(row[{at}]))" for at in texts]
         packed = ", ".join([*map(str, head), *reads, *lengths])
         known: dict[str, Any] = {
-            "pack": whole.pack, "flag": _FLAGS.__getitem__, "utf8": str.encode, "raw": _to_bytes, "make": make,
+            "pack": whole.pack, "flag": _FLAGS.__getitem__, "utf8": str.encode, "raw": _to_bytes,
             "unpack": after.unpack_from, "head": bytes(head), "otherwise": otherwise,
         }  # fmt: skip
-        self.encode: Callable[[dict[str, Any]], bytes] = _compiled(
-            f"lambda r: pack({packed})" + "".join(f" + t{at}" for at in texts), known
+        self.encode: Callable[[Sequence[Any]], bytes] = _compiled(
+            f"lambda row: pack({packed})" + "".join(f" + t{at}" for at in texts), known
         )
-        start, values = str(whole.size), [f"v{at}" for at in range(len(names))]
+        start, values = str(whole.size), [f"v{at}" for at in range(len(dtypes))]
         for at in texts:
             data = f"data[{start}:(e{at} := {start} + l{at})]"
             values[at] = f"str({data}, 'utf-8')" if dtypes[at] == pl.String else data
             start = f"e{at}"
         given = ", ".join(["data", *(f"v{at}" for at, _ in words), *(f"l{at}" for at in texts)])
-        known["rest"] = _compiled(f"lambda {given}: make({', '.join(values)})", known)
-        self.decode: Callable[[bytes], Any] = _compiled(
+        known["rest"] = _compiled(f"lambda {given}: ({', '.join(values)},)", known)
+        self.decode: Callable[[bytes], tuple[Any, ...]] = _compiled(
             f"lambda data: rest(data, *unpack(data, {len(head)})) if data[:{len(head)}] == head else otherwise(data)",
             known,
         )
 
 
 def is_packed(columns: Mapping[str, pl.DataType]) -> bool:
-    """Whether ``RecordCodec`` is for rows of these columns."""
+    """Whether ``RowCodec`` is for rows of these columns."""
     return all(_is_word(dtype) or _is_text(dtype) for dtype in columns.values())
 
 

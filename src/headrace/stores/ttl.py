@@ -41,6 +41,10 @@ class Stamps:
         """Set the time. It never goes back, and times before 1970 count as 1970."""
         self._now = max(0, now_ms) if self._now is None else max(self._now, now_ms)
 
+    def is_at(self, now_ms: int) -> bool:
+        """Whether ``advance`` to this time has no effect."""
+        return self._now is not None and now_ms <= self._now
+
     @property
     def now(self) -> int:
         """The latest time that was set."""

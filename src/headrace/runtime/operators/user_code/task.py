@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import length_hint
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -37,8 +38,9 @@ from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.operators.base import RAISED, Operator
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.user_code.failure_policy import FailurePolicy, RowFailure
+from headrace.runtime.operators.user_code.sent import Sent
 from headrace.runtime.operators.user_code.source_line import users_line
-from headrace.runtime.operators.user_code.task_context import Sent, TaskPort
+from headrace.runtime.operators.user_code.task_context import TaskPort
 from headrace.runtime.operators.user_code.timers import TIME_MAX, Timers, named
 from headrace.runtime.tables.expiry import Sweeper
 from headrace.stores.base import StateStore
@@ -70,10 +72,11 @@ class TaskOperator(Operator):
         self._sides = [TaskInput(self, name, columns) for name, columns in spec.inputs]
         self._port = TaskPort(spec, self._task, self.timers, self, context.counters)
         self._policy = FailurePolicy(self, spec.on_error, context.counters)
-        stores = [self.timers.store, *(records.store for records in self._records.values())]
-        self._trial: list[KeyValueStore | Sent] = [*stores, *self._port.sent.values()]
+        self._trial: list[KeyValueStore | RecordStore | Sent] = [
+            self.timers.store, *self._records.values(), *self._port.sent.values()
+        ]  # fmt: skip
         self._begun = False
-        self._task.__dict__[STORES] = self._records
+        vars(self._task)[STORES] = SimpleNamespace(**self._records)
 
     # -- life
 

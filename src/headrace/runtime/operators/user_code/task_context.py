@@ -1,20 +1,14 @@
-"""The ``context`` and ``out`` arguments of a low-level task.
-
-``send`` takes the values out of a row at once. So later changes to the dict have no effect, and a missing column is
-reported at the line that forgot it. Whether the values fit their columns is only known when the batch is built; until
-then the line of each ``send`` is kept for the error.
-"""
+"""The ``context`` and ``out`` arguments of a low-level task."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from itertools import islice
-from types import CodeType, FrameType
+from functools import partial
+from types import FrameType
 from typing import Any, Protocol
 
-import polars as pl
 from typing_extensions import override
 
 from headrace.api.operators.task import TaskStep
@@ -23,110 +17,12 @@ from headrace.core.errors import DataError, UsageError
 from headrace.core.ids import TaskName
 from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.metrics import Counters
+from headrace.runtime.operators.user_code.sent import Sent
 from headrace.runtime.operators.user_code.timers import TIME_MAX, Timers, identity_of
-from headrace.serdes.ipc import concat_rows
-from headrace.serdes.schema import Schema
 
 _EPOCH = datetime(1970, 1, 1)  # naive datetimes are UTC here, as in Polars
 _MS = timedelta(milliseconds=1)
-_QUICK: dict[type[pl.DataType], type] = {
-    pl.Int64: int, pl.Float64: float, pl.String: str, pl.Boolean: bool, pl.Binary: bytes,
-}  # fmt: skip
-_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _AXES = ("event", "processing")
-
-
-class Sent:
-    """What was sent to one output and has not been emitted."""
-
-    def __init__(self, output: str, schema: Schema) -> None:
-        self.output = output
-        self._schema = schema
-        self._rows: list[Sequence[Any]] = []
-        self._places: list[CodeType | int] = []
-        """For each row the code that has sent it and the instruction there: the number of the line takes longer."""
-        self._frames: list[pl.DataFrame] = []
-        self._before: tuple[list[pl.DataFrame], list[Sequence[Any]], list[CodeType | int]] | None = None
-        kinds = [_QUICK.get(type(dtype)) for dtype in schema.columns.values()]
-        self._kinds = None if None in kinds else kinds
-
-    @property
-    def waiting(self) -> bool:
-        """Something was sent."""
-        return bool(self._rows or self._frames)
-
-    def add(self, rows: Any, sender: FrameType) -> None:
-        """Add a row or a DataFrame."""
-        if self._before is None and type(rows) is dict:
-            try:
-                self._rows.append(self._schema.dict_values(rows))
-            except KeyError:
-                pass  # the error is raised below
-            else:
-                places = self._places
-                places.append(sender.f_code)
-                places.append(sender.f_lasti)
-                return
-        if isinstance(rows, pl.DataFrame):
-            self._freeze()
-            fitting, mismatch = self._schema.conform(rows)
-            if mismatch is not None:
-                raise mismatch.error()
-            if fitting.height:
-                self._frames.append(fitting.clone())
-            return
-        values = self._schema.values_of(rows)
-        if self._before is not None and not self._surely_fit(values):
-            self._schema.from_values([values], lambda index: "a value")
-        self._rows.append(values)
-        self._places += (sender.f_code, sender.f_lasti)
-
-    def take(self) -> pl.DataFrame:
-        """Return everything, in order, and start empty."""
-        self._freeze()
-        frames, self._frames = self._frames, []
-        return concat_rows(frames)
-
-    def begin_trial(self) -> None:
-        """Keep what is sent from now on apart, so that it can be undone; check at once whether it fits."""
-        self._before = self._frames, self._rows, self._places
-        self._frames, self._rows, self._places = [], [], []
-
-    def end_trial(self, *, keep: bool) -> None:
-        """Keep or drop what was sent since the trial began."""
-        if self._before is None:
-            return
-        frames, rows, places = self._frames, self._rows, self._places
-        (self._frames, self._rows, self._places), self._before = self._before, None
-        if not keep:
-            return
-        if frames:
-            self._freeze()
-            self._frames += frames
-        self._rows += rows
-        self._places += places
-
-    def _surely_fit(self, values: Sequence[Any]) -> bool:
-        if self._kinds is None:
-            return False
-        for value, kind in zip(values, self._kinds, strict=True):
-            if value is not None and type(value) is not kind:
-                return False
-            if isinstance(value, int) and not _INT64_MIN <= value <= _INT64_MAX:
-                return False
-        return True
-
-    def _freeze(self) -> None:
-        if not self._rows:
-            return
-        rows, places = self._rows, self._places
-        self._rows, self._places = [], []
-        self._frames.append(self._schema.from_values(rows, lambda index: f"sent at {_line(*places[2 * index :][:2])}"))
-
-
-def _line(code: Any, instruction: Any) -> str:
-    line = next(islice(code.co_positions(), instruction // 2, None))[0]
-    return f"{code.co_filename}:{line}"
 
 
 class TaskTime(Protocol):
@@ -156,6 +52,8 @@ class TaskPort(TaskContext):
         self.wants_commit = False
         self.wants_shutdown = False
         self._open = False
+        self._appending: Mapping[str, Callable[[dict[str, Any]], bool]] = {}
+        """``Sent.append`` of the outputs, while a call may send."""
 
     @property
     @override
@@ -224,19 +122,31 @@ class TaskPort(TaskContext):
         """A call begins."""
         self.input = input_
         self._open = may_send
+        self._appending = {name: sent.append for name, sent in self.sent.items()} if may_send else {}
 
     def shut(self) -> None:
         """The call has returned."""
-        self.input = ""
-        self._open = False
+        self.open("", may_send=False)
 
     def send(self, output: str, rows: Any) -> None:
         """Send a row or a DataFrame of rows to an output."""
-        sent = self.sent.get(output)
-        if sent is None or not self._open:
+        append = self._appending.get(output)
+        if append is None:
             raise self._unsendable(output)
+        if type(rows) is dict:
+            try:
+                if append(rows):
+                    return
+            except KeyError:
+                pass  # the error is raised below
+            else:
+                self._tell(output, self.sent[output].doubt, sys._getframe(1))
+                return
+        self._tell(output, partial(self.sent[output].add, rows), sys._getframe(1))
+
+    def _tell(self, output: str, sent: Callable[[FrameType], None], sender: FrameType) -> None:
         try:
-            sent.add(rows, sys._getframe(1))
+            sent(sender)
         except DataError as error:
             raise DataError(f"the rows sent to {output!r} don't fit: {error.message}", hint=error.hint) from error
 
