@@ -20,7 +20,7 @@ from headrace.runners.control import RunControl
 from headrace.runners.coordinated import coordinated
 from headrace.runners.coordination.client import HeartbeatThread
 from headrace.runners.coordination.endpoint import AS_USUAL, ON_THIS_MACHINE, Wanted
-from headrace.runners.coordination.messages import AppStatus, Orders
+from headrace.runners.coordination.messages import AppStatus, Heartbeat, Orders
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.dashboard.pages import page_url
 from headrace.runners.memos import record_memos
@@ -90,13 +90,14 @@ def _run(planned: Plan, coordinator: Coordinator, progress: Progress | None, con
     answers = AnswerThread(
         coordinator.listen, coordinator.hang_up, session.number, session.incarnation, session.answers()
     )
+    every_ms = session.assignment.heartbeat_ms
+
+    def instead() -> Heartbeat | None:
+        # While the run loop turns, it reports by itself.
+        return None if session.observed_within(2 * every_ms) else session.heartbeat()
+
     heartbeats = HeartbeatThread(
-        coordinator.heartbeat,
-        lambda: None,
-        session.heartbeat,
-        _obedient(session),
-        session.lose,
-        session.assignment.heartbeat_ms / 1000,
+        coordinator.heartbeat, lambda: None, instead, _obedient(session), session.lose, every_ms / 1000
     )
     with session.beside(answers, heartbeats), control:
         control.drain_by(drain)

@@ -36,7 +36,7 @@ from headrace.systems.base import SlotOrders
 from headrace.systems.startpoint import Grant, Outcome
 
 OBSERVE_MS = 250.0
-OBSERVE_SHARE = 0.03
+OBSERVE_SHARE = 0.01
 """The largest share of time for publishing the tasks' status, which takes a while for thousands of tasks."""
 DRAIN_PAUSE_MS = 2.0
 
