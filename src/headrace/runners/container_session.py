@@ -44,9 +44,8 @@ from headrace.systems.startpoint import Grant, Outcome
 _log = logger(__name__)
 
 FILES_A_TASK = 2
-"""At least: a lock, and an input in a log until the first commit. A database takes ten more."""
-FILES_SHARED = 1024
-"""What tasks in a log keep open together."""
+"""At least: a lock, and until the first commit an input in a log. The tasks share other files of logs. A database takes
+ten more."""
 STATUS_MS_MAX = 5000.0
 STATUS_MS_A_TASK = 25.0
 """The maximum age of an idle task's status, and so of the ages and lags in it. In containers with many tasks it is
@@ -142,8 +141,7 @@ class ContainerSession:
 
     def open(self, plan: Plan, keep: Callable[[Work | None], None] = lambda work: None) -> None:
         """Create the container and its tasks. ``keep`` is given each call of the app's own code."""
-        tasks = len(self._granted)
-        make_room(FILES_A_TASK * tasks + min(FILES_SHARED, 2 * tasks), f"{tasks} tasks in a container")
+        make_room(FILES_A_TASK * len(self._granted), f"{len(self._granted)} tasks in a container")
         self._container = Container(
             plan, list(self._granted), self._next_generation, self._clock, keep, self._report_outcomes
         )

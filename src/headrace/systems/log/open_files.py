@@ -13,19 +13,20 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from headrace.core import descriptors
+
 if TYPE_CHECKING:
     from headrace.systems.log.partition import PartitionFile
-
-KEPT = 512
 
 
 class OpenFiles:
     """The open partitions of one thread, in the order of their last use."""
 
-    def __init__(self, kept: int = KEPT) -> None:
-        self._kept = kept
+    def __init__(self, kept: int | None = None) -> None:
+        """Keep so many files open; by default the share of the process's files that ``descriptors`` allows."""
+        self._kept = descriptors.share() if kept is None else kept
         self._files: dict[PartitionFile, Callable[[], bool]] = {}
-        self._trim_above = kept
+        self._trim_above = self._kept
 
     def used(self, file: PartitionFile, unsynced: Callable[[], bool]) -> None:
         """Note that a file is used, and open. It isn't closed here while it is ``unsynced``."""

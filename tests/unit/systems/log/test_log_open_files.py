@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from log_harness import STREAM, log_file, new_log, ssp
 
+from headrace.core import descriptors
 from headrace.core.errors import StreamNotFoundError
 from headrace.systems.base import Edge, Records
-from headrace.systems.log import open_files
 from headrace.systems.log.open_files import OpenFiles
 from headrace.systems.log.partition import PartitionFile
 from headrace.systems.syncing import sync_all
@@ -21,7 +21,7 @@ KEPT = 3
 
 @pytest.fixture(autouse=True)
 def _few_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_files.OpenFiles.__init__, "__defaults__", (KEPT,))
+    monkeypatch.setattr(descriptors, "SHARE_MAX", KEPT)
 
 
 def open_in(folder: Path) -> int:
