@@ -27,6 +27,7 @@ from headrace.runners.memos import record_memos
 from headrace.runners.prepare import held_by_driver, prepare_streams, stops_by_itself
 from headrace.runners.progress import Progress, announce
 from headrace.runners.tables.answering import AnswerThread
+from headrace.runtime.container import OBSERVE_MS_MAX
 from headrace.runtime.operators.user_code.source_line import users_line
 
 
@@ -94,7 +95,7 @@ def _run(planned: Plan, coordinator: Coordinator, progress: Progress | None, con
 
     def instead() -> Heartbeat | None:
         # While the run loop turns, it reports by itself.
-        return None if session.observed_within(2 * every_ms) else session.heartbeat()
+        return None if session.observed_within(OBSERVE_MS_MAX + every_ms) else session.heartbeat()
 
     heartbeats = HeartbeatThread(
         coordinator.heartbeat, lambda: None, instead, _obedient(session), session.lose, every_ms / 1000
