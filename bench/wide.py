@@ -39,7 +39,7 @@ from headrace.systems.whole import polled_to
 COLUMNS = {"member": pl.String, "ts": pl.Int64}
 IDLE_S = 10.0
 SETTLED_S = 3.0
-SETTLING_S_MAX = 60.0
+SETTLING_S_MAX = 90.0
 """How long no task has committed before the app counts as idle, and how long that is waited for."""
 WRITES_A_SECOND = 4
 TIMEOUT_S = 600.0

@@ -71,8 +71,9 @@ class TaskScope:
     """The names of unneeded state that the changelog may still hold."""
     founding: Founding | None = None
     """What the task takes over from a savepoint if its changelog is empty."""
+    tasks_beside: int = 0
     frames_beside: int = 0
-    """The number of frames that the tasks of its container write for a commit of each."""
+    """The number of tasks in its container, and of the frames that they write for a commit of each."""
 
     @classmethod
     def of(cls, plan: Plan, stage: StagePlan, task: TaskPlan) -> TaskScope:
@@ -139,8 +140,8 @@ class TaskScope:
 
     @property
     def interval_ms(self) -> int:
-        """The checkpoint interval: that of the app, or longer in a wide shuffle."""
-        return commit_interval_ms(self.settings.checkpoint_interval_ms, self.frames_beside)
+        """The checkpoint interval: that of the app, or longer with very many tasks or a wide shuffle."""
+        return commit_interval_ms(self.settings.checkpoint_interval_ms, self.tasks_beside, self.frames_beside)
 
     @property
     def downstream(self) -> tuple[StreamPlan, ...]:
@@ -198,14 +199,15 @@ def _partitions(plan: Plan, mine: set[SSP], streams: Iterable[str]) -> dict[SSP,
 
 
 def beside(scopes: Mapping[TaskName, TaskScope]) -> dict[TaskName, TaskScope]:
-    """Return the scopes of all tasks of a container, which know how many frames these write."""
+    """Return the scopes of all tasks of a container, which know how many these are and how much they write."""
     frames = sum(stream.partitions for scope in scopes.values() for stream in scope.downstream)
-    found = {name: replace(scope, frames_beside=frames) for name, scope in scopes.items()}
+    found = {name: replace(scope, tasks_beside=len(scopes), frames_beside=frames) for name, scope in scopes.items()}
     for scope in islice(found.values(), 1):
         if (wanted_ms := scope.settings.checkpoint_interval_ms) != scope.interval_ms:
             _log.warning(
-                "the checkpoint interval is longer than the app's, because the tasks of this container write very many "
-                "frames for a commit: have fewer partitions in shuffles, or more containers",
+                "the checkpoint interval is longer than the app's, because this container has many tasks, or they write"
+                " many partitions: have fewer partitions, or more containers",
+                tasks=len(scopes),
                 frames=frames,
                 wanted_ms=wanted_ms,
                 interval_ms=scope.interval_ms,
