@@ -46,6 +46,8 @@ _log = logger(__name__)
 FILES_A_TASK = 2
 """At least: a lock, and until the first commit an input in a log. The tasks share other files of logs. A database takes
 ten more."""
+TASKS_MEASURED = 5000
+"""The largest number of tasks in one container that was tried."""
 STATUS_MS_MAX = 5000.0
 STATUS_MS_A_TASK = 25.0
 """The maximum age of an idle task's status, and so of the ages and lags in it. In containers with many tasks it is
@@ -142,6 +144,12 @@ class ContainerSession:
     def open(self, plan: Plan, keep: Callable[[Work | None], None] = lambda work: None) -> None:
         """Create the container and its tasks. ``keep`` is given each call of the app's own code."""
         make_room(FILES_A_TASK * len(self._granted), f"{len(self._granted)} tasks in a container")
+        if len(self._granted) > TASKS_MEASURED:
+            _log.warning(
+                "the container has more tasks than was ever measured: use more containers",
+                tasks=len(self._granted),
+                measured=TASKS_MEASURED,
+            )
         self._container = Container(
             plan, list(self._granted), self._next_generation, self._clock, keep, self._report_outcomes
         )

@@ -42,12 +42,12 @@ from headrace.core.errors import (
 from headrace.core.ids import Offset, check_id
 from headrace.core.private_folder import make_private_folder, open_private
 from headrace.serdes.dtypes import columns_from_json, columns_to_json
+from headrace.serdes.hashing import MAX_PARTITIONS
 from headrace.systems.base import StreamInfo
 from headrace.systems.log import segment
 from headrace.systems.shape import new_columns, require_same_shape, wanted_shape, with_columns
 
 FORMAT_VERSION = 1
-MAX_PARTITIONS = 100_000
 MAX_ADDITIONS = 9999
 _POSITION = struct.Struct(">Q")
 _RESEAL = (
