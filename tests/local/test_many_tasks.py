@@ -33,7 +33,7 @@ def wide(*arguments: str) -> dict[str, float]:
 
 def test_150_tasks_fit_into_1024_open_files_and_idle_at_little_cost() -> None:
     found = wide(str(TASKS), "--idle", "3")
-    assert found["descriptors"] < 6 * TASKS
+    assert found["descriptors"] < 4 * TASKS
     assert found["idle_cores"] < IDLE_CORES_MAX
 
 

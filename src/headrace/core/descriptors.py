@@ -9,6 +9,7 @@ from headrace.core.log import logger
 
 _log = logger(__name__)
 
+SHARE_MAX = 512
 FULL = "Too many open files"
 """The error of the operating system and of RocksDB when descriptors run out."""
 
@@ -19,6 +20,12 @@ def hint() -> str:
         f"the process may have {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} files open: raise ulimit -n "
         "(LimitNOFILE= of systemd, or the container's ulimits), or share the tasks among more containers"
     )
+
+
+def share() -> int:
+    """Return how many files that are used rarely one part of the process may keep open: an eighth, at most 512."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return SHARE_MAX if soft == resource.RLIM_INFINITY else min(SHARE_MAX, soft // 8)
 
 
 def make_room(least: int, why: str) -> None:

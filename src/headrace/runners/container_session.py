@@ -43,11 +43,15 @@ from headrace.systems.startpoint import Grant, Outcome
 
 _log = logger(__name__)
 
-FILES_A_TASK = 5
-"""At least: a lock, the changelog to append to and to read, an input and an output in a log. A database
-takes ten more."""
+FILES_A_TASK = 2
+"""At least: a lock, and until the first commit an input in a log. The tasks share other files of logs. A database takes
+ten more."""
+TASKS_MEASURED = 5000
+"""The largest number of tasks in one container that was tried."""
 STATUS_MS_MAX = 5000.0
-"""The maximum age of an idle task's status, and so of the ages and lags in it."""
+STATUS_MS_A_TASK = 25.0
+"""The maximum age of an idle task's status, and so of the ages and lags in it. In containers with many tasks it is
+larger, so that idle tasks cost no more than 40 statuses a second."""
 
 
 class CoordinatorLink(Protocol):
@@ -140,6 +144,12 @@ class ContainerSession:
     def open(self, plan: Plan, keep: Callable[[Work | None], None] = lambda work: None) -> None:
         """Create the container and its tasks. ``keep`` is given each call of the app's own code."""
         make_room(FILES_A_TASK * len(self._granted), f"{len(self._granted)} tasks in a container")
+        if len(self._granted) > TASKS_MEASURED:
+            _log.warning(
+                "the container has more tasks than was ever measured: use more containers",
+                tasks=len(self._granted),
+                measured=TASKS_MEASURED,
+            )
         self._container = Container(
             plan, list(self._granted), self._next_generation, self._clock, keep, self._report_outcomes
         )
@@ -222,6 +232,10 @@ class ContainerSession:
             standbys=[] if self._standbys is None else list(self._standbys.looks),
         )
 
+    def observed_within(self, ms: float) -> bool:
+        """Whether the run loop has turned, and there was a new snapshot, in this time."""
+        return self._clock.monotonic_ms() - self._observed_ms < ms
+
     def obey(self, orders: messages.Orders) -> None:
         """Stop or drain the container, or restart tasks of it, if the coordinator ordered that."""
         self._take_part(orders.cut)
@@ -292,16 +306,19 @@ class ContainerSession:
         now, epoch_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         statuses = [self._status_of(host, now, epoch_ms) for host in hosts]
         shards = [[slot.shards for slot in status.slots.values()] for status in statuses]
+        # It has taken a while for thousands of tasks, and they aren't older for that.
+        observed_ms = self._clock.monotonic_ms()
         with self._lock:
             self.has_news = shards != self._shards or any(host.slots.unsettled(host.task) for host in hosts)
             self._shards = shards
-            self._statuses, self._observed_ms = statuses, now
+            self._statuses, self._observed_ms = statuses, observed_ms
             self._wants_shutdown = any(host.task.chain.wants_shutdown for host in hosts)
 
     def _status_of(self, host: TaskHost, now: float, epoch_ms: int) -> messages.TaskStatus:
         """Return the status of a task: for a while the last one, if the run loop hasn't visited the task since then."""
         taken_ms, turns, status = self._taken.get(host, (0.0, -1, None))
-        if status is None or turns != host.turns or now - taken_ms > STATUS_MS_MAX:
+        age_ms_max = max(STATUS_MS_MAX, STATUS_MS_A_TASK * len(self._container.hosts))
+        if status is None or turns != host.turns or now - taken_ms > age_ms_max:
             status = task_status(host, now, self._still, epoch_ms, traced=self.assignment.traced)
             self._taken[host] = now, host.turns, status
         return status

@@ -45,6 +45,7 @@ from headrace.runners.savepoints.at_end import SavepointAtEnd
 from headrace.runners.slot_dealing import SlotDealing, slotted_inputs
 from headrace.runners.startpoints import StartpointService
 from headrace.runners.tables.catalogue import catalogue
+from headrace.runtime.frame_pace import longest_interval_ms
 
 
 @contextmanager
@@ -184,7 +185,7 @@ def _ledger(
         until_caught_up=until_caught_up,
         restarts_max=settings.restarts_max,
         calls=CallLimits(settings.drain_timeout_ms, settings.hung_after_ms, replaced=replaced),
-        interval_ms=settings.checkpoint_interval_ms,
+        interval_ms=longest_interval_ms(planned),
         chance=random.random,
         saves=saves,
         slots=SlotBook(slotted_inputs(planned, stages)),

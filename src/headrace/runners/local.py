@@ -20,11 +20,12 @@ from headrace.runners.control import RunControl
 from headrace.runners.coordinated import started
 from headrace.runners.coordination.client import HeartbeatThread
 from headrace.runners.coordination.endpoint import AS_USUAL, ON_THIS_MACHINE, Wanted
-from headrace.runners.coordination.messages import AppStatus, Orders
+from headrace.runners.coordination.messages import AppStatus, Heartbeat, Orders
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.prepare import held_by_driver
 from headrace.runners.progress import Progress
 from headrace.runners.tables.answering import AnswerThread
+from headrace.runtime.container import OBSERVE_MS_MAX
 from headrace.runtime.operators.user_code.source_line import users_line
 
 
@@ -73,13 +74,14 @@ def _run(planned: Plan, coordinator: Coordinator, progress: Progress | None, con
     answers = AnswerThread(
         coordinator.listen, coordinator.hang_up, session.number, session.incarnation, session.answers()
     )
+    every_ms = session.assignment.heartbeat_ms
+
+    def instead() -> Heartbeat | None:
+        # While the run loop turns, it reports by itself.
+        return None if session.observed_within(OBSERVE_MS_MAX + every_ms) else session.heartbeat()
+
     heartbeats = HeartbeatThread(
-        coordinator.heartbeat,
-        lambda: None,
-        session.heartbeat,
-        _obedient(session),
-        session.lose,
-        session.assignment.heartbeat_ms / 1000,
+        coordinator.heartbeat, lambda: None, instead, _obedient(session), session.lose, every_ms / 1000
     )
     with session.beside(answers, heartbeats), control:
         control.drain_by(drain)

@@ -93,7 +93,7 @@ def _counters(host: TaskHost) -> dict[str, int]:
 def overdue(host: TaskHost, now_ms: float) -> int:
     """Return how long ago the last commit (or the start) was if that is too long ago, else 0."""
     since = now_ms - (host.started_ms if host.committed_ms is None else host.committed_ms)
-    late = since > LATE_INTERVALS * host.scope.settings.checkpoint_interval_ms + LATE_MS
+    late = since > LATE_INTERVALS * host.scope.interval_ms + LATE_MS
     return int(since) if late and not host.finished else 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -30,14 +31,16 @@ from headrace.runtime.pauses import Pause, run
 from headrace.runtime.run_loop import RunLoop, backpressures
 from headrace.runtime.state.depot import LiveDepot
 from headrace.runtime.task import task_factory
-from headrace.runtime.task_scope import TaskScope
+from headrace.runtime.task_scope import TaskScope, beside
 from headrace.stores.objects.opening import open_objects
 from headrace.systems.base import SlotOrders
 from headrace.systems.startpoint import Grant, Outcome
 
 OBSERVE_MS = 250.0
-OBSERVE_SHARE = 0.03
-"""The largest share of time for publishing the tasks' status, which takes a while for thousands of tasks."""
+OBSERVE_SHARE = 0.01
+OBSERVE_MS_MAX = 2000.0
+"""How often the tasks' status is published. That takes a while for thousands of tasks, but only this share of a
+processor, unless it is due because of its age."""
 DRAIN_PAUSE_MS = 2.0
 
 
@@ -112,7 +115,7 @@ class Container:
         self._observe_at = 0.0
         mine = [(stage, task) for stage in plan.stages for task in stage.tasks if task.name in tasks]
         self._depot = self._open_depot(plan.graph.settings)
-        scopes = {task.name: TaskScope.of(plan, stage, task) for stage, task in mine}
+        scopes = beside({task.name: TaskScope.of(plan, stage, task) for stage, task in mine})
         pressures = backpressures(scopes.values(), self.connections, clock.monotonic_ms())
         self.hosts: list[TaskHost] = []
         for stage, task in mine:
@@ -264,9 +267,11 @@ class Container:
         """Publish the tasks' status if it is due."""
         now = self._clock.monotonic_ms()
         if self._observe is not None and now >= self._observe_at:
+            began_s = time.thread_time()
             self._observe(self.hosts)
-            ended = self._clock.monotonic_ms()
-            self._observe_at = max(now + OBSERVE_MS, ended + (ended - now) / OBSERVE_SHARE)
+            spent_ms = (time.thread_time() - began_s) * 1000
+            pause_ms = min(max(OBSERVE_MS, spent_ms / OBSERVE_SHARE), OBSERVE_MS_MAX)
+            self._observe_at = self._clock.monotonic_ms() + pause_ms
 
     def _drain(self) -> None:
         for pause in self._loop.draining():

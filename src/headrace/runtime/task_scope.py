@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 
 from headrace.api.operators.streams import SendTo
 from headrace.api.settings import Settings
@@ -13,11 +14,15 @@ from headrace.checkpoint.founding import Founding
 from headrace.checkpoint.table_methods import MachineConfig
 from headrace.core.errors import PlanError
 from headrace.core.ids import SSP, TaskName
+from headrace.core.log import logger
 from headrace.plan.delivery import Delivery, deliveries
 from headrace.plan.model import Plan, StagePlan, StreamPlan, TaskPlan
 from headrace.plan.queryable import Queryable, queryable_in
+from headrace.runtime.frame_pace import commit_interval_ms
 from headrace.runtime.naming import StateFolders, changelog_ssp, state_folders
 from headrace.systems.registry import SystemSpec, keeps_rows
+
+_log = logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +71,14 @@ class TaskScope:
     """The names of unneeded state that the changelog may still hold."""
     founding: Founding | None = None
     """What the task takes over from a savepoint if its changelog is empty."""
+    tasks_beside: int = 0
+    frames_beside: int = 0
+    """The number of tasks in its container, and of the frames that they write for a commit of each."""
 
     @classmethod
     def of(cls, plan: Plan, stage: StagePlan, task: TaskPlan) -> TaskScope:
         """The scope of a task of this stage."""
-        mine = set(task.inputs)
+        mine = sorted(task.inputs)
         inputs = _partitions(plan, mine, _streams_read(plan, stage))
         shuffled = {s.spec.id: s for s in plan.streams.values() if s.spec.role is Role.INTERMEDIATE}
         counts = {s.name: len(s.tasks) for s in plan.stages}
@@ -131,6 +139,11 @@ class TaskScope:
         return {**self.inputs, **self.side_inputs}
 
     @property
+    def interval_ms(self) -> int:
+        """The checkpoint interval: that of the app, or longer with very many tasks or a wide shuffle."""
+        return commit_interval_ms(self.settings.checkpoint_interval_ms, self.tasks_beside, self.frames_beside)
+
+    @property
     def downstream(self) -> tuple[StreamPlan, ...]:
         """The intermediate streams that the stage writes."""
         return tuple(stream for stream in self.outputs.values() if stream.spec.role is Role.INTERMEDIATE)
@@ -150,7 +163,7 @@ class TaskScope:
                 for stream in framed
                 if stream.spec.id in self.own
             },
-            interval_ms=self.settings.checkpoint_interval_ms,
+            interval_ms=self.interval_ms,
             exactly_once=self.settings.guarantee == "exactly_once",
             founded=self.founding.record if self.founding is not None else None,
         )
@@ -180,6 +193,24 @@ def _own(plan: Plan, stage: StagePlan) -> Iterable[str]:
     return (id_ for id_ in leave if id_ not in dealt)
 
 
-def _partitions(plan: Plan, mine: set[SSP], streams: Iterable[str]) -> dict[SSP, StreamSpec]:
-    """This task's partitions of these streams."""
-    return {ssp: plan.streams[id_].spec for id_ in streams for ssp in plan.streams[id_].ssps() if ssp in mine}
+def _partitions(plan: Plan, mine: Iterable[SSP], streams: Iterable[str]) -> dict[SSP, StreamSpec]:
+    """This task's partitions of these streams. Of thousands of partitions it looks at its own alone."""
+    specs = [plan.streams[id_].spec for id_ in streams]
+    return {ssp: spec for spec in specs for ssp in mine if ssp.stream == spec.stream}
+
+
+def beside(scopes: Mapping[TaskName, TaskScope]) -> dict[TaskName, TaskScope]:
+    """Return the scopes of all tasks of a container, which know how many these are and how much they write."""
+    frames = sum(stream.partitions for scope in scopes.values() for stream in scope.downstream)
+    found = {name: replace(scope, tasks_beside=len(scopes), frames_beside=frames) for name, scope in scopes.items()}
+    for scope in islice(found.values(), 1):
+        if (wanted_ms := scope.settings.checkpoint_interval_ms) != scope.interval_ms:
+            _log.warning(
+                "the checkpoint interval is longer than the app's, because this container has many tasks, or they write"
+                " many partitions: have fewer partitions, or more containers",
+                tasks=len(scopes),
+                frames=frames,
+                wanted_ms=wanted_ms,
+                interval_ms=scope.interval_ms,
+            )
+    return found

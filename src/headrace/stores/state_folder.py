@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import shutil
 import threading
 import uuid
@@ -21,8 +20,8 @@ from headrace.core.errors import InfrastructureError, StateCorruptError, StateLo
 from headrace.core.log import logger
 from headrace.core.private_folder import make_private_folder, open_private
 
-_STAND_IN_DIGITS = 8
-_STAND_IN = re.compile(rf"\.[0-9a-f]{{{_STAND_IN_DIGITS}}}\Z")
+_STAND_INS = ".stand-ins"
+"""The folder of substitutes. Among the folders of thousands of tasks, a search for them would take too long."""
 _LOCKED_HINT = "a replaced container may still be running; it stops by itself"
 _log = logger(__name__)
 
@@ -106,15 +105,12 @@ def draft_of(folder: Path) -> Path:
 
 def stand_in_for(folder: Path) -> Path:
     """Return a new substitute for ``folder``, for an incarnation that can't have it because it is locked."""
-    return folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:_STAND_IN_DIGITS]}")
+    return folder.parent / _STAND_INS / f"{folder.name}.{uuid.uuid4().hex[:8]}"
 
 
 def discard_abandoned(folder: Path) -> None:
     """Delete the substitutes for ``folder`` that aren't open in any process."""
-    length = len(folder.name) + 1 + _STAND_IN_DIGITS
-    with os.scandir(folder.parent) as entries:  # with thousands of tasks, glob is too slow
-        names = [entry.name for entry in entries if len(entry.name) == length and entry.name.startswith(folder.name)]
-    for stand_in in (folder.with_name(name) for name in names if _STAND_IN.search(name)):
+    for stand_in in list((folder.parent / _STAND_INS).glob(f"{folder.name}.*")):
         try:
             with (stand_in / "LOCK").open("ab") as lock:
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

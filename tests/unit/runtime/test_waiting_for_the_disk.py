@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 from driven_app import INTERVAL_MS, DrivenApp, Orders, orders_app
 
+from headrace.api.settings import Durability
 from headrace.core.errors import IndeterminateWriteError
 from headrace.runtime.connections import Connections
 from headrace.runtime.host.commits import Commits
-from headrace.runtime.pauses import Steps
+from headrace.runtime.host.durability import Survival, Together
+from headrace.runtime.inputs.consumers import InputConsumers
+from headrace.runtime.pauses import Pause, Steps, run
+from headrace.systems.registry import SystemSpec
 from headrace.systems.syncing import Unsynced, sync_all
 
 
@@ -32,6 +36,58 @@ def test_a_place_is_waited_for_once_for_all_that_is_there() -> None:
     sync_all([places.unsynced("a", 1), places.unsynced("b", 2), places.unsynced("a", 3)])
     assert places.waits == {"a": 1, "b": 1}
     assert sorted(places.done) == [1, 2, 3]
+
+
+def test_many_tasks_wait_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits twice, and none goes on before the disk has what it waits for."""
+    said: list[str] = []
+    together = Together(Connections(), at_once=3)
+    monkeypatch.setattr(Connections, "sync_records", lambda connections, read: said.append("sync"))
+
+    class Task:
+        def synced(self) -> None:
+            said.append("synced")
+
+        def unsynced(self) -> list[Unsynced]:
+            return []
+
+    def work(number: int) -> Steps[None]:
+        for part in ("begun", "goes on"):
+            said.append(f"{number} {part}")
+            yield Pause.DISK
+        said.append(f"{number} is done")
+
+    def turn() -> Steps[None]:
+        for number in range(7):
+            yield from together.go_on(Task(), work(number))  # type: ignore[arg-type]
+        yield from together.wait()
+
+    run(turn())
+    for number in range(7):
+        begun, goes_on, done = (said.index(f"{number} {what}") for what in ("begun", "goes on", "is done"))
+        assert "sync" in said[begun:goes_on]
+        assert "sync" in said[goes_on:done]
+    first = said.index("sync")
+    assert said[:first] == ["0 begun", "1 begun", "2 begun"]
+
+
+@pytest.mark.parametrize(("durability", "syncs"), [("process", 0), ("commit", 1)])
+def test_files_do_not_stay_open_for_a_sync_that_never_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: Durability, syncs: int
+) -> None:
+    synced: list[int] = []
+    connections = Connections()
+    spec = SystemSpec("log", "log", {"root": tmp_path})
+    connections.admin(spec).create("events", 1)
+    producer = connections.record_producer(spec)
+    producer.send("events", 0, b"x")
+    connections.flush_records()
+    assert len(list(producer.unsynced())) == 1
+    monkeypatch.setattr(os, "fsync", synced.append)
+    run(Survival(durability, connections, InputConsumers({}, connections)).of_what_is_there())
+    assert list(producer.unsynced()) == []
+    assert len(synced) == syncs
+    connections.close()
 
 
 def test_nothing_is_on_the_disk_if_a_wait_fails() -> None:

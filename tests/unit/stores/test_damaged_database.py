@@ -92,9 +92,10 @@ def test_a_stand_in_is_discarded_when_no_process_has_it_open(tmp_path: Path) -> 
     stand_in = Database(stand_in_for(folder))
     stand_in.close()
     stand_in_for(folder).mkdir()
-    Database(tmp_path / "state-1").close()
+    other = Database(stand_in_for(tmp_path / "state-1"))
+    other.close()
     discard_abandoned(folder)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["state-1"]
+    assert list(stand_in.folder.parent.iterdir()) == [other.folder]
 
 
 def test_what_a_dead_process_left_is_deleted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

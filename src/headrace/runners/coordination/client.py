@@ -245,12 +245,12 @@ class HeartbeatThread:
         self,
         send: Callable[[messages.Heartbeat], messages.Orders],
         hang_up: Callable[[], None],
-        snapshot: Callable[[], messages.Heartbeat],
+        snapshot: Callable[[], messages.Heartbeat | None],
         on_orders: Callable[[messages.Orders], None],
         on_lost: Callable[[Exception], None],
         interval_s: float,
     ) -> None:
-        """``send`` may block; after ``hang_up``, it must return or raise soon."""
+        """``send`` may block; after ``hang_up``, it must return or raise soon. Without a snapshot, nothing is sent."""
         self._send = send
         self._hang_up = hang_up
         self._snapshot = snapshot
@@ -298,7 +298,8 @@ class HeartbeatThread:
                 self._wake.clear()
                 if self._closing:
                     return
-                self._on_orders(self._send(self._snapshot()))
+                if (heartbeat := self._snapshot()) is not None:
+                    self._on_orders(self._send(heartbeat))
         except Exception as error:  # noqa: BLE001 - a container without a heartbeat must not continue, whatever the cause
             if not self._closing:
                 self._on_lost(error)

@@ -59,7 +59,7 @@ class LivePage:
     def look(self, status: AppStatus) -> None:
         """Take the present status."""
         now_ms = self._clock.now_ms()
-        sample = Sample.of(status, self._clock.monotonic_ms())
+        sample = Sample.of(status, self._clock.monotonic_ms(), self._samples[-1] if self._samples else None)
         self._samples.append(sample)
         before = self._samples[-2] if len(self._samples) > 1 else sample
         recent, last = Between(self._samples[0], sample), Between(before, sample)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.core.metric_table import SECONDS
@@ -37,7 +37,7 @@ def _none() -> Amounts:
 class Totals:
     """What one task has counted since the run began, by what each count is of; ``state_bytes`` and ``keys`` are now's.
 
-    Several threads read totals: nothing is added to them once they are made.
+    Several threads read totals: nothing is added to them once they are made. They were made of ``series``.
     ``inputs`` are by stream (``system.name``), ``outputs`` by id, ``latency`` by until when it is measured.
     """
 
@@ -52,11 +52,12 @@ class Totals:
     counts: Counter[str] = field(default_factory=Counter)
     latency: dict[str, list[int]] = field(default_factory=dict)
     state_bytes: float = 0.0
+    series: Sequence[Series] = ()
 
     @classmethod
-    def of(cls, series: Iterable[Series]) -> Totals:
+    def of(cls, series: Sequence[Series]) -> Totals:
         """The totals in the series of a task."""
-        found = cls()
+        found = cls(series=series)
         for one in series:
             if (known := _PARTS_BY_LABEL.get(one.name)) is not None:
                 part, label = known
@@ -73,6 +74,9 @@ class Totals:
         return found
 
 
+_NOTHING = Totals()
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """All totals at one moment: ``at_ms`` is monotonic. ``restarts`` are those of all containers."""
@@ -82,9 +86,12 @@ class Sample:
     restarts: int
 
     @classmethod
-    def of(cls, status: AppStatus, at_ms: float) -> Sample:
-        """Return the totals in a status."""
-        totals = {task.name: Totals.of(task.series) for task in status.tasks}
+    def of(cls, status: AppStatus, at_ms: float, before: Sample | None = None) -> Sample:
+        """Return the totals in a status. A task that has reported nothing since the sample ``before`` has the same."""
+        totals: dict[str, Totals] = {}
+        for task in status.tasks:
+            old = _NOTHING if before is None else before.tasks.get(task.name, _NOTHING)
+            totals[task.name] = old if old.series is task.series else Totals.of(task.series)
         return cls(at_ms, totals, sum(container.restarts for container in status.containers))
 
 
@@ -102,13 +109,20 @@ class Between:
 
     def task(self, name: str) -> Pace:
         """Return the changes of a task."""
-        return Pace(self.before.tasks.get(name, Totals()), self.after.tasks.get(name, Totals()), self.seconds)
+        return Pace(self.before.tasks.get(name, _NOTHING), self.after.tasks.get(name, _NOTHING), self.seconds)
+
+    def _changed(self) -> Iterator[tuple[Totals, Totals]]:
+        """The totals before and after, of tasks in which anything has happened."""
+        for name, totals in self.after.tasks.items():
+            old = self.before.tasks.get(name, _NOTHING)
+            if old is not totals:
+                yield old, totals
 
     def latency(self, until: str, share: float) -> float | None:
         """The latency in seconds that this share of all messages didn't exceed; None if there were none."""
         counts = [0] * (len(SECONDS) + 1)
-        for name, totals in self.after.tasks.items():
-            old = self.before.tasks.get(name, Totals()).latency.get(until, [])
+        for before, totals in self._changed():
+            old = before.latency.get(until, [])
             for number, count in enumerate(totals.latency.get(until, ())):
                 counts[number] += count - (old[number] if number < len(old) else 0)
         return quantile(counts, share)
@@ -116,8 +130,7 @@ class Between:
     def commit_ms(self) -> dict[str, float]:
         """How long a commit took on average, by part."""
         seconds, commits = _none(), _none()
-        for name, totals in self.after.tasks.items():
-            old = self.before.tasks.get(name, Totals())
+        for old, totals in self._changed():
             for part, spent in totals.commit_seconds.items():
                 seconds[part] += spent - old.commit_seconds.get(part, 0.0)
                 commits[part] += totals.commits.get(part, 0.0) - old.commits.get(part, 0.0)
@@ -125,10 +138,7 @@ class Between:
 
     def count(self, name: str) -> int:
         """How much a count of all tasks together has grown."""
-        return sum(
-            totals.counts[name] - self.before.tasks.get(task, Totals()).counts[name]
-            for task, totals in self.after.tasks.items()
-        )
+        return sum(totals.counts[name] - old.counts[name] for old, totals in self._changed())
 
 
 @dataclass(frozen=True, slots=True)

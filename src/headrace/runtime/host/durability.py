@@ -28,6 +28,9 @@ from headrace.runtime.inputs.consumers import InputConsumers
 from headrace.runtime.pauses import Pause, Steps
 from headrace.systems.syncing import Unsynced
 
+TASKS_AT_ONCE = 512
+"""How many tasks wait together at most: until then, the files that they have written stay open."""
+
 T = TypeVar("T")
 
 
@@ -51,6 +54,7 @@ class Survival:
 
     def _wait(self, *, reads: bool) -> Steps[None]:
         if not self._wanted:
+            self._connections.waive_sync(self._inputs.unsynced() if reads else ())
             return
         self._waiting, self._reads = True, reads
         yield Pause.DISK
@@ -70,8 +74,9 @@ class Survival:
 class Together:
     """Does the work of several tasks one after the other, but makes them wait for the disk together."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, at_once: int = TASKS_AT_ONCE) -> None:
         self._connections = connections
+        self._at_once = at_once
         self._waiting: list[tuple[Survival, Steps[Any], Callable[[Any], None]]] = []
 
     def go_on(self, survival: Survival, work: Steps[T], done: Callable[[T], None] = lambda result: None) -> Steps[bool]:
@@ -84,6 +89,8 @@ class Together:
                 return True
             if pause is Pause.DISK:
                 self._waiting.append((survival, work, done))
+                if len(self._waiting) >= self._at_once:
+                    yield from self.wait()
                 return False
             yield pause
 

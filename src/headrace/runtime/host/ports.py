@@ -61,7 +61,7 @@ class Ports:
         depot: Depot | None = None,
     ) -> Ports:
         """Return ports with state on disk and a protocol machine of the given name."""
-        metrics = TaskMetrics(str(scope.name), clock, scope.settings.checkpoint_interval_ms)
+        metrics = TaskMetrics(str(scope.name), clock, scope.interval_ms)
         state = TaskState(
             scope.changelog[0],
             scope.folders,

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from headrace.runtime.chain import Chain
     from headrace.runtime.host.task_host import TaskHost
 
-REST_MS = 10_000.0
-"""How often a resting task is visited, because the wall clock may have jumped."""
+REST_MS = 60_000.0
+"""How often a resting task is visited, though nothing is due: the run loop notices when the wall clock jumps."""
 
 
 class Rest:

@@ -84,7 +84,7 @@ class TaskHost:
         self._ports = ports
         self._clock = ports.clock
         self._connections = connections = ports.connections
-        self._interval_ms = scope.settings.checkpoint_interval_ms
+        self._interval_ms = scope.interval_ms
         self._systems = {stream.spec.stream: stream.spec.system for stream in scope.outputs.values()}
         self._changelog = ChangelogPartition(*scope.changelog, connections)
         self.inputs = InputConsumers(scope.specs, connections)

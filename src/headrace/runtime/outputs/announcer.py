@@ -2,6 +2,7 @@
 
 Each intermediate stream that the stage writes receives the progress of what feeds it, in all its partitions. Watermarks
 and ends are held back for a few milliseconds, so that a trickle of messages doesn't become a flood of control messages.
+In wide shuffles they are held back for longer (``frame_pace``).
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from collections.abc import Iterable, Mapping
 from headrace.core.errors import DeploymentError
 from headrace.core.frame import EndOfStream, Watermark
 from headrace.runtime.event_time.watermark import NOTHING, UNHEARD, Progress
+from headrace.runtime.frame_pace import watermark_interval_ms
 from headrace.runtime.outputs.outlet import Outlet
 from headrace.runtime.task_scope import TaskScope
 from headrace.runtime.timing import Every
-
-WATERMARK_INTERVAL_MS = 10
 
 
 class Announcer:
@@ -32,7 +32,7 @@ class Announcer:
         """The last announcement to the streams that haven't ended; None if this generation doesn't know it."""
         self._names = {stream.spec.id: str(stream.spec.stream) for stream in scope.downstream}
         self._ended: list[str] = []
-        self._every = Every(WATERMARK_INTERVAL_MS, now_ms)
+        self._every = Every(watermark_interval_ms(scope.frames_beside), now_ms)
 
     @property
     def ended(self) -> list[str]:

@@ -4,8 +4,8 @@ A poll first drains the wake-ups and then looks at the files, so a write after t
 partition that was read to its end costs nothing until it is written again. Twice a second the consumer looks at all
 files: writers on another machine cause no wake-up, and a stream may have been removed.
 
-One that is part of a group (``wakeups``) leaves wake-ups to the group. One without a waiting caller looks at its files
-at each poll.
+One that is part of a group (``wakeups``) leaves wake-ups to the group, which also bounds the number of open files. One
+without a waiting caller looks at its files at each poll, and closes those that it has read to their ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from headrace.core.errors import HeadraceError, TrimmedOffsetError, UsageError
+from headrace.core.errors import HeadraceError, StreamNotFoundError, TrimmedOffsetError, UsageError
 from headrace.core.ids import SSP, Offset
 from headrace.systems.base import Edge, Ended, Polled, Position, Records
 from headrace.systems.log.file_watcher import FileWatcher
@@ -66,6 +66,7 @@ class LogConsumer(RegisteringConsumer[Watched]):
         self._root = root
         self._by_watch: dict[int, Watched] = {}
         self._wakeups = wakeups
+        self._waits = waits
         self._wakeup = FileWatcher.open() if waits and wakeups is None else None
         self._look_at_all = False
         self._looked_at_all = time.monotonic()
@@ -97,6 +98,8 @@ class LogConsumer(RegisteringConsumer[Watched]):
         folder.require_partition(ssp.partition)
         file = PartitionFile(folder.log(ssp.partition), str(ssp))
         reading = Watched(ssp, consumer=self, folder=folder, file=file)
+        if self._wakeups is not None:
+            file.shared(self._wakeups.files, lambda: reading.position > reading.synced)
         self._readings[ssp] = reading
         self._watch(reading)
         return reading
@@ -145,6 +148,8 @@ class LogConsumer(RegisteringConsumer[Watched]):
             self._wakeup.unwatch(reading.watch)
             self._by_watch.pop(reading.watch, None)
         self._torn_before += reading.file.torn_bytes
+        if self._wakeups is not None:
+            self._wakeups.files.forget(reading.file)
         reading.file.close()
 
     @override
@@ -171,12 +176,23 @@ class LogConsumer(RegisteringConsumer[Watched]):
         """Make the next poll check all files, including whether they exist."""
         self._look_at_all = True
 
+    def has_news(self) -> bool:
+        """Check all files now. Return whether the next poll will find something, or fail."""
+        for reading in self._readings.values():
+            try:
+                size = reading.file.size_there()
+            except StreamNotFoundError:
+                self._look_at_all = True  # the next poll raises it
+                return True
+            reading.look |= not reading.ended and size not in (reading.position, reading.waiting_size)
+        return any(reading.look for reading in self._readings.values())
+
     def _note_changes(self) -> None:
         if self._wakeups is not None:
             if self._look_at_all:
                 self._look_at_all = False
                 for reading in self._readings.values():
-                    reading.file.require_there()
+                    reading.file.size_there()
                     reading.look = True
             return
         changed = self._wakeup.drain() if self._wakeup else None
@@ -184,7 +200,7 @@ class LogConsumer(RegisteringConsumer[Watched]):
         if changed is None or now - self._looked_at_all > _LOOK_AT_ALL_S:
             self._looked_at_all = now
             for reading in self._readings.values():
-                reading.file.require_there()
+                reading.file.size_there()
                 reading.look = True
             return
         for number in changed:
@@ -205,6 +221,10 @@ class LogConsumer(RegisteringConsumer[Watched]):
 
     def _take(self, reading: Watched, scan: Scan, size: int, out: list[Polled]) -> None:
         reading.position = scan.next
+        if self._waits:
+            reading.file.used()
+        elif scan.next == size:
+            reading.file.close()
         if scan.payloads:
             out.append(Records(reading.ssp, scan.offsets, scan.payloads, scan.next))
             reading.recent.append(scan.offsets)

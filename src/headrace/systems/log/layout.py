@@ -42,12 +42,12 @@ from headrace.core.errors import (
 from headrace.core.ids import Offset, check_id
 from headrace.core.private_folder import make_private_folder, open_private
 from headrace.serdes.dtypes import columns_from_json, columns_to_json
+from headrace.serdes.hashing import MAX_PARTITIONS
 from headrace.systems.base import StreamInfo
 from headrace.systems.log import segment
 from headrace.systems.shape import new_columns, require_same_shape, wanted_shape, with_columns
 
 FORMAT_VERSION = 1
-MAX_PARTITIONS = 100_000
 MAX_ADDITIONS = 9999
 _POSITION = struct.Struct(">Q")
 _RESEAL = (
@@ -243,7 +243,7 @@ class StreamFolder:
             finally:
                 os.close(fd)
         except FileNotFoundError:
-            raise _gone(self.name, self.path) from None
+            raise gone(self.path, self.name) from None
         except OSError as error:
             raise StorageError(f"can't report the position of {group!r} in {path}: {error}") from error
 
@@ -257,21 +257,28 @@ class StreamFolder:
         return {n: value - 1 for n, (value,) in enumerate(_POSITION.iter_unpack(whole)) if value}
 
 
-def require_there(path: Path, opened: os.stat_result, what: str) -> None:
-    """Raise ``StreamNotFoundError`` if ``path`` is no longer the file ``opened``: it was deleted or replaced."""
+def require_there(path: Path, opened: os.stat_result, what: str) -> os.stat_result:
+    """Return what ``path`` is now. Raise ``StreamNotFoundError`` if it isn't the file ``opened`` any more."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        raise _gone(what, path) from None
+        raise gone(path, what) from None
     if not os.path.samestat(found, opened):
-        raise StreamNotFoundError(
-            f"{what} was replaced by another stream of that name while it was in use ({path})",
-            hint="put the old stream's folder back and start again; "
-            "to use the new stream, start the app under another name",
-        )
+        raise replaced(path, what)
+    return found
 
 
-def _gone(what: str, path: Path) -> StreamNotFoundError:
+def replaced(path: Path, what: str) -> StreamNotFoundError:
+    """Return the error for a file that is another one than before."""
+    return StreamNotFoundError(
+        f"{what} was replaced by another stream of that name while it was in use ({path})",
+        hint="put the old stream's folder back and start again; "
+        "to use the new stream, start the app under another name",
+    )
+
+
+def gone(path: Path, what: str) -> StreamNotFoundError:
+    """Return the error for a file that isn't there any more."""
     return StreamNotFoundError(
         f"{what} was deleted or moved while it was in use: {path} doesn't exist any more",
         hint="put the stream's folder back and start again; "

@@ -13,11 +13,18 @@ from functools import partial
 from pathlib import Path
 
 from headrace.core import descriptors
-from headrace.core.errors import CorruptLogError, IndeterminateWriteError, StorageError, StreamNotFoundError
+from headrace.core.errors import (
+    CorruptLogError,
+    HeadraceError,
+    IndeterminateWriteError,
+    StorageError,
+    StreamNotFoundError,
+)
 from headrace.core.ids import Offset
 from headrace.core.log import logger
 from headrace.systems.log import segment
-from headrace.systems.log.layout import require_there
+from headrace.systems.log.layout import gone, replaced, require_there
+from headrace.systems.log.open_files import OpenFiles
 from headrace.systems.log.segment import ScanEnd, TailState
 from headrace.systems.syncing import Unsynced
 
@@ -54,41 +61,92 @@ def unsynced_partition(descriptor: int, what: str, done: Callable[[], None]) -> 
 
 
 class PartitionFile:
-    """A partition, open for reading. ``what`` is its name in error messages."""
+    """A partition, open for reading, or for appending too. ``what`` is its name in error messages.
 
-    def __init__(self, path: Path, what: str) -> None:
+    ``close`` releases its descriptor. Another use opens the file again, and raises ``StreamNotFoundError`` if it is
+    another one by then.
+    """
+
+    def __init__(self, path: Path, what: str, *, appends: bool = False) -> None:
         self.path = path
         self.what = what
         self.torn_bytes = 0
         """The number of bytes of torn appends that were skipped."""
+        self._flags = (os.O_RDWR | os.O_APPEND if appends else os.O_RDONLY) | os.O_CLOEXEC
+        self._used: Callable[[], None] = lambda: None
+        self._fd: int | None = None
         try:
-            self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError as error:
+            fd = self._open()
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise StreamNotFoundError(
                 f"{what}: its file {path} is missing", hint="restore the stream's folder from a backup"
             ) from error
+        try:
+            self.seed = self._seed_in(fd)
+            self._opened = os.fstat(fd)
+        except HeadraceError:
+            os.close(fd)
+            raise
+        self._fd = fd
+
+    def shared(self, files: OpenFiles, unsynced: Callable[[], bool]) -> None:
+        """Let ``files`` release the descriptor, unless it is ``unsynced``."""
+        self._used = partial(files.used, self, unsynced)
+        self._used()
+
+    def used(self) -> None:
+        """Note that the file will probably be used again soon."""
+        self._used()
+
+    @property
+    def fd(self) -> int:
+        """The descriptor, opened if it isn't."""
+        if self._fd is None:
+            try:
+                fd = self._open()
+            except (FileNotFoundError, NotADirectoryError):
+                raise gone(self.path, self.what) from None
+            try:
+                # Another file may have got the number of a deleted one, but not its salt.
+                if not os.path.samestat(os.fstat(fd), self._opened) or self._seed_in(fd) != self.seed:
+                    raise replaced(self.path, self.what)
+            except HeadraceError:
+                os.close(fd)
+                raise
+            self._fd = fd
+            self._used()
+        return self._fd
+
+    def _open(self) -> int:
+        try:
+            return os.open(self.path, self._flags)
+        except (FileNotFoundError, NotADirectoryError):
+            raise
         except OSError as error:
             full = descriptors.FULL in str(error)
             raise StorageError(
-                f"{what}: can't open {path}: {error}", hint=descriptors.hint() if full else None
+                f"{self.what}: can't open {self.path}: {error}", hint=descriptors.hint() if full else None
             ) from error
+
+    def _seed_in(self, fd: int) -> int:
         try:
-            self.seed = segment.decode_file_header(os.pread(self.fd, segment.FILE_HEADER_SIZE, 0))
+            return segment.decode_file_header(os.pread(fd, segment.FILE_HEADER_SIZE, 0))
         except CorruptLogError as error:
-            self.close()
-            raise CorruptLogError(f"{what}: {path}: {error.message}", hint=error.hint) from error
+            raise CorruptLogError(f"{self.what}: {self.path}: {error.message}", hint=error.hint) from error
 
     def close(self) -> None:
-        """Release the file."""
-        os.close(self.fd)
+        """Release the descriptor, until the next use if there is one."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
 
-    def require_there(self) -> None:
-        """Raise ``StreamNotFoundError`` if the path where this file was opened has another file now, or none."""
-        require_there(self.path, os.fstat(self.fd), self.what)
+    def size_there(self) -> int:
+        """Return the size of the file at the path. Raise ``StreamNotFoundError`` if it is another file, or none."""
+        return require_there(self.path, self._opened, self.what).st_size
 
     def size(self) -> int:
         """Return the current size of the file."""
-        return os.fstat(self.fd).st_size
+        return self.size_there() if self._fd is None else os.fstat(self._fd).st_size
 
     def read(self, position: Offset, max_bytes: int, size: int) -> segment.Scan:
         """Return the records from ``position`` on, in a file of ``size`` bytes.

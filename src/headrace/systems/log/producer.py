@@ -23,7 +23,8 @@ from headrace.core.errors import HeadraceError, StorageError, StreamSealedError
 from headrace.core.ids import Offset
 from headrace.core.log import logger
 from headrace.systems.base import Producer
-from headrace.systems.log.layout import StreamFolder, require_there
+from headrace.systems.log.layout import StreamFolder
+from headrace.systems.log.open_files import OpenFiles
 from headrace.systems.log.partition import PartitionFile, unsynced_partition
 from headrace.systems.log.segment import HEADER_SIZE, check_fits, encode_records
 from headrace.systems.log.time_index import TimeNotes
@@ -41,42 +42,37 @@ _COPY_BELOW = 16 << 10
 class _Appender:
     """One partition, open for appending."""
 
-    def __init__(self, folder: StreamFolder, partition: int, clock: Clock) -> None:
+    def __init__(self, folder: StreamFolder, partition: int, clock: Clock, files: OpenFiles) -> None:
         folder.require_partition(partition)
         self._clock = clock
         self.what = f"{folder.name}[{partition}]"
-        self._folder = folder
-        self._partition = partition
-        self._path = path = folder.log(partition)
         self._seal = folder.seal
-        file = PartitionFile(path, self.what)
+        self._file = PartitionFile(folder.log(partition), self.what, appends=True)
         try:
-            self.seed = file.seed
             # The order matters: without a seal file after the size was read, no seal is below that size.
-            self._unsealed_to = file.size()
-        finally:
-            file.close()
-        self._refuse_if_sealed()
-        try:
-            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        except OSError as error:
-            raise StorageError(f"{self.what}: can't open {path}: {error}") from error
-        self._opened = os.fstat(self._fd)
+            self._unsealed_to = self._file.size()
+            self._refuse_if_sealed()
+        except HeadraceError:
+            self._file.close()
+            raise
         self._notes = TimeNotes(folder, partition)
         self.bodies: list[bytes] = []
         self.bytes = 0
         self.end: Offset = 0
         self.touched = False
         self.unsynced = False
+        self._file.shared(files, lambda: self.unsynced)
 
     def write(self) -> None:
         """Append what is buffered. If this raises, the buffer keeps the records that aren't in the file."""
         if not self.bodies:
             return
         self._refuse_if_sealed()
+        self._file.used()
+        self.unsynced = True
         while self.bodies:
             now = self._clock.now_ms()
-            parts = encode_records(self.bodies, self.seed, now)
+            parts = encode_records(self.bodies, self._file.seed, now)
             try:
                 written = self._append(parts)
                 if written == 0:
@@ -87,10 +83,10 @@ class _Appender:
                 _log.info("an append was cut short; writing the rest", partition=self.what, bytes=written)
             self._drop(written)
         # This comes after the write: bytes in a deleted file must not count as written.
-        require_there(self._path, self._opened, self.what)
+        self._file.size_there()
         # With O_APPEND, a write call sets the descriptor's position to the end of its own bytes.
-        self.end = os.lseek(self._fd, 0, os.SEEK_CUR)
-        self.touched = self.unsynced = True
+        self.end = os.lseek(self._file.fd, 0, os.SEEK_CUR)
+        self.touched = True
         self._notes.appended(self.end - written, self.end, now, parts[0])
         if self._seal.exists():
             self._check_seal()
@@ -100,8 +96,8 @@ class _Appender:
     def _append(self, parts: list[bytes]) -> int:
         count = len(parts)
         if count <= _IOV_MAX and self.bytes > count * _COPY_BELOW:
-            return os.writev(self._fd, parts)
-        return os.write(self._fd, b"".join(parts))
+            return os.writev(self._file.fd, parts)
+        return os.write(self._file.fd, b"".join(parts))
 
     def _drop(self, written: int) -> None:
         if written >= self.bytes:
@@ -127,11 +123,7 @@ class _Appender:
 
     def _check_seal(self) -> None:
         """Raise if a seal was written before the last records: it appeared while they were written."""
-        file = PartitionFile(self._folder.log(self._partition), self.what)
-        try:
-            seal = file.find_seal(self._unsealed_to)
-        finally:
-            file.close()
+        seal = self._file.find_seal(self._unsealed_to)
         if seal is not None and seal < self.end:
             raise self._sealed()
 
@@ -146,11 +138,11 @@ class _Appender:
 
     def not_on_disk(self) -> Unsynced:
         """What was written."""
-        return unsynced_partition(self._fd, self.what, partial(setattr, self, "unsynced", False))
+        return unsynced_partition(self._file.fd, self.what, partial(setattr, self, "unsynced", False))
 
     def close(self) -> None:
         """Release the file."""
-        os.close(self._fd)
+        self._file.close()
 
 
 class LogProducer(Producer):
@@ -163,6 +155,7 @@ class LogProducer(Producer):
         self._root = root
         self._clock = clock or WallClock()
         self._buffer_bytes = buffer_bytes
+        self._files = OpenFiles()
         self._appenders: dict[tuple[str, int], _Appender] = {}
         # Of thousands of partitions, most have nothing to write: a flush visits only those that have.
         self._unflushed: dict[tuple[str, int], _Appender] = {}
@@ -174,7 +167,8 @@ class LogProducer(Producer):
         key = (stream, partition)
         appender = self._appenders.get(key)
         if appender is None:
-            appender = self._appenders[key] = _Appender(StreamFolder(self._root, stream), partition, self._clock)
+            folder = StreamFolder(self._root, stream)
+            appender = self._appenders[key] = _Appender(folder, partition, self._clock, self._files)
         self._unflushed[key] = self._unsynced[key] = appender
         body = bytes(payload)  # no copy if it already is bytes
         check_fits(body)
@@ -214,6 +208,7 @@ class LogProducer(Producer):
     def unsynced(self) -> Iterable[Unsynced]:
         written = {key: each for key, each in self._unsynced.items() if each.unsynced}
         self._unsynced = written | self._unflushed
+        self._files.trim()
         return [appender.not_on_disk() for appender in written.values()]
 
     @override

@@ -10,8 +10,8 @@ their files, in turn.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Collection
+from itertools import islice
 from pathlib import Path
 
 from typing_extensions import override
@@ -19,6 +19,7 @@ from typing_extensions import override
 from headrace.systems.base import Wakeups
 from headrace.systems.log.consumer import LogConsumer, Watched
 from headrace.systems.log.file_watcher import FileWatcher
+from headrace.systems.log.open_files import OpenFiles
 
 LOOK_S = 0.5
 LOOKS = 100
@@ -31,14 +32,15 @@ class LogWakeups(Wakeups):
     def __init__(self, root: Path, watcher: FileWatcher) -> None:
         self._root = root
         self._watcher = watcher
+        self.files = OpenFiles()
         self._watched: dict[int, list[Watched]] = {}
-        self._consumers: deque[LogConsumer] = deque()
+        self._consumers: dict[LogConsumer, None] = {}
         self._looked = time.monotonic()
 
     @override
     def consumer(self) -> LogConsumer:
         consumer = LogConsumer(self._root, self)
-        self._consumers.append(consumer)
+        self._consumers[consumer] = None
         return consumer
 
     @override
@@ -47,6 +49,7 @@ class LogWakeups(Wakeups):
 
     @override
     def stirred(self) -> Collection[LogConsumer]:
+        self.files.trim()
         changed = self._watcher.drain()
         now = time.monotonic()
         if changed is None:
@@ -61,11 +64,11 @@ class LogWakeups(Wakeups):
                 stirred[watched.consumer] = None
         if now - self._looked > LOOK_S:
             self._looked = now
-            for _ in range(min(LOOKS, len(self._consumers))):
-                consumer = self._consumers[0]
-                self._consumers.rotate(-1)
-                consumer.look_at_all()
-                stirred[consumer] = None
+            for consumer in list(islice(self._consumers, LOOKS)):
+                del self._consumers[consumer]
+                self._consumers[consumer] = None  # behind all others
+                if consumer.has_news():
+                    stirred[consumer] = None
         return stirred.keys()
 
     def watch(self, path: Path, watched: Watched) -> int:
@@ -84,8 +87,7 @@ class LogWakeups(Wakeups):
 
     def forget(self, consumer: LogConsumer) -> None:
         """A consumer was closed."""
-        if consumer in self._consumers:
-            self._consumers.remove(consumer)
+        self._consumers.pop(consumer, None)
 
     @override
     def close(self) -> None:

@@ -72,3 +72,13 @@ def test_restarts_and_rollbacks_are_counted():
     second = Sample.of(later, 1000)
     assert second.restarts - first.restarts == 2
     assert Between(first, second).count("rollbacks") == 2
+
+
+def test_a_task_that_has_reported_nothing_new_is_not_counted_again():
+    still, busy = task("a/0", counter("late_messages_total", 1)), task("a/1", counter("late_messages_total", 1))
+    first = Sample.of(status(still, busy), 0)
+    later = task("a/1", counter("late_messages_total", 3))
+    second = Sample.of(status(still, later), 1000, first)
+    assert second.tasks["a/0"] is first.tasks["a/0"]
+    assert second.tasks["a/1"] is not first.tasks["a/1"]
+    assert Between(first, second).count("late") == 2
