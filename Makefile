@@ -92,7 +92,7 @@ fuzz: $(STAMP)  ## feed damaged bytes to all decoders: MINUTES=10, SEED=1
 	$(ENTRY) fuzz --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1)
 
 # The second one ends with 3, and says why, where no namespaces may be made for its machines.
-chaos: $(STAMP) $(SERVERS)  ## kill and freeze processes of a real app, then machines of a cluster, for a minute each (SEED=n)
+chaos: $(STAMP) $(SERVERS)  ## kill and freeze a real app's processes and cut the power, then kill machines of a cluster, a minute each (SEED=n)
 	$(ENTRY) chaos --seconds 60 $(if $(SEED),--seed $(SEED))
 	$(ENTRY) chaos --cluster --seconds 60 $(if $(SEED),--seed $(SEED)) || test $$? -eq 3
 

@@ -52,10 +52,12 @@ class Deployment:
         scratch: Path,
         environment: Mapping[str, str] | None = None,
         metadata: SecretUrl | None = None,
+        import_first: Sequence[str] = (),
     ) -> None:
         """Run ``command``. Output and Spark's files go to ``scratch``.
 
-        The app publishes its address in ``home``, or in the database ``metadata``.
+        Its Python processes look for modules in the folders ``import_first`` before all others. The app publishes its
+        address in ``home``, or in the database ``metadata``.
         """
         scratch.mkdir(parents=True, exist_ok=True)
         self.home = home
@@ -70,7 +72,7 @@ class Deployment:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=errors,
-                env=_environment(scratch) | dict(environment or {}),
+                env=_environment(scratch, import_first) | dict(environment or {}),
                 start_new_session=True,
             )
 
@@ -220,9 +222,9 @@ def is_running(status: AppStatus) -> bool:
     return started and all(task.state not in ("starting", "restoring") for task in status.tasks)
 
 
-def _environment(scratch: Path) -> dict[str, str]:
+def _environment(scratch: Path, import_first: Sequence[str]) -> dict[str, str]:
     return os.environ | {
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "PYTHONPATH": os.pathsep.join([*import_first, *(path for path in sys.path if path)]),
         "PYSPARK_PYTHON": sys.executable,
         # A killed JVM leaves its files here, where the caller deletes them.
         "SPARK_LOCAL_DIRS": str(scratch),

@@ -4,7 +4,8 @@ Frozen processes (SIGSTOP) matter most. A container that thaws while it is still
 stays frozen is lost to the coordinator, which has it killed. If a whole executor or driver dies while its Python side
 is frozen, nobody can kill its containers. They are replaced, and when they thaw they are zombies, which continue their
 work until they notice. A function that hangs in a container has to be noticed, and connections that show no token to
-the coordinator mustn't keep containers from it.
+the coordinator mustn't keep containers from it. When the power is cut, all processes die, and streams lose what wasn't
+synced.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Chaos:
     """Injects faults into a deployment. ``start`` starts a new driver after the old one was killed.
 
     ``hang``: while a file of this name is there, the next call of a function of the app deletes it and doesn't return.
+    ``lose_tails`` cuts off a part of what the app's dead processes haven't synced, and returns how many bytes.
     """
 
     start: Callable[[], Deployment]
@@ -55,6 +57,7 @@ class Chaos:
     has_executors: bool
     deployment: Deployment
     hang: Path | None = None
+    lose_tails: Callable[[], int] | None = None
     began: float = field(default_factory=time.monotonic)
     faults: list[Fault] = field(default_factory=list)
     past: list[Deployment] = field(default_factory=list)
@@ -64,6 +67,7 @@ class Chaos:
         kinds = {"kill container": 4, "kill again": 2, "kill all": 1, "freeze container": 2, "lose container": 1}
         kinds |= {"kill driver": 1, "zombie driver": 1, "slow connections": 1}
         kinds |= {} if self.hang is None else {"hang function": 1}
+        kinds |= {} if self.lose_tails is None else {"cut power": 1}
         return kinds | ({"kill executor": 2, "zombie executor": 2} if self.has_executors else {})
 
     def strike(self) -> Fault:
@@ -203,6 +207,14 @@ class Chaos:
         self._restart()
         return f"pid {old.pid}; its containers ended after {gone:.1f} s"
 
+    def _cut_power(self, victim: int) -> str:
+        if self.lose_tails is None:
+            return "no power can be cut here"
+        self.deployment.close()
+        lost = self.lose_tails()
+        self._restart()
+        return f"{lost:,} bytes that weren't synced are lost"
+
     def _zombie_driver(self, victim: int) -> str:
         old = self.deployment
         frozen = [process.pid for process in old.processes() if process.is_python_side]
@@ -266,6 +278,7 @@ _ACTS: dict[str, Callable[[Chaos, int], str]] = {
     "kill executor": Chaos._kill_executor,
     "zombie executor": Chaos._zombie_executor,
     "kill driver": Chaos._kill_driver,
+    "cut power": Chaos._cut_power,
     "zombie driver": Chaos._zombie_driver,
 }
 KINDS = tuple(_ACTS)

@@ -16,6 +16,8 @@ from chaos.deployment import Deployment
 from chaos.faults import Chaos, Fault
 from chaos.load import Load
 from chaos.oracle import expected
+from chaos.poison import PoisonedWriter, judge_letters
+from chaos.power import Power
 from chaos.verdict import judge, judge_database
 from headrace.core.errors import HeadraceError
 from headrace.runners.spark.settings import is_local
@@ -54,18 +56,28 @@ def run(plan: ChaosPlan, report: Callable[[str], None]) -> bool:
 def _run(plan: ChaosPlan, folder: Path, report: Callable[[str], None]) -> bool:
     home = folder / "home"
     workload.prepare(home)
+    power = Power(folder / "power")
     drivers = 0
 
     def start() -> Deployment:
         nonlocal drivers
         drivers += 1
         command = [sys.executable, "-m", workload.__name__, str(home), plan.master]
-        return Deployment(command, home, workload.APP, folder / f"driver-{drivers}")
+        scratch = folder / f"driver-{drivers}"
+        return Deployment(command, home, workload.APP, scratch, import_first=(power.path,))
 
-    load = Load(StreamWriter("orders", home=home), StreamWriter("payments", home=home), plan.seed, plan.rate)
+    orders = PoisonedWriter("orders", home, plan.seed)
+    load = Load(orders, StreamWriter("payments", home=home), plan.seed, plan.rate)
     rng = random.Random(plan.seed)
-    hang = home / workload.HANG
-    chaos = Chaos(start, rng, has_executors=not is_local(plan.master), deployment=start(), hang=hang)
+    chaos = Chaos(
+        start,
+        rng,
+        has_executors=not is_local(plan.master),
+        deployment=start(),
+        hang=home / workload.HANG,
+        # Who writes the inputs is on another machine, and syncs what is written.
+        lose_tails=lambda: power.cut(home, rng, safe=workload.INPUTS),
+    )
     try:
         chaos.deployment.wait_running()
         report(f"every task runs after {time.monotonic() - chaos.began:.1f} s")
@@ -82,6 +94,7 @@ def _run(plan: ChaosPlan, folder: Path, report: Callable[[str], None]) -> bool:
         report(summary(chaos.faults))
         outputs = expected(written)
         comparisons = judge(home, outputs)
+        comparisons.append(judge_letters(home, orders.count))
         comparisons.append(judge_database(home / workload.DATABASE, "report", outputs["region-totals"]))
         for comparison in comparisons:
             report(comparison.describe())

@@ -1,11 +1,11 @@
 """The app under chaos.
 
-Orders, some of which are duplicated, are partitioned by number, deduplicated, and joined with their payments. Then
-they are partitioned by member, grouped into sessions with early results, and summed per member and second. The sums
-are partitioned by region, summed per region and five seconds, joined with region names from a table that a side input
+Orders, some of which are duplicated, are partitioned by number, deduplicated, and joined with their payments. Then they
+are partitioned by member, grouped into sessions with early results, and summed per member and second. The sums are
+partitioned by region, summed per region and five seconds, joined with region names from a table that a side input
 fills, and sent to a stream and to a database. The output ``seen`` lists every order as the third stage received it, so
-that a lost or duplicated order is known by its number. Where its streams are is up to the caller. As a program
-(``python -m chaos.workload HOME MASTER``) this is the driver.
+that a lost or duplicated order is known by its number. Messages that don't fit are set aside. Where its streams are is
+up to the caller. As a program (``python -m chaos.workload HOME MASTER``) this is the driver.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import polars as pl
 
+from chaos.poison import LETTERS
 from headrace.api.aggregates import count
 from headrace.api.aggregates import sum as total
 from headrace.api.descriptors import sql
@@ -41,6 +42,7 @@ ORDERS = {"order": pl.Int64, "member": pl.Int64, "amount": pl.Int64, "ts": pl.In
 PAYMENTS = {"order": pl.Int64, "paid": pl.Int64, "at": pl.Int64}
 NAMES = {"region": pl.Int64, "name": pl.String}
 ORDERS_LATENESS_MS, PAYMENTS_LATENESS_MS = 500, 1500
+INPUTS = frozenset({"orders", "payments", "region-names"})
 DATABASE = "results.db"
 HANG = "hang"
 """The name of a file in the home: whoever deletes it hangs."""
@@ -90,7 +92,15 @@ def build(home: str, places: Places, kind: Callable[..., App] = App) -> App:
         hung_after=HUNG_AFTER,
     )
     lateness = f"{ORDERS_LATENESS_MS}ms"
-    orders = app.input("orders", ORDERS, event_time="ts", lateness=lateness, system=places.orders)
+    orders = app.input(
+        "orders",
+        ORDERS,
+        event_time="ts",
+        lateness=lateness,
+        system=places.orders,
+        on_error="dead_letter",
+        dead_letter=app.output(LETTERS, partitions=places.partitions),
+    )
     once = (
         orders.filter(pl.col("amount") > 0)
         .partition_by("order", id="by-order")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
@@ -14,8 +12,8 @@ from pathlib import Path
 from fuzz.child import Finding, tried
 from fuzz.decoders import decodings, replay
 from fuzz.parent import in_child
+from fuzz.turns import INPUTS_A_TURN, Turn, by_inputs, by_time
 
-INPUTS_A_CHILD = 5000
 FOLDER = Path("fuzz-findings")
 
 
@@ -23,8 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run; returns 1 if anything was found."""
     names = list(decodings())
     parser = argparse.ArgumentParser(prog="python -m fuzz", description="Feed damaged bytes to whatever decodes bytes.")
-    parser.add_argument("--inputs", type=int, default=INPUTS_A_CHILD, help="how many inputs each decoder gets")
-    parser.add_argument("--minutes", type=float, help="go on for so long instead")
+    parser.add_argument("--inputs", type=int, default=INPUTS_A_TURN, help="how many inputs each decoder gets")
+    parser.add_argument("--minutes", type=float, help="go on for so long instead, with as much time for each decoder")
     parser.add_argument("--seed", type=int, default=1, help="the first seed (default: 1)")
     parser.add_argument("--only", default="", help=f"decoders, of {', '.join(names)}")
     parser.add_argument("--replay", type=Path, help=f"decode a saved finding again (they are in {FOLDER})")
@@ -34,25 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [name for name in options.only.split(",") if name] or names
     if unknown := set(chosen) - set(names):
         parser.error(f"no such decoders: {', '.join(sorted(unknown))} (there are {', '.join(names)})")
-    until = None if options.minutes is None else time.monotonic() + options.minutes * 60
-    return _fuzz(_rounds(chosen, options.seed, options.inputs, until))
+    if options.minutes is None:
+        return _fuzz(by_inputs(chosen, options.seed, options.inputs))
+    return _fuzz(by_time(chosen, options.seed, options.minutes * 60))
 
 
-def _rounds(names: Sequence[str], seed: int, inputs: int, until: float | None) -> Iterator[tuple[str, int, int]]:
-    """Decoder, seed and number of inputs of each child."""
-    for number in itertools.count():
-        left = inputs - number * INPUTS_A_CHILD
-        if until is None and left <= 0:
-            return
-        for name in names:
-            if until is not None and time.monotonic() > until:
-                return
-            yield name, seed + number, INPUTS_A_CHILD if until is not None else min(left, INPUTS_A_CHILD)
-
-
-def _fuzz(rounds: Iterator[tuple[str, int, int]]) -> int:
+def _fuzz(turns: Iterator[Turn]) -> int:
     inputs, accepted, findings = Counter[str](), Counter[str](), Counter[str]()
-    for name, seed, count in rounds:
+    for name, seed, count in turns:
         summary = in_child([name], seed, count)
         inputs.update(summary.inputs)
         accepted.update(summary.accepted)

@@ -16,13 +16,13 @@ import pytest
 from killed import PATIENCE_S, Killed
 
 import headrace as hr
+from chaos.power import Power
 from headrace.core.errors import HeadraceError
 from headrace.systems.log.inspection import Findings, inspect_stream, repair_stream
 from headrace.systems.log.layout import stream_names
 from headrace.systems.log.segment import FILE_HEADER_SIZE
 
 ROWS = 500
-PAGE = 4096
 
 
 class Scene:
@@ -37,8 +37,8 @@ class Scene:
     def move(self, home: Path) -> None:
         """From now on the app's home is this."""
         self.home = home
-        self._synced = home / "synced"
-        self.program = Killed("power_cut_program.py", home, self._synced, self._durability)
+        self._power = Power(home / "power")
+        self.program = Killed("power_cut_program.py", home, self._power.program, self._durability)
 
     def feed(self, batches: int = 200) -> None:
         with hr.streams.StreamWriter("numbers", key="n", home=self.home) as writer:
@@ -57,34 +57,13 @@ class Scene:
             return 0
 
     def synced(self) -> dict[int, int]:
-        """How much of the files the app has synced, by their inodes."""
-        return dict(tuple(map(int, line.split())) for line in self._synced.read_text().splitlines())
+        return self._power.synced()
 
     def cut_power(self) -> None:
-        """The files of the log lose all, some or none of what the app hasn't synced."""
-        safe = self.synced()
-        for file in sorted(self.home.glob("streams/*/p*.log")):
-            found = file.stat()
-            kept = min(found.st_size, safe.get(found.st_ino, FILE_HEADER_SIZE))
-            end = self._draw.choice([kept, found.st_size, self._draw.randint(kept, found.st_size)])
-            self.lost += found.st_size - end
-            os.truncate(file, end)
-        for index in self.home.glob("streams/*/p*.times"):
-            index.write_bytes(index.read_bytes()[: self._draw.randrange(1000)])
+        self.lost += self._power.cut(self.home, self._draw)
 
     def leave_holes(self) -> None:
-        """Some pages of what the app hasn't synced read as zeros: the file's length got to the disk before them."""
-        safe = self.synced()
-        for file in sorted(self.home.glob("streams/*/p*.log")):
-            found = file.stat()
-            kept = min(found.st_size, safe.get(found.st_ino, FILE_HEADER_SIZE))
-            for page in range(kept // PAGE, found.st_size // PAGE + 1):
-                start, stop = max(page * PAGE, kept), min((page + 1) * PAGE, found.st_size)
-                if start < stop and self._draw.random() < 0.3:
-                    with file.open("r+b") as opened:
-                        opened.seek(start)
-                        opened.write(bytes(stop - start))
-                    self.lost += stop - start
+        self.lost += self._power.leave_holes(self.home, self._draw)
 
     def damaged(self) -> list[Findings]:
         root = self.home / "streams"

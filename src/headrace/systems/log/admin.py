@@ -77,9 +77,12 @@ class LogAdmin(Admin):
         """What isn't read, by the sizes of the files: a run loop that writes to thousands of partitions asks often."""
         folder = StreamFolder(self._root, stream)
         read = folder.read_positions(group)
-        folder.require_info()
-        with os.scandir(folder.path) as entries:
-            sizes = {entry.name: entry.stat().st_size for entry in entries if entry.name.endswith(".log")}
+        try:
+            with os.scandir(folder.path) as entries:
+                sizes = {entry.name: entry.stat().st_size for entry in entries if entry.name.endswith(".log")}
+        except FileNotFoundError:
+            folder.require_info()
+            raise
         in_order = (sizes[name] for name in sorted(sizes))
         return [size - read[n] if n in read else size - folder.read_trim(n) for n, size in enumerate(in_order)]
 
