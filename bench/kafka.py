@@ -32,6 +32,7 @@ from bench.report import Report
 from bench.throughput import folder
 from chaos.kafka_server import KafkaServer
 from chaos.processes import cpu_seconds
+from headrace.core.clock import WallClock
 from headrace.core.errors import InfrastructureError
 from headrace.systems.kafka.client import Consumer, TopicPartition, open_plain_producer
 from headrace.systems.kafka.settings import KafkaSettings
@@ -155,20 +156,12 @@ class Scene:
     def latency(self, command: Command, interval_ms: int) -> tuple[float, float]:
         """The median and the 99th percentile of a run in ms."""
         source, output = (create(self.brokers, f"{name}-{uuid.uuid4().hex[:8]}") for name in ("in", "out"))
-        over = threading.Event()
-        ages: list[tuple[float, float]] = []
+        sent = int((WARM_S + WATCHED_S) * RATE)
         with folder(self.base) as place, running(command("filter", source, output, interval_ms, place)):
-            reader = threading.Thread(target=_read_ages, args=(self.brokers, output, ages, over))
-            reader.start()
-            try:
-                sent = _produce(self.brokers, source, WARM_S + WATCHED_S)
-                end_s = time.monotonic() + LIMIT_S
-                while len(ages) < sent and time.monotonic() < end_s:
-                    time.sleep(LOOK_S)
-                time.sleep(2 * interval_ms / 1000)  # no result may come twice
-            finally:
-                over.set()
-                reader.join()
+            writer = threading.Thread(target=_produce, args=(self.brokers, source, sent))
+            writer.start()
+            ages = _read_ages(self.brokers, output, sent, 2 * interval_ms / 1000)  # no result may come twice
+            writer.join()
         if len(ages) != sent:
             raise WrongResultError(f"{len(ages)} results came of {sent} messages")
         warm = ages[0][0] + WARM_S
@@ -225,28 +218,33 @@ def _check(what: str, values: list[bytes], views: Views) -> None:
         raise WrongResultError(f"{what}: {made}, not {right}")
 
 
-def _produce(brokers: str, topic: str, seconds: float) -> int:
+def _produce(brokers: str, topic: str, count: int) -> None:
     producer = open_plain_producer(KafkaSettings(brokers)).raw
-    began, count = time.monotonic(), int(seconds * RATE)
+    began = time.monotonic()
     for number in range(count):
         producer.poll(0)
         while (left := began + number / RATE - time.monotonic()) > 0:
             producer.poll(min(left, 0.01))
-        view = {"member": f"member-{number % KEYS}", "url": "/", "ts": time.time_ns() // 1_000_000}
+        view = {"member": f"member-{number % KEYS}", "url": "/", "ts": WallClock().now_ms()}
         producer.produce(topic, msgspec.json.encode(view))
     producer.flush(10)
-    return count
 
 
-def _read_ages(brokers: str, topic: str, ages: list[tuple[float, float]], over: threading.Event) -> None:
+def _read_ages(brokers: str, topic: str, wanted: int, more_s: float) -> list[tuple[float, float]]:
+    """When results came, and after how many ms: as many as wanted, and those that come in the time after them."""
+    ages: list[tuple[float, float]] = []
     consumer = Consumer({"bootstrap.servers": brokers, "group.id": "ages", "isolation.level": "read_committed"})
     consumer.assign([TopicPartition(topic, 0, 0)])
-    while not over.is_set():
+    end_s = time.monotonic() + WARM_S + WATCHED_S + LIMIT_S
+    while time.monotonic() < end_s:
         message = consumer.poll(0.1)
         if message is not None and message.error() is None and (value := message.value()) is not None:
             sent_ms: int = msgspec.json.decode(value)["ts"]
             ages.append((time.monotonic(), time.time_ns() / 1e6 - sent_ms))
+            if len(ages) == wanted:
+                end_s = time.monotonic() + more_s
     consumer.close()
+    return ages
 
 
 def _own(command: Sequence[str]) -> dict[str, float]:

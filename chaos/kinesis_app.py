@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import sys
-import time
 
 import msgspec
 import polars as pl
@@ -23,6 +22,7 @@ from headrace.api.aggregates import sum as total
 from headrace.api.kinesis import kinesis
 from headrace.api.windows import tumbling
 from headrace.app import App
+from headrace.core.clock import WallClock
 from headrace.runners.spark.hosting import die_with_parent
 
 APP = "kinesis"
@@ -73,14 +73,14 @@ class KinesisLoad(SteadyLoad):
 
     def let_time_pass(self) -> None:
         """Let event time pass in every open shard. One that moves needs it again: it begins at its new slot's time."""
-        last = time.time_ns() // 1_000_000 + _FAR_MS
+        last = WallClock().now_ms() + _FAR_MS
         for number, shard in enumerate(self._stream.open_shards()):
             order = {"order": -1 - number, "member": -1, "amount": 0, "ts": last}
             self._stream.put([_record(order) | {"PartitionKey": key_for(shard)}])
 
     @override
     def write_batch(self) -> None:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = WallClock().now_ms()
         orders = [
             {
                 "order": len(self._written) + number,

@@ -11,6 +11,8 @@ import numpy as np
 import polars as pl
 from typing_extensions import override
 
+from headrace.core.clock import WallClock
+
 MEMBERS = 500
 JITTER_MS = 400
 PAYMENT_DELAY_MS = 800
@@ -36,7 +38,7 @@ class Messages:
         """Return the next orders, some of them twice, and payments for most of them."""
         numbers = np.arange(self._next, self._next + rows, dtype=np.int64)
         self._next += rows
-        now = time.time_ns() // 1_000_000
+        now = WallClock().now_ms()
         orders = pl.DataFrame(
             {
                 "order": numbers,

@@ -22,6 +22,7 @@ from headrace.api.aggregates import count
 from headrace.api.aggregates import sum as total
 from headrace.api.windows import tumbling
 from headrace.app import App
+from headrace.core.clock import WallClock
 from headrace.runners.spark.hosting import die_with_parent
 from headrace.streams import StreamWriter, create_stream
 
@@ -98,7 +99,7 @@ class PhasedLoad(SteadyLoad):
         with self._lock:
             self.phase += 1
             self._phase_rows = 0
-            return time.time_ns() // 1_000_000 + 1
+            return WallClock().now_ms() + 1
 
     def rows(self) -> pl.DataFrame:
         """All orders up to now, with the phase of each."""

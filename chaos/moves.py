@@ -29,6 +29,7 @@ from chaos.deployment import Deployment, is_running, until
 from chaos.moved_app import APP, DEALT, PHASE_MS, START_MS, PhasedLoad
 from chaos.moved_oracle import Restored, Rewound, Story, judge, output_ends
 from chaos.processes import send
+from headrace.core.clock import WallClock
 from headrace.core.errors import HeadraceError, UnavailableError
 from headrace.core.ids import SSP, StreamId
 from headrace.systems.log.system import LogSystem
@@ -206,7 +207,7 @@ class Moves:
         """Read again what came in the last second; nothing before this phase."""
         began_ms = self._next_phase()
         time.sleep(LIVE_S)
-        written_ms = time.time_ns() // 1_000_000
+        written_ms = WallClock().now_ms()
         self._all_is_taken()  # else a task whose container was killed has nothing to read again
         time_ms = max(began_ms, written_ms - self._random.randint(*BACK_MS))
         answer = self._command("startpoint", "set", APP, "orders", "--time", str(time_ms), "--apply")

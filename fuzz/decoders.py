@@ -19,6 +19,7 @@ from headrace.checkpoint.record import Change, ReaderPosition, decode_abort, dec
 from headrace.core.errors import DataError, HeadraceError, ProtocolError
 from headrace.core.frame import Kind, body_of, decode_control, decode_header
 from headrace.runners.coordination import messages
+from headrace.runners.coordination.error_report import ErrorReport
 from headrace.runtime.event_time.watermark import decode_times
 from headrace.savepoints.manifest import Manifest
 from headrace.serdes.formats.contract import Decoder as RecordDecoder
@@ -56,7 +57,7 @@ class Decoding:
 def decodings() -> dict[str, Decoding]:
     """Return all of them by name."""
     frames, chunks, objects = samples.frames(), samples.log_chunks(), samples.json_objects()
-    status = messages.encode(messages.Refusal(error=messages.ErrorReport(type="FencedError", message="m", hint="h")))
+    status = messages.encode(messages.Refusal(error=ErrorReport(type="FencedError", message="m", hint="h")))
     register = b'{"version":%d,"container":0,"attempt":1,"host":"h","pid":1,"incarnation":"i"}' % messages.FORMAT
     progress = b'{"format":1,"version":1,"rows":"x","by":"y"}'
     order = encode_order(Order("create", "orders", 4, {"n": "Int64", "list": {"List": "Int64"}}))

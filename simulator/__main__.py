@@ -1,4 +1,4 @@
-"""``python -m simulator [--seeds N] [--seed S] [--stages shuffle,join,app-counts]``."""
+"""``python -m simulator [--seeds N] [--seed S] [--stages shuffle,join,app-counts]``, or ``--list``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _YOUNG_MAX = 50_000
 _FREEZES = 1, 100, 1000
 """At which seeds what there is (modules, plans) is taken for lasting: the collector needn't look through it."""
 
-_NAMES = tuple(dict.fromkeys((*_GROUPS, *(shape for shapes in _GROUPS.values() for shape in shapes))))
+_NAMES = {*_GROUPS, *(shape for shapes in _GROUPS.values() for shape in shapes)}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -51,14 +51,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m simulator", description="Simulate the protocol.")
     parser.add_argument("--seeds", type=int, help="how many seeds to run (default: 100, or the one of --seed)")
     parser.add_argument("--seed", type=int, help="the first seed (default: 1); without --seeds, tell its story")
-    parser.add_argument("--stages", default="", help=f"shapes to choose from: {', '.join(_NAMES)}")
+    parser.add_argument(
+        "--stages", default="", help=f"shapes to choose from, by name or all of {', '.join(_GROUPS)} (see --list)"
+    )
+    parser.add_argument("--list", action="store_true", help="list the shapes of each group instead")
     parser.add_argument("--keep-going", action="store_true", help="run all seeds, also after a failure")
     options = parser.parse_args(arguments)
+    if options.list:
+        sys.stdout.writelines(f"{name}: {', '.join(shapes)}\n" for name, shapes in _GROUPS.items())
+        return 0
     names = [name for name in options.stages.split(",") if name]
     shapes = tuple(shape for name in names for shape in _GROUPS.get(name, (name,)))
-    unknown = set(shapes) - set(_NAMES)
+    unknown = set(shapes) - _NAMES
     if unknown:
-        parser.error(f"no such stages: {', '.join(sorted(unknown))} (there are {', '.join(_NAMES)})")
+        parser.error(f"no such stages: {', '.join(sorted(unknown))} (--list names those there are)")
     if options.seeds is None and options.seed is not None:
         return _tell(options.seed, shapes)
     first, count = options.seed or 1, 100 if options.seeds is None else options.seeds

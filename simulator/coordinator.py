@@ -15,11 +15,11 @@ from headrace.core.ids import TaskName
 from headrace.metadata.generations import Generations
 from headrace.metadata.memory import MemoryMetadata
 from headrace.runners.coordination.cuts import CutOrder, CutReport
+from headrace.runners.coordination.error_report import ErrorReport
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.messages import (
     CheckpointStatus,
     CutStatus,
-    ErrorReport,
     Failure,
     Finished,
     GenerationRequest,
@@ -29,7 +29,6 @@ from headrace.runners.coordination.messages import (
     TaskStatus,
 )
 from headrace.runners.coordination.startpoint_desk import StartpointDesk
-from headrace.runners.reporting import slot_status
 from headrace.systems.startpoint import Grant, Order, Outcome
 from simulator.world import World
 
@@ -233,5 +232,5 @@ def _status(host: TaskHost) -> TaskStatus:
     committed = host.committed_ms is not None
     checkpoint = CheckpointStatus(version=host.machine.version, age_ms=0, duration_ms=0.0) if committed else None
     cut = None if host.keeper.state is None else CutStatus(id=host.keeper.state[0], state=host.keeper.state[1])
-    slots = {str(ssp): slot_status(report) for ssp, report in host.slots.reports(host.task).items()}
+    slots = {str(ssp): report for ssp, report in host.slots.reports(host.task).items()}
     return TaskStatus(name=str(host.name), state="running", checkpoint=checkpoint, cut=cut, slots=slots)

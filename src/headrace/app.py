@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.plan.readable import ReadablePlan
     from headrace.runners.launch import Launch
     from headrace.runners.run import Run
-    from headrace.runners.spark.batch.backfill import Backfill
+    from headrace.runners.run_arguments import RunOptions
     from headrace.runners.spark.batch.runner import BatchOptions
     from headrace.serdes.given_rows import Rows
     from headrace.testing.harness import TestApp
@@ -220,7 +220,7 @@ class App(Declarations):
         from headrace.runners.control import RunControl
         from headrace.runners.launch import SAID_AT_START
         from headrace.runners.progress import progress_line
-        from headrace.runners.run_arguments import check_kind_of_run, check_options, refuse
+        from headrace.runners.run_arguments import RunOptions, check_kind_of_run, check_options, refuse
 
         check_kind_of_run(batch=batch, backfill=backfill, until=until, again=again, tables=tables)
         if batch:
@@ -232,17 +232,17 @@ class App(Declarations):
 
         def first(metadata: MetadataStore) -> None:
             from headrace.runners.prepare import at_home
-            from headrace.runners.spark.batch.backfill import begin_with_backfill
+            from headrace.runners.spark.batch.backfill import Backfill, begin_with_backfill
 
             options = _batch_options(master, conf, until, again=False, progress=progress)
-            begin_with_backfill(at_home(self.graph()), metadata, options, _backfill_of(until, tables or {}))
+            begin_with_backfill(at_home(self.graph()), metadata, options, Backfill.of(until, tables))
 
         if backfill:
             refuse("a run that begins with a backfill", None, stages, False, "")
-        before = first if backfill else None
-        launch = self._launch(
-            master, containers, stages, local, conf, drop_state, rename, savepoint, listen, advertise, before
+        options = RunOptions.of(
+            local, master, containers, conf, stages, drop_state, rename, listen, advertise, savepoint
         )
+        launch = self._launch(options, first if backfill else None)
         launch.run(RunControl(SAID_AT_START if progress and not local else ""), progress_line() if progress else None)
 
     def start(
@@ -305,51 +305,20 @@ class App(Declarations):
         """
         from headrace.runners.progress import progress_line
         from headrace.runners.run import begin, make_room
+        from headrace.runners.run_arguments import RunOptions
 
-        home = str(Path(self.settings.home).absolute())
-        make_room(self.name, home, set(stages or ()), replace=replace)
-        launch = self._launch(master, containers, stages, local, conf, drop_state, rename, "", listen, advertise)
-        return begin(launch, progress_line(beside=True) if progress else None)
+        options = RunOptions.of(local, master, containers, conf, stages, drop_state, rename, listen, advertise)
+        make_room(self.name, str(Path(self.settings.home).absolute()), set(options.stages), replace=replace)
+        return begin(self._launch(options), progress_line(beside=True) if progress else None)
 
-    def _launch(
-        self,
-        master: str | None,
-        containers: int | None,
-        stages: Sequence[str] | None,
-        local: bool,
-        conf: Mapping[str, str] | None,
-        drop_state: Sequence[str],
-        rename: Mapping[str, str] | None,
-        savepoint: str,
-        listen: str | None,
-        advertise: str | None,
-        before: Callable[[MetadataStore], None] | None = None,
-    ) -> Launch:
-        from headrace.plan.heritage import consent_of
-        from headrace.runners.launch import Launch, RunOptions
+    def _launch(self, options: RunOptions, before: Callable[[MetadataStore], None] | None = None) -> Launch:
+        from headrace.runners.launch import Launch
         from headrace.runners.prepare import at_home
         from headrace.runners.run import make_room
-        from headrace.runners.run_arguments import check_options, wanted_endpoint
 
         self._check_loaded()
-        check_options(master, containers, stages, conf)
-        if savepoint and stages:
-            raise UsageError(
-                "a savepoint covers the whole app, but this run has only some of its stages",
-                hint="run all stages, or take the savepoint while they run: headrace savepoint create",
-            )
         graph = at_home(self.graph())
-        make_room(graph.app, graph.settings.home, set(stages or ()), replace=False)
-        options = RunOptions(
-            local=local,
-            master=master,
-            containers=containers,
-            conf=conf or {},
-            stages=stages or (),
-            consent=consent_of(drop_state, rename or {}),
-            savepoint=savepoint,
-            wanted=wanted_endpoint(listen, advertise),
-        )
+        make_room(graph.app, graph.settings.home, set(options.stages), replace=False)
         return Launch(graph, self.settings.metadata, options, before)
 
     @override
@@ -411,10 +380,10 @@ class App(Declarations):
         """
         from headrace.metadata.opening import open_metadata
         from headrace.runners.prepare import at_home
-        from headrace.runners.spark.batch.backfill import backfill
+        from headrace.runners.spark.batch.backfill import Backfill, backfill
 
         graph = at_home(self.graph())
-        asked = _backfill_of(until, tables or {}, savepoint, publish=publish)
+        asked = Backfill.of(until, tables, savepoint, publish=publish)
         options = _batch_options(master, conf, until, again=again or not publish, progress=progress)
         with closing(open_metadata(Path(graph.settings.home), self.settings.metadata)) as metadata:
             backfill(graph, metadata, options, asked)
@@ -484,17 +453,3 @@ def _batch_options(
         again=again,
         say=say,
     )
-
-
-def _backfill_of(
-    until: str | None, tables: Mapping[str, DataFrame | str], savepoint: str = "backfill", *, publish: bool = True
-) -> Backfill:
-    from headrace.runners.batch_ends import Until
-    from headrace.runners.spark.batch.backfill import Backfill
-
-    if until is None:
-        raise UsageError(
-            "a backfill needs the time up to which inputs are history",
-            hint='write until="now", or a time: until="2026-01-31T12:00Z"',
-        )
-    return Backfill(savepoint=savepoint, until=Until.of(until), tables=tables, publish=publish)

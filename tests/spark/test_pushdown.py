@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 import headrace as hr
 from headrace.api.operators.columns import Filter
 from headrace.plan.planner import plan
-from headrace.runners.spark.batch.expressions import split_conjunction, to_spark
+from headrace.runners.spark.batch.expressions import Scope
 from headrace.runners.spark.batch.pushdown import LeadingSteps, leading_steps, narrowed
 from headrace.runners.spark.session import open_session
 from headrace.systems.base import StreamInfo
@@ -221,7 +221,7 @@ few = settings(
 
 def check_values(table: DataFrame, frame: pl.DataFrame, exprs: list[pl.Expr]) -> int:
     """Compare what Spark computes with what Polars does, and return how many of the expressions are translated."""
-    pairs = [(expr, to_spark(expr, COLUMNS)) for expr in exprs]
+    pairs = [(expr, Scope.over(COLUMNS).translated(expr)) for expr in exprs]
     translated = {f"x{n}": (expr, spark) for n, (expr, spark) in enumerate(pairs) if spark is not None}
     asked = table.select("id", *(spark.alias(name) for name, (_, spark) in translated.items()))
     results = pl.DataFrame(asked.toArrow()).sort("id")
@@ -326,7 +326,7 @@ def check_filters(table: DataFrame, frame: pl.DataFrame, predicates: list[pl.Exp
     """Spark's part of each predicate and then the rest keep the rows that Polars keeps."""
     kept: list[tuple[pl.Expr, pl.Expr | None, DataFrame]] = []
     for predicate in predicates:
-        column, rest = split_conjunction(predicate, COLUMNS)
+        column, rest = Scope.over(COLUMNS).split(predicate)
         if column is not None:
             rows = table.where(column).select(F.lit(len(kept)).alias("query"), "id")
             kept.append((predicate, rest, rows))
@@ -452,14 +452,14 @@ def test_results_have_the_names_that_polars_gives(session: SparkSession) -> None
     rows = session.createDataFrame([(1, 2)], "`a.b` long, n long")
     columns = {"a.b": pl.Int64(), "n": pl.Int64()}
     exprs = [pl.col("a.b"), pl.col("n").alias("a"), pl.col("n") > 1, pl.lit(5)]
-    asked = [column for expr in exprs if (column := to_spark(expr, columns)) is not None]
+    asked = [column for expr in exprs if (column := Scope.over(columns).translated(expr)) is not None]
     assert rows.select(*asked[:2]).columns == ["a.b", "a"]
     assert rows.select(*asked[2:]).columns == ["n", "literal"]
 
 
 def test_a_conjunction_is_split(session: SparkSession) -> None:
     rest = pl.col("n") + 1 > 2
-    pushed, left = split_conjunction((pl.col("n") > 0) & rest & (pl.col("n") < 9), {"n": pl.Int64()})
+    pushed, left = Scope.over({"n": pl.Int64()}).split((pl.col("n") > 0) & rest & (pl.col("n") < 9))
     assert left is not None
     assert left.meta.eq(rest)
     assert pushed is not None

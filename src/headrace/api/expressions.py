@@ -72,7 +72,7 @@ def value_dtype(schema: Schema, expr: pl.Expr) -> pl.DataType:
     check_row_wise(expr)
     columns = _resolve(pl.LazyFrame(schema=dict(schema.columns)).select(expr), schema, (expr,))
     if len(columns) != 1:
-        raise DeclarationError(f"{_short(expr)} computes {len(columns)} columns, not one")
+        raise DeclarationError(f"{short(expr)} computes {len(columns)} columns, not one")
     return next(iter(columns.values()))
 
 
@@ -81,7 +81,7 @@ def check_predicate(schema: Schema, predicate: pl.Expr) -> None:
     dtype = value_dtype(schema, predicate)
     if dtype != pl.Boolean:
         raise DeclarationError(
-            f"the predicate {_short(predicate)} is {dtype}, not Boolean",
+            f"the predicate {short(predicate)} is {dtype}, not Boolean",
             hint='compare it with something: pl.col("n") > 0, pl.col("url").is_not_null()',
         )
 
@@ -123,7 +123,7 @@ def check_row_wise(expr: pl.Expr) -> None:
     for part in _parts(_judgeable(expr)):
         if not _is_row_wise(part):
             raise DeclarationError(
-                f"{_short(part)} reads more than one row, and the batches of a stream begin and end anywhere",
+                f"{short(part)} reads more than one row, and the batches of a stream begin and end anywhere",
                 hint="aggregate in a window: window(shape, key=, id=).agg(...); "
                 "drop or multiply rows with filter() or flat_map()",
             )
@@ -192,6 +192,7 @@ def _first_line(error: PolarsError) -> str:
     return str(error).split("\n", 1)[0]
 
 
-def _short(expr: pl.Expr) -> str:
+def short(expr: pl.Expr) -> str:
+    """An expression in a message, cut if it is long."""
     text = str(expr)
     return text if len(text) <= 80 else f"{text[:77]}..."

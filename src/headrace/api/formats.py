@@ -119,12 +119,7 @@ def avro(
                 "Avro needs a schema, or a registry that has it",
                 hint='write hr.io.avro(schema), or hr.io.avro(registry=hr.io.registry("http://localhost:8081"))',
             )
-        if schema is not None and not isinstance(schema, Mapping | str):
-            raise DeclarationError(
-                f"schema={schema!r:.80} is not an Avro schema",
-                hint="give a dict, or the text of the file: Path('order.avsc').read_text()",
-            )
-        given = deepcopy(dict(schema)) if isinstance(schema, Mapping) else schema
+        given = _given(schema, "an Avro schema", "order.avsc")
         return _opened(FormatSpec("avro", given, _registered(registry, subject, register)))
 
 
@@ -169,12 +164,7 @@ def json_schema(
                 "JSON with neither a schema nor a registry needs no json_schema()",
                 hint='write format="json", or give a schema or a registry',
             )
-        if schema is not None and not isinstance(schema, Mapping | str):
-            raise DeclarationError(
-                f"schema={schema!r:.80} is not a JSON Schema",
-                hint="give a dict, or the text of the file: Path('order.json').read_text()",
-            )
-        given = deepcopy(dict(schema)) if isinstance(schema, Mapping) else schema
+        given = _given(schema, "a JSON Schema", "order.json")
         return _opened(FormatSpec("json_schema", given, _registered(registry, subject, register)))
 
 
@@ -345,6 +335,15 @@ def _registered(registry: object, subject: object, register: object) -> dict[str
         raise DeclarationError(f"subject={subject!r} is not a subject", hint='write subject="orders-value"')
     named = {} if subject is None else {"subject": subject}
     return {"registry": registry.options()} | named | ({"register": True} if register else {})
+
+
+def _given(schema: object, what: str, example: str) -> dict[str, Any] | str | None:
+    if schema is not None and not isinstance(schema, Mapping | str):
+        raise DeclarationError(
+            f"schema={schema!r:.80} is not {what}",
+            hint=f"give a dict, or the text of the file: Path('{example}').read_text()",
+        )
+    return deepcopy(dict(schema)) if isinstance(schema, Mapping) else schema
 
 
 def _opened(spec: FormatSpec) -> FormatSpec:

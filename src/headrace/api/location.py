@@ -28,6 +28,11 @@ class Location:
     text: str = ""
     code: str = ""
 
+    @property
+    def whole(self) -> str:
+        """All lines of the call."""
+        return self.code or self.text
+
     @override
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"

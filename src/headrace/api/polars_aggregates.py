@@ -12,6 +12,7 @@ from collections.abc import Callable
 import polars as pl
 from polars.exceptions import PolarsError
 
+from headrace.api.expressions import short
 from headrace.api.operators.aggregate import Aggregate, AggregateKind
 from headrace.core.errors import DeclarationError
 
@@ -59,8 +60,8 @@ def aggregate_of(expr: pl.Expr) -> Aggregate:
     for kind, polars in _BY_ROW_ORDER.items():
         if _equal(bare, polars(value)):
             raise DeclarationError(
-                f"{_short(bare)} depends on the order of rows, but a window's rows are only in order of arrival",
-                hint=f"write hr.aggregates.{kind}({_short(value)}), which uses event time",
+                f"{short(bare)} depends on the order of rows, but a window's rows are only in order of arrival",
+                hint=f"write hr.aggregates.{kind}({short(value)}), which uses event time",
             )
     if _equal(bare, value.implode()) or _equal(bare, value.implode(maintain_order=False)):
         return Aggregate("implode", value)
@@ -76,7 +77,7 @@ def name_of(expr: pl.Expr) -> str:
     name = expr.meta.output_name(raise_if_undetermined=False)
     if not name or expr.meta.has_multiple_outputs():
         raise DeclarationError(
-            f"{_short(expr)} doesn't give exactly one named column",
+            f"{short(expr)} doesn't give exactly one named column",
             hint="write one aggregate for each column: total=...",
         )
     return name
@@ -84,7 +85,7 @@ def name_of(expr: pl.Expr) -> str:
 
 def _top_k(value: pl.Expr, k: pl.Expr) -> Aggregate:
     if not k.meta.is_literal():
-        raise DeclarationError(f"top_k takes a number, not {_short(k)}", hint="write top_k(3)")
+        raise DeclarationError(f"top_k takes a number, not {short(k)}", hint="write top_k(3)")
     most = pl.select(k).item()
     kept = _where_true(_after_drop_nulls(value, value.top_k(k), "top_k"))
     return Aggregate("top_k", kept, by=kept, k=int(most))
@@ -110,8 +111,8 @@ def _after_drop_nulls(value: pl.Expr, whole: pl.Expr, kind: str) -> pl.Expr:
     kept = _without_drop_nulls(value)
     if kept is value:
         raise DeclarationError(
-            f"{_short(whole)} counts null as a value, but Headrace leaves nulls out",
-            hint=f"write {_short(value)}.drop_nulls() before .{kind}, or hr.aggregates.{kind}(...)",
+            f"{short(whole)} counts null as a value, but Headrace leaves nulls out",
+            hint=f"write {short(value)}.drop_nulls() before .{kind}, or hr.aggregates.{kind}(...)",
         )
     return kept
 
@@ -132,9 +133,4 @@ def _equal(one: pl.Expr, other: pl.Expr) -> bool:
 
 
 def _unknown(expr: pl.Expr) -> DeclarationError:
-    return DeclarationError(f"{_short(expr)} is not an aggregation that windows support", hint=SUPPORTED)
-
-
-def _short(expr: pl.Expr) -> str:
-    text = str(expr)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return DeclarationError(f"{short(expr)} is not an aggregation that windows support", hint=SUPPORTED)

@@ -75,7 +75,7 @@ class ReadChangelog:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Restore bookkeeping, timers and source positions from the record; seek each input partition to its offset.
+    """Restore bookkeeping and source positions from the record; seek each input partition to its offset.
 
     ``record`` is None if the task never committed. An offset of None means the oldest frame. ``orders`` are
     startpoints: they say where to read sources, whatever the record says.

@@ -150,11 +150,10 @@ class ProtocolMachine(TableMethods):
         *,
         sources: tuple[SourceEntry, ...] = (),
         bookkeeping: bytes = b"null",
-        timers: bytes = b"null",
     ) -> tuple[Header, CommitRecord]:
         """Return header and record of the commit frame that ``AppendCommit`` asks for.
 
-        ``sources``, ``bookkeeping`` and ``timers`` are the host's parts of the record; the last two are any JSON.
+        ``sources`` and ``bookkeeping`` are the host's parts of the record; the latter is any JSON.
         """
         self._expect("seal", Phase.COMMITTING)
         if self._sealed is not None:
@@ -163,11 +162,11 @@ class ProtocolMachine(TableMethods):
         if founded is not None:
             record = msgspec.structs.replace(founded, generation=self.generation)
         else:
-            record = self._record(sources, bookkeeping, timers)
+            record = self._record(sources, bookkeeping)
         self._sealed = self._record_header(Kind.COMMIT, self._commit_version), record
         return self._sealed
 
-    def _record(self, sources: tuple[SourceEntry, ...], bookkeeping: bytes, timers: bytes) -> CommitRecord:
+    def _record(self, sources: tuple[SourceEntry, ...], bookkeeping: bytes) -> CommitRecord:
         return CommitRecord(
             generation=self.generation,
             version=self._commit_version,
@@ -178,7 +177,6 @@ class ProtocolMachine(TableMethods):
             parents_version=self._judge.parents_version,
             end_of_stream_sent=self.end_of_stream_sent,
             bookkeeping=msgspec.Raw(bookkeeping),
-            timers=msgspec.Raw(timers),
         )
 
     @property

@@ -160,7 +160,7 @@ class CommitRecord(_Body, frozen=True, kw_only=True):
     """Everything that a restart needs: the body of a changelog's commit frame.
 
     ``parents_version`` is the highest version that any parent has announced as committed. ``bookkeeping`` (watermarks,
-    end-of-stream sets) and ``timers`` belong to the runtime and are any JSON.
+    end-of-stream sets) belongs to the runtime and is any JSON.
     """
 
     format: int = COMMIT_FORMAT
@@ -173,7 +173,6 @@ class CommitRecord(_Body, frozen=True, kw_only=True):
     parents_version: int = -1
     end_of_stream_sent: bool = False
     bookkeeping: msgspec.Raw = msgspec.Raw(b"null")
-    timers: msgspec.Raw = msgspec.Raw(b"null")
 
     @property
     def ended(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from headrace.cli.console import print_json, print_line
 from headrace.cli.options import HOME, AsJson, Home, Metadata
 from headrace.cli.startpoint import WhichApp
+from headrace.core.clock import WallClock
 
 
 def check(
@@ -47,7 +47,7 @@ def check(
         limits = Limits.of(max_lag, max_checkpoint_age, max_restarts)
         with existing_metadata(home, metadata) as store:
             found = ask(store, app)
-        verdict, text = judge(found, limits, time.time_ns() // 1_000_000)
+        verdict, text = judge(found, limits, WallClock().now_ms())
     except HeadraceError as error:
         hint = f"; {error.hint}" if isinstance(error, UsageError) and error.hint else ""
         verdict, text = Verdict.UNKNOWN, f"UNKNOWN: {app} {error.message.splitlines()[0]}{hint}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.console import counted, format_bytes, print_json, print_line, print_note, print_table
-from headrace.cli.options import HOME, AsJson, Home, Metadata, Snapshots
+from headrace.cli.options import HOME, AppOrAll, AsJson, Home, Metadata, Snapshots
 
 if TYPE_CHECKING:
     from headrace.metadata.store import MetadataStore
@@ -19,9 +19,7 @@ AppOfHome = Annotated[str, typer.Argument(metavar="APP", help="The name of the a
 
 
 def list_checkpoints(
-    app: Annotated[
-        str | None, typer.Argument(metavar="APP", help="The app; by default all apps of the home folder.")
-    ] = None,
+    app: AppOrAll = None,
     home: Home = HOME,
     metadata: Metadata = None,
     snapshots: Snapshots = None,

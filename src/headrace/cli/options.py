@@ -51,6 +51,8 @@ Snapshots = Annotated[
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
+AppOrAll = Annotated[str | None, typer.Argument(metavar="APP", help="The app; by default all apps of the home folder.")]
+
 StreamName = Annotated[
     str,
     typer.Argument(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.console import counted, format_bytes, print_json, print_line, print_note, print_table
-from headrace.cli.options import HOME, AsJson, Home, Metadata, Snapshots
+from headrace.cli.options import HOME, AppOrAll, AsJson, Home, Metadata, Snapshots
 
 if TYPE_CHECKING:
     from headrace.metadata.timelines import Timeline
@@ -52,9 +52,7 @@ def create(
 
 
 def list_(
-    app: Annotated[
-        str | None, typer.Argument(metavar="APP", help="The app; by default all apps of the home folder.")
-    ] = None,
+    app: AppOrAll = None,
     home: Home = HOME,
     as_json: AsJson = False,
 ) -> None:

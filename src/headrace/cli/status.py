@@ -5,7 +5,6 @@ from __future__ import annotations
 import select
 import shutil
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.console import print_json, print_line, print_note
-from headrace.cli.options import HOME, AsJson, Home, Metadata
+from headrace.cli.options import HOME, AppOrAll, AsJson, Home, Metadata
+from headrace.core.clock import WallClock
 
 if TYPE_CHECKING:
     from headrace.core.url import SecretUrl
@@ -25,9 +25,7 @@ _TO_TOP = "\x1b[H\x1b[J"
 
 
 def status(
-    app: Annotated[
-        str | None, typer.Argument(metavar="APP", help="The app; by default all apps of the home folder.")
-    ] = None,
+    app: AppOrAll = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh the status every second until Ctrl-C.")] = False,
     home: Home = HOME,
     metadata: Metadata = None,
@@ -118,4 +116,4 @@ def _as_text(found: Sequence[AppStatus]) -> str:
     from headrace.cli.status_view import to_text
 
     width = shutil.get_terminal_size((120, 24)).columns
-    return "\n\n".join(to_text(one, int(time.time() * 1000), width, sys.stdout.isatty()) for one in found)
+    return "\n\n".join(to_text(one, WallClock().now_ms(), width, sys.stdout.isatty()) for one in found)

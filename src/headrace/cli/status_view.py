@@ -16,8 +16,8 @@ from rich.text import Text
 from headrace.cli.console import counted, format_bytes
 from headrace.core.ids import stage_of
 from headrace.runners.coordination.messages import AppStatus, Holdup, OutputStatus, StageStatus, TaskStatus, What
-from headrace.runners.coordination.standbys import furthest_behind
 from headrace.runners.progress import lag_of, time_of
+from headrace.runtime.standby_status import furthest_behind
 
 _OLD_CHECKPOINT_MS = 60_000
 _STATE_STYLES = {

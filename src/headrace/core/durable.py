@@ -76,13 +76,23 @@ def sync_file(file: Path) -> None:
 
 
 @contextmanager
+def writing(what: object) -> Iterator[None]:
+    """Raise an ``OSError`` of the block as the ``StorageError`` that ``what`` can't be written."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"can't write {what}: {error}", hint="check the free space of the disk, and who owns the folder"
+        ) from error
+
+
+@contextmanager
 def _staged(path: Path, data: bytes) -> Iterator[Path]:
     """A durable file beside ``path`` with this data, for the block; an ``OSError`` becomes a ``StorageError``."""
     staging = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     try:
-        write_file(staging, data)
-        yield staging
-    except OSError as error:
-        raise StorageError(f"can't write {path}: {error}") from error
+        with writing(path):
+            write_file(staging, data)
+            yield staging
     finally:
         staging.unlink(missing_ok=True)

@@ -39,10 +39,10 @@ class StreamId(msgspec.Struct, frozen=True, order=True, cache_hash=True):
         return f"{self.system}.{self.name}"
 
     @classmethod
-    def parse(cls, text: str, default_system: str = "log") -> StreamId:
-        """Parse ``system.name``. A text without a dot is a name in ``default_system``."""
+    def parse(cls, text: str) -> StreamId:
+        """Parse ``system.name``. A text without a dot is a name in the system ``log``."""
         system, dot, name = text.partition(".")
-        return cls(system, name) if dot else cls(default_system, text)
+        return cls(system, name) if dot else cls("log", text)
 
 
 class SSP(msgspec.Struct, frozen=True, order=True, cache_hash=True):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from headrace.core.clock import Clock
 from headrace.core.log import REPEAT_S, Field, Logger, is_milestone
@@ -13,13 +14,12 @@ KEPT = 5
 """How many different warnings are kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecentWarning:
-    """What was wrong, when it last happened (wall clock, ms), and how often it has."""
+class RecentWarning(msgspec.Struct, frozen=True, rename="camel"):
+    """What was wrong, when it last happened (milliseconds since the epoch), and how often it has."""
 
     message: str
     at_ms: int
-    times: int
+    times: int = 1
 
 
 class RecentWarnings:

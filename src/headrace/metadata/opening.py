@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.core.errors import InfrastructureError
+from headrace.core.extras import needing
 from headrace.core.url import SecretUrl
 from headrace.metadata.memory import MemoryMetadata
 from headrace.metadata.sqlite import FILE, SqliteMetadata
@@ -36,11 +36,6 @@ def existing_metadata(home: Path, url: SecretUrl | None = None) -> Iterator[Meta
 
 
 def _postgres(url: SecretUrl, *, create: bool) -> MetadataStore:
-    try:
+    with needing("psycopg", "a metadata store in PostgreSQL", "postgres", "where drivers and commands run"):
         from headrace.metadata.postgres import PostgresMetadata
-    except ImportError as error:
-        raise InfrastructureError(
-            f"a metadata store in PostgreSQL needs psycopg, which can't be imported here: {error}",
-            hint='install it where drivers and commands run: pip install "headrace[postgres]"',
-        ) from error
     return PostgresMetadata(url, create=create)

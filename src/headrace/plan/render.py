@@ -6,10 +6,8 @@ The three printers read nothing else, so all show the same plan.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
-
-from typing_extensions import override
 
 from headrace.api.location import Location
 from headrace.api.operators.spec import EventTime
@@ -22,28 +20,6 @@ from headrace.plan.delivery import Delivery, delivery_of
 from headrace.plan.model import Plan, StagePlan, StreamPlan, TaskPlan
 from headrace.serdes.schema import Schema
 from headrace.systems.registry import keeps_rows
-
-
-@dataclass(frozen=True, slots=True)
-class RenderedSource:
-    """A line of the user's code; ``file`` is relative to the common folder of the app's files.
-
-    ``code`` is the call at that line if it spans several lines.
-    """
-
-    file: str
-    line: int
-    text: str
-    code: str = ""
-
-    @property
-    def whole(self) -> str:
-        """All lines of the call."""
-        return self.code or self.text
-
-    @override
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +42,7 @@ class RenderedOperator:
     join_bound_ms: int | None
     columns: tuple[tuple[str, str], ...]
     state: tuple[str, ...]
-    source: RenderedSource
+    source: Location
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +88,7 @@ class RenderedStream:
     may_repeat: str
     target: bool
     notes: tuple[str, ...]
-    source: RenderedSource
+    source: Location
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +107,7 @@ class RenderedTable:
     stages: tuple[str, ...]
     options: tuple[tuple[str, str], ...]
     delivery: Delivery | None
-    source: RenderedSource
+    source: Location
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,10 +152,11 @@ class _Sources:
         above = (folder for folder in (first, *first.parents) if all(f.is_relative_to(folder) for f in folders))
         self._folder = next(above, None)
 
-    def of(self, location: Location) -> RenderedSource:
+    def of(self, location: Location) -> Location:
+        """The location with a file that is relative to the common folder of the app's files."""
         file = PurePath(location.file)
         short = file if self._folder is None else file.relative_to(self._folder)
-        return RenderedSource(str(short), location.line, location.text, location.code)
+        return replace(location, file=str(short))
 
 
 def _stage(plan: Plan, stage: StagePlan, sources: _Sources) -> RenderedStage:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
+from headrace.api.location import Location
 from headrace.plan.render import (
     RenderedOperator,
     RenderedPlan,
-    RenderedSource,
     RenderedStage,
     RenderedStream,
     RenderedTable,
@@ -68,7 +68,7 @@ def _stage_rows(plan: RenderedPlan, stage: RenderedStage) -> Iterable[Row]:
         yield (f"gone; tells the readers of {', '.join(stage.outputs)} that it has ended",)
 
 
-def _place(source: RenderedSource) -> Row:
+def _place(source: Location) -> Row:
     text = source.text
     return str(source), text if len(text) <= _SOURCE_CHARS_MAX else text[: _SOURCE_CHARS_MAX - 1] + "…"
 

@@ -6,7 +6,6 @@ read.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.checkpoint.record import CommitRecord, OutputSeq
+from headrace.core.clock import WallClock
 from headrace.core.errors import HeadraceError, UnavailableError, UsageError
 from headrace.core.ids import Offset, StreamId, TaskName
 from headrace.metadata.generations import Generations
@@ -168,7 +168,7 @@ def _read(
     facts = msgspec.structs.replace(
         facts,
         changelog_bytes=round((extent.upcoming - extent.oldest) * changelogs.admin.bytes_per_offset(ssp.stream.name)),
-        age_ms=None if written is None else max(0, round(time.time() * 1000 - written)),
+        age_ms=None if written is None else max(0, WallClock().now_ms() - written),
         current_generation=read.changelog.generation or None,
         changes_bytes=read.changes_bytes,
     )

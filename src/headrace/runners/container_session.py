@@ -27,7 +27,6 @@ from headrace.core.ids import TaskName
 from headrace.core.log import logger
 from headrace.plan.model import Plan
 from headrace.runners.coordination import messages
-from headrace.runners.coordination.standbys import StandbyStatus
 from headrace.runners.coordination.startpoint_messages import OutcomeReport
 from headrace.runners.holdups import STILL_MS, Doing, Standstill, held_by_run_loop, holding_all, older
 from headrace.runners.log_outbox import LogOutbox
@@ -38,7 +37,8 @@ from headrace.runtime.calls.lanes import Blocked
 from headrace.runtime.container import Container
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.operators.user_code.source_line import in_debugger, line_now
-from headrace.runtime.standbys import StandbyLook, Standbys
+from headrace.runtime.standbys import Standbys
+from headrace.systems.base import Shards
 from headrace.systems.startpoint import Grant, Outcome
 
 _log = logger(__name__)
@@ -133,7 +133,7 @@ class ContainerSession:
         self._cut: str | None = None
         """The id of the ordered cut, and whether the container can't take part in it."""
         self._apart = False
-        self._shards: list[list[dict[str, str]]] = []
+        self._shards: list[list[Shards]] = []
         self.has_news = False
         """Whether the coordinator should get the latest snapshot at once, because tasks wait for its consequences."""
         self._lost: Exception | None = None
@@ -221,7 +221,7 @@ class ContainerSession:
             wants_shutdown=wants_shutdown,
             logs=lines,
             logs_dropped=dropped,
-            standbys=[] if self._standbys is None else [_standby_status(one) for one in self._standbys.looks],
+            standbys=[] if self._standbys is None else list(self._standbys.looks),
         )
 
     def observed_within(self, ms: float) -> bool:
@@ -327,10 +327,6 @@ class ContainerSession:
         self._link.outcomes(
             OutcomeReport(container=self.number, incarnation=self.incarnation, task=str(task), outcomes=tuple(outcomes))
         )
-
-
-def _standby_status(look: StandbyLook) -> StandbyStatus:
-    return StandbyStatus(task=look.task, state=look.state, behind=look.behind, trouble=look.trouble)
 
 
 def _grant(granted: messages.TaskGrant) -> Grant:

@@ -20,8 +20,10 @@ from headrace.metadata.timelines import Timelines
 from headrace.plan.heritage import keeps_state
 from headrace.plan.model import Plan
 from headrace.runners.app_inputs import inputs_of, record_inputs
+from headrace.runners.checked import Checked
 from headrace.runners.committed import committed_in
 from headrace.runners.container_session import SessionThread
+from headrace.runners.control import RunControl
 from headrace.runners.coordination.endpoint import ON_THIS_MACHINE, Endpoint
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.long_calls import CallLimits
@@ -31,10 +33,14 @@ from headrace.runners.coordination.silence import Silence, SilenceThread
 from headrace.runners.coordination.slot_book import SlotBook
 from headrace.runners.coordination.standby_book import StandbyBook
 from headrace.runners.dashboard.live import Looking, live_page
-from headrace.runners.dashboard.pages import page_token
+from headrace.runners.dashboard.pages import page_token, page_url
 from headrace.runners.last_words import clear, folder_of
+from headrace.runners.memos import record_memos
 from headrace.runners.otel.telemetry import telemetry_asked_for, telemetry_threads
 from headrace.runners.place_keeping import PlaceKeeping
+from headrace.runners.planning import Planned
+from headrace.runners.prepare import prepare_streams, stops_by_itself
+from headrace.runners.progress import Progress, announce
 from headrace.runners.savepoints.at_end import SavepointAtEnd
 from headrace.runners.slot_dealing import SlotDealing, slotted_inputs
 from headrace.runners.startpoints import StartpointService
@@ -115,6 +121,42 @@ def coordinated(
             ending = msgspec.structs.replace(coordinator.status(), ended_at=WallClock().now_ms())
             publication.close(ending)
             page.end(ending)
+
+
+@contextmanager
+def started(
+    checked: Checked,
+    changed: Planned,
+    containers: int,
+    progress: Progress | None,
+    control: RunControl,
+    *,
+    endpoint: Endpoint,
+    savepoint: str,
+    replaced: bool = True,
+) -> Iterator[tuple[Plan, Coordinator]]:
+    """Begin the run of a checked app: prepare its streams, start its coordinator, and say where its live page is.
+
+    Gives the plan to run and the coordinator, until the block ends.
+    """
+    metadata, stages = checked.metadata, checked.stages
+    prepare_streams(changed.plan, stages)
+    planned = record_memos(metadata, changed.plan)
+    with coordinated(
+        planned,
+        metadata,
+        stages,
+        containers,
+        endpoint=endpoint,
+        until_caught_up=stops_by_itself(planned, stages),
+        savepoint=savepoint,
+        replaced=replaced,
+    ) as coordinator:
+        control.attach(coordinator)
+        checked.deployment.record(changed, stages)
+        if progress is not None:
+            announce(page_url(coordinator.url, coordinator.token), progress)
+        yield planned, coordinator
 
 
 def _of_this_run(planned: Plan, stages: Sequence[str]) -> dict[str, list[TaskName]]:

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from headrace.core.durable import replace_file, sync_file, sync_folder
+from headrace.core.durable import replace_file, sync_file, sync_folder, writing
 from headrace.core.errors import DataError, DeploymentError, StorageError, UnavailableError
 from headrace.core.private_folder import make_private, make_private_folder, open_private
 from headrace.core.records import decode_record
@@ -113,11 +113,9 @@ class DataFrameCopy:
     def locked(self) -> Iterator[None]:
         """Lock the copy for the block. Raises ``UnavailableError`` if another process is making it."""
         place = self.folder.with_name(f".{self.folder.name}.lock")
-        try:
+        with writing(place):
             make_private_folder(place.parent)
             file = os.fdopen(open_private(place, os.O_WRONLY | os.O_APPEND), "ab")
-        except OSError as error:
-            raise StorageError(f"can't write {place}: {error}", hint="check who owns the folder") from error
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

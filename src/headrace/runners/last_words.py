@@ -24,7 +24,7 @@ from typing import NoReturn
 
 import msgspec
 
-from headrace.core.errors import StorageError
+from headrace.core.durable import writing
 from headrace.core.log import logger
 from headrace.core.private_folder import make_private_folder, open_private
 from headrace.core.records import UNREADABLE
@@ -58,15 +58,11 @@ class Recorder:
     def __init__(self, folder: Path, container: int, incarnation: str) -> None:
         """Make the file."""
         self._path = _path(folder, container, incarnation)
-        try:
+        with writing(self._path):
             make_private_folder(folder)
             self._file = os.fdopen(open_private(self._path, os.O_RDWR | os.O_TRUNC), "w+b")
             self._file.truncate(_NOTE_BYTES)
             self._note = mmap.mmap(self._file.fileno(), _NOTE_BYTES)
-        except OSError as error:
-            raise StorageError(
-                f"can't write {self._path}: {error}", hint="check the home folder's owner and its free space"
-            ) from error
         self._file.seek(_NOTE_BYTES)
         self._pid = os.getpid()
         self._exit = os._exit

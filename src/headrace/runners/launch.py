@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.api.specs import Graph
 from headrace.core.url import SecretUrl
 from headrace.metadata.opening import open_metadata
 from headrace.metadata.store import MetadataStore
-from headrace.plan.heritage import NO_CONSENT, Consent
 from headrace.runners.checked import Checked, check_run
 from headrace.runners.control import RunControl
-from headrace.runners.coordination.endpoint import AS_USUAL, Wanted
 from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.local import run_local
 from headrace.runners.progress import ProgressLine, how_it_ended
-from headrace.runners.run_arguments import check_not_connect
+from headrace.runners.run_arguments import RunOptions, check_not_connect
 
 SAID_AT_START = "interrupted: ends once Spark has started; Ctrl-C again ends it at once"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """How to run an app. ``stages`` limits the run to these; empty means all. ``savepoint`` is taken at the end."""
-
-    local: bool = False
-    master: str | None = None
-    containers: int | None = None
-    conf: Mapping[str, str] = field(default_factory=dict)
-    stages: Sequence[str] = ()
-    consent: Consent = NO_CONSENT
-    savepoint: str = ""
-    wanted: Wanted = AS_USUAL
 
 
 class Launch:
@@ -79,14 +62,6 @@ class Launch:
         options = self.options
         if options.local:
             return run_local(checked, line, options.savepoint, options.wanted, control)
-        from headrace.runners.spark.runner import SparkOptions, run_on_spark
+        from headrace.runners.spark.runner import run_on_spark
 
-        spark = SparkOptions(
-            master=options.master,
-            containers=options.containers,
-            conf=options.conf,
-            progress=line,
-            savepoint=options.savepoint,
-            wanted=options.wanted,
-        )
-        return run_on_spark(checked, spark, control)
+        return run_on_spark(checked, options, line, control)

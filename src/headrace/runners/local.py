@@ -17,15 +17,13 @@ from headrace.plan.model import Plan
 from headrace.runners.checked import Checked
 from headrace.runners.container_session import ContainerSession
 from headrace.runners.control import RunControl
-from headrace.runners.coordinated import coordinated
+from headrace.runners.coordinated import started
 from headrace.runners.coordination.client import HeartbeatThread
 from headrace.runners.coordination.endpoint import AS_USUAL, ON_THIS_MACHINE, Wanted
 from headrace.runners.coordination.messages import AppStatus, Heartbeat, Orders
 from headrace.runners.coordination.server import Coordinator
-from headrace.runners.dashboard.pages import page_url
-from headrace.runners.memos import record_memos
-from headrace.runners.prepare import held_by_driver, prepare_streams, stops_by_itself
-from headrace.runners.progress import Progress, announce
+from headrace.runners.prepare import held_by_driver
+from headrace.runners.progress import Progress
 from headrace.runners.tables.answering import AnswerThread
 from headrace.runtime.container import OBSERVE_MS_MAX
 from headrace.runtime.operators.user_code.source_line import users_line
@@ -43,32 +41,17 @@ def run_local(
     ``savepoint`` is the name of one to take at the end. ``wanted`` says where commands reach it. By ``control`` other
     threads drain it, stop it and look at it.
     """
-    metadata, stages = checked.metadata, checked.stages
     control = control or RunControl()
-    planned = checked.planned.plan
-    if held := held_by_driver(planned, stages):
+    if held := held_by_driver(checked.planned.plan, checked.stages):
         from headrace.runners.spark.dataframes import copy_dataframes  # Spark isn't needed otherwise
 
         copy_dataframes(held)
-    prepare_streams(planned, stages)
-    planned = record_memos(metadata, planned)
-    stops = stops_by_itself(planned, stages)
-    with coordinated(
-        planned,
-        metadata,
-        stages,
-        1,
-        endpoint=wanted.instead_of(ON_THIS_MACHINE),
-        until_caught_up=stops,
-        savepoint=savepoint,
-        replaced=False,
-    ) as coordinator:
-        control.attach(coordinator)
-        checked.deployment.record(checked.planned, stages)
-        if progress is not None:
-            announce(page_url(coordinator.url, coordinator.token), progress)
+    at = wanted.instead_of(ON_THIS_MACHINE)
+    with started(
+        checked, checked.planned, 1, progress, control, endpoint=at, savepoint=savepoint, replaced=False
+    ) as begun:
         try:
-            return _run(planned, coordinator, progress, control)
+            return _run(*begun, progress, control)
         except StorageError as error:
             error.then("then start the app again: it resumes from its last checkpoint")
             raise

@@ -126,13 +126,13 @@ def progress_line(*, beside: bool = False) -> ProgressLine | None:
     return None if beside and hasattr(sys, "ps1") else ProgressLine()
 
 
-def announce(url: str, progress: Progress | None = None, stream: TextIO | None = None) -> None:
+def announce(url: str, progress: Progress | None) -> None:
     """Say once where the live page of a run is: in a notebook where its progress is, and not below another cell."""
     if isinstance(progress, NotebookLine):
         progress.tell(f"live page: {url}")
         return
     with suppress(OSError, ValueError):  # the terminal has closed, and the app continues without one
-        print(f"live page: {url}", file=stream or sys.stderr, flush=True)
+        print(f"live page: {url}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def describe(status: AppStatus) -> str:

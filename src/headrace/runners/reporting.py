@@ -11,18 +11,15 @@ from headrace.runners.coordination.messages import (
     CutStatus,
     InputStatus,
     OutputStatus,
-    SlotStatus,
     TaskState,
     TaskStatus,
     What,
-    warning_statuses,
 )
 from headrace.runners.holdups import InputFacts, Standstill, TaskFacts, holdups
 from headrace.runners.metering import series_of, untraced
 from headrace.runtime.event_time.watermark import FOREVER, NEVER, PartitionTime
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.metrics import TaskMetrics
-from headrace.systems.slotted import SlotReport
 
 LATE_INTERVALS, LATE_MS = 3, 2000
 """A version is overdue when this many checkpoint intervals plus ``LATE_MS`` have passed since the last commit."""
@@ -72,8 +69,8 @@ def task_status(
         side_inputs_percent=host.attempt.bootstrap.percent(host.positions),
         caught_up=host.catching_up.version,
         cut=None if host.keeper.state is None else CutStatus(id=host.keeper.state[0], state=host.keeper.state[1]),
-        slots={str(ssp): slot_status(report) for ssp, report in host.slots.reports(host.task).items()},
-        warnings=warning_statuses(host.metrics.warnings),
+        slots={str(ssp): report for ssp, report in host.slots.reports(host.task).items()},
+        warnings=host.metrics.warnings.latest(),
         commits=list(_commits(host.metrics, now_ms, epoch_ms)) if traced else [],
         series=series_of(host) + ([untraced(host.metrics)] if traced else []),
     )
@@ -85,17 +82,6 @@ def _commits(metrics: TaskMetrics, now_ms: float, epoch_ms: int) -> Iterator[Com
         first = min((began for _, (began, _) in times), default=now_ms)
         since = {part: (round(began - first, 3), round(ended - first, 3)) for part, (began, ended) in times}
         yield CommitParts(version=commit.version, began_ms=round(epoch_ms - now_ms + first, 3), parts=since)
-
-
-def slot_status(report: SlotReport) -> SlotStatus:
-    """What a task says of a slot, for a heartbeat."""
-    return SlotStatus(
-        generation=report.generation,
-        version=report.version,
-        shards=dict(report.shards),
-        watermark=report.watermark,
-        behind_ms=dict(report.behind_ms),
-    )
 
 
 def _counters(host: TaskHost) -> dict[str, int]:

@@ -1,12 +1,66 @@
-"""Check the arguments of ``App.run`` and ``App.start`` before anything begins."""
+"""The arguments of ``App.run`` and ``App.start``, checked before anything begins."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
 
 from headrace.core.errors import UsageError
-from headrace.runners.coordination.endpoint import ADVERTISE_VARIABLE, LISTEN_VARIABLE, Wanted
+from headrace.plan.heritage import NO_CONSENT, Consent, consent_of
+from headrace.runners.coordination.endpoint import ADVERTISE_VARIABLE, AS_USUAL, LISTEN_VARIABLE, Wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How to run an app. ``stages`` limits the run to these; empty means all. ``savepoint`` is taken at the end.
+
+    ``wanted`` says where the coordinator listens and is called, if not on loopback, or on a cluster where Spark's
+    driver is.
+    """
+
+    local: bool = False
+    master: str | None = None
+    containers: int | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    stages: Sequence[str] = ()
+    consent: Consent = NO_CONSENT
+    savepoint: str = ""
+    wanted: Wanted = AS_USUAL
+
+    @classmethod
+    def of(
+        cls,
+        local: bool,
+        master: str | None,
+        containers: int | None,
+        conf: Mapping[str, str] | None,
+        stages: Sequence[str] | None,
+        drop_state: Sequence[str],
+        rename: Mapping[str, str] | None,
+        listen: str | None,
+        advertise: str | None,
+        savepoint: str = "",
+    ) -> Self:
+        """The arguments of ``App.run`` or ``App.start``. Raises for those that can't be."""
+        check_options(master, containers, stages, conf)
+        if savepoint and stages:
+            raise UsageError(
+                "a savepoint covers the whole app, but this run has only some of its stages",
+                hint="run all stages, or take the savepoint while they run: headrace savepoint create",
+            )
+        environment = os.environ.get
+        return cls(
+            local=local,
+            master=master,
+            containers=containers,
+            conf=conf or {},
+            stages=stages or (),
+            consent=consent_of(drop_state, rename or {}),
+            savepoint=savepoint,
+            wanted=Wanted.of(listen or environment(LISTEN_VARIABLE), advertise or environment(ADVERTISE_VARIABLE)),
+        )
 
 
 def check_kind_of_run(*, batch: bool, backfill: bool, until: str | None, again: bool, tables: object) -> None:
@@ -21,12 +75,6 @@ def check_kind_of_run(*, batch: bool, backfill: bool, until: str | None, again: 
         raise UsageError("until= is for batch jobs", hint="write batch=True, or backfill=True to go on live")
     if tables and not backfill:
         raise UsageError("tables= gives the history for a backfill", hint="add backfill=True")
-
-
-def wanted_endpoint(listen: str | None, advertise: str | None) -> Wanted:
-    """Where the coordinator is to listen and to be called, as the arguments say, or the environment."""
-    environment = os.environ.get
-    return Wanted.of(listen or environment(LISTEN_VARIABLE), advertise or environment(ADVERTISE_VARIABLE))
 
 
 def check_not_connect(session: object = None) -> None:

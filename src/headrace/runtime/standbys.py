@@ -11,9 +11,7 @@ import random
 import threading
 from collections.abc import Callable, Collection
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 from headrace.core.clock import Clock
 from headrace.core.errors import HeadraceError, InfrastructureError
@@ -23,6 +21,7 @@ from headrace.core.retry import Retry
 from headrace.plan.model import Plan
 from headrace.runtime.connections import Connections
 from headrace.runtime.standby import Standby
+from headrace.runtime.standby_status import StandbyState, StandbyStatus
 from headrace.runtime.state.depot import LiveDepot
 from headrace.stores.objects.opening import open_objects
 
@@ -35,19 +34,7 @@ LOCKED = "its folder is open in another process: do the machines share the home?
 CLOSING_S = 10.0
 """How long ``close`` waits for a call to the disk or a broker that doesn't return."""
 
-State = Literal["waiting", "fetching", "reading", "current"]
-
 _log = logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class StandbyLook:
-    """How a standby is doing. ``trouble``: why it isn't current, if that is more than a matter of time."""
-
-    task: str
-    state: State
-    behind: int | None
-    trouble: str
 
 
 class Standbys:
@@ -64,7 +51,7 @@ class Standbys:
         self._wake = threading.Event()
         self._closing = False
         self._thread: threading.Thread | None = None
-        self.looks: tuple[StandbyLook, ...] = ()
+        self.looks: tuple[StandbyStatus, ...] = ()
         """How each was doing at the end of its last turn."""
 
     # -- from any thread
@@ -157,7 +144,7 @@ class _Kept:
         self._failures = 0
         self._again_ms = 0.0
         self._locked_ms: float | None = None
-        self._state: State = "waiting"
+        self._state: StandbyState = "waiting"
         self._trouble = ""
 
     def turn(self, now_ms: float) -> bool:
@@ -188,10 +175,10 @@ class _Kept:
             self._failures = 0 if behind == 0 else self._failures
         return busy
 
-    def look(self) -> StandbyLook:
+    def look(self) -> StandbyStatus:
         """How it is doing."""
         behind = None if self._standby is None else self._standby.behind
-        return StandbyLook(self._task, self._state, behind, self._trouble)
+        return StandbyStatus(task=self._task, state=self._state, behind=behind, trouble=self._trouble)
 
     def close(self) -> None:
         """Release its folder."""

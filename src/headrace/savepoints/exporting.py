@@ -14,7 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.core.errors import DataError, StorageError, UsageError
+from headrace.core.durable import writing
+from headrace.core.errors import DataError, UsageError
 from headrace.core.private_folder import make_private, make_private_folder, open_private
 from headrace.savepoints.folder import Progress, Shelf, copy_tree, read_manifest, sync_tree, verify, write_manifest
 from headrace.savepoints.manifest import FILE, Manifest
@@ -22,32 +23,29 @@ from headrace.savepoints.manifest import FILE, Manifest
 ARCHIVE = ".tar"
 
 
-def export(shelf: Shelf, name: str, target: Path, progress: Progress = lambda what: None) -> Manifest:
+def export(shelf: Shelf, name: str, target: Path, progress: Progress) -> Manifest:
     """Copy a savepoint to a new folder, or into a new file if the name ends with ``.tar``."""
     folder, manifest = shelf.path(name), shelf.manifest(name)
     if target.exists():
         raise UsageError(f"{target} exists already", hint="give the name of a new folder, or of a new .tar file")
     verify(folder, manifest, progress)
     draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    progress(f"writing {target}")
     try:
-        make_private_folder(target.parent)
-        progress(f"writing {target}")
-        if target.suffix == ARCHIVE:
-            _pack(folder, draft)
-        else:
-            copy_tree(folder, draft, link=False)
-            sync_tree(draft)
-        draft.rename(target)
-    except OSError as error:
-        raise StorageError(f"{target} can't be written: {error}", hint="check the free space of the disk") from error
+        with writing(target):
+            make_private_folder(target.parent)
+            if target.suffix == ARCHIVE:
+                _pack(folder, draft)
+            else:
+                copy_tree(folder, draft, link=False)
+                sync_tree(draft)
+            draft.rename(target)
     finally:
         shutil.rmtree(draft, ignore_errors=True) if draft.is_dir() else draft.unlink(missing_ok=True)
     return manifest
 
 
-def import_(
-    shelf: Shelf, app: str, name: str, source: Path, from_app: str | None, progress: Progress = lambda what: None
-) -> Manifest:
+def import_(shelf: Shelf, app: str, name: str, source: Path, from_app: str | None, progress: Progress) -> Manifest:
     """Make what ``export`` wrote a savepoint of an app; ``from_app`` accepts that it was taken of another one."""
     if not source.exists():
         raise UsageError(f"{source} doesn't exist", hint="give the exported folder or .tar file")

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.checkpoint.founding import COMMIT_FILE, KeptCommit
-from headrace.core.durable import sync_folder
-from headrace.core.errors import DataError, InfrastructureError, StorageError, UnavailableError, UsageError
+from headrace.core.durable import sync_folder, writing
+from headrace.core.errors import DataError, InfrastructureError, UnavailableError, UsageError
 from headrace.core.ids import TaskName, check_id
 from headrace.core.log import logger
 from headrace.core.private_folder import make_private, make_private_folder, open_private, write_private
@@ -79,25 +79,22 @@ class Shelf:
         self.check_free(name)
         draft = self.folder / f"{_DRAFT}{uuid.uuid4().hex}"
         try:
-            make_private_folder(draft)
-            yield draft
-            sync_tree(draft)
-            self.check_free(name)
-            draft.rename(self.folder / name)
-            sync_folder(self.folder)
-        except OSError as error:
-            raise _unwritable(self.folder / name, error) from error
+            with writing(self.folder / name):
+                make_private_folder(draft)
+                yield draft
+                sync_tree(draft)
+                self.check_free(name)
+                draft.rename(self.folder / name)
+                sync_folder(self.folder)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
     def delete(self, name: str) -> None:
         """Delete a savepoint. A partly deleted one doesn't count as one."""
         path = self.path(name)
-        try:
+        with writing(path):
             gone = path.rename(self.folder / f"{_DRAFT}{uuid.uuid4().hex}")
             shutil.rmtree(gone)
-        except OSError as error:
-            raise _unwritable(path, error) from error
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -112,11 +109,9 @@ class Shelf:
 @contextmanager
 def locked(folder: Path, what: str) -> Iterator[None]:
     """Hold the lock of a folder. Raises ``UnavailableError`` if another command holds it. It ends with the process."""
-    try:
+    with writing(folder):
         make_private_folder(folder)
         descriptor = open_private(folder / _LOCK, os.O_RDWR)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -216,12 +211,10 @@ def _sum(path: Path) -> FileSum:
 
 def copy_tree(source: Path, target: Path, *, link: bool = True) -> None:
     """Copy a folder. ``link``: files that never change become hard links if possible."""
-    try:
+    with writing(target):
         make_private_folder(target.parent)
         shutil.copytree(source, target, copy_function=_link_or_copy if link else shutil.copy2)
         make_private(target)
-    except (OSError, shutil.Error) as error:
-        raise _unwritable(target, error) from error
 
 
 def _link_or_copy(source: str, target: str) -> str:
@@ -245,9 +238,3 @@ def sync_tree(folder: Path) -> None:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
     sync_folder(folder)
-
-
-def _unwritable(path: Path, error: Exception) -> StorageError:
-    return StorageError(
-        f"{path} can't be written: {error}", hint="check the free space of the disk, and who owns the folder"
-    )

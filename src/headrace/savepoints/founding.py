@@ -130,7 +130,6 @@ def _first_record(restored: Restored, task: TaskName, donors: Sequence[TaskName]
         parents_version=restored.version,
         end_of_stream_sent=alone is not None and alone.end_of_stream_sent,
         bookkeeping=msgspec.Raw(msgspec.json.encode(_times(restored, task, donors))),
-        timers=msgspec.Raw(b"null") if alone is None else alone.timers,
     )
 
 

@@ -15,8 +15,8 @@ import msgspec
 
 from headrace.checkpoint.founding import Donor, Founding
 from headrace.checkpoint.record import CommitRecord
-from headrace.core.durable import sync_folder
-from headrace.core.errors import DataError, StorageError
+from headrace.core.durable import sync_folder, writing
+from headrace.core.errors import DataError
 from headrace.core.ids import Offset, TaskName
 from headrace.core.private_folder import make_private_folder, write_private
 from headrace.core.records import UNREADABLE
@@ -107,15 +107,12 @@ def new_founding_folder(home: Path, app: str, timeline: int) -> Iterator[Path]:
     try:
         shutil.rmtree(draft, ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
-        make_private_folder(draft / DONORS)
-        yield draft
-        sync_tree(draft)
-        draft.rename(folder)
-        sync_folder(folder.parent)
-    except OSError as error:
-        raise StorageError(
-            f"{folder} can't be written: {error}", hint="check the free space of the disk, and who owns the folder"
-        ) from error
+        with writing(folder):
+            make_private_folder(draft / DONORS)
+            yield draft
+            sync_tree(draft)
+            draft.rename(folder)
+            sync_folder(folder.parent)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

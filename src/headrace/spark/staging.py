@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from headrace.core.durable import sync_folder
+from headrace.core.durable import sync_folder, writing
 from headrace.core.errors import CorruptLogError, DataError, InfrastructureError, StorageError
 from headrace.core.log import logger
 from headrace.core.private_folder import make_private_folder, open_private
@@ -53,11 +53,9 @@ class StagedFile:
     def __init__(self, folder: Path, partitions: int, job: str) -> None:
         self._path = folder / f"{job}-{uuid.uuid4().hex}{_SUFFIX}"
         self._frames = self.rows = 0
-        try:
+        with writing(self._path):
             make_private_folder(folder)
             self._file: BinaryIO = os.fdopen(open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
-        except OSError as error:
-            raise _unwritable(self._path, error) from error
         self._write(_HEAD.pack(_MARK, STAGED_FORMAT, partitions))
 
     @property
@@ -74,19 +72,15 @@ class StagedFile:
     def finish(self) -> None:
         """Complete the file: it is on the disk when this returns."""
         self._write(_FRAME.pack(_END, self._frames, self.rows, 0))
-        try:
+        with writing(self._path):
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
             sync_folder(self._path.parent)
-        except OSError as error:
-            raise _unwritable(self._path, error) from error
 
     def _write(self, *parts: bytes) -> None:
-        try:
+        with writing(self._path):
             self._file.writelines(parts)
-        except OSError as error:
-            raise _unwritable(self._path, error) from error
 
     def __enter__(self) -> Self:
         return self
@@ -176,10 +170,4 @@ def _remove(path: Path) -> None:
 def _damaged(path: Path, what: str) -> CorruptLogError:
     return CorruptLogError(
         f"{path}: {what}", hint="run the job again: the file was damaged after a Spark task wrote it"
-    )
-
-
-def _unwritable(path: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"can't write {path}: {error}", hint="check that the home is writable, and that its disk isn't full"
     )

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.core.errors import StorageError, UnavailableError
+from headrace.core.durable import writing
+from headrace.core.errors import UnavailableError
 from headrace.core.private_folder import make_private_folder, open_private
 from headrace.streams.committed_writer import CommittedWriter, open_committed_writer
 
@@ -67,13 +68,9 @@ def _lock(locks: Path, number: int) -> Path:
 def _lent(locks: Path, number: int) -> Iterator[bool]:
     """Take a name for the block; False if another process has it."""
     path = _lock(locks, number)
-    try:
+    with writing(path):
         make_private_folder(locks)
         descriptor = open_private(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
-        raise StorageError(
-            f"can't open {path}: {error}", hint="check that the home is a folder and writable"
-        ) from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

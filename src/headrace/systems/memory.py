@@ -20,7 +20,6 @@ from typing_extensions import override
 
 from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import (
-    DeclarationError,
     StreamNotFoundError,
     StreamSealedError,
     TrimmedOffsetError,
@@ -40,6 +39,7 @@ from headrace.systems.base import (
     System,
     check_within,
 )
+from headrace.systems.option_names import check_option_names
 from headrace.systems.registered import Reading, RegisteringConsumer
 from headrace.systems.shape import new_columns, require_same_shape, wanted_shape, with_columns
 
@@ -369,9 +369,5 @@ class MemoryProducer(Producer):
 
 def open_memory(name: str, options: Mapping[str, Any]) -> MemorySystem:
     """Return the memory system of a ``SystemSpec``: the one called ``options["name"]``, else ``name``."""
-    unknown = set(options) - {"name"}
-    if unknown:
-        raise DeclarationError(
-            f"system {name!r} (memory): unknown options {sorted(unknown)}", hint="the only option is name"
-        )
+    check_option_names(name, "memory", options, ("name",))
     return MemorySystem.named(options.get("name", name))

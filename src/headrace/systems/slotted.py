@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
+
+import msgspec
 
 from headrace.core.ids import SSP
 from headrace.systems.base import Consumer, Rows, RowSystem, Shards, SlotOrders
@@ -39,8 +40,7 @@ class SlotConsumer(Consumer, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SlotReport:
+class SlotReport(msgspec.Struct, frozen=True, rename="camel"):
     """What the present generation of a task says of one of its slots.
 
     ``shards`` are those of its last commit that counts, and ``version`` is that commit's; -1 before there is one.
@@ -51,7 +51,7 @@ class SlotReport:
     generation: int
     shards: Shards
     watermark: int | None = None
-    behind_ms: Mapping[str, int] = field(default_factory=dict)
+    behind_ms: Mapping[str, int] = msgspec.field(default_factory=dict)
     version: int = -1
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 
+from headrace.core.clock import WallClock
 from headrace.core.errors import StreamNotFoundError, TrimmedOffsetError, UnsupportedPositionError, UsageError
 from headrace.testing.system_scene import Scene, expect, expect_raises, ssp
 
@@ -16,7 +16,7 @@ def positions_by_time(scene: Scene) -> None:
     """A time means the first record that was appended then or later. A system without times says so."""
     name = scene.stream(2)
     (empty, _) = scene.admin.extents(name)
-    before_ms = _now_ms() - _CLOCKS_DIFFER_MS
+    before_ms = WallClock().now_ms() - _CLOCKS_DIFFER_MS
     try:
         found = scene.admin.offset_at(ssp(name), before_ms)
     except UnsupportedPositionError:
@@ -29,7 +29,7 @@ def positions_by_time(scene: Scene) -> None:
     times = [scene.admin.time_of(ssp(name), offset) for offset, _ in records]
     known = [time_ms for time_ms in times if time_ms is not None]
     expect(len(known) == len(records), f"records without a time: {times}")
-    latest_ms = _now_ms() + _CLOCKS_DIFFER_MS
+    latest_ms = WallClock().now_ms() + _CLOCKS_DIFFER_MS
     expect(all(before_ms <= time_ms <= latest_ms for time_ms in known), f"these times are not of now: {known}")
     for time_ms in (0, before_ms, *known, *(time_ms + 1 for time_ms in known), latest_ms + 1):
         first = next((offset for (offset, _), at in zip(records, known, strict=True) if at >= time_ms), ends[-1])
@@ -90,10 +90,6 @@ def custom_positions_unknown(scene: Scene) -> None:
     name = scene.stream()
     kind = "no system has this kind of position"
     expect_raises(UnsupportedPositionError, lambda: scene.admin.custom_offset(ssp(name), kind, {}), "an unknown kind")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 POSITION_CHECKS: tuple[Callable[[Scene], None], ...] = (

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from html import escape
 from importlib.resources import files
 
+from headrace.api.location import Location
 from headrace.plan.render import (
     RenderedOperator,
     RenderedPlan,
-    RenderedSource,
     RenderedStage,
     RenderedStream,
     RenderedTable,
@@ -121,7 +121,7 @@ def descriptions(plan: RenderedPlan) -> Iterable[str]:
         yield _description("table", table.id, f"{table.kind} table {table.id}", table.source, _about_table(table))
 
 
-def _description(kind: str, id_: str, title: str, source: RenderedSource | None, facts: Facts) -> str:
+def _description(kind: str, id_: str, title: str, source: Location | None, facts: Facts) -> str:
     code = f"<p>{escape(str(source))}</p><pre>{escape(source.whole)}</pre>" if source is not None else ""
     rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts if value)
     return (

@@ -49,7 +49,7 @@ GOLDEN = (
     b'"inputs":[{"stream":"log.a","partition":1,"offset":12,"parents":[{"producer":3,"generation":1,"version":7,'
     b'"seq":9,"resumeOffset":12}],"landmark":"4:0000beef"}],"sources":[{"stream":"log.s","partition":0,"offset":4,"whole":false,"covered":[{"producer":0,'
     b'"generation":1,"seq":2,"committed":1}]}],"parentsVersion":7,"endOfStreamSent":true,'
-    b'"bookkeeping":{"watermark":3},"timers":null}'
+    b'"bookkeeping":{"watermark":3}}'
 )
 
 

@@ -21,7 +21,7 @@ from headrace.runners.coordination.messages import Heartbeat, Register, TaskStat
 from headrace.runners.coordination.publication import publish
 from headrace.runners.coordination.runs import SPACE, all_running
 from headrace.runners.coordination.server import Coordinator
-from headrace.runners.coordination.standbys import StandbyStatus
+from headrace.runtime.standby_status import StandbyStatus
 
 Cli = Callable[..., Any]
 Spawn = Callable[..., "subprocess.Popen[bytes]"]

@@ -3,23 +3,23 @@ from __future__ import annotations
 import pytest
 
 from headrace.cli.status_view import age, held_up, to_text, warnings
+from headrace.core.recent_warnings import RecentWarning
+from headrace.runners.coordination.error_report import ErrorReport
 from headrace.runners.coordination.messages import (
     AppStatus,
     CheckpointStatus,
     ContainerStatus,
-    ErrorReport,
     Holdup,
     OutputStatus,
     StageStatus,
     TaskStatus,
-    WarningStatus,
     What,
 )
 
 NOON = 12 * 3600 * 1000
 
 
-FROZE = WarningStatus(message="it froze", at_ms=2000, times=1200)
+FROZE = RecentWarning(message="it froze", at_ms=2000, times=1200)
 
 
 def whole(**known: object) -> AppStatus:
@@ -142,7 +142,7 @@ def test_warnings_name_losses_and_rows_without_effect() -> None:
             ContainerStatus(id=3, state="running", warnings=[FROZE]),
         ],
         tasks=[
-            TaskStatus(name="a/4", state="running", warnings=[WarningStatus(message="the folder is damaged", at_ms=0)]),
+            TaskStatus(name="a/4", state="running", warnings=[RecentWarning(message="the folder is damaged", at_ms=0)]),
             TaskStatus(name="a/0", state="running", counters={"late": 2, "batches": 9}),
             TaskStatus(name="a/1", state="running", counters={"late": 1, "skipped": 0}),
             TaskStatus(

@@ -9,7 +9,7 @@ from graph_builder import AppBuilder, shuffled
 from headrace.api.location import Location
 from headrace.api.operators.spec import EventTime
 from headrace.plan.planner import plan
-from headrace.plan.render import RenderedSource, render
+from headrace.plan.render import render
 
 
 def test_operators_know_what_is_before_and_after_them_in_their_stage():
@@ -39,7 +39,7 @@ def test_files_are_named_from_the_folder_they_share():
     app.output("out", app.filter("f", app.input("s", 2)))
     app.nodes["f"] = replace(app.nodes["f"], location=Location("/app/parts/rules.py", 3, "views.filter(x)"))
     rendered = render(app.plan())
-    assert rendered.stages[0].operators[0].source == RenderedSource("parts/rules.py", 3, "views.filter(x)")
+    assert rendered.stages[0].operators[0].source == Location("parts/rules.py", 3, "views.filter(x)")
     assert str(rendered.streams["s"].source) == "pipeline.py:1"
 
 

@@ -16,7 +16,8 @@ from headrace.core.errors import StateLockedError, UnavailableError
 from headrace.core.retry import Retry
 from headrace.plan.model import Plan
 from headrace.runtime import standbys
-from headrace.runtime.standbys import StandbyLook, Standbys
+from headrace.runtime.standby_status import StandbyStatus
+from headrace.runtime.standbys import Standbys
 from headrace.stores.objects.memory import MemoryObjects
 from headrace.stores.state_folder import FolderLock
 from headrace.systems.home_log import home_log
@@ -66,7 +67,7 @@ def kept(elsewhere: Plan) -> Iterator[Standbys]:
         yield kept
 
 
-def until(kept: Standbys, done: Callable[[dict[str, StandbyLook]], bool]) -> None:
+def until(kept: Standbys, done: Callable[[dict[str, StandbyStatus]], bool]) -> None:
     never = threading.Event()
     for _ in range(round(PATIENCE_S / 0.01)):
         if done({look.task: look for look in kept.looks}):
@@ -75,7 +76,7 @@ def until(kept: Standbys, done: Callable[[dict[str, StandbyLook]], bool]) -> Non
     raise AssertionError(kept.looks)
 
 
-def current(*tasks: str) -> Callable[[dict[str, StandbyLook]], bool]:
+def current(*tasks: str) -> Callable[[dict[str, StandbyStatus]], bool]:
     return lambda looks: {task for task, look in looks.items() if look.state == "current"} == set(tasks)
 
 

@@ -60,7 +60,7 @@ FOUNDING = Founding(
 COMMIT = (
     b'{"format":4,"generation":3,"version":5000,"nextVersion":5100,"outputs":[{"stream":"log.out","partition":0,'
     b'"seq":10,"generation":2}],"inputs":[],"sources":[{"stream":"log.in","partition":1,"offset":64,"whole":false,'
-    b'"covered":[]}],"parentsVersion":4900,"endOfStreamSent":false,"bookkeeping":{"watermark":7},"timers":null}'
+    b'"covered":[]}],"parentsVersion":4900,"endOfStreamSent":false,"bookkeeping":{"watermark":7}}'
 )
 KEPT_BYTES = b'{"format":1,"task":"by-account/0","offset":128,"record":' + COMMIT + b"}"
 FOUNDING_BYTES = (

@@ -157,8 +157,3 @@ def _about(found: Findings) -> dict[str, Any]:
             for one in found.partitions
         ],
     }
-
-
-def _about_gap(gap: Gap) -> dict[str, Any]:
-    about = {"start": gap.start, "stop": gap.stop, "kind": gap.kind.value, "zeros": gap.zeros}
-    return about | ({"reason": gap.reason} if gap.reason else {})

@@ -6,6 +6,7 @@ from headrace.core.errors import HeadraceError, InfrastructureError
 from headrace.metadata.store import MetadataStore
 from headrace.runners.coordination import messages
 from headrace.runners.coordination.address import Address
+from headrace.runners.coordination.error_report import ErrorReport
 from headrace.runners.coordination.runs import all_ended, all_running
 
 
@@ -46,5 +47,5 @@ def _status(address: Address, state: messages.AppState, message: str, hint: str)
         stages=[],
         tasks=[],
         containers=[],
-        error=messages.ErrorReport.of(error, with_traceback=False),
+        error=ErrorReport.of(error, with_traceback=False),
     )

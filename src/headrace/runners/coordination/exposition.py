@@ -21,7 +21,7 @@ from headrace.runners.coordination.messages import (
     Series,
     TaskStatus,
 )
-from headrace.runners.coordination.standbys import furthest_behind
+from headrace.runtime.standby_status import furthest_behind
 
 _Labels = Mapping[str, str]
 _PARTITION = re.compile(r"(?P<stream>.*)\[(?P<number>\d+)\]")

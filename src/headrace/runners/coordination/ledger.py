@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -20,9 +20,11 @@ from headrace.core.ids import TaskName
 from headrace.runners.coordination import messages
 from headrace.runners.coordination.assignment import Seats, assign
 from headrace.runners.coordination.caught_up import watch
+from headrace.runners.coordination.container_record import ContainerRecord
 from headrace.runners.coordination.cuts import CutBook, CutOrder, CutReport
+from headrace.runners.coordination.error_report import ErrorReport
 from headrace.runners.coordination.lives import death, pause_ms
-from headrace.runners.coordination.long_calls import CallLimits, LongCall, doing_still, long_call
+from headrace.runners.coordination.long_calls import CallLimits, doing_still, long_call
 from headrace.runners.coordination.note import Note
 from headrace.runners.coordination.restarts import Restarts
 from headrace.runners.coordination.slot_book import SlotBook, SlottedInput
@@ -48,33 +50,6 @@ class Seat:
     grants: Mapping[TaskName, int]
     superseded: str | None
     pause_ms: int = 0
-
-
-@dataclass(slots=True)
-class _Container:
-    number: int
-    tasks: tuple[TaskName, ...]
-    state: messages.ContainerState = "waiting"
-    registered: messages.Register | None = None
-    superseded: str | None = None
-    seen_ms: float | None = None
-    grants: dict[TaskName, int] = field(default_factory=dict)
-    heartbeat: messages.Heartbeat | None = None
-    error: messages.ErrorReport | None = None
-    born_ms: float = 0.0
-    restarts: int = 0
-    restarted_ms: deque[float] = field(default_factory=lambda: deque(maxlen=messages.RESTARTS_KEPT))
-    failures: int = 0
-    """How many lives in a row have failed."""
-    committed: set[str] = field(default_factory=set)
-    """The tasks that have committed, or ended, in this life."""
-    pause_ms: int = 0
-    call: LongCall | None = None
-    waited_for: int = 0
-
-    @property
-    def alive(self) -> bool:
-        return self.state in {"running", "lost", "hung"}
 
 
 class Ledger:
@@ -107,7 +82,7 @@ class Ledger:
             raise UsageError(f"app {app!r} has no tasks to run")
         self.app = app
         self.heartbeat_ms = heartbeat_ms
-        self.error: messages.ErrorReport | None = None
+        self.error: ErrorReport | None = None
         self._started_at = started_at
         self._guarantee = guarantee
         self._lost_after_ms = lost_after_ms
@@ -116,7 +91,7 @@ class Ledger:
         self._draining_since: float | None = None
         self._cuts = CutBook(guarantee, interval_ms, heartbeat_ms)
         self._chance = chance
-        self._containers = [_Container(number, tasks) for number, tasks in enumerate(assign(stages, containers))]
+        self._containers = [ContainerRecord(number, tasks) for number, tasks in enumerate(assign(stages, containers))]
         self._tasks = TaskBook(stages)
         self._drain = False
         self._stopped = False
@@ -140,16 +115,7 @@ class Ledger:
             if message.attempt < current.attempt:
                 raise self._fenced(message.container, f"attempt {message.attempt}")
             self._died(container, current, message.left.get(current.incarnation))
-        if current is not None:
-            container.restarts += 1
-            container.restarted_ms.append(now_ms)
-        container.superseded = current.incarnation if current else None
-        container.registered = message
-        container.seen_ms = container.born_ms = now_ms
-        container.grants = {}
-        container.heartbeat = None
-        container.committed = set()
-        container.call = None
+        container.begin_life(message, now_ms)
         self._tasks.start(self._left(container))
         if self._left(container):
             container.state = "running"
@@ -207,7 +173,7 @@ class Ledger:
             container.call = long_call(message, container.call, now_ms)
             for task, status in zip(statuses, message.tasks, strict=True):
                 self._tasks.report(task, status, message.sent_ms)
-            self._progressed(container, (s.name for s in message.tasks if s.checkpoint is not None))
+            container.progressed(s.name for s in message.tasks if s.checkpoint is not None)
         if message.wants_shutdown and not self._drain:
             self.drain()
         if self.watching is not None and not self._drain and self.watching.caught_up(self._tasks.reports):
@@ -220,7 +186,7 @@ class Ledger:
         container = self._current(message.container, message.incarnation)
         tasks = self._of_container(message.container, message.tasks)
         self._tasks.end(tasks)
-        self._progressed(container, map(str, tasks))
+        container.progressed(map(str, tasks))
         if container.alive:
             self._seen(container, now_ms)
             if not self._tasks.left(container.tasks):
@@ -292,7 +258,7 @@ class Ledger:
             self._note("info", "tasks start over in place", tasks=_listed(found))
         return found
 
-    def fail(self, error: messages.ErrorReport) -> None:
+    def fail(self, error: ErrorReport) -> None:
         """End the app with this error. The first error is kept, because later ones usually follow from it."""
         if not self._over:
             self.error = error
@@ -355,7 +321,7 @@ class Ledger:
         """Return the status of everything."""
         statuses = list(self._tasks.statuses.values())
         absent = {t for c in self._containers if c.state != "running" for t in c.tasks}
-        containers = [self._container_status(number, now_ms) for number in range(len(self._containers))]
+        containers = [container.status(now_ms) for container in self._containers]
         return messages.AppStatus(
             app=self.app,
             state=self.state,
@@ -378,7 +344,7 @@ class Ledger:
     # -- inside ------------------------------------------------------------------------------------
 
     def _note(
-        self, level: Literal["info", "warning"], what: str, about: _Container | None = None, **fields: str | int
+        self, level: Literal["info", "warning"], what: str, about: ContainerRecord | None = None, **fields: str | int
     ) -> None:
         self._notes.append(Note(level, what, None if about is None else about.number, fields))
 
@@ -386,12 +352,12 @@ class Ledger:
     def _over(self) -> bool:
         return self.state in messages.OVER
 
-    def _container(self, number: int) -> _Container:
+    def _container(self, number: int) -> ContainerRecord:
         if not 0 <= number < len(self._containers):
             raise ProtocolError(f"app {self.app!r} has {len(self._containers)} containers, but no {number}")
         return self._containers[number]
 
-    def _current(self, number: int, incarnation: str) -> _Container:
+    def _current(self, number: int, incarnation: str) -> ContainerRecord:
         container = self._container(number)
         if container.registered is None or container.registered.incarnation != incarnation:
             raise self._fenced(number, f"incarnation {incarnation}")
@@ -418,13 +384,13 @@ class Ledger:
             )
         return [own[name] for name in names]
 
-    def _left(self, container: _Container) -> tuple[TaskName, ...]:
+    def _left(self, container: ContainerRecord) -> tuple[TaskName, ...]:
         return () if self._over else self._tasks.left(container.tasks)
 
-    def _seat(self, container: _Container) -> Seat:
+    def _seat(self, container: ContainerRecord) -> Seat:
         return Seat(self._left(container), dict(container.grants), container.superseded, container.pause_ms)
 
-    def _died(self, container: _Container, who: messages.Register, words: messages.LastWords | None) -> None:
+    def _died(self, container: ContainerRecord, who: messages.Register, words: messages.LastWords | None) -> None:
         """Note that a container has died silently. Too many such lives in a row without a commit end the app."""
         at_work = words.task if words is not None else ""
         progress = at_work in container.committed if at_work else bool(container.committed)
@@ -453,7 +419,7 @@ class Ledger:
             doing = [doing_still(one.number, one.state, one.call, [of[task] for task in one.tasks]) for one in waiting]
             self.fail(self._calls.gave_up_drain(doing))
 
-    def _watch_call(self, container: _Container) -> None:
+    def _watch_call(self, container: ContainerRecord) -> None:
         call, who = container.call, container.registered
         if container.state != "running" or call is None or who is None or not self._calls.hangs(call):
             return
@@ -464,36 +430,11 @@ class Ledger:
         else:
             self.fail(container.error)
 
-    def _progressed(self, container: _Container, tasks: Iterable[str]) -> None:
-        container.committed.update(tasks)
-        if container.committed and container.alive:
-            container.error = None
-
-    def _seen(self, container: _Container, now_ms: float) -> None:
+    def _seen(self, container: ContainerRecord, now_ms: float) -> None:
         container.seen_ms = now_ms
         if container.state == "lost":  # it was slow, but wasn't replaced
             container.state = "running"
             self._note("info", "the container sends heartbeats again", container)
-
-    def _container_status(self, number: int, now_ms: float) -> messages.ContainerStatus:
-        container = self._containers[number]
-        who, heartbeat, seen_ms = container.registered, container.heartbeat, container.seen_ms
-        return messages.ContainerStatus(
-            id=number,
-            state=container.state,
-            host=who.host if who else None,
-            pid=who.pid if who else None,
-            attempt=who.attempt if who else None,
-            last_seen_ms=None if seen_ms is None else max(0, round(now_ms - seen_ms)),
-            tasks=[str(task) for task in container.tasks],
-            cpu_ms=heartbeat.cpu_ms if heartbeat else 0,
-            rss_bytes=heartbeat.rss_bytes if heartbeat else 0,
-            failures=container.failures,
-            restarts=container.restarts,
-            restarted_ago_ms=[max(0, round(now_ms - at)) for at in container.restarted_ms],
-            error=container.error,
-            standbys=heartbeat.standbys if heartbeat else [],
-        )
 
 
 def _listed(names: Iterable[object]) -> str:

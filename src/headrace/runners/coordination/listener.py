@@ -39,7 +39,8 @@ from headrace.core.errors import (
 )
 from headrace.core.log import Throttle, logger
 from headrace.runners.coordination.admission import Admission
-from headrace.runners.coordination.messages import ErrorReport, Refusal, encode
+from headrace.runners.coordination.error_report import ErrorReport
+from headrace.runners.coordination.messages import Refusal, encode
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ progress: after a life with a commit, the next one begins at another message.
 from __future__ import annotations
 
 from headrace.core.retry import Retry
-from headrace.runners.coordination.messages import ErrorReport, LastWords
+from headrace.runners.coordination.error_report import ErrorReport
+from headrace.runners.coordination.messages import LastWords
 
 _PAUSES = Retry(attempts=None, first_ms=500, longest_ms=5000)
 

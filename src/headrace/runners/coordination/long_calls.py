@@ -16,7 +16,8 @@ import msgspec
 from headrace.api.settings import DRAIN_TIMEOUT_MS, HUNG_AFTER_MS
 from headrace.core.duration import format_ms
 from headrace.core.errors import UserFunctionError
-from headrace.runners.coordination.messages import ContainerState, ErrorReport, Heartbeat, Holdup, TaskStatus
+from headrace.runners.coordination.error_report import ErrorReport
+from headrace.runners.coordination.messages import ContainerState, Heartbeat, Holdup, TaskStatus
 
 _NAMED_MAX = 5
 

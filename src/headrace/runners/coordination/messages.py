@@ -7,19 +7,19 @@ sends GenerationRequest and gets a TaskGrant. At the end it sends Finished or Fa
 from __future__ import annotations
 
 import threading
-import traceback
 from functools import cache
 from typing import Literal, TypeVar
 
 import msgspec
 
 from headrace.checkpoint.founding import Cut
-from headrace.core import errors
-from headrace.core.errors import Fault, HeadraceError, ProtocolError
-from headrace.core.recent_warnings import RecentWarnings
+from headrace.core.errors import ProtocolError
+from headrace.core.recent_warnings import RecentWarning
 from headrace.core.records import UNREADABLE
 from headrace.runners.coordination.driver_status import ExportStatus, PagesStatus, QueriesStatus
-from headrace.runners.coordination.standbys import StandbyStatus
+from headrace.runners.coordination.error_report import ErrorReport
+from headrace.runtime.standby_status import StandbyStatus
+from headrace.systems.slotted import SlotReport
 from headrace.systems.startpoint import Order
 
 FORMAT = 1
@@ -49,48 +49,6 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 class Nested(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base class of parts of messages."""
-
-
-# -- errors on the wire ----------------------------------------------------------------------------------
-
-
-class ErrorReport(Nested, frozen=True, kw_only=True):
-    """An error to show or raise elsewhere: what went wrong, whose fault it is, whether a retry helps, what to do."""
-
-    type: str
-    message: str
-    hint: str | None = None
-    fault: Fault = "headrace"
-    retry: bool = False
-    traceback: str = ""
-
-    @classmethod
-    def of(cls, error: BaseException, *, with_traceback: bool = True) -> ErrorReport:
-        """Return the report of ``error``. Foreign errors count as Headrace's, and a restart may cure them."""
-        text = "".join(traceback.format_exception(error)) if with_traceback else ""
-        name = type(error).__name__
-        if isinstance(error, HeadraceError):
-            return cls(
-                type=name,
-                message=error.message,
-                hint=error.hint,
-                fault=error.fault,
-                retry=error.retry,
-                traceback=text,
-            )
-        return cls(type=name, message=str(error) or name, retry=True, traceback=text)
-
-    def as_error(self) -> HeadraceError:
-        """Return the error, of its original class if that is one of ours."""
-        kind = getattr(errors, self.type, None)
-        if not (isinstance(kind, type) and issubclass(kind, HeadraceError)):
-            return HeadraceError(f"{self.type}: {self.message}\n{self.traceback}", hint=self.hint)
-        return kind(self.message, hint=self.hint)
-
-    @property
-    def fatal(self) -> bool:
-        """Whether a restart would fail in the same way, so that the app has to end."""
-        return not self.retry and self.fault in {"user", "data"}
 
 
 class Refusal(Message, frozen=True, kw_only=True):
@@ -191,29 +149,6 @@ class CommitParts(Nested, frozen=True, kw_only=True):
     parts: dict[str, tuple[float, float]]
 
 
-class WarningStatus(Nested, frozen=True, kw_only=True):
-    """A warning: when it last came (milliseconds since the epoch), and how many times it has."""
-
-    message: str
-    at_ms: int
-    times: int = 1
-
-
-def warning_statuses(warnings: RecentWarnings) -> list[WarningStatus]:
-    """The latest warnings of a task or a container, the oldest first."""
-    return [WarningStatus(message=one.message, at_ms=one.at_ms, times=one.times) for one in warnings.latest()]
-
-
-class SlotStatus(Nested, frozen=True, kw_only=True):
-    """A slot: the shards of the task's last commit, and how far behind the newest record (ms) each is read."""
-
-    generation: int
-    version: int = -1
-    shards: dict[str, str]
-    watermark: int | None = None
-    behind_ms: dict[str, int] = {}
-
-
 class SlotDirections(Nested, frozen=True, kw_only=True):
     """What the slots of one generation of a task are to do with which shards, by SSP as text.
 
@@ -285,8 +220,8 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     side_inputs_percent: int | None = None
     caught_up: int | None = None
     cut: CutStatus | None = None
-    slots: dict[str, SlotStatus] = {}
-    warnings: list[WarningStatus] = []
+    slots: dict[str, SlotReport] = {}
+    warnings: list[RecentWarning] = []
     commits: list[CommitParts] = []
     series: list[Series] = []
 
@@ -424,7 +359,7 @@ class ContainerStatus(Nested, frozen=True, kw_only=True):
     tasks: list[str] = []
     cpu_ms: int = 0
     rss_bytes: int = 0
-    warnings: list[WarningStatus] = []
+    warnings: list[RecentWarning] = []
     failures: int = 0
     restarts: int = 0
     restarted_ago_ms: list[int] = []

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from typing_extensions import override
 
+from headrace.core.clock import WallClock
 from headrace.core.errors import FencedError, HeadraceError, UnavailableError, UsageError
 from headrace.core.log import logger
 from headrace.metadata.store import Change, Delete, MetadataStore, Put, Version
@@ -60,7 +61,7 @@ class Publication:
         """
         if self._version is None:
             return False
-        address = msgspec.structs.replace(self.address, seen_at=_now_ms())
+        address = msgspec.structs.replace(self.address, seen_at=WallClock().now_ms())
         key = running_key(address)
         try:
             version = self._metadata.put_if(SPACE, key, msgspec.json.encode(address), self._version)
@@ -151,7 +152,7 @@ def publish(
         machine=this_machine(),
         pid=os.getpid(),
         started_at=started_at,
-        seen_at=_now_ms(),
+        seen_at=WallClock().now_ms(),
     )
     for _ in range(_MOST_ATTEMPTS):
         # Read the turn first, so that this write fails if another run begins after that.
@@ -213,7 +214,3 @@ def _shows_no_life(metadata: MetadataStore, run: Running) -> bool:
             return entry is None
         never.wait(_LOOK_S)
     return True
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from headrace.core.errors import ProtocolError, UnavailableError, UsageError
 from headrace.runners.coordination.driver_status import QueriesStatus
-from headrace.runners.coordination.messages import ErrorReport
+from headrace.runners.coordination.error_report import ErrorReport
 from headrace.runners.coordination.query_messages import (
     KEYS_MAX,
     ROWS_MAX,

@@ -13,7 +13,8 @@ from headrace.core.clock import Clock
 from headrace.core.errors import UnavailableError
 from headrace.core.log import Throttle, logger
 from headrace.runners.coordination.driver_status import QueriesStatus
-from headrace.runners.coordination.messages import ContainerState, ErrorReport
+from headrace.runners.coordination.error_report import ErrorReport
+from headrace.runners.coordination.messages import ContainerState
 from headrace.runners.coordination.query_book import QueryBook
 from headrace.runners.coordination.query_messages import (
     LIMIT_MS_MAX,

@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from headrace.runners.coordination.messages import ErrorReport, Message, Nested
+from headrace.runners.coordination.error_report import ErrorReport
+from headrace.runners.coordination.messages import Message, Nested
 
 KEYS_MAX = 1000
 TASKS_MAX = 128

@@ -27,6 +27,7 @@ from headrace.runners.coordination.assignment import at_home, placed, second_bes
 from headrace.runners.coordination.cuts import CutOrder, CutReport
 from headrace.runners.coordination.driver_status import ExportStatus, PagesStatus
 from headrace.runners.coordination.endpoint import ON_THIS_MACHINE, Endpoint
+from headrace.runners.coordination.error_report import ErrorReport
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.listener import Listener, Pages, Route
 from headrace.runners.coordination.openapi import openapi
@@ -155,7 +156,7 @@ class Coordinator:
             self._ledger.tick(now_ms)
             status = self._ledger.status(now_ms)
         containers = [
-            msgspec.structs.replace(container, warnings=messages.warning_statuses(self._warnings[container.id]))
+            msgspec.structs.replace(container, warnings=self._warnings[container.id].latest())
             for container in status.containers
         ]
         return msgspec.structs.replace(
@@ -206,7 +207,7 @@ class Coordinator:
     def fail(self, error: BaseException) -> None:
         """End the app with this error, unless a container has reported one before."""
         with self._noticing():
-            self._ledger.fail(messages.ErrorReport.of(error))
+            self._ledger.fail(ErrorReport.of(error))
 
     # -- for containers, over HTTP or in this process --------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.core.ids import SSP, TaskName
-from headrace.runners.coordination.messages import SlotDirections, SlotStatus, TaskStatus
+from headrace.runners.coordination.messages import SlotDirections, TaskStatus
 from headrace.systems.base import SlotOrders
 from headrace.systems.slotted import SlotReport
 
@@ -35,7 +35,7 @@ class SlotBook:
 
     def reports(self, of: SlottedInput, tasks: Mapping[TaskName, TaskStatus]) -> list[SlotReport | None]:
         """Return the present reports about each slot of an input; None: nothing yet in this life of its task."""
-        return [_report(tasks[task].slots.get(str(ssp))) for task, ssp in of.slots]
+        return [tasks[task].slots.get(str(ssp)) for task, ssp in of.slots]
 
     def order(
         self, of: SlottedInput, reports: Sequence[SlotReport | None], orders: Sequence[SlotOrders | None]
@@ -52,12 +52,6 @@ class SlotBook:
         return {
             str(task): _directions(self._numbers[task], self._orders[task]) for task in tasks if task in self._orders
         }
-
-
-def _report(status: SlotStatus | None) -> SlotReport | None:
-    if status is None:
-        return None
-    return SlotReport(status.generation, status.shards, status.watermark, status.behind_ms, status.version)
 
 
 def _directions(number: int, orders: Mapping[SSP, tuple[int, SlotOrders]]) -> SlotDirections:

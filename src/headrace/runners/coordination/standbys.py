@@ -7,36 +7,11 @@ Spark starts the replacement of a container as a whole: it finds all of them the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import product
-from typing import Literal
-
-import msgspec
 
 from headrace.core.ids import TaskName
 from headrace.runners.coordination.assignment import Seats
-
-StandbyState = Literal["waiting", "fetching", "reading", "current"]
-"""Waiting for its folder or after a failure; fetching a snapshot; reading the changelog; at the changelog's end."""
-
-
-class StandbyStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A standby that a container keeps.
-
-    ``behind`` is the part of the changelog that it hasn't read, in the system's own offsets; None if it hasn't begun.
-    ``trouble`` says what keeps it from reading.
-    """
-
-    task: str
-    state: StandbyState
-    behind: int | None = None
-    trouble: str = ""
-
-
-def furthest_behind(standbys: Iterable[StandbyStatus]) -> int | None:
-    """Return the lag of the slowest one; None if none has begun to read."""
-    return max((one.behind for one in standbys if one.behind is not None), default=None)
-
 
 _NOWHERE: Mapping[TaskName, Collection[str]] = {}
 

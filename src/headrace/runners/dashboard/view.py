@@ -13,15 +13,10 @@ from math import floor, log10
 from typing import Any
 
 from headrace.core.ids import stage_of
+from headrace.core.recent_warnings import RecentWarning
 from headrace.plan.render import RenderedPlan
-from headrace.runners.coordination.messages import (
-    AppStatus,
-    ContainerStatus,
-    ErrorReport,
-    StageStatus,
-    TaskStatus,
-    WarningStatus,
-)
+from headrace.runners.coordination.error_report import ErrorReport
+from headrace.runners.coordination.messages import AppStatus, ContainerStatus, StageStatus, TaskStatus
 from headrace.runners.dashboard.patch import Document
 from headrace.runners.dashboard.reasons import held_back, reasons
 from headrace.runners.dashboard.sampling import Between, Pace
@@ -309,7 +304,7 @@ def _error(who: str, error: ErrorReport, at_ms: int, *, fatal: bool = False) -> 
     )
 
 
-def _warning(who: str, warning: WarningStatus) -> Document:
+def _warning(who: str, warning: RecentWarning) -> Document:
     return _without_none(
         {
             "who": who,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.core.clock import WallClock
 from headrace.core.errors import DataError
 from headrace.core.ids import TaskName
 from headrace.plan.inventory import Inventory, inventory_of
@@ -45,7 +45,7 @@ def save(shelf: Shelf, name: str, job: FromBatch) -> Manifest:
             app=job.plan.graph.app,
             name=name,
             version=job.version,
-            created_ms=time.time_ns() // 1_000_000,
+            created_ms=WallClock().now_ms(),
             timeline=job.timeline,
             system=job.plan.graph.settings.internal_system().name,
             written=True,

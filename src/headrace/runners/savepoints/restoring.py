@@ -8,7 +8,6 @@ before stay as they are.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from msgspec import UNSET
 
 from headrace.checkpoint.record import AbortRecord, CommitRecord, encode_record
+from headrace.core.clock import WallClock
 from headrace.core.errors import UnavailableError, UsageError
 from headrace.core.frame import Header, Kind
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
@@ -248,7 +248,7 @@ class _Restore:
             savepoint=asked.name,
             from_app=self.manifest.app,
             savepoint_version=self.manifest.version,
-            created_ms=time.time_ns() // 1_000_000,
+            created_ms=WallClock().now_ms(),
             version=self._version(),
             outputs=asked.outputs,
             partitions=dict(asked.partitions),

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from headrace.checkpoint.founding import COMMIT_FILE, DATABASE_FOLDER, Cut, KeptCommit
 from headrace.checkpoint.record import LOCAL_KEY, CommitRecord, LocalCheckpoint
+from headrace.core.clock import WallClock
 from headrace.core.errors import (
     HeadraceError,
     InfrastructureError,
@@ -168,7 +169,7 @@ def _manifest(taking: Taking, name: str, timeline: int, inventory: Inventory, dr
         app=taking.app,
         name=name,
         version=version,
-        created_ms=time.time_ns() // 1_000_000,
+        created_ms=WallClock().now_ms(),
         timeline=timeline,
         system=systems.own,
         stages=tuple(inventory.stages[stage] for stage in sorted(inventory.stages)),

@@ -6,7 +6,6 @@ what restores a savepoint that was taken restores this one, too.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from headrace.api.app import Declarations
 from headrace.api.specs import Graph, TableSpec
 from headrace.checkpoint.founding import COMMIT_FILE, DATABASE_FOLDER, KeptCommit
 from headrace.checkpoint.record import LOCAL_KEY, CommitRecord, LocalCheckpoint
+from headrace.core.clock import WallClock
 from headrace.core.errors import DataError, UsageError
 from headrace.core.ids import TaskName
 from headrace.core.private_folder import make_private_folder, write_private
@@ -81,7 +81,7 @@ def write_state(app: Declarations, name: str, tables: Mapping[str, Rows], base: 
             plan=planned.plan,
             inventory=inventory_of(planned.plan).after(before),
             rows=_checked(planned.plan.graph, tables),
-            version=time.time_ns() // 1_000_000 if kept is None else kept.manifest.version,
+            version=WallClock().now_ms() if kept is None else kept.manifest.version,
             base=kept,
         )
         if kept is not None:
@@ -93,7 +93,7 @@ def write_state(app: Declarations, name: str, tables: Mapping[str, Rows], base: 
                 app=graph.app,
                 name=name,
                 version=writing.version,
-                created_ms=time.time_ns() // 1_000_000,
+                created_ms=WallClock().now_ms(),
                 timeline=timeline,
                 system=graph.settings.internal_system().name,
                 written=True,
@@ -252,7 +252,7 @@ def _replace(table: LocalTable, names: Mapping[str, str], database: Database, ro
     for store in stores:
         store.attach(KeySpace(database, names[store.id]))
     if not isinstance(table, VersionedTable):
-        table.advance(time.time_ns() // 1_000_000)  # rows with a time to live begin it now
+        table.advance(WallClock().now_ms())  # rows with a time to live begin it now
     put = table.put_timeless if isinstance(table, VersionedTable) else table.put_rows
     database.begin_rebuilding()
     for part in rows.iter_slices(ROWS_AT_ONCE):

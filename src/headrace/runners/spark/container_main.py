@@ -19,7 +19,8 @@ from headrace.core.log import OFF, LogSettings, logger, logging_to
 from headrace.plan.model import Plan
 from headrace.runners.container_session import ContainerSession
 from headrace.runners.coordination.client import CoordinatorClient, HeartbeatThread
-from headrace.runners.coordination.messages import ErrorReport, Failure
+from headrace.runners.coordination.error_report import ErrorReport
+from headrace.runners.coordination.messages import Failure
 from headrace.runners.last_words import Recorder, folder_of, forget, left_in
 from headrace.runners.log_outbox import BATCH_MAX, WAITING_MAX, LogOutbox, sending_logs
 from headrace.runners.spark.hosting import ContainerArgs

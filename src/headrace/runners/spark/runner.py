@@ -7,8 +7,7 @@ server has its own thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from pyspark import SparkContext
 
@@ -17,15 +16,13 @@ from headrace.core.log import current_settings, logger
 from headrace.plan.model import Plan
 from headrace.runners.checked import Checked
 from headrace.runners.control import RunControl
-from headrace.runners.coordinated import coordinated
-from headrace.runners.coordination.endpoint import AS_USUAL, Endpoint, Wanted
+from headrace.runners.coordinated import coordinated, started
 from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.server import Coordinator
-from headrace.runners.dashboard.pages import page_url
-from headrace.runners.memos import record_memos
 from headrace.runners.no_shared_disk import check_no_shared_disk, check_standby
-from headrace.runners.prepare import held_by_driver, prepare_streams, stops_by_itself
-from headrace.runners.progress import Progress, announce
+from headrace.runners.prepare import held_by_driver
+from headrace.runners.progress import Progress
+from headrace.runners.run_arguments import RunOptions
 from headrace.runners.spark.container_main import ContainerPayload, container_main
 from headrace.runners.spark.dataframes import copy_dataframes
 from headrace.runners.spark.hosting import ContainerJob
@@ -41,21 +38,7 @@ END_GRACE_S = 10.0
 _log = logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SparkOptions:
-    """Where and how to run."""
-
-    master: str | None = None
-    containers: int | None = None
-    conf: Mapping[str, str] = field(default_factory=dict)
-    progress: Progress | None = None
-    savepoint: str = ""
-    """The name of a savepoint to take at the end."""
-    wanted: Wanted = AS_USUAL
-    """Where the coordinator listens and is called, if not on loopback, and on a cluster where Spark's driver is."""
-
-
-def run_on_spark(checked: Checked, options: SparkOptions, control: RunControl) -> AppStatus:
+def run_on_spark(checked: Checked, options: RunOptions, progress: Progress | None, control: RunControl) -> AppStatus:
     """Run until the app has ended or has been drained; returns its last status. Raises what made it fail."""
     metadata, stages = checked.metadata, checked.stages
     if options.master is not None and options.containers is not None:
@@ -72,29 +55,16 @@ def run_on_spark(checked: Checked, options: SparkOptions, control: RunControl) -
             containers = _container_count(context, checked, options)
             changed = checked.deployment.planned(containers, stages)
             changed.changes.check()
-            planned = changed.plan
             if not is_on_this_machine(str(context.master)):
-                check_no_shared_disk(planned, metadata, stages, options.savepoint)
-                check_standby(planned)
-            if not copy_dataframes(held_by_driver(planned, stages), control):
-                return _never_started(planned, checked, control)
-            prepare_streams(planned, stages)
-            planned = record_memos(metadata, planned)
-            stops = stops_by_itself(planned, stages)
-            with coordinated(
-                planned,
-                metadata,
-                stages,
-                containers,
-                endpoint=_endpoint(context, options),
-                until_caught_up=stops,
-                savepoint=options.savepoint,
-            ) as coordinator:
-                control.attach(coordinator)
-                checked.deployment.record(changed, stages)
-                if options.progress is not None:
-                    announce(page_url(coordinator.url, coordinator.token), options.progress)
-                return _run(context, coordinator, planned, options, containers, control)
+                check_no_shared_disk(changed.plan, metadata, stages, options.savepoint)
+                check_standby(changed.plan)
+            if not copy_dataframes(held_by_driver(changed.plan, stages), control):
+                return _never_started(changed.plan, checked, control)
+            at = options.wanted.instead_of(driver_endpoint(str(context.master), conf_of(context).get))
+            with started(
+                checked, changed, containers, progress, control, endpoint=at, savepoint=options.savepoint
+            ) as begun:
+                return _run(context, *begun, progress, containers, control)
         finally:
             let_go(context)
 
@@ -107,12 +77,7 @@ def _never_started(planned: Plan, checked: Checked, control: RunControl) -> AppS
         return coordinator.status()
 
 
-def _endpoint(context: SparkContext, options: SparkOptions) -> Endpoint:
-    default = driver_endpoint(str(context.master), conf_of(context).get)
-    return options.wanted.instead_of(default)
-
-
-def _container_count(context: SparkContext, checked: Checked, options: SparkOptions) -> int:
+def _container_count(context: SparkContext, checked: Checked, options: RunOptions) -> int:
     if options.containers is not None:
         check_slots(context, options.containers)
         return options.containers
@@ -123,9 +88,9 @@ def _container_count(context: SparkContext, checked: Checked, options: SparkOpti
 
 def _run(
     context: SparkContext,
-    coordinator: Coordinator,
     planned: Plan,
-    options: SparkOptions,
+    coordinator: Coordinator,
+    progress: Progress | None,
     containers: int,
     control: RunControl,
 ) -> AppStatus:
@@ -145,7 +110,7 @@ def _run(
     job.start()
     try:
         control.drain_by(coordinator.drain)
-        status = watch(coordinator, job, options.progress)
+        status = watch(coordinator, job, progress)
         if status.error is not None:
             raise status.error.as_error()
         job.wait(END_GRACE_S)

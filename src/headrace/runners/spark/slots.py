@@ -16,11 +16,13 @@ from headrace.runners.spark import settings
 from headrace.runners.spark.session import conf_of
 
 _POLL_SECONDS = 0.05
+_REGISTERED_SECONDS = 60.0
+"""How long executors may take to register."""
 
 _log = logger(__name__)
 
 
-def check_slots(context: SparkContext, needed: int, wait_seconds_max: float = 60.0) -> None:
+def check_slots(context: SparkContext, needed: int, wait_seconds_max: float = _REGISTERED_SECONDS) -> None:
     """Return when ``needed`` task slots have registered; raise ``InfrastructureError`` if they don't."""
     if conf_of(context).get("spark.dynamicAllocation.enabled", "false") == "true":
         return  # the cluster adds executors for waiting tasks, so their present number says nothing
@@ -54,15 +56,15 @@ def _too_few(needed: int, master: str, slots: int) -> InfrastructureError:
     )
 
 
-def usable_slots(context: SparkContext, wanted: int, wait_seconds_max: float = 60.0) -> int:
+def usable_slots(context: SparkContext, wanted: int) -> int:
     """How many containers to run by default: at most ``wanted``, at least one.
 
     Executors register one after another. This waits for those that the cluster is configured with.
     """
-    check_slots(context, 1, wait_seconds_max)
+    check_slots(context, 1)
     expected = _expected_slots(context)
     due = wanted if expected is None else min(wanted, expected)
-    wait = wait_seconds_max if expected is not None else 0.0
+    wait = _REGISTERED_SECONDS if expected is not None else 0.0
     slots = max(1, min(wanted, _await_slots(context, due, wait)))
     if slots < due:
         _log.warning("not all slots have registered; continuing with fewer", expected=due, slots=slots)

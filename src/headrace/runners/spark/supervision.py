@@ -11,10 +11,10 @@ All of it runs on the driver's watching thread, which blocks in ``watch``. Spark
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from headrace.core.clock import WallClock
 from headrace.core.errors import HeadraceError, InfrastructureError
 from headrace.core.log import logger
 from headrace.runners.coordination.messages import OVER, AppStatus
@@ -86,7 +86,7 @@ def watch(coordinator: Coordinator, job: Job, show: Callable[[AppStatus], None] 
         if status.state in OVER:
             return status
         if not job_is_over:
-            supervisor.look(status, time.monotonic() * 1000)
+            supervisor.look(status, WallClock().monotonic_ms())
         if job_is_over:
             raise job.error() or InfrastructureError(
                 "Spark's job has ended, but the app hasn't",

@@ -16,7 +16,7 @@ from headrace.core.clock import Clock
 from headrace.core.errors import FencedError, HeadraceError, UsageError
 from headrace.core.log import Throttle, logger
 from headrace.runners.coordination.client import CoordinatorClient
-from headrace.runners.coordination.messages import ErrorReport
+from headrace.runners.coordination.error_report import ErrorReport
 from headrace.runners.coordination.query_book import ANSWER_BYTES_MAX
 from headrace.runners.coordination.query_broker import HOLD_MS
 from headrace.runners.coordination.query_messages import Answer, Listening, Question, Questions, TaskAnswer

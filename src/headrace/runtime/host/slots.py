@@ -58,7 +58,7 @@ class Slots:
         # While the slot was idle, the task's event time may have advanced; older messages are late for it.
         watermark = max(task.times[ssp].progress.watermark, task.progress.watermark)
         known = None if watermark in (NEVER, FOREVER) else watermark
-        return SlotReport(self._generation, shards, known, self._inputs.behind_ms(ssp), self._version)
+        return SlotReport(self._generation, dict(shards), known, dict(self._inputs.behind_ms(ssp)), self._version)
 
     def direct(self, generation: int, number: int, orders: Mapping[str, SlotOrders]) -> None:
         """Follow the dealer's orders, by slot as text, if they are for this generation and the latest so far.

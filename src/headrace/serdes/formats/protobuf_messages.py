@@ -15,7 +15,8 @@ from typing import Any
 
 import polars as pl
 
-from headrace.core.errors import DeclarationError, InfrastructureError
+from headrace.core.errors import DeclarationError
+from headrace.core.extras import needing
 from headrace.serdes.dtypes import Columns
 from headrace.serdes.formats.registry.client import Registered
 
@@ -147,16 +148,11 @@ def is_message_class(given: object) -> bool:
 
 
 def _google() -> ModuleType:
-    try:
+    with needing("protobuf", "Protobuf", "protobuf"):
         import google.protobuf.descriptor_pb2
         import google.protobuf.descriptor_pool
         import google.protobuf.message
         import google.protobuf.message_factory
-    except ImportError as error:
-        raise InfrastructureError(
-            f"protobuf can't be imported here: {error}",
-            hint='install it wherever drivers and containers run: pip install "headrace[protobuf]"',
-        ) from error
     package: ModuleType = google.protobuf
     return package
 

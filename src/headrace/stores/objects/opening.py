@@ -5,19 +5,17 @@ from __future__ import annotations
 import uuid
 
 from headrace.core.errors import HeadraceError, InfrastructureError
+from headrace.core.extras import needing
 from headrace.stores.objects.contract import ObjectStore
 from headrace.stores.objects.place import ObjectPlace
 
 
 def open_objects(place: ObjectPlace) -> ObjectStore:
     """The store of a place. Nothing is asked of it yet."""
-    try:
+    with needing(
+        "obstore", f"the store of snapshots {place}", "objects", "wherever drivers, containers and commands run"
+    ):
         from headrace.stores.objects.client import Objects  # obstore must not be loaded before a process forks
-    except ImportError as error:
-        raise InfrastructureError(
-            f"snapshots in {place} need the package obstore: {error}",
-            hint='install "headrace[objects]" wherever drivers, containers and commands run',
-        ) from None
     return Objects(place)
 
 

@@ -10,7 +10,7 @@ import json
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -86,9 +86,9 @@ def sync_commit(folder: Path, version: int) -> None:
     sync_folder(folder / LOG)
 
 
-def sync_recent(folder: Path, version: int, writer: str, now: Callable[[], float] = time.time) -> None:
+def sync_recent(folder: Path, version: int, writer: str) -> None:
     """Make the recent commits of a writer durable, up to this one, because a dead process may not have done so."""
-    while (found := stamp(folder, version)) is not None and now() - found[1] / 1e9 < _RECENT_S:
+    while (found := stamp(folder, version)) is not None and time.time() - found[1] / 1e9 < _RECENT_S:
         actions = _actions(folder, version)
         if any(action.get("txn", {}).get("appId") == writer for action in actions):
             sync_commit(folder, version)

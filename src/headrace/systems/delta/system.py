@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from typing_extensions import override
 
-from headrace.core.errors import DeclarationError, InfrastructureError, UsageError
+from headrace.core.errors import DeclarationError, UsageError
+from headrace.core.extras import needing
 from headrace.core.secret_options import SecretOptions
 from headrace.serdes.ipc import concat_rows
 from headrace.systems.base import Consumer, RowSystem, StreamInfo, Target
 from headrace.systems.delta.columns import misfit_error, misfits, stored_columns, stored_rows
+from headrace.systems.option_names import check_option_names
 from headrace.systems.write_only import WriteOnlyAdmin
 
 if TYPE_CHECKING:
@@ -56,13 +58,8 @@ class DeltaSystem(RowSystem):
 
     def client(self) -> DeltaClient:
         """Return a new client of the table."""
-        try:
+        with needing("deltalake", "Delta Lake", "delta", "wherever containers run"):
             from headrace.systems.delta.client import DeltaClient
-        except ImportError as error:
-            raise InfrastructureError(
-                f"Delta tables need deltalake, which can't be imported here: {error}",
-                hint='install it wherever containers run: pip install "headrace[delta]"',
-            ) from error
         return DeltaClient(self.path, self.storage)
 
 
@@ -160,10 +157,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def open_delta(name: str, options: Mapping[str, Any]) -> DeltaSystem:
     """Open the table of a ``SystemSpec`` of kind ``delta``. Options: ``path``; optional the rest of ``DeltaSystem``."""
-    unknown = set(options) - set(_OPTIONS)
-    if unknown or "path" not in options:
-        wrong = f"unknown options {sorted(unknown)}" if unknown else "no option 'path'"
-        raise DeclarationError(f"system {name!r} (delta): {wrong}", hint=f"known options: {', '.join(_OPTIONS)}")
+    check_option_names(name, "delta", options, _OPTIONS, "path")
     given = dict(options)
     given["partition_by"] = tuple(given.get("partition_by", ()))
     storage = given.get("storage", SecretOptions())

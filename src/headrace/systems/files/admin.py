@@ -13,16 +13,17 @@ from typing_extensions import override
 from headrace.core.errors import DeclarationError, StorageError, StreamNotFoundError, UsageError
 from headrace.core.ids import SSP, Offset
 from headrace.serdes.dtypes import Columns, instantiate
-from headrace.systems.base import Admin, Extent, StreamInfo
+from headrace.systems.base import Extent, StreamInfo
 from headrace.systems.files.beginnings import FILE, Beginnings
 from headrace.systems.files.csvfile import check_writable
 from headrace.systems.files.file_list import FileList, offset_of
 from headrace.systems.files.place import nothing_found
 from headrace.systems.files.stock import Stock
 from headrace.systems.files.stocktaking import NewFiles
+from headrace.systems.unwatched import UnwatchedAdmin
 
 
-class FilesAdmin(Admin):
+class FilesAdmin(UnwatchedAdmin):
     """The one stream has any name, since the path says which files it is."""
 
     def __init__(
@@ -36,6 +37,7 @@ class FilesAdmin(Admin):
         *,
         awaited: bool = False,
     ) -> None:
+        super().__init__()
         self._path = path
         self._format = format
         self._new_files = new_files
@@ -43,7 +45,6 @@ class FilesAdmin(Admin):
         self._columns = columns
         self._beginnings = beginnings
         self._awaited = awaited
-        self._positions: dict[tuple[str, str], dict[int, Offset]] = {}
 
     @override
     def list(self) -> builtins.list[str]:
@@ -139,12 +140,3 @@ class FilesAdmin(Admin):
     def trim(self, ssp: SSP, before: Offset) -> None:
         """Raises ``UsageError``: the files belong to the user."""
         raise UsageError(f"{ssp}: Headrace doesn't delete input files; delete those you don't need")
-
-    @override
-    def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
-        """Kept in this process only, because no writer waits for readers of files."""
-        self._positions.setdefault((ssp.stream.name, group), {})[ssp.partition] = position
-
-    @override
-    def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
-        return dict(self._positions.get((stream, group), {}))

@@ -28,6 +28,7 @@ from headrace.systems.files.stock import Follower, Stock
 from headrace.systems.files.stocktaking import ChangedFiles, Look, NewFiles, Policy
 from headrace.systems.files.storage import Found
 from headrace.systems.files.target import FilesTarget
+from headrace.systems.option_names import check_option_names
 
 LOOK_MS = 1000
 _OPTIONS = (
@@ -162,10 +163,7 @@ class FilesSystem(RowSystem):
 
 def open_files(name: str, options: Mapping[str, Any]) -> FilesSystem:
     """The system of a ``SystemSpec``: ``path``, and optionally the other fields of ``FilesSystem``, as JSON."""
-    unknown = set(options) - set(_OPTIONS)
-    if unknown or "path" not in options:
-        wrong = f"unknown options {sorted(unknown)}" if unknown else "no option 'path'"
-        raise DeclarationError(f"system {name!r} (files): {wrong}", hint=f"known options: {', '.join(_OPTIONS)}")
+    check_option_names(name, "files", options, _OPTIONS, "path")
     given = dict(options)
     for option in ("columns", "event_time"):
         if given.get(option) is not None:

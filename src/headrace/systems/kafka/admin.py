@@ -12,18 +12,20 @@ from headrace.core.errors import StreamNotFoundError, UsageError
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import Throttle, logger
 from headrace.serdes.dtypes import Columns
-from headrace.systems.base import Admin, Extent, StreamInfo, check_within
+from headrace.systems.base import Extent, StreamInfo, check_within
 from headrace.systems.kafka.group_commits import GroupCommits, group_of
 from headrace.systems.kafka.options import Options
+from headrace.systems.kafka.record_times import RecordTimes
 from headrace.systems.kafka.topics import Topics
+from headrace.systems.unwatched import UnwatchedAdmin
 
 _log = logger(__name__)
 
 
-class KafkaAdmin(Admin):
+class KafkaAdmin(UnwatchedAdmin):
     """The one topic is a stream of any name: the options say which one it is.
 
-    ``columns`` are those that the formats say by themselves, if they do. ``time_of`` asks for a record's timestamp.
+    ``columns`` are those that the formats say by themselves, if they do.
     """
 
     def __init__(
@@ -32,15 +34,14 @@ class KafkaAdmin(Admin):
         topics: Topics,
         columns: Columns | None,
         group_commits: Callable[[str], GroupCommits],
-        time_of: Callable[[int, Offset], int | None],
     ) -> None:
+        super().__init__()
         self._options = options
         self._topics = topics
         self._columns = columns
         self._group_commits = group_commits
-        self._time_of = time_of
+        self._times = RecordTimes(options.settings, uncommitted=options.uncommitted)
         self._groups: dict[str, GroupCommits] = {}
-        self._positions: dict[tuple[str, str], dict[int, Offset]] = {}
         self._throttle = Throttle(_log)
 
     @property
@@ -106,7 +107,7 @@ class KafkaAdmin(Admin):
     @override
     def time_of(self, ssp: SSP, offset: Offset) -> int | None:
         """Reads the record."""
-        return self._time_of(ssp.partition, offset)
+        return self._times.read(self._topic, ssp.partition, offset)
 
     @override
     def check_offset(self, ssp: SSP, offset: Offset) -> None:
@@ -125,15 +126,6 @@ class KafkaAdmin(Admin):
         raise self._refused("is an input, so Headrace doesn't delete its records", "set the topic's retention")
 
     @override
-    def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
-        """Kept in this process only: no writer waits for readers, and nothing may lead commits in Kafka."""
-        self._positions.setdefault((ssp.stream.name, group), {})[ssp.partition] = position
-
-    @override
-    def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
-        return dict(self._positions.get((stream, group), {}))
-
-    @override
     def report_commit(self, ssp: SSP, reader: str, position: Offset) -> None:
         """As an offset of the consumer group ``headrace.<app>.<stage>``."""
         group = group_of(reader)
@@ -147,6 +139,7 @@ class KafkaAdmin(Admin):
         for commits in groups.values():
             commits.close()
         self._topics.close()
+        self._times.close()
 
     def _check_partition(self, ssp: SSP) -> None:
         partitions = self._topics.partitions(self._topic)

@@ -52,6 +52,7 @@ from headrace.systems.kafka.settings import KafkaSettings
 
 __all__ = [
     "ANSWER_S",
+    "OUT_OF_RANGE",
     "AdminClient",
     "ConfigResource",
     "Consumer",
@@ -68,7 +69,7 @@ __all__ = [
     "TopicPartition",
     "Troubles",
     "cannot_log_in",
-    "of_the_group_only",
+    "no_right_to_group",
     "open_admin",
     "open_consumer",
     "open_plain_producer",
@@ -79,6 +80,9 @@ __all__ = [
 
 ANSWER_S = 10.0
 """How long a call waits for a broker's answer. Those that a run loop makes have to be shorter."""
+
+OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION)
+"""What consumers report for an offset that the partition doesn't have."""
 
 _log = logger(__name__)
 
@@ -150,6 +154,25 @@ class KafkaClient(Generic[R]):
                 hint="records arrive faster than the broker takes them; Headrace tries again",
             ) from None
 
+    def received(
+        self: KafkaClient[Consumer], wait_s: float, most: int = 1
+    ) -> tuple[list[Message], list[KafkaError | None]]:
+        """Up to ``most`` records that a consumer has fetched, each with its error. Waits for the first one only.
+
+        librdkafka wants each consumer to have a group, and looks for it. One that assigns partitions itself needs
+        none, so that its user has no right to it doesn't matter, and isn't returned.
+        """
+        first = self.raw.poll(wait_s)
+        if first is None:
+            return [], []
+        # With a time to wait, consume would wait until it has as many as it may return.
+        found = [first, *self.raw.consume(most - 1, 0)] if most > 1 else [first]
+        errors = list(map(Message.error, found))
+        if any(errors):
+            found = [message for message, error in zip(found, errors, strict=True) if not no_right_to_group(error)]
+            errors = list(map(Message.error, found))
+        return found, errors
+
     def problem(self, error: KafkaError, doing: str) -> HeadraceError:
         """What an error of the client means. Some say no more than that another one, which was reported, stands."""
         if error.code() in _EXPLAINED and not isinstance(self.raw, Consumer):
@@ -169,12 +192,9 @@ def cannot_log_in(client: KafkaClient[Any], doing: str) -> HeadraceError | None:
     return problem_of(error, doing, client.brokers, client.troubles)
 
 
-def of_the_group_only(error: KafkaError) -> bool:
-    """Whether the error of a consumer says only that its user has no right to its group.
-
-    librdkafka wants each consumer to have a group, and looks for it. One that assigns partitions itself needs none.
-    """
-    return error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+def no_right_to_group(error: KafkaError | None) -> bool:
+    """Whether a consumer reports that its user has no right to its group."""
+    return error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
 def _is_login(heard: KafkaError) -> bool:

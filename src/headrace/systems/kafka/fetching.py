@@ -18,13 +18,13 @@ from headrace.core.errors import DeploymentError, HeadraceError, StreamNotFoundE
 from headrace.core.ids import Offset
 from headrace.core.log import logger
 from headrace.systems.kafka.client import (
+    OUT_OF_RANGE,
     Consumer,
     KafkaClient,
     KafkaError,
     Message,
     TopicPartition,
     cannot_log_in,
-    of_the_group_only,
 )
 from headrace.systems.kafka.fetched import Feed, Fetched
 from headrace.systems.kafka.reader_thread import ReaderThread
@@ -46,7 +46,6 @@ _log = logger(__name__)
 _VALUE: Callable[[Message], bytes | None] = Message.value
 _KEY: Callable[[Message], bytes | None] = Message.key
 _EOF = KafkaError._PARTITION_EOF
-_OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +128,12 @@ class Fetching(ReaderThread):
     def turn(self) -> bool:
         if not self._may_fetch():
             return False
-        messages = self._fetch()
+        with self.client.translating(f"reading topic {self._topic!r}"):
+            messages, errors = self.client.received(IDLE_S, RECORDS_AT_ONCE)
         if messages:
             self._heard = True
             self.client.troubles.over()
-            self._hand_on(messages)
+            self._hand_on(messages, errors)
         self._look_at_topic()
         return True
 
@@ -186,17 +186,8 @@ class Fetching(ReaderThread):
                         self.client.raw.resume([place])
                     self.client.raw.incremental_unassign([place])
 
-    def _fetch(self) -> Sequence[Message]:
-        with self.client.translating(f"reading topic {self._topic!r}"):
-            first = self.client.raw.poll(IDLE_S)
-            if first is None:
-                return []
-            # With a time to wait, consume would wait until it has as many as it may return.
-            return [first, *self.client.raw.consume(RECORDS_AT_ONCE - 1, 0)]
-
-    def _hand_on(self, messages: Sequence[Message]) -> None:
+    def _hand_on(self, messages: Sequence[Message], errors: Sequence[KafkaError | None]) -> None:
         """Put records into feeds, run by run."""
-        errors = list(map(Message.error, messages))
         partitions = list(map(Message.partition, messages))
         start, total = 0, len(messages)
         if partitions.count(partitions[0]) == total and not any(errors):
@@ -208,8 +199,8 @@ class Fetching(ReaderThread):
                 if i > start:
                     self._put(partitions[start], messages[start:i])
                 start = i
-            if not ended and errors[i] is not None:
-                self._stumble(messages[i])
+            if not ended and (error := errors[i]) is not None:
+                self._stumble(messages[i], error)
                 start = i + 1
 
     def _put(self, partition: int | None, messages: Sequence[Message]) -> None:
@@ -220,12 +211,9 @@ class Fetching(ReaderThread):
                 feed.put(fetched)
                 self.signal_held()
 
-    def _stumble(self, message: Message) -> None:
+    def _stumble(self, message: Message, error: KafkaError) -> None:
         """What comes in place of a record: the end of a partition, or an error."""
-        error, partition = message.error(), message.partition()
-        assert error is not None
-        if of_the_group_only(error):
-            return
+        partition = message.partition()
         feed = None if partition is None else self._feeds.get(partition)
         if feed is None:
             if error.code() != _EOF and partition in (None, -1):
@@ -237,7 +225,7 @@ class Fetching(ReaderThread):
                 if offset is not None and not feed.closed:
                     feed.ended(offset)
                     self.signal_held()
-        elif error.code() in _OUT_OF_RANGE:
+        elif error.code() in OUT_OF_RANGE:
             self._out_of_range(feed)
         else:
             problem = self.client.problem(error, f"reading partition {partition} of topic {self._topic!r}")

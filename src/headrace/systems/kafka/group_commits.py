@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from headrace.core.clock import Clock
 from headrace.core.ids import Offset
 from headrace.core.log import Throttle, logger
-from headrace.systems.kafka.client import Consumer, KafkaClient, KafkaError, TopicPartition, of_the_group_only
+from headrace.systems.kafka.client import Consumer, KafkaClient, KafkaError, TopicPartition, no_right_to_group
 
 EVERY_MS = 1000.0
 CLOSE_S = 2.0
@@ -77,7 +77,7 @@ class GroupCommits:
         message = self._client.raw.poll(timeout_s)
         error = None if message is None else message.error()
         if error is not None:
-            self._refused = of_the_group_only(error)
+            self._refused = no_right_to_group(error)
             self._warn(error)
 
     def _send(self) -> None:

@@ -21,8 +21,8 @@ from headrace.systems.kafka.log_marks import mark_ends
 from headrace.systems.kafka.log_metadata import Metadata
 from headrace.systems.kafka.log_positions import Distances, Reports, Sizes
 from headrace.systems.kafka.log_registry import Entry, Order, addition, creation
-from headrace.systems.kafka.log_times import RecordTimes
 from headrace.systems.kafka.log_topics import PARTITIONS_MAX, LogOptions, check_settings
+from headrace.systems.kafka.record_times import RecordTimes
 from headrace.systems.shape import new_columns, require_same_shape, wanted_shape
 
 
@@ -39,7 +39,7 @@ class KafkaLogAdmin(Admin):
         self._distances = Distances(cluster, self._groups)
         self._partitions: dict[str, int] = {}
         """Of streams whose readers are watched. An app that writes a stream doesn't add partitions to it."""
-        self._times = RecordTimes(options)
+        self._times = RecordTimes(options.settings, uncommitted=True)
 
     @override
     def list(self) -> builtins.list[str]:
@@ -161,6 +161,7 @@ class KafkaLogAdmin(Admin):
     def close(self) -> None:
         """Waits until positions have been committed that were reported, for some seconds at most."""
         self._groups.close()
+        self._times.close()
 
     @override
     def unread(self, stream: str, group: str) -> builtins.list[int]:

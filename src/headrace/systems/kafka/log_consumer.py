@@ -67,7 +67,7 @@ class KafkaLogConsumer(RegisteringConsumer[_Reading]):
         self._cluster = cluster
         self._admin = admin
         self._metadata = metadata
-        self._fetching = Fetching(open_consumer(options.tuned(_USUAL), "headrace", uncommitted=True))
+        self._fetching = Fetching(open_consumer(options.settings.tuned(_USUAL), "headrace", uncommitted=True))
         self._failure: HeadraceError | None = None
 
     @override

@@ -9,7 +9,7 @@ assignment gets into a later feed. The lock guards feeds and orders.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from typing_extensions import override
@@ -18,12 +18,12 @@ from headrace.core.errors import HeadraceError, TrimmedOffsetError
 from headrace.core.ids import Offset
 from headrace.core.log import Throttle, logger
 from headrace.systems.kafka.client import (
+    OUT_OF_RANGE,
     Consumer,
     KafkaClient,
     KafkaError,
     Message,
     TopicPartition,
-    of_the_group_only,
 )
 from headrace.systems.kafka.reader_thread import ReaderThread
 
@@ -34,7 +34,6 @@ PAUSED_BYTES = 4 * FEED_BYTES
 _AT_ONCE = 100
 _IDLE_S = 0.03
 """How long the thread waits for records at a time. An order is followed as late as that."""
-_OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION)
 
 _log = logger(__name__)
 
@@ -123,7 +122,9 @@ class Fetching(ReaderThread):
         if not self._follow():
             return False
         self._pace()
-        self._hand_on(self._fetch())
+        with self.client.translating("reading frames"):
+            messages, errors = self.client.received(_IDLE_S, _AT_ONCE)
+        self._hand_on(messages, errors)
         return True
 
     def _follow(self) -> bool:
@@ -163,38 +164,27 @@ class Fetching(ReaderThread):
                 feed.paused = False
                 self.client.raw.resume([feed.place])
 
-    def _fetch(self) -> Sequence[Message]:
-        with self.client.translating("reading frames"):
-            first = self.client.raw.poll(_IDLE_S)
-            if first is None:
-                return ()
-            # With a time to wait, consume would wait until it has as many as it may return.
-            return (first, *self.client.raw.consume(_AT_ONCE, 0))
-
-    def _hand_on(self, messages: Iterable[Message]) -> None:
-        problems: list[Message] = []
+    def _hand_on(self, messages: Iterable[Message], errors: Iterable[KafkaError | None]) -> None:
+        problems: list[tuple[Message, KafkaError]] = []
         news = False
         with self.lock:
-            for message in messages:
+            for message, error in zip(messages, errors, strict=True):
                 feed = self._feeds.get((message.topic() or "", _number(message.partition())))
-                if message.error() is not None:
-                    problems.append(message)
+                if error is not None:
+                    problems.append((message, error))
                 elif feed is not None and not feed.closed and feed.mark is None:
                     _put(feed, message)
                     news = True
             if news:
                 self.signal_held()
-        for message in problems:
-            self._stumble(message)
+        for message, error in problems:
+            self._stumble(message, error)
         for feed in [feed for feed in self._feeds.values() if feed.mark is not None]:
             self._drop(feed)
 
-    def _stumble(self, message: Message) -> None:
+    def _stumble(self, message: Message, error: KafkaError) -> None:
         """What comes in place of a record: the end of a partition, or an error."""
-        error, offset = message.error(), message.offset()
-        assert error is not None
-        if of_the_group_only(error):
-            return
+        offset = message.offset()
         feed = self._feeds.get((message.topic() or "", _number(message.partition())))
         if error.code() == KafkaError._PARTITION_EOF:
             with self.lock:
@@ -202,7 +192,7 @@ class Fetching(ReaderThread):
                     feed.next = offset  # no record precedes it
                     self.signal_held()
             return
-        if feed is not None and error.code() in _OUT_OF_RANGE:
+        if feed is not None and error.code() in OUT_OF_RANGE:
             problem: HeadraceError = TrimmedOffsetError(
                 f"partition {feed.partition} of topic {feed.topic!r}: offset {feed.next}, the next, was trimmed, "
                 "or the topic was replaced"

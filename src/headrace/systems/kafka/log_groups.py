@@ -37,7 +37,7 @@ class Groups:
 
     def __init__(self, options: LogOptions) -> None:
         call_ms = str(int(CALL_S * 1000))
-        self._settings = options.tuned({"socket.timeout.ms": call_ms, "session.timeout.ms": call_ms})
+        self._settings = options.settings.tuned({"socket.timeout.ms": call_ms, "session.timeout.ms": call_ms})
         self._lock = threading.Lock()
         self._calls: deque[Callable[[], None]] = deque()
         self._running = False

@@ -24,7 +24,6 @@ from headrace.systems.kafka.client import (
     Message,
     Producer,
     TopicPartition,
-    of_the_group_only,
     open_consumer,
     open_plain_producer,
 )
@@ -95,7 +94,7 @@ class Metadata:
         self._open()
 
     def _open(self) -> KafkaClient[Consumer]:
-        found = open_consumer(self._options.tuned(_USUAL), _GROUP, uncommitted=True)
+        found = open_consumer(self._options.settings.tuned(_USUAL), _GROUP, uncommitted=True)
         found.raw.assign([TopicPartition(self._topic, 0, self._position)])
         self._consumer = found
         return found
@@ -148,16 +147,12 @@ class Metadata:
                     f"the topic {self._topic!r} can't be read beyond offset {self._position} of {end}",
                     hint="check the broker; Headrace tries again",
                 )
-            first = consumer.raw.poll(_POLL_S)
-            if first is not None:
-                for message in (first, *consumer.raw.consume(_RECORDS, 0)):
-                    self._take(consumer, message)
+            for message, error in zip(*consumer.received(_POLL_S, _RECORDS), strict=True):
+                self._take(consumer, message, error)
 
-    def _take(self, consumer: KafkaClient[Consumer], message: Message) -> None:
-        error, offset = message.error(), message.offset()
+    def _take(self, consumer: KafkaClient[Consumer], message: Message, error: KafkaError | None) -> None:
+        offset = message.offset()
         if error is not None:
-            if of_the_group_only(error):
-                return
             if error.code() != KafkaError._PARTITION_EOF:
                 problem = consumer.problem(error, f"reading topic {self._topic!r}")
                 if not problem.retry:

@@ -184,7 +184,7 @@ class KafkaLogProducer(Producer):
                 "queue.buffering.max.messages": "1000000",
                 "message.timeout.ms": str(int(ACKNOWLEDGED_S * 1000)),
             }
-            self._client = open_producer(self._options.tuned(usual))
+            self._client = open_producer(self._options.settings.tuned(usual))
         return self._client
 
     def _throw_away(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 from headrace.core.errors import DeclarationError, DeploymentError
@@ -89,11 +89,6 @@ class LogOptions:
             "message.timestamp.type": "LogAppendTime",
             "max.message.bytes": str(self.record_bytes + _MARGIN),
         }
-
-    def tuned(self, usual: Mapping[str, str]) -> KafkaSettings:
-        """The settings of a client, with other usual values for what the user hasn't set."""
-        given = dict(self.settings.client)
-        return replace(self.settings, client=tuple(sorted({**usual, **given}.items())))
 
 
 _NEEDED = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}

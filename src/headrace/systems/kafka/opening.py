@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.errors import InfrastructureError
+from headrace.core.extras import needing
 
 if TYPE_CHECKING:
     from headrace.systems.kafka.output_system import KafkaOutput
@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 
 def open_kafka(name: str, options: Mapping[str, Any]) -> KafkaSystem | KafkaOutput:
     """The system of a ``SystemSpec`` of kind ``kafka``: an output if it says anything of one."""
-    try:
+    with needing("confluent-kafka", "Kafka", "kafka"):
         from headrace.systems.kafka.output_system import open_kafka_output
         from headrace.systems.kafka.system import open_kafka_system
-    except ImportError as error:
-        raise InfrastructureError(
-            f"Kafka needs confluent-kafka, which can't be imported here: {error}",
-            hint='install it wherever drivers and containers run: pip install "headrace[kafka]"',
-        ) from error
     return open_kafka_output(options) if "output" in options else open_kafka_system(name, options)

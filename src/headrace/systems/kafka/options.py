@@ -10,6 +10,7 @@ from headrace.core.errors import DeclarationError
 from headrace.core.ids import Offset
 from headrace.serdes.formats import FormatSpec
 from headrace.systems.kafka.settings import SETTINGS, KafkaSettings
+from headrace.systems.option_names import check_option_names
 
 Lost = Literal["stop", "skip"]
 """What happens if records were deleted before the app has read them."""
@@ -56,11 +57,7 @@ class Options:
     def of(cls, name: str, options: Mapping[str, Any]) -> Options:
         """The options of the system ``name``. Raises ``DeclarationError`` for unknown ones."""
         known = [one.name for one in fields(cls) if one.name != "settings"] + list(SETTINGS)
-        unknown = sorted(set(options) - set(known))
-        if unknown or not {"topic", "brokers"} <= set(options):
-            missing = " and ".join(repr(one) for one in ("topic", "brokers") if one not in options)
-            wrong = f"unknown options {unknown}" if unknown else f"no option {missing}"
-            raise DeclarationError(f"system {name!r} (kafka): {wrong}", hint=f"known options: {', '.join(known)}")
+        check_option_names(name, "kafka", options, known, "topic", "brokers")
         given = {one: value for one, value in options.items() if one not in SETTINGS}
         for one in ("format", "key_format"):
             if one in given:

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 from typing_extensions import override
 
-from headrace.core.errors import DeclarationError, HeadraceError, StreamExistsError, StreamNotFoundError, UsageError
+from headrace.core.errors import DeclarationError, StreamNotFoundError, UsageError
 from headrace.core.log import logger
 from headrace.serdes.formats import FormatSpec, open_format
 from headrace.systems.base import Consumer, RowSystem, StreamInfo, Target
@@ -132,20 +132,12 @@ class KafkaOutputAdmin(WriteOnlyAdmin):
 
     def _create(self, partitions: int) -> None:
         topic = self._options.topic
-        client = self._topics.client
-        try:
-            with client.translating(f"creating topic {topic!r}"):
-                new = NewTopic(topic, partitions)
-                client.raw.create_topics([new], request_timeout=_ANSWER_S)[topic].result()
-        except StreamExistsError as error:
-            _log.debug("another client created the topic at the same time", topic=topic, why=error.message)
-        except HeadraceError as error:
-            if not error.retry:
-                error.hint = (
-                    f"ask an administrator to create it: kafka-topics.sh --create --topic {topic} "
-                    f"--partitions {partitions}; the app needs the rights Write and Describe for it"
-                )
-            raise
+        hint = (
+            f"ask an administrator to create it: kafka-topics.sh --create --topic {topic} --partitions {partitions}; "
+            "the app needs the rights Write and Describe for it"
+        )
+        if not self._topics.create(NewTopic(topic, partitions), "", hint):
+            _log.debug("another client created the topic at the same time", topic=topic)
 
     @override
     def refused(self, why: str) -> UsageError:

@@ -16,23 +16,13 @@ from typing import Final
 import msgspec
 
 from headrace.core.errors import (
-    HeadraceError,
     InfrastructureError,
-    StreamExistsError,
     StreamNotFoundError,
     UnavailableError,
 )
 from headrace.core.log import logger
 from headrace.core.records import decode_record
-from headrace.systems.kafka.client import (
-    Consumer,
-    KafkaClient,
-    KafkaError,
-    NewTopic,
-    TopicPartition,
-    of_the_group_only,
-    open_consumer,
-)
+from headrace.systems.kafka.client import Consumer, KafkaClient, KafkaError, NewTopic, TopicPartition, open_consumer
 from headrace.systems.kafka.publishing import Progress
 from headrace.systems.kafka.settings import KafkaSettings
 from headrace.systems.kafka.topic_settings import topic_settings
@@ -144,34 +134,26 @@ class ProgressTopic:
                         hint="check the brokers; Headrace tries again",
                     )
                 return None
-            for message in client.raw.consume(_AT_ONCE, _WAIT_S):
-                error = message.error()
+            for message, error in zip(*client.received(_WAIT_S, _AT_ONCE), strict=True):
                 if error is None:
                     value = message.value() if message.key() == key else value
-                elif error.code() != KafkaError._PARTITION_EOF and not of_the_group_only(error):
+                elif error.code() != KafkaError._PARTITION_EOF:
                     raise client.problem(error, f"reading topic {self.name!r}")
                 heard = True
                 end_s = end_s if error is not None else time.monotonic() + READ_S
         return Progress() if value is None else decode_progress(value, writer)
 
     def _create(self) -> None:
-        client = self._topics.client
         new = NewTopic(self.name, 1, config=dict(_SETTINGS))
-        try:
-            with client.translating(f"creating topic {self.name!r}, which keeps the positions of writers"):
-                client.raw.create_topics([new], request_timeout=_CREATED_S)[self.name].result()
+        hint = (
+            f"ask an administrator to create it: kafka-topics.sh --create --topic {self.name} --partitions 1 "
+            "--config cleanup.policy=compact; the app needs the rights Read, Write and Describe for it. Or name "
+            "another topic with progress_topic="
+        )
+        if self._topics.create(new, ", which keeps the positions of writers", hint):
             _log.info("created the topic that keeps the positions of writers", topic=self.name)
-        except StreamExistsError:
+        else:
             _log.debug("another writer created the progress topic", topic=self.name)
-        except HeadraceError as error:
-            if error.retry:
-                raise
-            error.hint = (
-                f"ask an administrator to create it: kafka-topics.sh --create --topic {self.name} --partitions 1 "
-                "--config cleanup.policy=compact; the app needs the rights Read, Write and Describe for it. Or name "
-                "another topic with progress_topic="
-            )
-            raise
         end_s = time.monotonic() + _CREATED_S
         while True:
             try:

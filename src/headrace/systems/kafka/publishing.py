@@ -76,18 +76,6 @@ class Action(Enum):
     REST = "nothing"
 
 
-RESTING = frozenset(
-    {
-        State.UNOPENED,
-        State.OPENED,
-        State.IDLE,
-        State.DOUBTFUL,
-        State.WAITING,
-        State.REPLACED,
-        State.LOST,
-        State.SHARED,
-    }
-)
 HOLDING = frozenset({State.OPENED, State.FINDING, State.IDLE, State.SENDING, State.COMMITTING})
 """The states with a producer of use. In the others it is dropped, and what it had begun is left for Kafka to abort."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Self
 
@@ -95,6 +95,10 @@ class KafkaSettings:
             for name, value in options.get("client", {}).items()
         }
         return cls.checked(options.get("brokers"), client, options.get("oauth"))
+
+    def tuned(self, usual: Mapping[str, str]) -> Self:
+        """The settings of a client, with other usual values for what the user hasn't set."""
+        return replace(self, client=tuple(sorted({**usual, **dict(self.client)}.items())))
 
 
 SETTINGS = ("brokers", "client", "oauth")

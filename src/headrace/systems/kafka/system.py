@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,19 +11,11 @@ from typing_extensions import override
 
 from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import UsageError
-from headrace.core.ids import Offset
 from headrace.serdes.dtypes import Columns
 from headrace.serdes.formats import FormatSpec, open_format
 from headrace.systems.base import RowSystem, Target
 from headrace.systems.kafka.admin import KafkaAdmin
-from headrace.systems.kafka.client import (
-    Consumer,
-    KafkaClient,
-    KafkaError,
-    TopicPartition,
-    of_the_group_only,
-    open_consumer,
-)
+from headrace.systems.kafka.client import Consumer, KafkaClient, KafkaError, open_consumer
 from headrace.systems.kafka.consumer import KafkaConsumer
 from headrace.systems.kafka.fetching import Fetching, Wanted
 from headrace.systems.kafka.group_commits import GroupCommits
@@ -34,9 +25,6 @@ from headrace.systems.kafka.topics import Topics
 
 CALL_S = 5.0
 """How long a run loop may wait for an answer."""
-LOOK_S = 0.5
-"""How long a record is waited for whose time is asked for."""
-_READER = "headrace"
 
 
 @dataclass
@@ -51,7 +39,7 @@ class KafkaSystem(RowSystem):
 
     @override
     def admin(self) -> KafkaAdmin:
-        return KafkaAdmin(self.options, self._topics, self._columns(), self._group_commits, self._time_of)
+        return KafkaAdmin(self.options, self._topics, self._columns(), self._group_commits)
 
     @override
     def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> KafkaConsumer:
@@ -59,7 +47,7 @@ class KafkaSystem(RowSystem):
         options = self.options
         topic = self._topics.describe(options.topic)
         rows = self._rows(columns)
-        client = open_consumer(options.settings, _READER, uncommitted=options.uncommitted)
+        client = open_consumer(options.settings, "headrace", uncommitted=options.uncommitted)
         by_time = options.end is not None and options.end.time_ms is not None
         wanted = Wanted(rows.wants("key"), by_time or rows.wants("timestamp"), rows.wants("headers"))
         fetching = Fetching(
@@ -100,23 +88,6 @@ class KafkaSystem(RowSystem):
 
     def _open_group(self, group: str, answered: Callable[[KafkaError | None], None]) -> KafkaClient[Consumer]:
         return open_consumer(self.options.settings, group, committed=answered)
-
-    def _time_of(self, partition: int, offset: Offset) -> int | None:
-        client = open_consumer(self.options.settings, _READER, uncommitted=self.options.uncommitted)
-        try:
-            with client.translating(f"reading topic {self.options.topic!r}"):
-                client.raw.assign([TopicPartition(self.options.topic, partition, offset)])
-                end = time.monotonic() + LOOK_S
-                while (left := end - time.monotonic()) > 0:
-                    message = client.raw.poll(left)
-                    error = None if message is None else message.error()
-                    if message is None or (error is not None and of_the_group_only(error)):
-                        continue
-                    found = None if error else message.timestamp()[1]
-                    return found if found is not None and found >= 0 else None
-                return None
-        finally:
-            client.raw.close()
 
 
 def open_kafka_system(name: str, options: Mapping[str, Any]) -> KafkaSystem:

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from headrace.core.errors import StreamNotFoundError, UnavailableError
+from headrace.core.errors import HeadraceError, StreamExistsError, StreamNotFoundError, UnavailableError
 from headrace.core.ids import Offset
 from headrace.systems.kafka.client import (
     ANSWER_S,
     AdminClient,
     IsolationLevel,
     KafkaClient,
+    NewTopic,
     OffsetSpec,
     TopicCollection,
     TopicPartition,
@@ -79,6 +80,22 @@ class Topics:
             raise self._unknown(topic) from error
         id_ = str(found.topic_id)
         return Topic(len(found.partitions), "" if id_ == _NO_ID else id_)
+
+    def create(self, new: NewTopic, what: str, hint: str) -> bool:
+        """Create a topic; return False if another client was faster. ``hint`` helps if this user may not.
+
+        ``what`` says in messages which topic this is.
+        """
+        try:
+            with self.client.translating(f"creating topic {new.topic!r}{what}"):
+                self.client.raw.create_topics([new], request_timeout=self._answer_s)[new.topic].result()
+        except StreamExistsError:
+            return False
+        except HeadraceError as error:
+            if not error.retry:
+                error.hint = hint
+            raise
+        return True
 
     def oldest(self, topic: str, partitions: Iterable[int]) -> dict[int, Offset]:
         """The first offset of each of these partitions that is kept."""

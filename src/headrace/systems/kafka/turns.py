@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, wait
 
 from headrace.core.errors import UnavailableError
 from headrace.core.log import logger
@@ -53,16 +53,10 @@ class Turns:
                 )
             under_way = self._jobs.get(writer)
             if under_way is not None and not under_way[1].done():
-                _done(under_way[1], end_s - time.monotonic())
+                wait([under_way[1]], end_s - time.monotonic())
             elif again_ms > LOOK_MS:
                 threading.Event().wait(again_ms / 1000)
 
     def close(self) -> None:
         """Wait for the jobs that are running."""
         self._threads.shutdown(cancel_futures=True)
-
-
-def _done(future: Future[float | None], seconds: float) -> None:
-    done = threading.Event()
-    future.add_done_callback(lambda _: done.set())
-    done.wait(max(0.0, seconds))

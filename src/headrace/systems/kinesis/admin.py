@@ -14,7 +14,7 @@ from headrace.core.errors import StreamNotFoundError, UsageError
 from headrace.core.ids import SSP, Offset
 from headrace.core.moment import check_past
 from headrace.serdes.dtypes import Columns
-from headrace.systems.base import Admin, Extent, StreamInfo
+from headrace.systems.base import Extent, StreamInfo
 from headrace.systems.kinesis.api import KinesisApi, StreamSummary
 from headrace.systems.kinesis.beginning import known_memo
 from headrace.systems.kinesis.consumer import moment_of
@@ -22,9 +22,10 @@ from headrace.systems.kinesis.memo import Memo
 from headrace.systems.kinesis.options import Options
 from headrace.systems.kinesis.target import check_key
 from headrace.systems.moments import MOMENTS, is_moment
+from headrace.systems.unwatched import UnwatchedAdmin
 
 
-class KinesisAdmin(Admin):
+class KinesisAdmin(UnwatchedAdmin):
     """The one stream has any name: the options say which one it is.
 
     An offset of a slot counts its rows, so nothing can be found by it. A position to begin at is a moment, of the clock
@@ -40,12 +41,12 @@ class KinesisAdmin(Admin):
         columns: Columns | None,
         clock: Clock,
     ) -> None:
+        super().__init__()
         self._options = options
         self._open_api = open_api
         self._begin = begin
         self._columns = columns
         self._clock = clock
-        self._positions: dict[tuple[str, str], dict[int, Offset]] = {}
 
     @property
     def _name(self) -> str:
@@ -151,15 +152,6 @@ class KinesisAdmin(Admin):
             f"{ssp}: Kinesis alone deletes records, by their age",
             hint="change the stream's retention period in Amazon's console",
         )
-
-    @override
-    def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
-        """Kept in this process only, because no writer waits for readers of Kinesis."""
-        self._positions.setdefault((ssp.stream.name, group), {})[ssp.partition] = position
-
-    @override
-    def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
-        return dict(self._positions.get((stream, group), {}))
 
     def _ask(self) -> StreamSummary:
         with closing(self._open_api()) as api:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.core.durable import create_file
+from headrace.core.durable import create_file, writing
 from headrace.core.errors import StorageError
 from headrace.core.private_folder import make_private_folder
 from headrace.core.records import decode_record
@@ -58,12 +58,8 @@ def decode_memo(data: bytes, what: str) -> Memo:
 
 def write_memo(path: Path, memo: Memo) -> Memo:
     """Write the memo durably, unless one exists; return the existing one."""
-    try:
+    with writing(path):
         make_private_folder(path.parent)
-    except OSError as error:
-        raise StorageError(
-            f"can't create the folder {path.parent}: {error}", hint="check who owns its parent"
-        ) from error
     create_file(path, msgspec.json.encode(memo))
     found = read_memo(path)
     if found is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.core.errors import InfrastructureError
+from headrace.core.extras import needing
 from headrace.systems.kinesis.api import KinesisApi
 from headrace.systems.kinesis.in_process import stream_of
 
@@ -16,11 +16,6 @@ def open_kinesis_api(stream: str, *, region: str | None = None, endpoint: str | 
     """
     if endpoint == IN_PROCESS:
         return stream_of(stream)
-    try:
+    with needing("boto3", "Kinesis", "kinesis"):
         from headrace.systems.kinesis.boto import BotoKinesis
-    except ImportError as error:
-        raise InfrastructureError(
-            f"Kinesis needs boto3, which can't be imported here: {error}",
-            hint='install it wherever drivers and containers run: pip install "headrace[kinesis]"',
-        ) from error
     return BotoKinesis(stream, region=region, endpoint=endpoint)

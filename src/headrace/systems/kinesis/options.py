@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from headrace.core.errors import DeclarationError, UsageError
+from headrace.core.errors import UsageError
 from headrace.serdes.formats import FormatSpec
+from headrace.systems.option_names import check_option_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +34,7 @@ class Options:
     @classmethod
     def of(cls, name: str, options: Mapping[str, Any]) -> Options:
         """The options of the system ``name``. Raises ``DeclarationError`` for unknown ones."""
-        known = [one.name for one in fields(cls)]
-        unknown = sorted(set(options) - set(known))
-        if unknown or "stream" not in options:
-            wrong = f"unknown options {unknown}" if unknown else "no option 'stream'"
-            raise DeclarationError(f"system {name!r} (kinesis): {wrong}", hint=f"known options: {', '.join(known)}")
+        check_option_names(name, "kinesis", options, (one.name for one in fields(cls)), "stream")
         given = dict(options)
         given["format"] = FormatSpec(**given.get("format", {}))
         return cls(**given)

@@ -9,13 +9,13 @@ from typing import Any
 
 from typing_extensions import override
 
-from headrace.core.errors import DeclarationError
 from headrace.systems.base import System
 from headrace.systems.log.admin import LogAdmin
 from headrace.systems.log.consumer import LogConsumer
 from headrace.systems.log.file_watcher import FileWatcher
 from headrace.systems.log.producer import BUFFER_BYTES, LogProducer
 from headrace.systems.log.wakeups import LogWakeups
+from headrace.systems.option_names import check_option_names
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,5 @@ class LogSystem(System):
 
 def open_log(name: str, options: Mapping[str, Any]) -> LogSystem:
     """Open the log of a ``SystemSpec`` of kind ``log``. Options: ``root``; optional ``buffer_bytes``."""
-    unknown = set(options) - {"root", "buffer_bytes"}
-    if unknown or "root" not in options:
-        wrong = f"unknown options {sorted(unknown)}" if unknown else "no option 'root'"
-        raise DeclarationError(f"system {name!r} (log): {wrong}", hint="known options: root and buffer_bytes")
+    check_option_names(name, "log", options, ("root", "buffer_bytes"), "root")
     return LogSystem(**options)

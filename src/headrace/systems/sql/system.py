@@ -15,10 +15,12 @@ from urllib.parse import unquote
 import polars as pl
 from typing_extensions import override
 
-from headrace.core.errors import DeclarationError, InfrastructureError, UsageError
+from headrace.core.errors import DeclarationError, UsageError
+from headrace.core.extras import needing
 from headrace.core.url import SecretUrl
 from headrace.serdes.ipc import concat_rows
 from headrace.systems.base import Consumer, Lookup, RowSystem, StreamInfo, Target
+from headrace.systems.option_names import check_option_names
 from headrace.systems.sql.client import SqlClient
 from headrace.systems.sql.sqlite_client import SqliteClient
 from headrace.systems.sql.values import from_database_values, to_database_values
@@ -72,13 +74,8 @@ class SqlSystem(RowSystem):
         """Return a new client of the database that the URL names."""
         if self.url.scheme == "sqlite":
             return SqliteClient(sqlite_path(self.url), self.table, self.key)
-        try:
+        with needing("psycopg", "PostgreSQL", "postgres", "wherever containers run"):
             from headrace.systems.sql.postgres_client import PostgresClient
-        except ImportError as error:
-            raise InfrastructureError(
-                f"PostgreSQL needs psycopg, which can't be imported here: {error}",
-                hint='install it wherever containers run: pip install "headrace[postgres]"',
-            ) from error
         return PostgresClient(self.url, self.table, self.key)
 
 
@@ -202,10 +199,7 @@ def sqlite_path(url: SecretUrl) -> Path:
 
 def open_sql(name: str, options: Mapping[str, Any]) -> SqlSystem:
     """Open the table of a ``SystemSpec`` of kind ``sql``. Options: ``url``, ``table``; optional ``key``, ``create``."""
-    unknown = set(options) - {"url", "table", "key", "create"}
-    if unknown or not {"url", "table"} <= set(options):
-        wrong = f"unknown options {sorted(unknown)}" if unknown else "options 'url' and 'table' are required"
-        raise DeclarationError(f"system {name!r} (sql): {wrong}", hint="known options: url, table, key and create")
+    check_option_names(name, "sql", options, ("url", "table", "key", "create"), "url", "table")
     url = options["url"]
     if not isinstance(url, SecretUrl):
         url = SecretUrl(url)

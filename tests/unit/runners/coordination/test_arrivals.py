@@ -20,8 +20,8 @@ from headrace.runners.coordination.arrivals import Arrivals
 from headrace.runners.coordination.client import CoordinatorClient
 from headrace.runners.coordination.query_messages import Ask, Listening
 from headrace.runners.coordination.server import Coordinator
-from headrace.runners.coordination.standbys import StandbyStatus
 from headrace.runners.place_keeping import PlaceKeeping, whereabouts
+from headrace.runtime.standby_status import StandbyStatus
 
 A0, A1, B0 = TaskName("a", 0), TaskName("a", 1), TaskName("b", 0)
 LONG_MS = 60_000.0

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.core.errors import ProtocolError, UnavailableError, UsageError
 from headrace.runners.coordination.driver_status import QueriesStatus
-from headrace.runners.coordination.messages import ErrorReport
+from headrace.runners.coordination.error_report import ErrorReport
 from headrace.runners.coordination.query_book import WAITING_MAX, QueryBook
 from headrace.runners.coordination.query_messages import KEYS_MAX, ROWS_MAX, TASKS_MAX, Answer, Ask, TaskAnswer
 

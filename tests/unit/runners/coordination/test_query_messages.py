@@ -6,7 +6,8 @@ import pytest
 
 from headrace.core.errors import ProtocolError
 from headrace.runners.coordination import query_messages as q
-from headrace.runners.coordination.messages import ErrorReport, decode, encode
+from headrace.runners.coordination.error_report import ErrorReport
+from headrace.runners.coordination.messages import decode, encode
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.core.ids import SSP, StreamId, TaskName
-from headrace.runners.coordination.messages import SlotDirections, SlotStatus, TaskStatus
+from headrace.runners.coordination.messages import SlotDirections, TaskStatus
 from headrace.runners.coordination.slot_book import SlotBook, SlottedInput
 from headrace.systems.slotted import SlotReport
 
@@ -18,7 +18,7 @@ def said(generation: int, **slots: dict[str, str]) -> TaskStatus:
     return TaskStatus(
         name="any",
         state="running",
-        slots={str(SSP(STREAM, int(n[1:]))): SlotStatus(generation=generation, shards=one) for n, one in slots.items()},
+        slots={str(SSP(STREAM, int(n[1:]))): SlotReport(generation=generation, shards=one) for n, one in slots.items()},
     )
 
 

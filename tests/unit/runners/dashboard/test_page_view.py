@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.core.recent_warnings import RecentWarning
 from headrace.runners.coordination import messages as m
 from headrace.runners.dashboard.sampling import Between, Sample
 from headrace.runners.dashboard.view import PlanFacts, point_of, view_of
@@ -89,7 +90,7 @@ def test_what_had_no_effect_is_counted():
 def test_errors_come_with_who_has_them_the_latest_first():
     trace = "Traceback\n" + "\n".join(f"line {number}" for number in range(100))
     error = m.ErrorReport(type="E", message="raised at pipeline.py:9", hint="fix it", traceback=trace)
-    warning = m.WarningStatus(message="a message at log.views[0] offset 7 can't be read", at_ms=NOW - 1000, times=3)
+    warning = RecentWarning(message="a message at log.views[0] offset 7 can't be read", at_ms=NOW - 1000, times=3)
     after = status(
         task("views/0", warnings=[warning]),
         containers=[container(0, "views/0", error=error)],

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from headrace.core.errors import UnavailableError, UsageError
-from headrace.runners.coordination.messages import ErrorReport
+from headrace.runners.coordination.error_report import ErrorReport
 from headrace.runners.coordination.query_messages import TASKS_MAX, Answers, Ask, TableFacts, TaskAnswer
 from headrace.runners.tables.routing import TableColumns, TableScan, found, gets, owners
 from headrace.serdes.hashing import partition_of

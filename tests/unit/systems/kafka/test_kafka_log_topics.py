@@ -59,7 +59,7 @@ def test_a_spec_has_what_was_given_and_no_secret() -> None:
 
 def test_usual_values_give_way_to_the_users() -> None:
     options = LogOptions(KafkaSettings("localhost:9092", (("linger.ms", "7"),)))
-    tuned = dict(options.tuned({"linger.ms": "5", "fetch.wait.max.ms": "50"}).client)
+    tuned = dict(options.settings.tuned({"linger.ms": "5", "fetch.wait.max.ms": "50"}).client)
     assert tuned == {"linger.ms": "7", "fetch.wait.max.ms": "50"}
 
 

@@ -171,7 +171,7 @@ def test_a_table_is_an_output_only(path: Path) -> None:
 def test_options() -> None:
     options = {"url": "sqlite:///a.db", "table": "t", "key": ["a"], "create": False}
     assert open_sql("s", options) == SqlSystem(SecretUrl("sqlite:///a.db"), "t", ("a",), False)
-    with pytest.raises(DeclarationError, match="'url' and 'table' are required"):
+    with pytest.raises(DeclarationError, match="no option 'table'"):
         open_sql("s", {"url": "sqlite:///a.db"})
     with pytest.raises(DeclarationError, match=r"unknown options \['tabel'\]"):
         open_sql("s", {"url": "sqlite:///a.db", "table": "t", "tabel": "t"})

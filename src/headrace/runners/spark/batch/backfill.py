@@ -8,10 +8,10 @@ such an input.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -22,6 +22,7 @@ from typing_extensions import override
 from headrace.api.operators.spec import EventTime
 from headrace.api.specs import Graph, Role, StreamSpec
 from headrace.checkpoint.record import SourceEntry
+from headrace.core.clock import WallClock
 from headrace.core.errors import PlanError, UsageError
 from headrace.core.ids import SSP, TaskName
 from headrace.core.moment import check_past, utc_text
@@ -63,11 +64,21 @@ class Backfill:
     tables: Tables = field(default_factory=dict)
     publish: bool = True
 
+    @classmethod
+    def of(cls, until: str | None, tables: Tables | None, savepoint: str = "backfill", *, publish: bool = True) -> Self:
+        """What the arguments of ``App.run`` or ``App.backfill`` ask for."""
+        if until is None:
+            raise UsageError(
+                "a backfill needs the time up to which inputs are history",
+                hint='write until="now", or a time: until="2026-01-31T12:00Z"',
+            )
+        return cls(savepoint=savepoint, until=Until.of(until), tables=tables or {}, publish=publish)
+
 
 def backfill(graph: Graph, metadata: MetadataStore, options: BatchOptions, asked: Backfill) -> None:
     """Compute the history of an app, publish its results, and make the savepoint."""
     check_can_be_saved(graph)
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = WallClock().now_ms()
     at_ms = now_ms if asked.until.at_ms is None else check_past(asked.until.at_ms, now_ms)
     deployment = Deployment(graph, metadata, NO_CONSENT)
     changed = deployment.planned()
@@ -169,7 +180,7 @@ class _Savepoint(Handover):
             given = {ssp: said for id_ in self._asked.tables for ssp, said in self._beginnings(connections, id_)}
         finally:
             connections.close()
-        return Seam(time.time_ns() // 1_000_000, str(folder), given)
+        return Seam(WallClock().now_ms(), str(folder), given)
 
     @override
     def finish(self, pieces: Iterable[Piece]) -> None:

@@ -69,28 +69,6 @@ class _UntranslatableError(Exception):
 _Part: TypeAlias = _Term | Constant
 
 
-def to_spark(expr: pl.Expr, columns: Mapping[str, pl.DataType]) -> Column | None:
-    """``expr`` as Spark's expression over a DataFrame with these columns, named as Polars names it.
-
-    None if it can't be translated, or if the two could differ in any value. Each column must hold the same values for
-    both; ``pushdown.plain_columns`` says which do. Needs a running Spark.
-    """
-    return Scope.over(columns).translated(expr)
-
-
-def split_conjunction(predicate: pl.Expr, columns: Mapping[str, pl.DataType]) -> tuple[Column | None, pl.Expr | None]:
-    """A predicate as two that keep the same rows together: one for Spark, and the rest for Polars.
-
-    Either is None if nothing is left for it.
-    """
-    return Scope.over(columns).split(predicate)
-
-
-def translatable(expr: pl.Expr, columns: Mapping[str, pl.DataType]) -> bool:
-    """Whether ``to_spark`` translates ``expr``. Needs no Spark."""
-    return Scope.over(columns).translates(expr)
-
-
 def quoted(name: str) -> str:
     """A column's name such that Spark takes none of its characters for syntax."""
     return "`{}`".format(name.replace("`", "``"))
@@ -136,11 +114,15 @@ class Scope:
         return Scope(dtypes, terms)
 
     def translates(self, expr: pl.Expr) -> bool:
-        """Whether ``translated`` returns an expression."""
+        """Whether ``translated`` returns an expression. Needs no Spark."""
         return self._term(expr) is not None
 
     def translated(self, expr: pl.Expr) -> Column | None:
-        """``expr`` as Spark's, or None: see ``to_spark``."""
+        """``expr`` as Spark's expression over a DataFrame with these columns, named as Polars names it.
+
+        None if it can't be translated, or if the two could differ in any value. Each column must hold the same values
+        for both; ``pushdown.plain_columns`` says which do. Needs a running Spark.
+        """
         term = self._term(expr)
         if term is None:
             return None
@@ -148,7 +130,10 @@ class Scope:
         return term.build() if term.name == name else term.build().alias(name)
 
     def split(self, predicate: pl.Expr) -> tuple[Column | None, pl.Expr | None]:
-        """A predicate in two parts: see ``split_conjunction``."""
+        """A predicate as two that keep the same rows together: one for Spark, and the rest for Polars.
+
+        Either is None if nothing is left for it.
+        """
         pushed: list[_Term] = []
         rest: list[pl.Expr] = []
         for part in _conjuncts(predicate):

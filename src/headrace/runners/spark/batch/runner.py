@@ -24,6 +24,7 @@ from pyspark.sql import functions as sf
 
 from headrace.api.specs import Graph, Role
 from headrace.core import errors
+from headrace.core.clock import WallClock
 from headrace.core.errors import HeadraceError, InfrastructureError, PlanError, UsageError
 from headrace.core.log import current_settings
 from headrace.plan.model import Plan
@@ -178,7 +179,7 @@ def _job(
     payload = BatchPayload(
         plan=planned,
         ends=ends_of(planned, until, frozenset(given)),
-        now_ms=time.time_ns() // 1_000_000,
+        now_ms=WallClock().now_ms(),
         python_path=user_folders(),
         log=current_settings(),
         seam=seam,

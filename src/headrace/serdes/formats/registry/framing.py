@@ -14,7 +14,6 @@ from headrace.serdes.formats.contract import Decoded, gathered
 HEADER_BYTES = 5
 _MAGIC = b"\x00"
 _HEAD = itemgetter(slice(0, HEADER_BYTES))
-ID_MAX = 0xFFFF_FFFF
 
 
 def header(id: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.core.clock import Clock
-from headrace.core.errors import InfrastructureError
+from headrace.core.extras import needing
 from headrace.systems.kinesis.leases.mirror import LeaseMirror
 from headrace.systems.kinesis.leases.table import LeaseTable
 
@@ -19,11 +19,6 @@ def open_leases(
 
 def dynamo_table(name: str, *, region: str | None, endpoint: str | None, wait: Callable[[float], bool]) -> LeaseTable:
     """A table in DynamoDB, which needs boto3 in the driver only."""
-    try:
+    with needing("boto3", "a lease table", "kinesis", "where drivers run"):
         from headrace.systems.kinesis.leases.dynamo import DynamoLeaseTable
-    except ImportError as error:
-        raise InfrastructureError(
-            f"a lease table needs boto3, which can't be imported here: {error}",
-            hint='install it where drivers run: pip install "headrace[kinesis]"',
-        ) from error
     return DynamoLeaseTable(name, region=region, endpoint=endpoint, wait=wait)

@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 import headrace as hr
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
-from headrace.runners.spark.batch.expressions import Scope, split_conjunction, translatable
+from headrace.runners.spark.batch.expressions import Scope
 from headrace.runners.spark.batch.pushdown import LeadingSteps, leading_steps, plain_columns
 from headrace.systems.base import StreamInfo
 
@@ -83,7 +83,7 @@ c = pl.col
     ids=str,
 )
 def test_translated(expr: pl.Expr) -> None:
-    assert translatable(expr, COLUMNS), expr.meta.serialize(format="json")
+    assert Scope.over(COLUMNS).translates(expr), expr.meta.serialize(format="json")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_translated(expr: pl.Expr) -> None:
     ids=str,
 )
 def test_left_to_polars(expr: pl.Expr, why: str) -> None:
-    assert not translatable(expr, COLUMNS), why
+    assert not Scope.over(COLUMNS).translates(expr), why
 
 
 def test_an_unknown_form_is_left_to_polars(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,21 +155,21 @@ def test_an_unknown_form_is_left_to_polars(monkeypatch: pytest.MonkeyPatch) -> N
     forms = ["[]", "1", '{"Column": 1}', '{"Col": "n"}', '{"BinaryExpr": {"op": "Gt"}}', '{"Literal": 5}']
     for form in forms:
         monkeypatch.setattr("headrace.runners.spark.batch.expressions._serialized", lambda _, form=form: form)
-        assert not translatable(c("n"), COLUMNS), form
+        assert not Scope.over(COLUMNS).translates(c("n")), form
     monkeypatch.undo()
-    assert translatable(c("n"), COLUMNS)
+    assert Scope.over(COLUMNS).translates(c("n"))
 
 
 def test_what_nobody_can_translate_stays_whole() -> None:
     predicate = (c("n") + 1 > 5) & (c("url").str.len_chars() > 1)
-    column, rest = split_conjunction(predicate, COLUMNS)
+    column, rest = Scope.over(COLUMNS).split(predicate)
     assert column is None
     assert rest is not None
     assert rest.meta.eq(predicate)
 
 
 def test_parts_that_are_no_booleans_are_not_pushed() -> None:
-    assert split_conjunction(c("n"), COLUMNS)[0] is None
+    assert Scope.over(COLUMNS).split(c("n"))[0] is None
 
 
 # -- scopes
