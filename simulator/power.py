@@ -78,7 +78,7 @@ class Power:
         if self.cluster.settings.durability == "commit":
             return False
         refused = isinstance(error, HeadraceError) or "the current incarnation was stopped" in str(error)
-        return self.damaged is not None or (refused and self.cuts > 0)
+        return refused and self.cuts > 0
 
     def cut(self) -> None:
         """It fails."""

@@ -143,6 +143,7 @@ class SimProducer(Producer):
         self._system = system
         self._touched: dict[SSP, Channel] = {}
         self._unsynced: dict[SSP, Channel] = {}
+        self._written: dict[SSP, Channel] = {}
 
     @override
     def send(self, stream: str, partition: int, payload: bytes) -> None:
@@ -158,10 +159,16 @@ class SimProducer(Producer):
             return {}
         touched, self._touched = self._touched, {}
         self._unsynced |= touched
+        self._written |= touched
         if (error := self._container.disk_error()) is not None:
             raise error
         assert not any(channel.flying for channel in touched.values()), "nobody waited before the flush"
         return {(ssp.stream.name, ssp.partition): channel.acknowledged for ssp, channel in touched.items()}
+
+    @override
+    def landmark(self, stream: str, partition: int) -> str:
+        channel = self._written.get(SSP(StreamId(self._system, stream), partition))
+        return "" if channel is None else _landmark(channel.log, channel.acknowledged)
 
     def _synced(self, ssp: SSP) -> None:
         self._unsynced.pop(ssp, None)
@@ -173,6 +180,11 @@ class SimProducer(Producer):
     @override
     def close(self) -> None:
         return
+
+
+def _landmark(log: Log, offset: Offset) -> str:
+    before = log.offsets(log.oldest, offset)
+    return f"{before[-1]}:{zlib.crc32(log.read(before[-1]))}" if before else ""
 
 
 class SimConsumer(Consumer):
@@ -252,9 +264,7 @@ class SimConsumer(Consumer):
 
     @override
     def landmark(self, ssp: SSP, offset: Offset) -> str:
-        log = self._logs[ssp]
-        before = log.offsets(log.oldest, offset)
-        return f"{before[-1]}:{zlib.crc32(log.read(before[-1]))}" if before else ""
+        return _landmark(self._logs[ssp], offset)
 
     @override
     def has_landmark(self, ssp: SSP, landmark: str) -> bool:

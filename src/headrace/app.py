@@ -65,10 +65,10 @@ class App(Declarations):
     durability
         ``"commit"``: committed results survive a power cut, because a checkpoint waits until its streams, its changelog
         and the part of the embedded log that it has read are on the disk. ``"process"``: they survive killed processes,
-        but a power cut may lose the last seconds of only some files, which an app can't always notice.
+        but a power cut may lose the last seconds of only some files. The app then refuses to start.
     lost_results
-        What to do if an external output, such as a table, has lost rows that the app has written, for example because
-        it was emptied: ``"refuse"`` to start, or ``"accept"`` the loss and continue.
+        What to do if an output has lost rows that the app has committed, for example because a table was emptied, or
+        the power failed: ``"refuse"`` to start, or ``"accept"`` the loss and continue.
     grouping
         Whether each partition (``"partition"``) or each container (``"container"``) gets a task.
     startpoints

@@ -10,10 +10,10 @@ import polars as pl
 
 import headrace as hr
 
-home, noting, durability = sys.argv[1:4]
+home, noting, durability, lost_results = sys.argv[1:5]
 runpy.run_path(noting)
 
-app = hr.App("counting", home=home, checkpoint_interval="100ms", durability=durability)
+app = hr.App("counting", home=home, checkpoint_interval="100ms", durability=durability, lost_results=lost_results)
 numbers = app.input("numbers", {"n": pl.Int64, "ts": pl.Int64}, event_time="ts", lateness="1h")
 by_digit = numbers.with_columns(digit=pl.col("n") % 10).partition_by("digit", id="by-digit", partitions=2)
 per_second = by_digit.window(hr.tumbling("1s"), key="digit", id="per-second").agg(n=hr.count(), total=hr.sum("n"))

@@ -34,11 +34,11 @@ class Scene:
         self.move(home)
         hr.streams.create_stream("numbers", 2, {"n": pl.Int64, "ts": pl.Int64}, home=home)
 
-    def move(self, home: Path) -> None:
+    def move(self, home: Path, lost_results: str = "refuse") -> None:
         """From now on the app's home is this."""
         self.home = home
         self._power = Power(home / "power")
-        self.program = Killed("power_cut_program.py", home, self._power.program, self._durability)
+        self.program = Killed("power_cut_program.py", home, self._power.program, self._durability, lost_results)
 
     def feed(self, batches: int = 200) -> None:
         with hr.streams.StreamWriter("numbers", key="n", home=self.home) as writer:
@@ -131,3 +131,16 @@ def test_an_app_notices_that_a_stream_has_lost_what_its_checkpoint_covers(tmp_pa
         _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "lost its end in a crash of the machine" in said
+
+
+def test_an_app_notices_that_an_output_has_lost_what_it_has_committed(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, 1, "process")
+    scene.run_to_a_kill()
+    for file in tmp_path.glob("streams/copies/p*.log"):
+        os.truncate(file, FILE_HEADER_SIZE)
+    with scene.program.running(stderr=subprocess.PIPE) as process:
+        _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert "lacks results that this task has committed" in said
+    scene.move(tmp_path, lost_results="accept")
+    scene.end()  # readers of the whole output refuse it, as before

@@ -23,8 +23,9 @@ def patched(name, says, *patches, first_seed=1):
     mutant(name, says, Parts(), *SHAPES, first_seed=first_seed, patches=patches)
 
 
-def only_what_was_read(self):
+def only_what_was_read(self, flushed):
     self._connections.flush_records()
+    flushed()
     sync_all(self._inputs.unsynced())
     yield Pause.PROGRESS
 

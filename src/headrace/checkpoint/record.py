@@ -64,12 +64,14 @@ class OutputSeq(_Body, frozen=True, kw_only=True):
     """The seq of the last frame that the task had written to one output partition when it committed.
 
     ``generation`` has written there last: the commit's, or an earlier one if the app no longer has the output.
+    ``landmark`` identifies, in a form of the system, a record that was written there with this frame, or after it.
     """
 
     stream: str
     partition: int
     seq: int
     generation: int
+    landmark: str | UnsetType = UNSET
 
 
 class ParentEntry(_Body, frozen=True, kw_only=True):

@@ -243,6 +243,10 @@ class Producer(Protocol):
         """
         ...
 
+    def landmark(self, stream: str, partition: int) -> str:
+        """Return a landmark (see ``Consumer``) of the last record that it has written to a partition; or ""."""
+        return ""
+
     def unsynced(self) -> Iterable[Unsynced]:
         """Return the acknowledged data that a power cut could still lose.
 

@@ -76,6 +76,14 @@ def test_a_commit_record_has_the_position_of_plain_frames():
     assert decode_commit(data).sources == record.sources
 
 
+def test_a_commit_record_has_a_landmark_of_what_was_written():
+    (output,) = RECORD.outputs
+    record = msgspec.structs.replace(RECORD, outputs=(msgspec.structs.replace(output, landmark="4:0000beef"),))
+    data = GOLDEN.replace(b'"seq":5,"generation":2}', b'"seq":5,"generation":2,"landmark":"4:0000beef"}')
+    assert encode_record(record) == data
+    assert decode_commit(data).outputs == record.outputs
+
+
 def test_a_commit_record_has_a_landmark_of_what_was_read():
     (source,) = RECORD.sources
     record = msgspec.structs.replace(RECORD, sources=(msgspec.structs.replace(source, landmark="32:00c0ffee"),))

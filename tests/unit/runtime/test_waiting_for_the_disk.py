@@ -84,7 +84,7 @@ def test_files_do_not_stay_open_for_a_sync_that_never_comes(
     connections.flush_records()
     assert len(list(producer.unsynced())) == 1
     monkeypatch.setattr(os, "fsync", synced.append)
-    run(Survival(durability, connections, InputConsumers({}, connections)).of_what_is_there())
+    run(Survival(durability, connections, InputConsumers({}, connections)).of_what_is_there(lambda: None))
     assert list(producer.unsynced()) == []
     assert len(synced) == syncs
     connections.close()

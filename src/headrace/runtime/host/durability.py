@@ -43,9 +43,13 @@ class Survival:
         self._inputs = inputs
         self._waiting = self._reads = False
 
-    def of_what_is_there(self) -> Steps[None]:
-        """Wait until the acknowledged writes and everything that was read are on the disk."""
+    def of_what_is_there(self, flushed: Callable[[], None]) -> Steps[None]:
+        """Wait until the acknowledged writes and everything that was read are on the disk.
+
+        Calls ``flushed`` when all of it is there, and nothing else yet.
+        """
         self._connections.flush_records()
+        flushed()
         yield from self._wait(reads=True)
 
     def of_the_record(self) -> Steps[None]:

@@ -89,7 +89,7 @@ class TaskHost:
         self._changelog = ChangelogPartition(*scope.changelog, connections)
         self.inputs = InputConsumers(scope.specs, connections)
         self.survival = Survival(scope.settings.durability, connections, self.inputs)
-        self._landmarks = Landmarks(scope, self.inputs)
+        self._landmarks = Landmarks(scope, self.inputs, connections)
         self._commits = Commits(scope.name, ports.machine, ports.state, self._changelog, self.survival, self._landmarks)
         self._startpoints = Startpoints(scope, ports.resolve, ports.report_outcomes)
         self.keeper = Keeper(scope.name, ports.machine, ports.state)
@@ -392,7 +392,7 @@ class TaskHost:
             case do.FlushOutputs():
                 self._commit_began = self._clock.monotonic_ms()
                 yield Pause.ACKNOWLEDGED
-                yield from self.survival.of_what_is_there()
+                yield from self.survival.of_what_is_there(self._landmarks.flushed)
             case do.AppendChanges(version=version):
                 self._append_changes(version)
             case do.WriteLocal(local=local):

@@ -27,7 +27,7 @@ from headrace.systems.base import Edge, Ended, Polled, Position, Records
 from headrace.systems.log.file_watcher import FileWatcher
 from headrace.systems.log.layout import StreamFolder
 from headrace.systems.log.partition import PartitionFile, unsynced_partition
-from headrace.systems.log.segment import Scan, ScanEnd
+from headrace.systems.log.segment import Scan, ScanEnd, landmark
 from headrace.systems.registered import Reading, RegisteringConsumer
 from headrace.systems.syncing import Unsynced
 
@@ -244,7 +244,6 @@ class LogConsumer(RegisteringConsumer[Watched]):
 
     @override
     def landmark(self, ssp: SSP, offset: Offset) -> str:
-        """The place of the last record before the offset, and the check of its header, which knows file and body."""
         reading = self._reading(ssp)
         recent = reading.recent
         while len(recent) > 1 and recent[1][0] < offset:
@@ -254,7 +253,7 @@ class LogConsumer(RegisteringConsumer[Watched]):
             return ""
         at = recent[0][number - 1]
         check = reading.file.check_at(at)
-        return "" if check is None else f"{at}:{check:08x}"
+        return "" if check is None else landmark(at, check)
 
     @override
     def has_landmark(self, ssp: SSP, landmark: str) -> bool:

@@ -26,7 +26,7 @@ from headrace.systems.base import Producer
 from headrace.systems.log.layout import StreamFolder
 from headrace.systems.log.open_files import OpenFiles
 from headrace.systems.log.partition import PartitionFile, unsynced_partition
-from headrace.systems.log.segment import HEADER_SIZE, check_fits, encode_records
+from headrace.systems.log.segment import HEADER_SIZE, check_fits, check_of, encode_records, landmark
 from headrace.systems.log.time_index import TimeNotes
 from headrace.systems.syncing import Unsynced
 
@@ -59,6 +59,8 @@ class _Appender:
         self.bodies: list[bytes] = []
         self.bytes = 0
         self.end: Offset = 0
+        self.landmark = ""
+        """That of the last record that was written."""
         self.touched = False
         self.unsynced = False
         self._file.shared(files, lambda: self.unsynced)
@@ -73,6 +75,7 @@ class _Appender:
         while self.bodies:
             now = self._clock.now_ms()
             parts = encode_records(self.bodies, self._file.seed, now)
+            last = HEADER_SIZE + len(self.bodies[-1])
             try:
                 written = self._append(parts)
                 if written == 0:
@@ -87,6 +90,7 @@ class _Appender:
         # With O_APPEND, a write call sets the descriptor's position to the end of its own bytes.
         self.end = os.lseek(self._file.fd, 0, os.SEEK_CUR)
         self.touched = True
+        self.landmark = landmark(self.end - last, check_of(parts[-2], 0))
         self._notes.appended(self.end - written, self.end, now, parts[0])
         if self._seal.exists():
             self._check_seal()
@@ -203,6 +207,11 @@ class LogProducer(Producer):
         for appender in unflushed.values():
             appender.touched = False
         return ends
+
+    @override
+    def landmark(self, stream: str, partition: int) -> str:
+        appender = self._appenders.get((stream, partition))
+        return "" if appender is None else appender.landmark
 
     @override
     def unsynced(self) -> Iterable[Unsynced]:

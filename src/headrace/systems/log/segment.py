@@ -192,6 +192,11 @@ def check_of(chunk: bytes, at: int) -> int:
     return int(HEADER.unpack_from(chunk, at)[5])
 
 
+def landmark(at: int, check: int) -> str:
+    """Return what identifies the record at ``at``: its check knows the file, the time and the body."""
+    return f"{at}:{check:08x}"
+
+
 def latest_time(chunk: bytes, seed: int) -> tuple[int, int, int]:
     """Look at the headers in ``chunk``, which starts with one, and pass over the bodies.
 

@@ -103,3 +103,13 @@ def test_what_was_trimmed_is_not_missed(orders: Orders) -> None:
     orders.log.admin().trim(ORDERS, places[1])
     assert orders.has(found[1], places[1])
     assert orders.has(found[2], places[2])
+
+
+def test_who_writes_knows_the_landmark_of_its_last_record(orders: Orders) -> None:
+    with closing(orders.log.producer()) as producer:
+        assert producer.landmark("orders", 0) == ""
+        for bodies in ([b"d"], [b"e" * 20_000, b"f"], [b"g", b"h" * 70_000]):
+            for body in bodies:
+                producer.send("orders", 0, body)
+            producer.flush()
+            assert producer.landmark("orders", 0) == orders.landmarks()[1][-1]
