@@ -8,15 +8,20 @@ sink, took longer in every comparison.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import polars as pl
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from typing_extensions import override
 
-from bench.data import HEALTH, last_time
+from bench.data import HEALTH, check_numbers, last_time
 from bench.measure import WrongResultError
 
+NAME = "structured-streaming"
 SCHEMA = "member string, url string, ts long"
 LATENESS = "1 second"
 LATENESS_MS = 1000
@@ -39,6 +44,32 @@ def windowed_count(session: SparkSession, views: Path, out: Path) -> None:
         .select(F.unix_millis("window.start").alias("start"), "member", F.col("count").alias("views"))
     )
     append(counts, out)
+
+
+class _Count(StatefulProcessor):
+    """Numbers the rows of each key."""
+
+    @override
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._seen = handle.getValueState("n", "n long")
+
+    @override
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        n = before[0] if (before := self._seen.get()) is not None else 0
+        for _ in rows:
+            n += 1
+            yield Row(member=key[0], n=n)
+        self._seen.update((n,))
+
+    @override
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def running_count(session: SparkSession, views: Path, out: Path) -> None:
+    """Run the running count. The state of a key is read and written once for all its rows of the batch."""
+    grouped = _read(session, views).select("member").groupBy("member")
+    append(grouped.transformWithState(_Count(), "member string, n long", "Append", "None"), out)
 
 
 def _read(session: SparkSession, views: Path) -> DataFrame:
@@ -76,6 +107,11 @@ def check_counts(out: Path, expected: pl.DataFrame, views: Path) -> None:
             f"(b) by Structured Streaming: {found.height} counts, {found['views'].sum()} views; "
             f"expected {closed.height} and {closed['views'].sum()}"
         )
+
+
+def check_running(out: Path, expected: pl.DataFrame) -> None:
+    """Raise ``WrongResultError`` if a row of the running count is wrong."""
+    check_numbers(NAME, pl.read_parquet(written(out)), expected)
 
 
 def written(out: Path) -> list[Path]:
