@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import sys
+import traceback
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,17 +33,17 @@ from bench.report import Report, machine
 
 
 def main() -> int:
-    """Run the chosen parts. Return 0 if all results were right."""
+    """Run the chosen parts. Return 0 if none failed and all results were right."""
     options = _options()
     processor_clock()  # before any other process starts
     report = Report(Console(width=140), machine())
-    wrong = 0
+    failed = 0
     with TemporaryDirectory(prefix="headrace-bench-") as base, ExitStack() as stack:
         bench = Bench(Path(base), options, report, () if options.alone else stack.enter_context(peers()))
         stack.callback(bench.close)
         budget = Budget(options.minutes * 60, {part: PARTS[part].weight for part in options.only})
         for name in options.only:
-            wrong += _run(bench, name, budget)
+            failed += _run(bench, name, budget)
     report.machine["peers"] = {peer.name: peer.version for peer in bench.peers if peer.version}
     report.write(options.json)
     report.console.print(f"figures: {options.json}", highlight=False)
@@ -50,11 +51,11 @@ def main() -> int:
         page.write(options.json, options.write)
     if bench.ratio is not None:
         print(f"ratio throughput(b) headrace/structured-streaming = {bench.ratio:.2f}")
-    return 1 if wrong else 0
+    return 1 if failed else 0
 
 
 def _run(bench: Bench, name: str, budget: Budget) -> bool:
-    """Run a part within its share of the time. Return whether a result was wrong."""
+    """Run a part within its share of the time. Return whether it failed or a result was wrong."""
     share_s = budget.share_s(name)
     with bench.report.part(name) as part:
         bench.turns.deadline = Deadline(budget.now() + share_s, cut=part.notes)
@@ -66,8 +67,11 @@ def _run(bench: Bench, name: str, budget: Budget) -> bool:
         except CutShortError as error:
             bench.stop()
             part.notes.append(f"{error}: figures that are missing were not measured")
-        except WrongResultError as error:
-            part.notes.append(f"wrong results: {error}")
+        except Exception as error:  # noqa: BLE001 - other parts can still be measured
+            bench.stop()
+            traceback.print_exc()
+            what = "wrong results" if isinstance(error, WrongResultError) else "failed"
+            part.notes.append(f"{what}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
             return True
         finally:
             part.notes += [f"{peer}: {why}" for peer, why in bench.turns.missing.items()]

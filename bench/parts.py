@@ -124,13 +124,15 @@ class Bench:
         with folder(self.base) as place:
             views, messages = self.views(), self.messages
             if not self.quick:
-                rate = throughput.guarantees(views, messages, Turns(self.base, self.report.say, 1), 1)
-                messages = int(STEADY_S * max(one.messages_per_s for one in rate.values()))
+                short, _ = throughput.guarantees(views, messages, Turns(self.base, self.report.say, 1), 1)
+                messages = int(STEADY_S * max(one.messages_per_s for one in short.values()))
                 views = page_views(place / "steady", messages, KEYS, CORES)
                 self.report.say(f"{messages:,} messages, for at least {STEADY_S:.0f} s")
-            found = throughput.guarantees(views, messages, self.turns, 1 if self.quick else 0)
+            found, commits = throughput.guarantees(views, messages, self.turns, 1 if self.quick else 0)
         least = {"at_least_once": found.pop("at_least_once")}
         self._compare("guarantee", "(b) by guarantee (expected ratio: 0.97 or better)", least | found)
+        self.report.keep("commits", commits)
+        self.report.table("commits of a run", ["", "fewest"], [[name, min(found)] for name, found in commits.items()])
 
     def c(self) -> None:
         """Measure end-to-end latency."""

@@ -9,8 +9,8 @@ from html import escape
 from bench.chart import STYLE
 
 Point = tuple[float, float]
-WIDTH, LEFT, RIGHT, TOP, HEIGHT = 760, 70, 250, 50, 260
-COLORS = ("#0a7a8f", "#8c959f", "#b35900", "#6639ba", "#1a7f37", "#bf3989")
+WIDTH, LEFT, RIGHT, TOP, HEIGHT = 760, 70, 30, 60, 260
+COLORS = ("#8c959f", "#0a7a8f", "#b35900", "#6639ba", "#1a7f37", "#bf3989")
 DASHES = ("", "6 3", "2 3")
 
 
@@ -22,7 +22,7 @@ def slope(points: Sequence[Point]) -> float:
 
 
 def lines(title: str, across: str, up: str, series: Mapping[str, Sequence[Point]]) -> str:
-    """Draw lines on logarithmic axes, with a legend."""
+    """Draw lines on logarithmic axes, with their names below."""
     found = {name: [point for point in points if min(point) > 0] for name, points in series.items()}
     all_ = [point for points in found.values() for point in points]
     xs, ys = (_decades([point[which] for point in all_]) for which in (0, 1))
@@ -45,19 +45,19 @@ def lines(title: str, across: str, up: str, series: Mapping[str, Sequence[Point]
         marks.append(f'<text class="small" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_power(power)}</text>')
     bottom = TOP + high + 40
     marks.append(f'<text class="small" x="{LEFT + wide / 2}" y="{bottom}" text-anchor="middle">{escape(across)}</text>')
-    marks.append(f'<text class="small" x="20" y="{TOP - 6}">{escape(up)}</text>')
+    marks.append(f'<text class="small" x="20" y="{TOP - 12}">{escape(up)}</text>')
     for number, (name, points) in enumerate(found.items()):
         color = COLORS[number % len(COLORS)]
         dash = DASHES[number // len(COLORS) % len(DASHES)]
         path = "L".join("{:.1f} {:.1f}".format(*at(point)) for point in sorted(points))
-        y = TOP + 10 + 20 * number
+        y = bottom + 26 + 20 * number
         stroke = f'fill="none" stroke="{color}" stroke-width="2" stroke-dasharray="{dash}"'
         if path:
             marks.append(f'<path d="M{path}" {stroke}/>')
         marks += ['<circle cx="{:.1f}" cy="{:.1f}" r="3" fill="{}"/>'.format(*at(point), color) for point in points]
-        marks.append(f'<path d="M{WIDTH - RIGHT + 15} {y - 4}h22" {stroke}/>')
-        marks.append(f'<text class="small" x="{WIDTH - RIGHT + 43}" y="{y}">{escape(name)}</text>')
-    return _picture(title, marks, max(bottom + 15, TOP + 20 * len(found) + 20))
+        marks.append(f'<path d="M{LEFT} {y - 4}h22" {stroke}/>')
+        marks.append(f'<text class="small" x="{LEFT + 30}" y="{y}">{escape(name)}</text>')
+    return _picture(title, marks, bottom + 20 * len(found) + 26)
 
 
 def bars(title: str, groups: Mapping[str, Mapping[str, float]]) -> str:
@@ -88,7 +88,7 @@ def _decades(values: Sequence[float]) -> tuple[int, int]:
 
 
 def _power(power: int) -> str:
-    return f"{10**power:,}" if 0 <= power < 5 else f"{10.0**power:g}"
+    return f"{10**power:,}" if power >= 0 else f"{10.0**power:g}"
 
 
 def _picture(title: str, marks: Sequence[str], height: float) -> str:

@@ -14,6 +14,10 @@ from bench import pipelines, structured
 from bench.data import fill_log, kept_views, running_counts, windowed_counts
 from bench.peer import Peer
 from bench.turns import Contestant, Throughput, Turns, folder
+from headrace.core.frame import END_VERSION, decode_header
+from headrace.core.ids import SSP, StreamId
+from headrace.systems.base import Edge, Records
+from headrace.systems.log import LogSystem
 
 
 def filter_and_project(
@@ -85,13 +89,36 @@ PROMISES: dict[str, dict[str, Any]] = {
 }
 
 
-def guarantees(views: Path, messages: int, turns: Turns, warm_ups: int) -> dict[str, Throughput]:
-    """Measure (b) with exactly-once and with at-least-once, and what surviving a power cut costs, at two intervals."""
+def guarantees(
+    views: Path, messages: int, turns: Turns, warm_ups: int
+) -> tuple[dict[str, Throughput], dict[str, list[int]]]:
+    """Measure (b) with exactly-once and with at-least-once, and what surviving a power cut costs, at two intervals.
+
+    Also return how often each run has committed. Frames of at-least-once belong to no commit.
+    """
     expected = windowed_counts(views)
-    contestants = [
-        Contestant(name, *counting(expected, files_of(views), **settings)) for name, settings in PROMISES.items()
-    ]
-    return turns.alternate(contestants, messages, warm_ups)
+    seen: dict[str, list[int]] = {name: [] for name in PROMISES}
+
+    def contestant(name: str, settings: dict[str, Any]) -> Contestant:
+        work, check = counting(expected, files_of(views), **settings)
+        return Contestant(name, work, lambda home: (check(home), seen[name].append(commits(home))))
+
+    found = turns.alternate([contestant(*promise) for promise in PROMISES.items()], messages, warm_ups)
+    return found, {name: numbers for name, numbers in seen.items() if max(numbers, default=0) > 0}
+
+
+def commits(home: Path) -> int:
+    """Return the latest version of the frames in the results' first partition."""
+    consumer = LogSystem(home / "streams").consumer()
+    consumer.register(SSP(StreamId("log", "counts"), 0), Edge.OLDEST)
+    latest = 0
+    while polled := consumer.poll():
+        for records in polled:
+            for payload in records.payloads if isinstance(records, Records) else ():
+                version = decode_header(payload).version
+                latest = max(latest, version) if version != END_VERSION else latest
+    consumer.close()
+    return latest
 
 
 def files_of(views: Path) -> object:
