@@ -44,7 +44,7 @@ def main() -> int:
         budget = Budget(options.minutes * 60, {part: PARTS[part].weight for part in options.only})
         for name in options.only:
             failed += _run(bench, name, budget)
-    report.machine["peers"] = {peer.name: peer.version for peer in bench.peers if peer.version}
+    report.machine["peers"] = [peer.settings for peer in bench.peers if peer.settings]
     report.write(options.json)
     report.console.print(f"figures: {options.json}", highlight=False)
     if options.write:

@@ -56,7 +56,9 @@ def _views(random: np.random.Generator, index: np.ndarray, keys: int) -> pl.Data
 
 
 def first_views(views: Path, folder: Path, share: int) -> Path:
-    """Write the first rows of each file, so many times fewer, to a folder, unless it is there; return the folder."""
+    """Write the first rows of each file, so many times fewer, to a folder, unless it is there, and return it."""
+    if share == 1:
+        return views
     for file in sorted(views.glob("*.parquet")) if not folder.exists() else ():
         folder.mkdir(exist_ok=True)
         rows = pl.read_parquet(file)

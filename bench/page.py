@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench import structured
 from bench.measure import OTHERS_MAX, SPREAD_MAX
 from bench.plots import Point, bars, lines
+from bench.session import SETTINGS
 
 Figures = Mapping[str, Any]
 SHARES = ("p50", "p99")
@@ -48,8 +50,8 @@ NOT_COMPARABLE = """\
   and count a batch with Arrow first. It gets fewer messages, as the tables show.
 - PyFlink's Table API has no function with state for each message; its running count is a keyed process function.
 - All contestants share one machine. A cluster would add a network, and other bottlenecks.
-- Pathway isn't measured: its license, the Business Source License, isn't an open source license. It doesn't forbid
-  publishing results.
+- Pathway isn't measured yet. Its license, the Business Source License 1.1, allows use outside production, and doesn't
+  forbid publishing results.
 """
 
 
@@ -99,8 +101,8 @@ def page_of(figures: Figures, plots: Mapping[str, tuple[str, str]], prefix: str)
     """Write the page in Markdown. ``prefix`` begins the paths of plots."""
     machine = figures["machine"]
     versions = {name: text for name, text in machine["packages"].items() if text}
-    listed = [f"{name} {text}" for name, text in versions.items()] + list(machine.get("peers", {}).values())
-    about = machine | {"versions": ", ".join(listed), "command": figures["command"]}
+    listed = ", ".join(f"{name} {text}" for name, text in versions.items())
+    about = machine | {"versions": listed, "command": figures["command"]}
     lines = [ABOUT.format_map(about | {"spread": SPREAD_MAX, "others": OTHERS_MAX})]
     lines += [f"![{about}]({prefix}{name}.svg)\n" for name, (about, _) in plots.items()]
     for name, part in figures["parts"].items():
@@ -111,7 +113,16 @@ def page_of(figures: Figures, plots: Mapping[str, tuple[str, str]], prefix: str)
         )
         lines += [f"**{_cell(note)}**\n" for note in part["notes"]]
         lines += [_table(one["title"], one["columns"], one["rows"]) for one in part["tables"]]
+    settings = [structured_settings(), *machine.get("peers", ())]
+    lines.append("\n".join(["## How others are set up", "", *(f"- {one}" for one in settings), ""]))
     return "\n".join([*lines, NOT_COMPARABLE])
+
+
+def structured_settings() -> str:
+    """The settings of the session and of Structured Streaming, as its module explains them."""
+    explained = " ".join((structured.__doc__ or "").partition("\n\n")[2].split())
+    listed = ", ".join(f"`{name}={value}`" for name, value in SETTINGS.items())
+    return f"Structured Streaming. {explained} Settings: {listed}."
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

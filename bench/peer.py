@@ -7,6 +7,7 @@ would take minutes reads the first part of each file. ``make bench-peers`` insta
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import subprocess
@@ -40,6 +41,13 @@ class Peer:
         self._shares = shares
         self._process: subprocess.Popen[str] | None = None
 
+    @property
+    def settings(self) -> str:
+        """Its version and settings, as its script explains them; empty if it hasn't run."""
+        text = ast.get_docstring(ast.parse(Path(self._command[2]).read_text(encoding="utf-8"))) or ""
+        explained = " ".join(text.partition("\n\n")[2].split())
+        return f"{self.version}. {explained}" if self.version else ""
+
     def filter(self, views: Path, messages: int) -> Contestant:
         """Take part in (a)."""
         return self._contestant("filter", views, messages, kept_views, self._check_kept)
@@ -68,7 +76,7 @@ class Peer:
         check: Callable[[pl.DataFrame, pl.DataFrame], None],
     ) -> Contestant:
         share = self._shares.get(work, 1)
-        source = first_views(views, views.with_name(f"{views.name}-{share}"), share) if share > 1 else views
+        source = first_views(views, views.with_name(f"{views.name}-by-{share}"), share)
         right = answer(source)
         return Contestant(
             self.name,
@@ -120,8 +128,8 @@ def peers() -> Iterator[tuple[Peer, ...]]:
     """Give all peers, and end their processes."""
     jars = str(INSTALLED / "flink" / "jars")
     all_ = (
-        Peer("bytewax", "on_bytewax.py", count=5, running=10),
-        Peer("flink", "on_flink.py", (jars,), running=10),
+        Peer("bytewax", "on_bytewax.py", count=5, running=4),
+        Peer("flink", "on_flink.py", (jars,)),
     )
     with ExitStack() as stack:
         for one in all_:

@@ -1,4 +1,4 @@
-"""Bytewax in the benchmark: it does the jobs that ``bench.peers`` sends. It runs in an environment without Headrace.
+"""Bytewax in the benchmark: it does the jobs that bench/peer.py sends, in an environment without Headrace.
 
 A process with one worker for each core: with two workers in one process, the interpreter's lock lets only one of them
 run Python. Recovery is on, with the default epoch of 10 s: each epoch copies the state of all keys that had items.

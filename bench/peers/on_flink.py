@@ -1,9 +1,9 @@
-"""PyFlink in the benchmark: it does the jobs that ``bench.peers`` sends. It runs in an environment without Headrace.
+"""PyFlink in the benchmark: it does the jobs that bench/peer.py sends, in an environment without Headrace.
 
-``on_flink.py JARS``: the folder of Flink's Parquet format and Hadoop's client. The Table API in streaming mode with
-a task for each core, and a checkpoint every second; state is on the heap, the fastest of Flink's backends. Objects are
-reused, and Python functions run in the JVM's own threads, as its docs recommend. The Table API has no function with
-state for each message, so the running count is a keyed process function of the DataStream API between two tables.
+The Table API runs in streaming mode with a task for each core, and a checkpoint every second. State is on the heap, the
+fastest of Flink's backends. Objects are reused, and Python functions run in the JVM's own threads, as its docs
+recommend. The Table API has no function with state for each message, so the running count is a keyed process function
+of the DataStream API between two tables. The only argument is the folder of the jars that read Parquet.
 """
 
 import os

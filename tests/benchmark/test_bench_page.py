@@ -23,7 +23,7 @@ RESULTS: dict[str, Any] = {
         "load_before": 3.25,
         "python": "3.11",
         "packages": {"headrace": "0.1.0", "pyspark": None},
-        "peers": {"flink": "PyFlink 2"},
+        "peers": ["PyFlink 2. It is set up well."],
     },
     "parts": {
         "b": {
