@@ -75,8 +75,11 @@ class Bench:
     @property
     def session(self) -> SparkSession:
         """The open session. Its JVM takes gigabytes, so parts without Spark don't open it."""
-        if self._session is None:
-            self._session = open_bench_session()
+        return self._session or self.open()
+
+    def open(self) -> SparkSession:
+        """Open the session, if it isn't open: an app that finds none starts one of its own, in every run."""
+        self._session = self._session or open_bench_session()
         return self._session
 
     def stop(self) -> None:
@@ -125,6 +128,7 @@ class Bench:
     def guarantee(self) -> None:
         """Measure what exactly-once costs: in a full run, in runs of more than 30 s and 30 commits."""
         self.report.head("(b) exactly-once and at-least-once")
+        self.open()
         with folder(self.base) as place:
             views, messages = self.views(), self.messages
             if not self.quick:
@@ -180,6 +184,7 @@ class Bench:
         """Measure the cost of a message by number of keys."""
         messages = self.messages // 2
         self.report.head("cost of a message by number of keys")
+        self.open()
         rows, kept = [], {}
         for keys in self.turns.deadline.each((1_000, 10_000, 100_000, 1_000_000)):
             with folder(self.base) as place:

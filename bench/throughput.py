@@ -14,7 +14,7 @@ from bench import pipelines, structured
 from bench.data import fill_log, kept_views, running_counts, windowed_counts
 from bench.peer import Peer
 from bench.turns import Contestant, Throughput, Turns, folder
-from headrace.core.frame import END_VERSION, decode_header
+from headrace.core.frame import END_VERSION, UNVERSIONED, decode_header
 from headrace.core.ids import SSP, StreamId
 from headrace.systems.base import Edge, Records
 from headrace.systems.log import LogSystem
@@ -108,17 +108,16 @@ def guarantees(
 
 
 def commits(home: Path) -> int:
-    """Return the latest version of the frames in the results' first partition."""
+    """Return how many versions the frames in the results' first partition have: one for each commit with results."""
     consumer = LogSystem(home / "streams").consumer()
     consumer.register(SSP(StreamId("log", "counts"), 0), Edge.OLDEST)
-    latest = 0
+    versions: set[int] = set()
     while polled := consumer.poll():
         for records in polled:
-            for payload in records.payloads if isinstance(records, Records) else ():
-                version = decode_header(payload).version
-                latest = max(latest, version) if version != END_VERSION else latest
+            payloads = records.payloads if isinstance(records, Records) else ()
+            versions |= {decode_header(payload).version for payload in payloads}
     consumer.close()
-    return latest
+    return len(versions - {UNVERSIONED, END_VERSION})
 
 
 def files_of(views: Path) -> object:

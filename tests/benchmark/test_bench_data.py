@@ -35,4 +35,4 @@ def test_apps_are_right_and_their_commits_are_counted(tmp_path: Path) -> None:
     app = pipelines.windowed_count(tmp_path / "count", files_of(views), checkpoint_interval="10ms")
     app.run(local=True, progress=False)
     pipelines.check_counts(tmp_path / "count", data.windowed_counts(views))
-    assert commits(tmp_path / "count") >= 1
+    assert 1 <= commits(tmp_path / "count") < 1000
