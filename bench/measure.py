@@ -23,8 +23,8 @@ class WrongResultError(AssertionError):
     """A contestant's results are wrong, so its time means nothing."""
 
 
-class CutShortError(Exception):
-    """A part has had its time."""
+class CutShortError(BaseException):
+    """A part has had its time. Like ``KeyboardInterrupt``, it passes through what handles errors, such as Py4J."""
 
 
 @dataclass(frozen=True, slots=True)
