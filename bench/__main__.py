@@ -57,7 +57,7 @@ def main() -> int:
 def _run(bench: Bench, name: str, budget: Budget) -> bool:
     """Run a part within its share of the time. Return whether it failed or a result was wrong."""
     share_s = budget.share_s(name)
-    with bench.report.part(name) as part:
+    with bench.report.part(name, PARTS[name].about) as part:
         bench.turns.deadline = Deadline(budget.now() + share_s, cut=part.notes)
         bench.turns.missing.clear()
         bench.part_s = share_s

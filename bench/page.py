@@ -107,10 +107,9 @@ def page_of(figures: Figures, plots: Mapping[str, tuple[str, str]], prefix: str)
     lines += [f"![{about}]({prefix}{name}.svg)\n" for name, (about, _) in plots.items()]
     for name, part in figures["parts"].items():
         before, after = part["loads"]
-        lines.append(f"## {name}\n")
-        lines.append(
-            f"It took {part['seconds']:.0f} s. The load average was {before:.1f} before and {after:.1f} after.\n"
-        )
+        lines.append(f"## {part['about'][0].upper()}{part['about'][1:]}\n")
+        load = f"The load average was {before:.1f} before and {after:.1f} after."
+        lines.append(f"`--only {name}` took {part['seconds']:.0f} s. {load}\n")
         lines += [f"**{_cell(note)}**\n" for note in part["notes"]]
         lines += [_table(one["title"], one["columns"], one["rows"]) for one in part["tables"]]
     settings = [structured_settings(), *machine.get("peers", ())]
@@ -120,7 +119,7 @@ def page_of(figures: Figures, plots: Mapping[str, tuple[str, str]], prefix: str)
 
 def structured_settings() -> str:
     """The settings of the session and of Structured Streaming, as its module explains them."""
-    explained = " ".join((structured.__doc__ or "").partition("\n\n")[2].split())
+    explained = " ".join((structured.__doc__ or "").partition("\n\n")[2].replace("``", "`").split())
     listed = ", ".join(f"`{name}={value}`" for name, value in SETTINGS.items())
     return f"Structured Streaming. {explained} Settings: {listed}."
 

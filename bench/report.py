@@ -26,6 +26,7 @@ from bench.measure import CORES
 class Part:
     """What one part has shown: its tables, and what one should know about it. Loads are those before and after."""
 
+    about: str
     tables: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -42,9 +43,9 @@ class Report:
     parts: dict[str, Part] = field(default_factory=dict)
 
     @contextmanager
-    def part(self, name: str) -> Iterator[Part]:
+    def part(self, name: str, about: str) -> Iterator[Part]:
         """Collect the tables of a part."""
-        part = self.parts[name] = Part(loads=[os.getloadavg()[0]])
+        part = self.parts[name] = Part(about, loads=[os.getloadavg()[0]])
         began = time.monotonic()
         try:
             yield part

@@ -27,6 +27,7 @@ RESULTS: dict[str, Any] = {
     },
     "parts": {
         "b": {
+            "about": "throughput of a count",
             "tables": [{"title": "(b) count", "columns": ["", "messages/s"], "rows": [["headrace", "5 | 6"]]}],
             "notes": ["no time for turn 2"],
             "seconds": 12.3,
@@ -51,7 +52,13 @@ def test_a_page_with_its_plots(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(json.dumps(RESULTS))
     page.write(tmp_path / "results.json", tmp_path / "docs" / "performance.md")
     text = (tmp_path / "docs/performance.md").read_text()
-    for said in ("python -m bench --quick", "load average when it began: 3.2", "PyFlink 2", "**no time for turn 2**"):
+    for said in (
+        "python -m bench --quick",
+        "load average when it began: 3.2",
+        "PyFlink 2",
+        "**no time for turn 2**",
+        "## Throughput of a count",
+    ):
         assert said in text
     assert "| headrace | 5 \\| 6 |" in text
     for name in ("throughput", "latency", "growth-keys"):
