@@ -49,6 +49,7 @@ NOT_COMPARABLE = """\
 - Bytewax has no source or sink for Parquet, and its windows count in Python. Ours read and write Parquet with Arrow,
   and count a batch with Arrow first. It gets fewer messages, as the tables show.
 - PyFlink's Table API has no function with state for each message; its running count is a keyed process function.
+- Sessions, an interval join, and restarts with much state aren't measured against peers yet.
 - All contestants share one machine. A cluster would add a network, and other bottlenecks.
 - Pathway isn't measured yet. Its license, the Business Source License 1.1, allows use outside production, and doesn't
   forbid publishing results.

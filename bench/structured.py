@@ -54,9 +54,9 @@ def _numbered(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState
 
 
 def running_count(session: SparkSession, views: Path, out: Path) -> None:
-    """Run the running count. The function gets all rows of a key in the batch at once.
+    """Run the running count. The function gets all rows of a key in the batch at once, and its state with them.
 
-    ``transformWithState`` asks the JVM for the state of each key by a socket, and took many times as long.
+    With ``transformWithState`` it would ask the JVM for the state of each key by a socket.
     """
     grouped = _read(session, views).select("member").groupBy("member")
     append(
