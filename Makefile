@@ -16,7 +16,7 @@ test unit spark sim soak: export POLARS_MAX_THREADS := 1
 test unit spark soak: export PYTHONFAULTHANDLER := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo kafka docs test check style unit spark sim fuzz chaos soak bench-peers bench clean
+.PHONY: help setup demo kafka docs test check style unit spark sim fuzz chaos soak bench-peers bench bench-guard clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -48,8 +48,7 @@ $(STAMP): requirements/run.txt requirements/dev.txt pyproject.toml | $(BIN)/pip
 
 .venv/servers/kafka/.set-up: requirements/servers/kafka/pom.xml | $(BIN)/pip
 	@rm -rf $(@D) && mkdir -p $(@D)
-	@if mvn -q -B -Dstyle.color=never -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(@D)/jars; \
-	  then touch $@; else echo "Apache Kafka is not installed (mvn has failed): tests on it will be skipped" >&2; fi
+	@if $(JARS)/jars; then touch $@; else echo "Apache Kafka is not installed (mvn has failed): tests on it will be skipped" >&2; fi
 
 # Tests start dozens of JVMs with Spark. This spares each a third of its start; where it can't be written, they take longer.
 .venv/spark.jsa: $(STAMP) tests/spark_classes.py
@@ -100,21 +99,30 @@ soak: $(STAMP) $(SERVERS) .venv/spark.jsa  ## repeat what `make test` does once:
 	$(ENTRY) pytest -n 2 --dist loadgroup -m soak
 	$(ENTRY) simulator --seeds 3000 --stages bare,moved,apps,cuts,restores,objects
 
-# Others that the part kafka of the benchmark is measured against. A part says so if one isn't there.
-.venv/peers/quix/.set-up: requirements/peers/quix.txt | $(STAMP)
+# Others that the benchmark measures, each in an environment of its own. It says so if one isn't there.
+.venv/peers/%/.set-up: requirements/peers/%.txt | $(STAMP)
 	@rm -rf $(@D) && $(PYTHON) -m venv $(@D)
 	@if $(@D)/bin/python -m pip install $(PIP) -r $<; then touch $@; \
-	  else echo "Quix Streams is not installed (pip has failed): it will not be measured" >&2; rm -rf $(@D); fi
+	  else echo "$* is not installed (pip has failed): it will not be measured" >&2; rm -rf $(@D); fi
+
+JARS = mvn -q -B -Dstyle.color=never -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(@D)
+
+.venv/peers/flink/jars/.set-up: requirements/peers/flink/pom.xml .venv/peers/flink/.set-up
+	@if $(JARS); then touch $@; else echo "flink is not complete (mvn has failed): it will not be measured" >&2; fi
 
 .venv/peers/kafka-streams/.set-up: requirements/peers/kafka-streams/pom.xml | $(STAMP)
 	@rm -rf $(@D) && mkdir -p $(@D)
-	@if mvn -q -B -Dstyle.color=never -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(@D)/jars; \
-	  then touch $@; else echo "Kafka Streams is not installed (mvn has failed): it will not be measured" >&2; fi
+	@if $(JARS)/jars; then touch $@; else echo "Kafka Streams is not installed (mvn has failed): it will not be measured" >&2; fi
 
-bench-peers: $(SERVERS) .venv/peers/quix/.set-up .venv/peers/kafka-streams/.set-up  ## install what the benchmark over Kafka compares
+PEERS := bytewax/.set-up flink/jars/.set-up quix/.set-up kafka-streams/.set-up
+bench-peers: $(SERVERS) $(PEERS:%=.venv/peers/%)  ## install what the benchmark compares Headrace with
 
-bench: $(STAMP)  ## measure against Structured Streaming; writes bench/results
+bench: $(STAMP)  ## measure everything in an hour; writes bench/results (afterwards: python -m bench.page)
 	$(ENTRY) bench
+
+# It ends with 3 if the machine was too busy to judge.
+bench-guard: $(STAMP)  ## fail if a ratio to others fell more than 15 % below bench/recorded, within ten minutes
+	$(ENTRY) bench.guard || test $$? -eq 3
 
 .venv/docs/.set-up: requirements/docs.txt | $(STAMP)
 	@rm -rf $(@D) && $(PYTHON) -m venv $(@D)

@@ -17,7 +17,7 @@ import polars as pl
 
 import headrace as hr
 from bench.measure import median
-from bench.throughput import folder
+from bench.turns import folder
 from headrace.metadata.sqlite import SqliteMetadata
 from headrace.runners.checked import check_run
 from headrace.runners.coordination.messages import AppStatus

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.measure import median
-from bench.throughput import folder
+from bench.turns import folder
 from headrace.core.frame import Header, Kind, Watermark, body_of, decode_control, decode_header, encode_control
 from headrace.core.ids import SSP, StreamId
 from headrace.runtime.event_time.watermark import PartitionTime, Progress

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
 
 import headrace as hr
+from bench.measure import WrongResultError
 
 URLS = np.array(["/", "/search", "/cart", "/item", "/health"])
 HEALTH = "/health"
@@ -16,6 +19,7 @@ PER_MS = 100
 START_MS = 1_700_000_000_000
 DISORDER_MS = 500
 WINDOW_MS = 10_000
+AT_ONCE = 1 << 22
 
 SCHEMA = {"member": pl.String, "url": pl.String, "ts": pl.Int64}
 
@@ -30,15 +34,35 @@ def page_views(folder: Path, messages: int, keys: int, files: int) -> Path:
     random = np.random.default_rng(11)
     each = messages // files
     for number in range(files):
-        index = np.arange(each)
-        rows = pl.DataFrame(
-            {
-                "member": "member-" + pl.Series(random.integers(0, keys, each)).cast(pl.String),
-                "url": URLS[random.integers(0, len(URLS), each)],
-                "ts": START_MS + index * files // PER_MS - random.integers(0, DISORDER_MS, each),
-            }
-        )
-        rows.write_parquet(folder / f"views-{number:03}.parquet", row_group_size=1 << 17)
+        with ExitStack() as stack:
+            writer = None
+            for first in range(0, each, AT_ONCE):
+                rows = _views(random, np.arange(first, min(each, first + AT_ONCE)) * files, keys).to_arrow()
+                if writer is None:
+                    path = folder / f"views-{number:03}.parquet"
+                    writer = stack.enter_context(pq.ParquetWriter(path, rows.schema, compression="zstd"))
+                writer.write_table(rows, row_group_size=1 << 17)
+    return folder
+
+
+def _views(random: np.random.Generator, index: np.ndarray, keys: int) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "member": "member-" + pl.Series(random.integers(0, keys, len(index))).cast(pl.String),
+            "url": URLS[random.integers(0, len(URLS), len(index))],
+            "ts": START_MS + index // PER_MS - random.integers(0, DISORDER_MS, len(index)),
+        }
+    )
+
+
+def first_views(views: Path, folder: Path, share: int) -> Path:
+    """Write the first rows of each file, so many times fewer, to a folder, unless it is there, and return it."""
+    if share == 1:
+        return views
+    for file in sorted(views.glob("*.parquet")) if not folder.exists() else ():
+        folder.mkdir(exist_ok=True)
+        rows = pl.read_parquet(file)
+        rows.head(rows.height // share).write_parquet(folder / file.name, row_group_size=1 << 17)
     return folder
 
 
@@ -74,6 +98,19 @@ def windowed_counts(views: Path) -> pl.DataFrame:
         .sort("start", "member")
         .collect()
     )
+
+
+def running_counts(views: Path) -> pl.DataFrame:
+    """Return the right answer of the running count: each member with 1, 2 and so on, in that order."""
+    members = pl.scan_parquet(views / "*.parquet").filter(pl.col("url") != HEALTH).select("member")
+    numbered = members.with_columns(n=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over("member"))
+    return numbered.sort("member", "n").collect()
+
+
+def check_numbers(who: str, found: pl.DataFrame, expected: pl.DataFrame) -> None:
+    """Raise ``WrongResultError`` unless these are the rows of the running count."""
+    if not found.select(pl.col("member"), pl.col("n").cast(pl.Int64)).sort("member", "n").equals(expected):
+        raise WrongResultError(f"the running count by {who}: {found.height} rows, expected {expected.height}")
 
 
 def last_time(views: Path) -> int:

@@ -29,9 +29,9 @@ from typing_extensions import override
 import headrace as hr
 from bench import nexmark, pipelines, structured
 from bench.data import HEALTH, SCHEMA, WINDOW_MS, fill_log, windowed_counts
-from bench.measure import WrongResultError
-from bench.session import CORES
-from bench.throughput import Contestant, Say, Throughput, alternate, counting, files_of
+from bench.measure import CORES, WrongResultError
+from bench.throughput import counting, files_of
+from bench.turns import Contestant, Throughput, Turns
 
 FILES = 4 * CORES
 """More than cores, as files of a longer time are."""
@@ -39,9 +39,7 @@ FILES = 4 * CORES
 OURS, PEER = "headrace, batch", "spark sql"
 
 
-def windowed_count(
-    session: SparkSession, views: Path, messages: int, repeats: int, base: Path, say: Say
-) -> dict[str, Throughput]:
+def windowed_count(session: SparkSession, views: Path, messages: int, turns: Turns) -> dict[str, Throughput]:
     """Measure the windowed count of (b)."""
     expected = windowed_counts(views)
     check = partial(_check_counts, expected)
@@ -60,12 +58,10 @@ def windowed_count(
         Contestant("headrace, live", *counting(expected, files_of(views))),
         Contestant("polars", partial(_count_by_polars, views), partial(check, "polars")),
     ]
-    return alternate(contestants, messages, repeats, base, say)
+    return turns.alternate(contestants, messages)
 
 
-def nexmark_query(
-    session: SparkSession, files: Path, query: str, events: int, repeats: int, base: Path, say: Say
-) -> dict[str, Throughput]:
+def nexmark_query(session: SparkSession, files: Path, query: str, events: int, turns: Turns) -> dict[str, Throughput]:
     """Measure a query of Nexmark as a batch job, and in Spark SQL if there it is written by hand."""
     right: pl.DataFrame = nexmark.example("answers").answer(query, files)
     contestants = [
@@ -84,14 +80,12 @@ def nexmark_query(
                 partial(nexmark.check_structured, query, right, sys.maxsize),
             ),
         )
-    return alternate(contestants, events * nexmark.READS[query] // 50, repeats, base, say)
+    return turns.alternate(contestants, events * nexmark.READS[query] // 50)
 
 
-def streams_as_dataframes(
-    session: SparkSession, views: Path, messages: int, repeats: int, base: Path, say: Say
-) -> dict[str, Throughput]:
+def streams_as_dataframes(session: SparkSession, views: Path, messages: int, turns: Turns) -> dict[str, Throughput]:
     """Measure how fast Spark reads a stream and writes one."""
-    home = base / "streams"
+    home = turns.base / "streams"
     fill_log(views, "views", home)
     hr.spark.register(session, home=home)
 
@@ -106,7 +100,7 @@ def streams_as_dataframes(
         Contestant("stream to parquet", lambda out: _write(_stream(session, home), out), copied),
         Contestant("parquet to stream", lambda out: _write_stream(_read(session, views), out), written),
     ]
-    return alternate(contestants, messages, repeats, base, say)
+    return turns.alternate(contestants, messages)
 
 
 # -- contestants

@@ -16,9 +16,10 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,9 +28,9 @@ import polars as pl
 from bench import kafka_output
 from bench.data import HEALTH, page_views
 from bench.kafka_topics import LATE, Committed, Views, create, read_committed
-from bench.measure import WrongResultError, median, percentile
+from bench.measure import Taken, WrongResultError, median, percentile
 from bench.report import Report
-from bench.throughput import folder
+from bench.turns import Contestant, Throughput, Turns, compare, folder
 from chaos.kafka_server import KafkaServer
 from chaos.processes import cpu_seconds
 from headrace.core.clock import WallClock
@@ -60,18 +61,6 @@ _BROKER = {"log.retention.ms": "-1"}
 Say = Callable[[str], None]
 Command = Callable[[str, str, str, int, Path], list[str]]
 """From what to do, the input, the output, the commit interval and a folder."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """Medians of one contestant; None where it can't be had, and why."""
-
-    name: str
-    messages_per_s: float | None = None
-    cpu_us: float | None = None
-    runs: list[tuple[float, float]] = field(default_factory=list)
-    load: float = 0.0
-    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +126,16 @@ class Scene:
 
     # -- one run
 
-    def rate(self, command: Command, what: str, views: Views) -> tuple[float, float]:
-        """Messages a second, and µs of processor time a message, until the last result is committed."""
+    def contestant(self, name: str, command: Command, what: str, views: Views) -> Contestant:
+        """One who reads a topic and writes another. Its time is until the last result is committed; it is checked."""
+        return Contestant(name, lambda place: self.rate(command, what, views, place), lambda _: None, views.messages)
+
+    def rate(self, command: Command, what: str, views: Views, place: Path) -> Taken:
+        """The times of a run, whose results are checked."""
         source, output = (create(self.brokers, f"{name}-{uuid.uuid4().hex[:8]}") for name in ("in", "out"))
         results = Committed(self.brokers, output)
         with (
             views.held(self.brokers, source) as release,
-            folder(self.base) as place,
             running(command(what, source, output, COMMIT_MS, place)) as pid,
         ):
             _settled(results, views.warm(what), pid)
@@ -151,7 +143,7 @@ class Scene:
             release()
             done = _settled(results, views.results.expected(what).height, pid)
         _check(what, read_committed(self.brokers, output), views)
-        return views.messages / (done.at_s - began_s), (done.cpu_s - cpu_s) / views.messages * 1e6
+        return Taken(done.at_s - began_s, done.cpu_s - cpu_s)
 
     def latency(self, command: Command, interval_ms: int) -> tuple[float, float]:
         """The median and the 99th percentile of a run in ms."""
@@ -257,71 +249,67 @@ def _own(command: Sequence[str]) -> dict[str, float]:
 # -- parts ---------------------------------------------------------------------------------------------
 
 
-def filters(scene: Scene, views: Views, fewer: Views, repeats: int) -> list[Rate]:
+def filters(scene: Scene, views: Views, fewer: Views, turns: Turns) -> dict[str, Throughput]:
     """Kafka in, filter, framed or Kafka out."""
 
     end = views.fill(scene.brokers, "views")
 
-    def own(what: str) -> tuple[float, float]:
-        with folder(scene.base) as place:
+    def own(name: str, what: str) -> Contestant:
+        def work(place: Path) -> Taken:
             found = _own(scene.ours(what, "views", str(end), COMMIT_MS, place))
-        if found["kept"] != views.results.kept.height:
-            raise WrongResultError(f"{what} has kept {found['kept']} of {views.results.kept.height}")
-        return found["messages"] / found["wall_s"], found["cpu_s"] / found["messages"] * 1e6
+            if found["kept"] != views.results.kept.height:
+                raise WrongResultError(f"{what} has kept {found['kept']} of {views.results.kept.height}")
+            share = views.messages / found["messages"]
+            return Taken(found["wall_s"] * share, found["cpu_s"] * share)
 
-    return _in_turn(
-        {
-            "bare loop, no output": lambda: own("loop"),
-            "headrace, into its log": lambda: own("framed"),
-            "headrace, into Kafka": lambda: scene.rate(scene.ours, "filter", views),
-            "Kafka Streams": lambda: scene.rate(scene.streams, "filter", views),
-            "Quix Streams": lambda: scene.rate(scene.quix, "filter", fewer),
-        },
-        repeats,
-        scene.say,
-    )
+        return Contestant(name, work, lambda _: None, views.messages)
+
+    contestants = [
+        own("bare loop, no output", "loop"),
+        own("headrace, into its log", "framed"),
+        scene.contestant("headrace, into Kafka", scene.ours, "filter", views),
+        scene.contestant("Kafka Streams", scene.streams, "filter", views),
+        scene.contestant("Quix Streams", scene.quix, "filter", fewer),
+    ]
+    return turns.alternate(contestants, views.messages, 0)
 
 
-def counts(scene: Scene, views: Views, fewer: Views, repeats: int) -> list[Rate]:
+def counts(scene: Scene, views: Views, fewer: Views, turns: Turns) -> dict[str, Throughput]:
     """The windowed count in two stages, from Kafka into Kafka."""
-    return _in_turn(
-        {
-            "headrace": lambda: scene.rate(scene.ours, "count", views),
-            "headrace, all streams in Kafka": lambda: scene.rate(scene.ours_in_kafka, "count", views),
-            "Kafka Streams": lambda: scene.rate(scene.streams, "count", views),
-            "Quix Streams": lambda: scene.rate(scene.quix, "count", fewer),
-        },
-        repeats,
-        scene.say,
-    )
+    contestants = [
+        scene.contestant("headrace", scene.ours, "count", views),
+        scene.contestant("headrace, all streams in Kafka", scene.ours_in_kafka, "count", views),
+        scene.contestant("Kafka Streams", scene.streams, "count", views),
+        scene.contestant("Quix Streams", scene.quix, "count", fewer),
+    ]
+    return turns.alternate(contestants, views.messages, 0)
 
 
-def frames(scene: Scene, messages: int, repeats: int) -> list[Rate]:
+def frames(scene: Scene, messages: int, turns: Turns) -> dict[str, Throughput]:
     """Rows of files through a shuffle into an output, with both streams in the log or in Kafka."""
     with folder(scene.base) as place:
         views = page_views(place / "views", messages, KEYS, 2)
         expected = pl.read_parquet(views).filter(pl.col("url") != HEALTH)["ts"]
 
-        def run(what: str) -> tuple[float, float]:
-            with folder(scene.base) as home:
-                found = _own(scene.ours(what, str(views), f"frames-{uuid.uuid4().hex[:8]}", COMMIT_MS, home))
+        def run(what: str, home: Path) -> Taken:
+            found = _own(scene.ours(what, str(views), f"frames-{uuid.uuid4().hex[:8]}", COMMIT_MS, home))
             if (found["kept"], found["sum"]) != (expected.len(), expected.sum()):
                 raise WrongResultError(f"{what} has kept {found['kept']} of {expected.len()}")
-            return messages / found["wall_s"], found["cpu_s"] / messages * 1e6
+            return Taken(found["wall_s"], found["cpu_s"])
 
-        return _in_turn(
-            {"frames in the log": lambda: run("frames-log"), "frames in Kafka": lambda: run("frames-kafka")},
-            repeats,
-            scene.say,
-        )
+        contestants = [
+            Contestant("frames in the log", partial(run, "frames-log"), lambda _: None),
+            Contestant("frames in Kafka", partial(run, "frames-kafka"), lambda _: None),
+        ]
+        return turns.alternate(contestants, messages, 0)
 
 
-def latencies(scene: Scene, repeats: int) -> list[Latency]:
+def latencies(scene: Scene, turns: Turns) -> list[Latency]:
     """Latency by checkpoint interval."""
     found = []
     for interval_ms in INTERVALS_MS:
         those = [Latency("headrace", interval_ms), Latency("Kafka Streams", interval_ms)]
-        for _ in range(repeats):
+        for _ in turns.deadline.each(range(turns.repeats)):
             for number, command in enumerate((scene.ours, scene.streams)):
                 one = those[number]
                 try:
@@ -335,26 +323,6 @@ def latencies(scene: Scene, repeats: int) -> list[Latency]:
                 scene.say(f"{one.name}, commits every {interval_ms} ms: {said}")
         found += those
     return found
-
-
-def _in_turn(contestants: Mapping[str, Callable[[], tuple[float, float]]], repeats: int, say: Say) -> list[Rate]:
-    runs: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
-    loads: dict[str, list[float]] = {name: [] for name in contestants}
-    why: dict[str, str] = {}
-    for _ in range(repeats):
-        for name, run in contestants.items():
-            try:
-                loads[name].append(os.getloadavg()[0])
-                runs[name].append(run())
-            except InfrastructureError as error:
-                why[name] = error.message
-                continue
-            per_s, cpu_us = runs[name][-1]
-            say(f"{name}: {per_s:,.0f} messages/s, processor {cpu_us:.2f} µs a message (load {loads[name][-1]:.1f})")
-    figures = []
-    for name, of in runs.items():
-        figures.append(Rate(name, *_medians(of), of, median(loads[name]), why.get(name, "")))
-    return figures
 
 
 def _medians(runs: list[tuple[float, float]]) -> tuple[float | None, float | None]:
@@ -375,23 +343,19 @@ def page_views_of(messages: int, say: Say) -> tuple[Views, Views]:
     return views, fewer
 
 
-def report(base: Path, to: Report, messages: int, repeats: int) -> None:
+def report(turns: Turns, to: Report, messages: int) -> None:
     """Measure everything but latency, and show it."""
     to.head(f"Kafka: load {os.getloadavg()[0]:.1f}")
-    with scene_of(base, to.say) as scene:
+    with scene_of(turns.base, to.say) as scene:
         views, fewer = page_views_of(messages, to.say)
-        for part, title, found in (
-            ("filter", "Kafka in, filter", filters(scene, views, fewer, repeats)),
-            ("count", "windowed count in two stages, from Kafka into Kafka", counts(scene, views, fewer, repeats)),
-            ("frames", "rows of files through two streams", frames(scene, FRAMED_SHARE * messages, repeats)),
+        for part, title, measure in (
+            ("filter", "Kafka in, filter", lambda: filters(scene, views, fewer, turns)),
+            ("count", "windowed count from Kafka into Kafka", lambda: counts(scene, views, fewer, turns)),
+            ("frames", "rows of files through two streams", lambda: frames(scene, FRAMED_SHARE * messages, turns)),
         ):
-            to.keep(f"kafka-{part}", found)
-            to.table(
-                f"{title}: median of {repeats}",
-                ["", "messages/s", "ratio", "processor µs/message", "ratio", "load", ""],
-                [_row(one, found[0]) for one in found],
-            )
-        costs = kafka_output.measure(scene.brokers, messages, repeats)
+            to.keep(f"kafka-{part}", found := measure())
+            compare(to, title, found, turns.missing)
+        costs = kafka_output.measure(scene.brokers, messages, turns.repeats)
         to.keep("kafka-transactions", costs)
         to.table(
             "an output with transactions against one without",
@@ -400,24 +364,15 @@ def report(base: Path, to: Report, messages: int, repeats: int) -> None:
         )
 
 
-def report_latency(base: Path, to: Report, repeats: int) -> None:
+def report_latency(turns: Turns, to: Report) -> None:
     """Measure latency, and show it."""
     to.head(f"Kafka: load {os.getloadavg()[0]:.1f}")
-    with scene_of(base, to.say) as scene:
-        found = latencies(scene, repeats)
+    with scene_of(turns.base, to.say) as scene:
+        found = latencies(scene, turns)
     to.keep("kafka-latency", found)
     to.table(
         f"filter from Kafka into Kafka at {RATE} messages/s, until a consumer of committed records has it: "
-        f"median (and range) of {repeats}",
+        "median and range",
         ["", "commits every ms", "p50 ms", "ratio", "p99 ms", "ratio", "load", ""],
         [one.row(found[number // 2 * 2]) for number, one in enumerate(found)],
     )
-
-
-def _row(one: Rate, first: Rate) -> list[object]:
-    per_s = _quotient(one.messages_per_s, first.messages_per_s)
-    return [one.name, one.messages_per_s, per_s, one.cpu_us, _quotient(first.cpu_us, one.cpu_us), one.load, one.why]
-
-
-def _quotient(one: float | None, other: float | None) -> float | None:
-    return None if not one or not other else one / other

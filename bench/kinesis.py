@@ -30,7 +30,7 @@ import polars as pl
 
 import headrace as hr
 from bench.measure import WrongResultError, percentile
-from bench.throughput import folder
+from bench.turns import folder
 from chaos.deployment import Deployment, until
 from chaos.kinesis_server import CREDENTIALS, REGION, KinesisServer
 from chaos.kinesis_stream import OwnedStream

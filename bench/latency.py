@@ -29,9 +29,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headrace as hr
-from bench.session import CORES
+from bench.measure import CORES
 from bench.tail import summary
-from bench.throughput import folder
+from bench.turns import folder
 
 WARM_UP_S = 4.0
 SCHEMA = {"sent": pl.Int64, "url": pl.String, "member": pl.String}

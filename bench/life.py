@@ -73,8 +73,8 @@ def report(event: str, began: float) -> None:
     line = {
         "event": event,
         "seconds": time.perf_counter() - began,
-        "rss_mb": _memory("VmRSS"),
-        "peak_mb": _memory("VmHWM"),
+        "rss_mb": memory_mb("VmRSS"),
+        "peak_mb": memory_mb("VmHWM"),
     }
     print(json.dumps(line), flush=True)
 
@@ -114,7 +114,8 @@ def end_with(parent: int) -> None:
         raise SystemExit(f"process {parent}, which should measure this one, has ended")
 
 
-def _memory(field: str) -> float:
+def memory_mb(field: str) -> float:
+    """Return the current (``VmRSS``) or the peak (``VmHWM``) memory of this process."""
     status = Path("/proc/self/status").read_text()
     (kilobytes,) = (line.split()[1] for line in status.splitlines() if line.startswith(f"{field}:"))
     return int(kilobytes) / 1024

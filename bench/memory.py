@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.restarts import task_process
 from bench.state_apps import Shape, create_inputs, inputs_of, seal, write
-from bench.throughput import folder
+from bench.turns import folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headrace as hr
-from bench import throughput
-from bench.measure import WrongResultError
+from bench.measure import CORES, WrongResultError
 from bench.pipelines import run
-from bench.session import CORES
 from bench.structured import append, written
+from bench.turns import Contestant, Throughput, Turns
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "nexmark"
 RATE = 10_000
@@ -67,24 +66,20 @@ def data(folder: Path, events: int) -> Path:
     return folder
 
 
-def measure(
-    session: SparkSession, files: Path, query: str, events: int, repeats: int, base: Path, say: throughput.Say
-) -> dict[str, throughput.Throughput]:
+def measure(session: SparkSession, files: Path, query: str, events: int, turns: Turns) -> dict[str, Throughput]:
     """Measure one query in Headrace, and in Structured Streaming if it can express it."""
     right: pl.DataFrame = example("answers").answer(query, files)
-    contestants = [
-        throughput.Contestant("headrace", partial(_by_headrace, query, files), partial(_check_headrace, query, right))
-    ]
+    contestants = [Contestant("headrace", partial(_by_headrace, query, files), partial(_check_headrace, query, right))]
     if query in STRUCTURED:
         contestants.insert(
             0,
-            throughput.Contestant(
+            Contestant(
                 "structured-streaming",
                 lambda out: append(STRUCTURED[query](Streams(session, files)), out),
                 partial(check_structured, query, right, _last_time(query, files)),
             ),
         )
-    return throughput.alternate(contestants, events * READS[query] // 50, repeats, base, say)
+    return turns.alternate(contestants, events * READS[query] // 50)
 
 
 def example(name: str) -> Any:

@@ -8,9 +8,8 @@ from typing import Any
 import polars as pl
 
 import headrace as hr
-from bench.data import HEALTH, SCHEMA, WINDOW_MS
-from bench.measure import WrongResultError
-from bench.session import CORES
+from bench.data import HEALTH, SCHEMA, WINDOW_MS, check_numbers
+from bench.measure import CORES, WrongResultError
 from headrace.api.settings import Guarantee
 
 LATENESS = "1s"
@@ -48,6 +47,32 @@ def windowed_count(
         .send_to(app.output("counts", partitions=partitions))
     )
     return app
+
+
+class _Count(hr.tasks.Task):
+    seen = hr.tasks.Store(key={"member": pl.String}, value={"n": pl.Int64})
+
+    def process(self, message: Any, out: hr.tasks.Out) -> None:
+        member = message["member"]
+        before = self.seen.get(member)
+        n = 1 if before is None else before["n"] + 1
+        self.seen.put(member, {"n": n})
+        out.send("out", {"member": member, "n": n})
+
+
+def running_count(home: Path, source: Any) -> hr.App:
+    """Declare the running count: a low-level task that reads, writes and sends for each message."""
+    app = hr.App("bench-running", home=str(home))
+    views = app.input("views", SCHEMA, system=source).filter(pl.col("url") != HEALTH).select("member")
+    keyed = views.partition_by("member", id="by-member", partitions=CORES)
+    counted = app.task(_Count(), {"in": keyed}, {"out": {"member": pl.String, "n": pl.Int64}}, id="count")["out"]
+    counted.send_to(app.output("counts", partitions=CORES))
+    return app
+
+
+def check_running(home: Path, expected: pl.DataFrame) -> None:
+    """Raise ``WrongResultError`` if a row of the running count is wrong."""
+    check_numbers("Headrace", hr.streams.read_stream("counts", home=home), expected)
 
 
 def run(app: hr.App) -> None:

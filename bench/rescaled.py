@@ -23,7 +23,7 @@ import headrace as hr
 from bench.life import end_with, run_plan
 from bench.measure import median
 from bench.state_apps import SCHEMA, write
-from bench.throughput import folder
+from bench.turns import folder
 from headrace.metadata.opening import existing_metadata, open_metadata
 from headrace.metadata.store import MetadataStore
 from headrace.plan.heritage import NO_CONSENT

@@ -24,7 +24,7 @@ from typing import Any
 from bench.life import NEVER_BYTES
 from bench.measure import median
 from bench.state_apps import Shape, create_inputs, write
-from bench.throughput import folder
+from bench.turns import folder
 
 TRICKLE = 1000
 """The number of messages after each start, which show that the task works."""

@@ -5,13 +5,10 @@ Headrace needs none of the settings for SQL. It starts its containers in the sam
 
 from __future__ import annotations
 
-import os
-
 from pyspark.sql import SparkSession
 
+from bench.measure import CORES
 from headrace.runners.spark.session import open_session
-
-CORES = len(os.sched_getaffinity(0))
 
 _STATE_STORE = "spark.sql.streaming.stateStore."
 SETTINGS = {

@@ -8,15 +8,19 @@ sink, took longer in every comparison.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import polars as pl
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from bench.data import HEALTH, last_time
+from bench.data import HEALTH, check_numbers, last_time
 from bench.measure import WrongResultError
 
+NAME = "structured-streaming"
 SCHEMA = "member string, url string, ts long"
 LATENESS = "1 second"
 LATENESS_MS = 1000
@@ -39,6 +43,28 @@ def windowed_count(session: SparkSession, views: Path, out: Path) -> None:
         .select(F.unix_millis("window.start").alias("start"), "member", F.col("count").alias("views"))
     )
     append(counts, out)
+
+
+def _numbered(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    (n,) = state.get if state.exists else (0,)
+    for frame in frames:
+        yield pd.DataFrame({"member": key[0], "n": range(n + 1, n + 1 + len(frame))})
+        n += len(frame)
+    state.update((n,))
+
+
+def running_count(session: SparkSession, views: Path, out: Path) -> None:
+    """Run the running count. The function gets all rows of a key in the batch at once, and its state with them.
+
+    With ``transformWithState`` it would ask the JVM for the state of each key by a socket.
+    """
+    grouped = _read(session, views).select("member").groupBy("member")
+    append(
+        grouped.applyInPandasWithState(
+            _numbered, "member string, n long", "n long", "append", GroupStateTimeout.NoTimeout
+        ),
+        out,
+    )
 
 
 def _read(session: SparkSession, views: Path) -> DataFrame:
@@ -76,6 +102,11 @@ def check_counts(out: Path, expected: pl.DataFrame, views: Path) -> None:
             f"(b) by Structured Streaming: {found.height} counts, {found['views'].sum()} views; "
             f"expected {closed.height} and {closed['views'].sum()}"
         )
+
+
+def check_running(out: Path, expected: pl.DataFrame) -> None:
+    """Raise ``WrongResultError`` if a row of the running count is wrong."""
+    check_numbers(NAME, pl.read_parquet(written(out)), expected)
 
 
 def written(out: Path) -> list[Path]:

@@ -21,6 +21,8 @@ from headrace.serdes.ipc import decode_rows
 from headrace.systems.base import Edge, Records
 from headrace.systems.log import LogSystem
 
+WHICH = ("p50", "p90", "p99", "p99.9", "max")
+
 
 def main() -> None:
     """Tail the stream that the arguments name."""
@@ -58,8 +60,8 @@ def summary(ages: list[np.ndarray]) -> dict[str, float]:
     all_ms = np.concatenate(ages) / 1000 if ages else np.empty(0)
     if not len(all_ms):
         return {"messages": 0}
-    p50, p99 = np.percentile(all_ms, [50, 99])
-    return {"messages": len(all_ms), "p50_ms": float(p50), "p99_ms": float(p99), "max_ms": float(all_ms.max())}
+    shares = dict(zip(WHICH, np.percentile(all_ms, [50, 90, 99, 99.9, 100]), strict=True))
+    return {"messages": len(all_ms)} | {f"{which}_ms": float(value) for which, value in shares.items()}
 
 
 if __name__ == "__main__":

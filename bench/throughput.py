@@ -1,14 +1,9 @@
-"""(a), (b) and the two guarantees: contestants take turns on the same data, medians count, every result is checked."""
+"""(a), (b), the running count and the two guarantees: who takes part, and the checks of their results."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import polars as pl
@@ -16,134 +11,113 @@ from pyspark.sql import SparkSession
 
 import headrace as hr
 from bench import pipelines, structured
-from bench.data import fill_log, kept_views, windowed_counts
-from bench.measure import Taken, median, timed
-
-Say = Callable[[str], None]
-
-WARM_UPS = 2
-"""The JVM compiles code that runs often: the first run of a query takes five times as long as the third."""
-
-
-@dataclass(frozen=True, slots=True)
-class Contestant:
-    """``work`` is timed, in a new folder each time; ``check`` raises if its results are wrong."""
-
-    name: str
-    work: Callable[[Path], object]
-    check: Callable[[Path], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Throughput:
-    """Medians of one contestant, and all its runs."""
-
-    messages_per_s: float
-    wall_s: float
-    cpu_s: float
-    runs_wall_s: list[float]
-    runs_cpu_s: list[float]
-
-
-def alternate(
-    contestants: list[Contestant], messages: int, repeats: int, base: Path, say: Say
-) -> dict[str, Throughput]:
-    """Run each contestant ``WARM_UPS`` times to warm up, then all of them ``repeats`` times in turn."""
-    taken: dict[str, list[Taken]] = {contestant.name: [] for contestant in contestants}
-    for turn in range(-WARM_UPS, repeats):
-        for contestant in contestants:
-            with folder(base) as out:
-                one = timed(partial(contestant.work, out))
-                contestant.check(out)
-            say(f"{contestant.name}: {one.wall_s:.2f} s, processor {one.cpu_s:.2f} s" + (" (warm-up)" * (turn < 0)))
-            if turn >= 0:
-                taken[contestant.name].append(one)
-    return {name: _summary(runs, messages) for name, runs in taken.items()}
-
-
-def _summary(runs: list[Taken], messages: int) -> Throughput:
-    wall = median([run.wall_s for run in runs])
-    return Throughput(
-        messages_per_s=messages / wall,
-        wall_s=wall,
-        cpu_s=median([run.cpu_s for run in runs]),
-        runs_wall_s=[run.wall_s for run in runs],
-        runs_cpu_s=[run.cpu_s for run in runs],
-    )
-
-
-@contextmanager
-def folder(base: Path) -> Iterator[Path]:
-    """Create a folder, and delete it afterwards."""
-    path = Path(mkdtemp(dir=base))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
+from bench.data import fill_log, kept_views, running_counts, windowed_counts
+from bench.peer import Peer
+from bench.turns import Contestant, Throughput, Turns, folder
+from headrace.core.frame import END_VERSION, UNVERSIONED, decode_header
+from headrace.core.ids import SSP, StreamId
+from headrace.systems.base import Edge, Records
+from headrace.systems.log import LogSystem
 
 
 def filter_and_project(
-    session: SparkSession, views: Path, messages: int, repeats: int, base: Path, say: Say
+    session: SparkSession, views: Path, messages: int, peers: Sequence[Peer], turns: Turns
 ) -> dict[str, Throughput]:
-    """Measure (a). Headrace writes its results to a stream of its log, Structured Streaming to Parquet files."""
+    """Measure (a). Headrace writes its results to a stream of its log, others to Parquet files."""
     expected = kept_views(views)
-    return alternate(
-        [
-            Contestant(
-                "structured-streaming",
-                lambda out: structured.filter_and_project(session, views, out),
-                lambda out: structured.check_kept(out, expected),
-            ),
-            Contestant(
-                "headrace",
-                lambda home: pipelines.run(pipelines.filter_and_project(home, files_of(views))),
-                lambda home: pipelines.check_kept(home, expected),
-            ),
-        ],
-        messages,
-        repeats,
-        base,
-        say,
-    )
+    contestants = [
+        Contestant(
+            structured.NAME,
+            lambda out: structured.filter_and_project(session, views, out),
+            lambda out: structured.check_kept(out, expected),
+        ),
+        Contestant(
+            "headrace",
+            lambda home: pipelines.run(pipelines.filter_and_project(home, files_of(views))),
+            lambda home: pipelines.check_kept(home, expected),
+        ),
+    ]
+    return turns.alternate([*contestants, *(peer.filter(views, messages) for peer in peers)], messages)
 
 
 def windowed_count(
-    session: SparkSession, views: Path, messages: int, repeats: int, base: Path, say: Say
+    session: SparkSession, views: Path, messages: int, peers: Sequence[Peer], turns: Turns
 ) -> dict[str, Throughput]:
     """Measure (b), also with Headrace's own log as the source instead of files."""
     expected = windowed_counts(views)
     contestants = [
         Contestant(
-            "structured-streaming",
+            structured.NAME,
             lambda out: structured.windowed_count(session, views, out),
             lambda out: structured.check_counts(out, expected, views),
         ),
         Contestant("headrace", *counting(expected, files_of(views))),
     ]
-    with folder(base) as logged:
+    with folder(turns.base) as logged:
         fill_log(views, "page-views", logged)
         source = hr.io.log(logged / "streams", "bench-source")
         contestants.append(Contestant("headrace from its log", *counting(expected, source, physical="page-views")))
-        return alternate(contestants, messages, repeats, base, say)
+        return turns.alternate([*contestants, *(peer.count(views, messages) for peer in peers)], messages)
 
 
-def guarantees(views: Path, messages: int, repeats: int, base: Path, say: Say) -> dict[str, Throughput]:
-    """Measure (b) with exactly-once and with at-least-once, and what surviving a power cut costs, at two intervals."""
+def running_count(
+    session: SparkSession, views: Path, messages: int, peers: Sequence[Peer], turns: Turns
+) -> dict[str, Throughput]:
+    """Measure a running count of each key, in a Python function that is called for each message."""
+    expected = running_counts(views)
+    contestants = [
+        Contestant(
+            structured.NAME,
+            lambda out: structured.running_count(session, views, out),
+            lambda out: structured.check_running(out, expected),
+        ),
+        Contestant(
+            "headrace",
+            lambda home: pipelines.run(pipelines.running_count(home, files_of(views))),
+            lambda home: pipelines.check_running(home, expected),
+        ),
+    ]
+    return turns.alternate([*contestants, *(peer.running(views, messages) for peer in peers)], messages)
+
+
+PROMISES: dict[str, dict[str, Any]] = {
+    "exactly_once": {},
+    "at_least_once": {"guarantee": "at_least_once"},
+    "exactly_once, process": {"durability": "process"},
+    "exactly_once, 100ms": {"checkpoint_interval": "100ms"},
+    "exactly_once, process, 100ms": {"checkpoint_interval": "100ms", "durability": "process"},
+}
+
+
+def guarantees(
+    views: Path, messages: int, turns: Turns, warm_ups: int
+) -> tuple[dict[str, Throughput], dict[str, list[int]]]:
+    """Measure (b) with exactly-once and with at-least-once, and what surviving a power cut costs, at two intervals.
+
+    Also return how often each run has committed. Frames of at-least-once belong to no commit.
+    """
     expected = windowed_counts(views)
-    promises = {
-        "exactly_once": {},
-        "at_least_once": {"guarantee": "at_least_once"},
-        "exactly_once, process": {"durability": "process"},
-        "exactly_once, 100ms": {"checkpoint_interval": "100ms"},
-        "exactly_once, process, 100ms": {"checkpoint_interval": "100ms", "durability": "process"},
-    }
-    return alternate(
-        [Contestant(name, *counting(expected, files_of(views), **settings)) for name, settings in promises.items()],
-        messages,
-        repeats,
-        base,
-        say,
-    )
+    seen: dict[str, list[int]] = {name: [] for name in PROMISES}
+
+    def contestant(name: str, settings: dict[str, Any]) -> Contestant:
+        work, check = counting(expected, files_of(views), **settings)
+        return Contestant(name, work, lambda home: (check(home), seen[name].append(commits(home))))
+
+    found = turns.alternate([contestant(*promise) for promise in PROMISES.items()], messages, warm_ups)
+    return found, {name: numbers for name, numbers in seen.items() if max(numbers, default=0) > 0}
+
+
+def commits(home: Path) -> int:
+    """Return how many versions the frames in the results' first partition have: one for each commit with results."""
+    consumer = LogSystem(home / "streams").consumer()
+    consumer.register(SSP(StreamId("log", "counts"), 0), Edge.OLDEST)
+    versions: set[int] = set()
+    while polled := consumer.poll():
+        for records in polled:
+            payloads = records.payloads if isinstance(records, Records) else ()
+            versions |= {decode_header(payload).version for payload in payloads}
+    consumer.close()
+    return len(versions - {UNVERSIONED, END_VERSION})
 
 
 def files_of(views: Path) -> object:
