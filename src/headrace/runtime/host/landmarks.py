@@ -1,9 +1,9 @@
 """Check that the streams of a task are still those that its last commit knew. Commits keep landmarks.
 
 A stream may have been replaced by another one of its name, or may have lost its end in a crash and grown again. The
-commit's position in an input may then still be valid, but mean other records; an output may lack results that the
-commit covers, and nobody would ever notice. (An intermediate stream needs no landmark of its writer: its readers keep
-theirs, and know which commits of the writer they need.)
+commit's position in an input may then still be valid, but mean other records; and an output may lack results that the
+commit covers, which only a reader of the whole stream would notice. (An intermediate stream needs no landmark of its
+writer: its readers keep theirs, and know which commits of the writer they need.)
 """
 
 from __future__ import annotations
