@@ -85,7 +85,7 @@ def test_what_an_app_leaves_behind_is_for_nobody_else(tmp_path: Path, home_mode:
     app = hr.App("counts", home=str(home))
     app.input("rows", {"n": pl.Int64}).partition_by("n", id="by-n").send_to(app.table("numbers", key="n"))
     app.run(local=True, progress=False, savepoint="last")
-    export(Shelf(home, "counts"), "last", tmp_path / "last.tar")
+    export(Shelf(home, "counts"), "last", tmp_path / "last.tar", lambda said: None)
     assert mode(tmp_path / "last.tar") == 0o600
     assert mode(home) == (0o700 if home_mode is None else home_mode)
     for path in home.rglob("*"):

@@ -197,7 +197,9 @@ def test_each_version_is_traced_or_counted_as_left_out(
 
         def enough() -> bool:
             writer.write([{"n": 1}])
-            return min(counted("checkpoints").values(), default=0) >= 40
+            # Commits may take so long, on a busy machine, that at first none is left out.
+            as_many = not some_left_out or min(counted("otel_untraced_commits").values(), default=0) > 0
+            return as_many and min(counted("checkpoints").values(), default=0) >= 40
 
         until(enough)
         writer.seal()
