@@ -55,6 +55,9 @@ class Retrying:
         self.flying.clear()
         return self._real.flush()
 
+    def landmark(self, stream: str, partition: int) -> str:
+        return self._real.landmark(stream, partition)
+
     def close(self) -> None:
         self._real.close()
 

@@ -454,7 +454,7 @@ def test_options_of_a_spec_become_a_system() -> None:
 def test_without_deltalake_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "headrace.systems.delta.client", raising=False)
     monkeypatch.setitem(sys.modules, "deltalake", None)
-    with pytest.raises(InfrastructureError, match="Delta tables need deltalake") as caught:
+    with pytest.raises(InfrastructureError, match="Delta Lake needs deltalake") as caught:
         DeltaSystem("lake/views").target("out")
     assert caught.value.hint
     assert "headrace[delta]" in caught.value.hint

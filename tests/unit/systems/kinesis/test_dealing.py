@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from dealing_world import shard_id
+from msgspec import structs
 
 from headrace.systems.kinesis import dealing, moves
 from headrace.systems.kinesis.api import HASH_END, Shard
@@ -274,7 +275,11 @@ def test_a_giver_drops_a_shard_only_in_a_version_in_which_readers_know_the_taker
 
     def said(giver: int, taker: int) -> list[object]:
         reports = say({A: "5", B: "RELEASED 1 4"}, {B: "6"})
-        return list(dealer.deal(TWO, [replace(reports[0], version=giver), replace(reports[1], version=taker)], 0))
+        return list(
+            dealer.deal(
+                TWO, [structs.replace(reports[0], version=giver), structs.replace(reports[1], version=taker)], 0
+            )
+        )
 
     assert said(40, 70) == [{}, {}]
     assert said(60, 90) == [{}, {}]
