@@ -45,10 +45,11 @@ def test_example_prints_what_it_says(file: Path, tmp_path: Path, request: pytest
     temporary, folder = tmp_path / "tmp", tmp_path / "cwd"
     temporary.mkdir()
     folder.mkdir()
+    others = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     ran = subprocess.run(
         [sys.executable, str(file)],
         cwd=folder,
-        env=os.environ | {"TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": SOURCE} | broker,
+        env=others | {"TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": SOURCE} | broker,
         capture_output=True,
         text=True,
         timeout=TIME_MAX_S,
