@@ -24,7 +24,7 @@ from headrace.runtime.connections import Connections
 from headrace.runtime.inputs.consumers import InputConsumers, not_what_was_read
 from headrace.runtime.task_scope import TaskScope
 from headrace.systems.base import Edge, Position
-from headrace.systems.registry import SystemSpec, keeps_rows
+from headrace.systems.registry import SystemSpec
 
 Entry = TypeVar("Entry", InputEntry, SourceEntry)
 
@@ -42,10 +42,11 @@ class Landmarks:
         self._connections = connections
         self._accepts_losses = scope.settings.lost_results == "accept"
         self._outputs: dict[SSP, SystemSpec] = {}
-        for id_, stream in scope.outputs.items():
-            if stream.spec.role is not Role.INTERMEDIATE and not keeps_rows(stream.spec.system):
-                own = scope.name.number % stream.partitions
-                ssps = [SSP(stream.spec.stream, own)] if id_ in scope.own else stream.ssps()
+        machine = scope.machine
+        for stream in scope.outputs.values():
+            name = stream.spec.stream
+            if stream.spec.role is not Role.INTERMEDIATE and name in machine.outputs:
+                ssps = [SSP(name, machine.own[name])] if name in machine.own else stream.ssps()
                 self._outputs |= dict.fromkeys(ssps, stream.spec.system)
         self._written: dict[SSP, str] = {}
         """By output partition the landmark for the next commit."""
