@@ -147,6 +147,7 @@ class Bench:
     def c(self) -> None:
         """Measure end-to-end latency."""
         seconds = 5.0 if self.quick else 15.0
+        self.open()
         rows, kept = [], {}
         for rate in self.turns.deadline.each(RATES):
             self.report.head(f"(c) latency at {rate:,} messages/s")
