@@ -30,7 +30,7 @@ class FilterOperator(Operator):
             if self._columns is None:
                 kept = rows.filter(self._predicate)
             else:
-                kept = rows[self._columns].filter(rows.select(self._predicate).to_series())
+                kept = _where(_taken(rows, self._columns), rows.select(self._predicate).to_series())
         except UNCOMPUTABLE as error:
             raise self.failed(error, "the predicate") from error
         self.provenance.became(lambda: self._places(rows))
@@ -57,7 +57,7 @@ class ProjectOperator(Operator):
     def on_batch(self, rows: pl.DataFrame) -> None:
         if self._taken is not None:  # a query of Polars takes ten times as long, which is felt with a few rows
             self.provenance.became(lambda: range(rows.height))
-            self.emit(rows[self._taken])
+            self.emit(_taken(rows, self._taken))
             return
         try:
             result = rows.with_columns(self._exprs) if self._keep else rows.select(self._exprs)
@@ -69,6 +69,18 @@ class ProjectOperator(Operator):
         self.check_calendar(result, self._dated, "an expression")
         self.provenance.became(lambda: range(rows.height))
         self.emit(result)
+
+
+def _taken(rows: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
+    """The rows with these columns, in this order."""
+    return rows if rows.columns == columns else rows[columns]
+
+
+def _where(rows: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
+    """The rows for which the mask is true. With few rows that is often all or none, which needs no query of Polars."""
+    if mask.all(ignore_nulls=False):
+        return rows
+    return rows.filter(mask) if mask.any() else rows.clear()
 
 
 def _plain_names(expressions: Sequence[pl.Expr]) -> list[str] | None:
