@@ -191,15 +191,16 @@ class Bench:
             with folder(self.base) as place:
                 views = page_views(place / "views", messages, keys, CORES)
                 expected = windowed_counts(views)
-                name = f"{keys:,} keys"
-                counting = throughput.counting(expected, throughput.files_of(views))
-                one = self.turns.alternate([Contestant(name, *counting)], messages, 1)[name]
-            kept[str(keys)] = {"figures": one, "results": expected.height}
-            rows.append([f"{keys:,}", expected.height, one.messages_per_s, 1000 * one.cpu_us, one.spread, one.doubt])
+                ours = Contestant(f"{keys:,} keys", *throughput.counting(expected, throughput.files_of(views)))
+                bare = history.polars_alone(views, expected)
+                one, polars = self.turns.alternate([ours, bare], messages, 1).values()
+            kept[str(keys)] = {"figures": one, "polars": polars, "results": expected.height}
+            costs = [1000 * one.cpu_us, 1000 * polars.cpu_us, polars.cpu_s / one.cpu_s]
+            rows.append([f"{keys:,}", expected.height, one.messages_per_s, *costs, one.spread, one.doubt])
         self.report.keep("keys", {"messages": messages, **kept})
         self.report.table(
             f"(b) by number of keys, {messages:,} messages",
-            ["keys", "results", "messages/s", "processor ns/message", "spread", "doubt"],
+            ["keys", "results", "messages/s", "processor ns/message", "of Polars alone", "ratio", "spread", "doubt"],
             rows,
         )
 
