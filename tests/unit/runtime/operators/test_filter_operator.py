@@ -26,6 +26,14 @@ def test_null_is_not_true_nor_is_its_opposite(app: hr.App, views: hr.Stream, out
         assert t.read("out").to_dicts() == [ROWS[0]]
 
 
+@pytest.mark.parametrize("ms", [[50, 60], [50, None], [5, None], [None, None], [5, 6], [5, 50, None]])
+def test_all_some_or_none_of_a_batch_stay(app: hr.App, views: hr.Stream, out: hr.Output, ms: list[int | None]) -> None:
+    views.filter(pl.col("ms") > 10).select("ms").send_to(out)
+    with app.test() as t:
+        t.feed("views", [{"member": "a", "ms": each, "ts": 1} for each in ms])
+        assert t.read("out")["ms"].to_list() == [each for each in ms if each is not None and each > 10]
+
+
 def test_what_is_wholly_filtered_out_still_moves_time(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
     views.filter(pl.lit(value=False)).send_to(out)
     with app.test() as t:
