@@ -160,9 +160,10 @@ def main() -> None:
     metadata: MetadataStore = open_metadata(options.home)
     try:
         planned = Deployment(graph, metadata, NO_CONSENT).planned().plan
-        tasks = [len(stage.tasks) for stage in planned.stages if "by-key" in stage.inputs]
-        if tasks != [options.partitions]:
-            raise AssertionError(f"the stage has {tasks} tasks instead of {options.partitions}")
+        (stage,) = (stage for stage in planned.stages if "by-key" in stage.inputs)
+        active = sum(bool(task.inputs) for task in stage.tasks)  # tasks of a restore before this one only end
+        if active != options.partitions:
+            raise AssertionError(f"the stage has {active} active tasks instead of {options.partitions}")
         prepare_streams(planned)
         run_plan(planned, metadata, rows=0)
     finally:
