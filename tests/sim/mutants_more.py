@@ -262,12 +262,18 @@ mutant(
 
 
 class KeepsOlder(ReadCommitted):
+    def receive(self, offset, after, header, control, frame):
+        writer = self._producers.get(header.producer)
+        older = [one for one in writer.held if one.header.generation < header.generation] if writer else []
+        released = super().receive(offset, after, header, control, frame)
+        return [*older, *released] if header.kind is Kind.CHECKPOINT else released
+
+
+class DropsOlder(ReadCommitted):
     def _in_turn(self, offset, writer, header):
-        held = list(writer.held)
-        in_turn = super()._in_turn(offset, writer, header)
-        if not writer.held:
-            writer.held.extend(held)
-        return in_turn
+        if header.generation > writer.generation and not self._whole:
+            writer.held.clear()
+        return super()._in_turn(offset, writer, header)
 
 
 mutant(
@@ -279,9 +285,16 @@ mutant(
 )
 mutant(
     "late copies are kept",
-    "a reader in mid-stream keeps what it holds of older generations",
+    "a reader in mid-stream releases what it holds of older generations",
     Parts(reader=lambda p, w: KeepsOlder(p, whole=w)),
     first_seed=136,
+)
+mutant(
+    "a lost restore voids",
+    "a reader in mid-stream drops what it holds when a power cut has taken the restore of the next generation",
+    Parts(reader=lambda p, w: DropsOlder(p, whole=w)),
+    "app-outer+power",
+    first_seed=31009948,
 )
 
 

@@ -13,7 +13,7 @@ plain, and released before the position     dropped
 (generation, seq) <= its producer's last    dropped: a duplicate, or a late copy of a void frame
 restore of (g, S)                           held frames up to S are released, the others are dropped; an error if more
                                             than S was known to be committed
-checkpoint of the held frames' generation   held frames are released
+checkpoint                                  held frames of its generation are released, the others are dropped
 out of turn: frames are missing before it   dropped, unless it is a checkpoint: then an error, as it is for a restore
                                             that says that what is missing was committed
 UNVERSIONED, from an at-least-once app      released at once; if it is out of turn, an error
@@ -31,8 +31,9 @@ position in one transaction gets every message exactly once.
 
 A reader that is not *whole* starts in mid-stream, and must then handle two cases:
 
-- A frame of a higher generation may arrive without its restore, which precedes the start. What is held of older
-  generations are then late copies, and is dropped.
+- A frame of a higher generation may arrive without its restore. If the restore precedes the start, what is held of
+  older generations are late copies. If a power cut took the restore, they may be committed. So they are held until the
+  generation commits, which proves that its restore was on the disk, or until the next restore says what is committed.
 - A restore names the generation that made the commit it goes back to. Held frames of an older generation are late
   copies too, perhaps of void frames: their originals precede that generation's own restore, which this reader never
   saw.
@@ -151,7 +152,7 @@ class ReadCommitted(Generic[T]):
         producer.generation, producer.seq = header.generation, header.seq
         if header.kind is Kind.CHECKPOINT:
             producer.committed = header.seq - 1
-            return _take_held(producer)
+            return _take_held(producer, header.generation, header.seq)
         released = HeldFrame(offset, header, frame)
         if header.version == UNVERSIONED:
             return (released,)
@@ -167,9 +168,8 @@ class ReadCommitted(Generic[T]):
         if restore.seq < producer.committed:
             self._refuse_loss(offset, producer, header, restore)
         producer.committed = restore.seq
-        held = _take_held(producer)
         producer.generation, producer.seq, producer.gap = header.generation, header.seq, None
-        return [] if late_copies else [each for each in held if each.header.seq <= restore.seq]
+        return _take_held(producer, restore.committed_by, restore.seq)
 
     def _in_turn(self, offset: Offset, producer: Producer[T], header: Header) -> bool:
         detail = ""
@@ -179,7 +179,8 @@ class ReadCommitted(Generic[T]):
         elif self._whole:
             detail = " without the restore frame that starts a generation"
         else:
-            producer.held.clear()
+            if header.version == UNVERSIONED:  # nothing of it will say what was committed before
+                producer.held.clear()
             producer.gap = None
             return True
         if header.kind is Kind.CHECKPOINT or header.version == UNVERSIONED:
@@ -202,8 +203,9 @@ class ReadCommitted(Generic[T]):
         )
 
 
-def _take_held(producer: Producer[T]) -> list[HeldFrame[T]]:
-    held = list(producer.held)
+def _take_held(producer: Producer[T], generation: int, seq: int) -> list[HeldFrame[T]]:
+    """Take out all held frames, and return those of this generation or a newer one, up to ``seq``."""
+    held = [each for each in producer.held if each.header.generation >= generation and each.header.seq <= seq]
     producer.held.clear()
     return held
 

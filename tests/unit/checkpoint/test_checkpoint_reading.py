@@ -178,6 +178,24 @@ def test_in_mid_stream_a_newer_generation_voids_what_is_held():
     assert read(reader, [user(1, 7), user(2, 9), checkpoint(2, 10)]) == [(2, 9)]
 
 
+@pytest.mark.parametrize("restart", [1, 2, 3])
+def test_in_mid_stream_the_restore_of_a_newer_generation_may_be_lost(restart):
+    """A power cut took it, and not what came after it. What the generation before has committed still counts."""
+    frames = [user(1, 7), user(2, 9), user(2, 10), restore(3, 7, committed_by=1), user(3, 9), checkpoint(3, 10)]
+    assert read(ReadCommitted(), frames) == [(1, 7), (3, 9)]
+    reader = ReadCommitted()
+    assert read(reader, frames[:restart]) == []
+    position = reader.position()
+    assert position.offset == 0
+    assert read(ReadCommitted(position), frames) == [(1, 7), (3, 9)]
+
+
+def test_in_mid_stream_frames_without_versions_void_what_is_held():
+    reader = ReadCommitted()
+    assert read(reader, [user(1, 7), user(2, 9, UNVERSIONED)]) == [(2, 9)]
+    assert not reader.undecided
+
+
 def test_in_mid_stream_a_restore_distinguishes_committed_frames_from_late_copies():
     committed = [user(1, 7), restore(2, 7, committed_by=1)]
     assert read(ReadCommitted(), committed) == [(1, 7)]
