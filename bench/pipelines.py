@@ -49,7 +49,12 @@ def windowed_count(
     return app
 
 
-class _Count(hr.tasks.Task):
+COUNTS = {"member": pl.String, "n": pl.Int64}
+
+
+class Count(hr.tasks.Task):
+    """Counts the messages of each member, and sends the count with each of them."""
+
     seen = hr.tasks.Store(key={"member": pl.String}, value={"n": pl.Int64})
 
     def process(self, message: Any, out: hr.tasks.Out) -> None:
@@ -65,7 +70,7 @@ def running_count(home: Path, source: Any) -> hr.App:
     app = hr.App("bench-running", home=str(home))
     views = app.input("views", SCHEMA, system=source).filter(pl.col("url") != HEALTH).select("member")
     keyed = views.partition_by("member", id="by-member", partitions=CORES)
-    counted = app.task(_Count(), {"in": keyed}, {"out": {"member": pl.String, "n": pl.Int64}}, id="count")["out"]
+    counted = app.task(Count(), {"in": keyed}, {"out": COUNTS}, id="count")["out"]
     counted.send_to(app.output("counts", partitions=CORES))
     return app
 

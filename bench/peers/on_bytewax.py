@@ -9,7 +9,6 @@ whichever file is read faster, and close at the end. They don't wake up by thems
 
 import os
 import socket
-import sys
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +23,7 @@ from bytewax.dataflow import Dataflow
 from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
 from bytewax.outputs import DynamicSink, StatelessSinkPartition
 from bytewax.recovery import RecoveryConfig, init_db_dir
+from jobs import do_jobs
 
 PROCESSES = len(os.sched_getaffinity(0))
 EPOCH = timedelta(seconds=10)
@@ -168,11 +168,4 @@ def run(work, source, target):
         raise RuntimeError("a worker has failed")
 
 
-print(f"bench: ready Bytewax {version('bytewax')}", flush=True)
-for line in sys.stdin:
-    try:
-        run(*line.split())
-    except Exception as error:  # noqa: BLE001 - the other side tells it
-        print(f"bench: failed {error!r}", flush=True)
-    else:
-        print("bench: done", flush=True)
+do_jobs(f"Bytewax {version('bytewax')}", run)

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pyflink
+from jobs import do_jobs
 from pyflink.common import Configuration, Row, Types
 from pyflink.datastream import KeyedProcessFunction, StreamExecutionEnvironment
 from pyflink.datastream.state import ValueStateDescriptor
@@ -86,11 +87,9 @@ def run(work, source, target):
         path.rename(path.with_name(f"{number}.parquet"))
 
 
-print(f"bench: ready PyFlink {version('apache-flink')}", flush=True)
-for line in sys.stdin:
-    try:
-        run(*line.split())
-    except Exception as error:  # noqa: BLE001 - the other side tells it
-        print(f"bench: failed {' '.join(str(error).rpartition('Caused by: ')[2].split())[:300]}", flush=True)
-    else:
-        print("bench: done", flush=True)
+def root_cause(error):
+    """The last of the causes that Flink's error lists."""
+    return " ".join(str(error).rpartition("Caused by: ")[2].split())[:300]
+
+
+do_jobs(f"PyFlink {version('apache-flink')}", run, root_cause)
