@@ -118,6 +118,10 @@ class Bench:
         title = "running count of each key in a Python function"
         self._rivals("running", title, throughput.running_count, 1 if self.quick else RUNNING_SHARE)
 
+    def sessions(self) -> None:
+        """Measure sessions."""
+        self._rivals("sessions", "views of each session", throughput.session_windows)
+
     def _rivals(self, part: str, title: str, measure: Measure, share: int = 1) -> dict[str, Throughput]:
         views = first_views(self.views(), self.base / f"views-{share}", share)
         self.report.head(title)
@@ -372,6 +376,7 @@ PARTS = {
     "a": Part("throughput of a filter and a projection", 3, Bench.a),
     "b": Part("throughput of a windowed count after a shuffle (10,000 keys, 10 s of event time)", 5, Bench.b),
     "running": Part("throughput of a running count of each key in a Python function", 5, Bench.running),
+    "sessions": Part("throughput of sessions (10,000 keys, ten or so messages in each)", 5, Bench.sessions),
     "c": Part("end-to-end latency by rate", 6, Bench.c),
     "guarantee": Part("(b) with exactly-once against at-least-once", 16, Bench.guarantee),
     "nexmark": Part("throughput of ten Nexmark queries", 8, Bench.nexmark),

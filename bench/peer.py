@@ -19,7 +19,7 @@ from pathlib import Path
 
 import polars as pl
 
-from bench.data import check_numbers, first_views, kept_views, running_counts, windowed_counts
+from bench.data import check_rows, first_views, kept_views, running_counts, sessions, windowed_counts
 from bench.measure import WrongResultError
 from bench.structured import written
 from bench.turns import Contestant
@@ -54,11 +54,15 @@ class Peer:
 
     def count(self, views: Path, messages: int) -> Contestant:
         """Take part in (b)."""
-        return self._contestant("count", views, messages, windowed_counts, self._check_counts)
+        return self._contestant("count", views, messages, windowed_counts, self._check_rows("(b)"))
 
     def running(self, views: Path, messages: int) -> Contestant:
         """Take part in the running count."""
-        return self._contestant("running", views, messages, running_counts, self._check_running)
+        return self._contestant("running", views, messages, running_counts, self._check_rows("the running count"))
+
+    def sessions(self, views: Path, messages: int) -> Contestant:
+        """Take part in the sessions."""
+        return self._contestant("sessions", views, messages, sessions, self._check_sessions)
 
     def close(self) -> None:
         """End its process, and those that it has started."""
@@ -114,13 +118,12 @@ class Peer:
         if not sums.equals(right):
             raise WrongResultError(f"(a) by {self.name}: {sums.rows()}, not {right.rows()}")
 
-    def _check_counts(self, found: pl.DataFrame, right: pl.DataFrame) -> None:
-        found = found.select("start", "member", pl.col("views").cast(pl.Int64)).sort("start", "member")
-        if not found.equals(right):
-            raise WrongResultError(f"(b) by {self.name}: {found.height} counts, expected {right.height}")
+    def _check_rows(self, what: str) -> Callable[[pl.DataFrame, pl.DataFrame], None]:
+        return partial(check_rows, f"{what} by {self.name}")
 
-    def _check_running(self, found: pl.DataFrame, right: pl.DataFrame) -> None:
-        check_numbers(self.name, found, right)
+    def _check_sessions(self, found: pl.DataFrame, right: pl.DataFrame) -> None:
+        bounds = pl.col("start", "end").cast(pl.Datetime("ms"))  # Flink writes timestamps of nanoseconds
+        check_rows(f"sessions by {self.name}", found.with_columns(bounds), right)
 
 
 @contextmanager
@@ -128,7 +131,7 @@ def peers() -> Iterator[tuple[Peer, ...]]:
     """Give all peers, and end their processes."""
     jars = str(INSTALLED / "flink" / "jars")
     all_ = (
-        Peer("bytewax", "on_bytewax.py", count=5, running=4),
+        Peer("bytewax", "on_bytewax.py", count=5, running=4, sessions=10),
         Peer("flink", "on_flink.py", (jars,)),
     )
     with ExitStack() as stack:

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 import headrace as hr
-from bench.data import HEALTH, SCHEMA, WINDOW_MS, check_numbers
+from bench.data import GAP_MS, HEALTH, SCHEMA, WINDOW_MS, check_rows
 from bench.measure import CORES, WrongResultError
 from headrace.api.settings import Guarantee
 
@@ -49,6 +49,28 @@ def windowed_count(
     return app
 
 
+def sessions(home: Path, source: Any) -> hr.App:
+    """Declare the sessions. A view just ``hr.session``'s gap later begins a new one, so the gap is 1 ms longer."""
+    app = hr.App("bench-sessions", home=str(home))
+    views = app.input("views", SCHEMA, event_time="ts", lateness=LATENESS, system=source)
+    (
+        views.filter(pl.col("url") != HEALTH)
+        .partition_by("member", id="by-member", partitions=CORES)
+        .window(hr.session(f"{GAP_MS + 1}ms"), key="member", id="by-gap")
+        .agg(views=hr.count())
+        .send_to(app.output("sessions", partitions=CORES))
+    )
+    return app
+
+
+def check_sessions(home: Path, expected: pl.DataFrame) -> None:
+    """Raise ``WrongResultError`` if a session is wrong."""
+    found = hr.streams.read_stream("sessions", home=home).with_columns(
+        start=pl.col("window_start"), end=pl.col("window_end").cast(pl.Int64) - 1
+    )
+    check_rows("sessions by Headrace", found, expected)
+
+
 COUNTS = {"member": pl.String, "n": pl.Int64}
 
 
@@ -77,7 +99,7 @@ def running_count(home: Path, source: Any) -> hr.App:
 
 def check_running(home: Path, expected: pl.DataFrame) -> None:
     """Raise ``WrongResultError`` if a row of the running count is wrong."""
-    check_numbers("Headrace", hr.streams.read_stream("counts", home=home), expected)
+    check_rows("the running count by Headrace", hr.streams.read_stream("counts", home=home), expected)
 
 
 def run(app: hr.App) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from bench.data import HEALTH, check_numbers, last_time
+from bench.data import GAP_MS, HEALTH, check_rows, last_time
 from bench.measure import WrongResultError
 
 NAME = "structured-streaming"
@@ -35,14 +35,28 @@ def filter_and_project(session: SparkSession, views: Path, out: Path) -> None:
 def windowed_count(session: SparkSession, views: Path, out: Path) -> None:
     """Run (b). Spark pre-aggregates in each input task before the shuffle by itself."""
     counts = (
-        _read(session, views)
-        .withColumn("time", F.timestamp_millis("ts"))
-        .withWatermark("time", LATENESS)
+        _timed(session, views)
         .groupBy(F.window("time", "10 seconds"), "member")
         .count()
         .select(F.unix_millis("window.start").alias("start"), "member", F.col("count").alias("views"))
     )
     append(counts, out)
+
+
+def sessions(session: SparkSession, views: Path, out: Path) -> None:
+    """Run the sessions. Spark sorts what a batch has of a member, and merges it with the member's open sessions."""
+    found = (
+        _timed(session, views)
+        .groupBy(F.session_window("time", f"{GAP_MS} milliseconds").alias("session"), "member")
+        .count()
+        .select(
+            "member",
+            F.unix_millis("session.start").alias("start"),
+            F.unix_millis("session.end").alias("end"),
+            F.col("count").alias("views"),
+        )
+    )
+    append(found, out)
 
 
 def _numbered(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
@@ -69,6 +83,10 @@ def running_count(session: SparkSession, views: Path, out: Path) -> None:
 
 def _read(session: SparkSession, views: Path) -> DataFrame:
     return session.readStream.schema(SCHEMA).parquet(str(views)).where(F.col("url") != HEALTH)
+
+
+def _timed(session: SparkSession, views: Path) -> DataFrame:
+    return _read(session, views).withColumn("time", F.timestamp_millis("ts")).withWatermark("time", LATENESS)
 
 
 def append(rows: DataFrame, out: Path) -> None:
@@ -104,9 +122,15 @@ def check_counts(out: Path, expected: pl.DataFrame, views: Path) -> None:
         )
 
 
+def check_sessions(out: Path, expected: pl.DataFrame, views: Path) -> None:
+    """Raise ``WrongResultError`` if a session is wrong that the watermark closed."""
+    closed = expected.filter(pl.col("end") <= last_time(views) - LATENESS_MS)
+    check_rows(f"sessions by {NAME}", pl.read_parquet(written(out)), closed)
+
+
 def check_running(out: Path, expected: pl.DataFrame) -> None:
     """Raise ``WrongResultError`` if a row of the running count is wrong."""
-    check_numbers(NAME, pl.read_parquet(written(out)), expected)
+    check_rows(f"the running count by {NAME}", pl.read_parquet(written(out)), expected)
 
 
 def written(out: Path) -> list[Path]:

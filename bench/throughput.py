@@ -1,4 +1,4 @@
-"""(a), (b), the running count and the two guarantees: who takes part, and the checks of their results."""
+"""(a), (b), the running count, sessions and the two guarantees: who takes part, and the checks of their results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import headrace as hr
 from bench import pipelines, structured
-from bench.data import fill_log, kept_views, running_counts, windowed_counts
+from bench.data import fill_log, kept_views, running_counts, sessions, windowed_counts
 from bench.peer import Peer
 from bench.turns import Contestant, Throughput, Turns, folder
 from headrace.core.frame import END_VERSION, UNVERSIONED, decode_header
@@ -78,6 +78,26 @@ def running_count(
         ),
     ]
     return turns.alternate([*contestants, *(peer.running(views, messages) for peer in peers)], messages)
+
+
+def session_windows(
+    session: SparkSession, views: Path, messages: int, peers: Sequence[Peer], turns: Turns
+) -> dict[str, Throughput]:
+    """Measure the views of each session of a member."""
+    expected = sessions(views)
+    contestants = [
+        Contestant(
+            structured.NAME,
+            lambda out: structured.sessions(session, views, out),
+            lambda out: structured.check_sessions(out, expected, views),
+        ),
+        Contestant(
+            "headrace",
+            lambda home: pipelines.run(pipelines.sessions(home, files_of(views))),
+            lambda home: pipelines.check_sessions(home, expected),
+        ),
+    ]
+    return turns.alternate([*contestants, *(peer.sessions(views, messages) for peer in peers)], messages)
 
 
 PROMISES: dict[str, dict[str, Any]] = {

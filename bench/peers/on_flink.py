@@ -46,10 +46,18 @@ INSERT INTO results SELECT 1000 * UNIX_TIMESTAMP(CAST(window_start AS STRING)), 
 FROM TUMBLE(TABLE page_views, DESCRIPTOR(t), INTERVAL '10' SECONDS)
 WHERE url <> '/health' GROUP BY `member`, window_start, window_end
 """
+KEPT = "CREATE TEMPORARY VIEW kept AS SELECT `member`, t FROM page_views WHERE url <> '/health'"
+SESSIONS = """
+INSERT INTO results SELECT `member`, window_start, window_end, COUNT(*)
+FROM SESSION(TABLE kept PARTITION BY `member`, DESCRIPTOR(t), INTERVAL '0.3' SECOND)
+GROUP BY `member`, window_start, window_end
+"""
+QUERIES = {"filter": FILTER, "count": COUNT, "sessions": SESSIONS}
 RESULTS = {
     "filter": "`member` STRING, s BIGINT",
     "count": "`start` BIGINT, `member` STRING, `views` BIGINT",
     "running": "`member` STRING, n BIGINT",
+    "sessions": "`member` STRING, `start` TIMESTAMP(3), `end` TIMESTAMP(3), `views` BIGINT",
 }
 # The interpreters in the JVM's threads don't look for packages where this environment has them.
 os.environ["PYTHONPATH"] = str(Path(pyflink.__file__).parents[1])
@@ -76,13 +84,14 @@ def run(work, source, target):
     tables = StreamTableEnvironment.create(streams, settings)
     tables.get_config().set("table.local-time-zone", "UTC")
     tables.execute_sql(READ.format(source))
+    tables.execute_sql(KEPT)
     tables.execute_sql(WRITE.format(RESULTS[work], Path(target, "rows")))
     if work == "running":
         members = tables.sql_query("SELECT `member` FROM page_views WHERE url <> '/health'")
         counted = tables.to_data_stream(members).key_by(lambda row: row[0], Types.STRING()).process(_Count(), NUMBERED)
         tables.from_data_stream(counted).execute_insert("results").wait()
     else:
-        tables.execute_sql(FILTER if work == "filter" else COUNT).wait()
+        tables.execute_sql(QUERIES[work]).wait()
     for number, path in enumerate(sorted(Path(target, "rows").glob("part-*"))):
         path.rename(path.with_name(f"{number}.parquet"))
 
