@@ -23,6 +23,7 @@ QUERIES = {
     "b": "windowed count",
     "running": "running count in Python",
     "sessions": "sessions",
+    "join": "interval join",
 }
 ABOUT = """\
 # Performance
@@ -58,7 +59,9 @@ NOT_COMPARABLE = """\
 - Bytewax has no source or sink for Parquet, and its windows count in Python. Ours read and write Parquet with Arrow,
   and count a batch with Arrow first. It gets fewer messages, as the tables show.
 - PyFlink's Table API has no function with state for each message; its running count is a keyed process function.
-- An interval join and restarts with much state aren't measured against peers yet.
+- Bytewax has no interval join. Its `join_window` pairs what is in one window, and no windows give exactly the pairs
+  within a bound, each once.
+- Restarts with much state aren't measured against peers yet.
 - All contestants share one machine. A cluster would add a network, and other bottlenecks.
 - Pathway isn't measured yet. Its license, the Business Source License 1.1, allows use outside production, and doesn't
   forbid publishing results.

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 import headrace as hr
-from bench.data import GAP_MS, HEALTH, SCHEMA, WINDOW_MS, check_rows
+from bench.data import GAP_MS, HEALTH, ORDERS, SCHEMA, WINDOW_MS, WITHIN_MS, check_rows
 from bench.measure import CORES, WrongResultError
 from headrace.api.settings import Guarantee
 
@@ -69,6 +69,27 @@ def check_sessions(home: Path, expected: pl.DataFrame) -> None:
         start=pl.col("window_start"), end=pl.col("window_end").cast(pl.Int64) - 1
     )
     check_rows("sessions by Headrace", found, expected)
+
+
+def interval_join(home: Path, views: Any, orders: Any) -> hr.App:
+    """Declare the join of views with the orders of the same member soon afterwards."""
+    app = hr.App("bench-join", home=str(home))
+    viewed = app.input("views", SCHEMA, event_time="ts", lateness=LATENESS, system=views)
+    ordered = app.input("orders", ORDERS, event_time="ts", lateness=LATENESS, system=orders)
+    by_member = ordered.partition_by("member", id="orders-by-member", partitions=CORES)
+    (
+        viewed.filter(pl.col("url") != HEALTH)
+        .partition_by("member", id="views-by-member", partitions=CORES)
+        .join(by_member, on="member", within=("0s", f"{WITHIN_MS}ms"), id="views-then-orders")
+        .select("member", "url", "ts", "cents")
+        .send_to(app.output("joined", partitions=CORES))
+    )
+    return app
+
+
+def check_joined(home: Path, expected: pl.DataFrame) -> None:
+    """Raise ``WrongResultError`` if a pair is wrong."""
+    check_rows("the join by Headrace", hr.streams.read_stream("joined", home=home), expected)
 
 
 COUNTS = {"member": pl.String, "n": pl.Int64}

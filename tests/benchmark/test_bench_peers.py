@@ -55,7 +55,7 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
     (tmp_path / "by_hand.py").write_text(SCRIPT)
     monkeypatch.setattr(peer, "INSTALLED", tmp_path / "peers")
     monkeypatch.setattr(peer, "HERE", tmp_path)
-    one = Peer("python", "by_hand.py", running=4)
+    one = Peer("python", "by_hand.py", lacks={"join": "it joins nothing"}, running=4)
     yield one
     one.close()
 
@@ -73,6 +73,13 @@ def test_a_peer_does_jobs_with_its_share_of_the_messages(python: Peer, tmp_path:
     pl.read_parquet(rows).with_columns(pl.col("n") + 1).write_parquet(rows)
     with pytest.raises(WrongResultError):
         running.check(tmp_path / "two")
+
+
+def test_a_peer_that_can_not_do_a_job_says_so(python: Peer, tmp_path: Path) -> None:
+    both = data.views_and_orders(tmp_path / "both", 2000, 10, 2)
+    with pytest.raises(InfrastructureError, match="it joins nothing"):
+        python.join(both, 2000).work(tmp_path)
+    assert not python.settings  # it wasn't started for this
 
 
 def test_a_peer_tells_what_has_failed(python: Peer, tmp_path: Path) -> None:
