@@ -2,11 +2,11 @@
 
 {parts}
 
-The times of (a), (b) and the running count: all contestants are warm before, and read the same Parquet files. For
-Structured Streaming the time is from building the query until it has ended and its results are committed. For Headrace
-it is the whole of ``App.run`` in the same Spark session: planning, creating streams, starting the coordinator,
-launching and registering containers, the work, the last checkpoint, and the end of the Spark job. Contestants take
-turns, and medians count. Every result is compared with what Polars computes from the same files.
+The times of (a), (b), the running count, sessions and the join: all contestants are warm before, and read the same
+Parquet files. For Structured Streaming the time is from building the query until it has ended and its results are
+committed. For Headrace it is the whole of ``App.run`` in the same Spark session: planning, creating streams, starting
+the coordinator, launching and registering containers, the work, the last checkpoint, and the end of the Spark job.
+Contestants take turns, and medians count. Every result is compared with what Polars computes from the same files.
 
 Each part has a share of what is left of ``--minutes``. If it takes longer it is cut short, and the report says so.
 """

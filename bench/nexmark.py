@@ -23,6 +23,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headrace as hr
+from bench.data import digest
 from bench.measure import CORES, WrongResultError
 from bench.pipelines import run
 from bench.structured import append, written
@@ -107,16 +108,11 @@ def _check_headrace(query: str, right: pl.DataFrame, home: Path) -> None:
 
 def check(what: str, found: pl.DataFrame, right: pl.DataFrame) -> None:
     """Raise ``WrongResultError`` if the results are others."""
-    if "pane" not in found.columns and _digest(found.select(right.columns)) == _digest(right):
+    if "pane" not in found.columns and digest(found.select(right.columns)) == digest(right):
         return
     wrong = example("answers").difference(found, right)
     if wrong:
         raise WrongResultError(f"{what}: {wrong}")
-
-
-def _digest(rows: pl.DataFrame) -> tuple[pl.Schema, int, int]:
-    """Return a digest that doesn't depend on the order of rows: sorting millions takes longer than the query."""
-    return rows.schema, rows.height, int(rows.hash_rows().sum())
 
 
 # -- Structured Streaming

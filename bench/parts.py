@@ -29,7 +29,7 @@ from bench import (
     wide,
 )
 from bench.budget import Deadline
-from bench.data import first_views, page_views, windowed_counts
+from bench.data import first_views, page_views, views_and_orders, windowed_counts
 from bench.measure import CORES
 from bench.peer import Peer
 from bench.report import Report
@@ -118,10 +118,25 @@ class Bench:
         title = "running count of each key in a Python function"
         self._rivals("running", title, throughput.running_count, 1 if self.quick else RUNNING_SHARE)
 
+    def sessions(self) -> None:
+        """Measure sessions."""
+        self._rivals("sessions", "views of each session", throughput.session_windows)
+
+    def join(self) -> None:
+        """Measure an interval join of two streams."""
+        half = self.messages // 2
+        self.report.head(f"{half:,} page views and {half:,} orders of {KEYS:,} members, each in {CORES} Parquet files")
+        with folder(self.base) as place:
+            both = views_and_orders(place / "both", self.messages, KEYS, CORES)
+            self._measured("join", "join of views with orders soon afterwards", throughput.interval_join, both)
+
     def _rivals(self, part: str, title: str, measure: Measure, share: int = 1) -> dict[str, Throughput]:
         views = first_views(self.views(), self.base / f"views-{share}", share)
+        return self._measured(part, title, measure, views, share)
+
+    def _measured(self, part: str, title: str, measure: Measure, files: Path, share: int = 1) -> dict[str, Throughput]:
         self.report.head(title)
-        found = measure(self.session, views, self.messages // share, self.peers, self.turns)
+        found = measure(self.session, files, self.messages // share, self.peers, self.turns)
         self._compare(part, title, found)
         return found
 
@@ -374,6 +389,8 @@ PARTS = {
     "a": Part("throughput of a filter and a projection", 3, Bench.a),
     "b": Part("throughput of a windowed count after a shuffle (10,000 keys, 10 s of event time)", 5, Bench.b),
     "running": Part("throughput of a running count of each key in a Python function", 5, Bench.running),
+    "sessions": Part("throughput of sessions (10,000 keys, ten or so messages in each)", 5, Bench.sessions),
+    "join": Part("throughput of an interval join of two streams (10,000 keys, one partner on average)", 5, Bench.join),
     "c": Part("end-to-end latency by rate", 6, Bench.c),
     "guarantee": Part("(b) with exactly-once against at-least-once", 16, Bench.guarantee),
     "nexmark": Part("throughput of ten Nexmark queries", 8, Bench.nexmark),

@@ -12,14 +12,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import polars as pl
 
-from bench.data import check_numbers, first_views, kept_views, running_counts, windowed_counts
+from bench.data import check_rows, first_views, joined, kept_views, running_counts, sessions, windowed_counts
 from bench.measure import WrongResultError
 from bench.structured import written
 from bench.turns import Contestant
@@ -32,12 +33,20 @@ SAYS = "bench: "
 
 
 class Peer:
-    """One peer. ``shares`` tells for each job how many times fewer messages it gets."""
+    """One peer. ``lacks`` says why it can't do a job, ``shares`` how many times fewer messages it gets for one."""
 
-    def __init__(self, name: str, script: str, arguments: tuple[str, ...] = (), **shares: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        script: str,
+        arguments: tuple[str, ...] = (),
+        lacks: Mapping[str, str] = MappingProxyType({}),
+        **shares: int,
+    ) -> None:
         self.name = name
         self.version = ""
         self._command = [str(INSTALLED / name / "bin" / "python"), "-u", str(HERE / script), *arguments]
+        self._lacks = lacks
         self._shares = shares
         self._process: subprocess.Popen[str] | None = None
 
@@ -54,11 +63,19 @@ class Peer:
 
     def count(self, views: Path, messages: int) -> Contestant:
         """Take part in (b)."""
-        return self._contestant("count", views, messages, windowed_counts, self._check_counts)
+        return self._contestant("count", views, messages, windowed_counts, self._check_rows("(b)"))
 
     def running(self, views: Path, messages: int) -> Contestant:
         """Take part in the running count."""
-        return self._contestant("running", views, messages, running_counts, self._check_running)
+        return self._contestant("running", views, messages, running_counts, self._check_rows("the running count"))
+
+    def sessions(self, views: Path, messages: int) -> Contestant:
+        """Take part in the sessions."""
+        return self._contestant("sessions", views, messages, sessions, self._check_sessions)
+
+    def join(self, both: Path, messages: int) -> Contestant:
+        """Take part in the join."""
+        return self._contestant("join", both, messages, joined, self._check_rows("the join"))
 
     def close(self) -> None:
         """End its process, and those that it has started."""
@@ -77,7 +94,7 @@ class Peer:
     ) -> Contestant:
         share = self._shares.get(work, 1)
         source = first_views(views, views.with_name(f"{views.name}-by-{share}"), share)
-        right = answer(source)
+        right = pl.DataFrame() if work in self._lacks else answer(source)
         return Contestant(
             self.name,
             partial(self._run, work, source),
@@ -86,6 +103,8 @@ class Peer:
         )
 
     def _run(self, work: str, source: Path, out: Path) -> None:
+        if why := self._lacks.get(work):
+            raise InfrastructureError(why)
         process = self._process or self._start()
         assert process.stdin is not None
         process.stdin.write(f"{work} {source} {out}\n")
@@ -114,13 +133,12 @@ class Peer:
         if not sums.equals(right):
             raise WrongResultError(f"(a) by {self.name}: {sums.rows()}, not {right.rows()}")
 
-    def _check_counts(self, found: pl.DataFrame, right: pl.DataFrame) -> None:
-        found = found.select("start", "member", pl.col("views").cast(pl.Int64)).sort("start", "member")
-        if not found.equals(right):
-            raise WrongResultError(f"(b) by {self.name}: {found.height} counts, expected {right.height}")
+    def _check_rows(self, what: str) -> Callable[[pl.DataFrame, pl.DataFrame], None]:
+        return partial(check_rows, f"{what} by {self.name}")
 
-    def _check_running(self, found: pl.DataFrame, right: pl.DataFrame) -> None:
-        check_numbers(self.name, found, right)
+    def _check_sessions(self, found: pl.DataFrame, right: pl.DataFrame) -> None:
+        bounds = pl.col("start", "end").cast(pl.Datetime("ms"))  # Flink writes timestamps of nanoseconds
+        check_rows(f"sessions by {self.name}", found.with_columns(bounds), right)
 
 
 @contextmanager
@@ -128,7 +146,7 @@ def peers() -> Iterator[tuple[Peer, ...]]:
     """Give all peers, and end their processes."""
     jars = str(INSTALLED / "flink" / "jars")
     all_ = (
-        Peer("bytewax", "on_bytewax.py", count=5, running=4),
+        Peer("bytewax", "on_bytewax.py", lacks={"join": "it has no interval join"}, count=5, running=4, sessions=10),
         Peer("flink", "on_flink.py", (jars,)),
     )
     with ExitStack() as stack:

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 import headrace as hr
-from bench.data import HEALTH, SCHEMA, WINDOW_MS, check_numbers
+from bench.data import GAP_MS, HEALTH, ORDERS, SCHEMA, WINDOW_MS, WITHIN_MS, check_rows
 from bench.measure import CORES, WrongResultError
 from headrace.api.settings import Guarantee
 
@@ -49,7 +49,55 @@ def windowed_count(
     return app
 
 
-class _Count(hr.tasks.Task):
+def sessions(home: Path, source: Any) -> hr.App:
+    """Declare the sessions. A view just ``hr.session``'s gap later begins a new one, so the gap is 1 ms longer."""
+    app = hr.App("bench-sessions", home=str(home))
+    views = app.input("views", SCHEMA, event_time="ts", lateness=LATENESS, system=source)
+    (
+        views.filter(pl.col("url") != HEALTH)
+        .partition_by("member", id="by-member", partitions=CORES)
+        .window(hr.session(f"{GAP_MS + 1}ms"), key="member", id="by-gap")
+        .agg(views=hr.count())
+        .send_to(app.output("sessions", partitions=CORES))
+    )
+    return app
+
+
+def check_sessions(home: Path, expected: pl.DataFrame) -> None:
+    """Raise ``WrongResultError`` if a session is wrong."""
+    found = hr.streams.read_stream("sessions", home=home).with_columns(
+        start=pl.col("window_start"), end=pl.col("window_end").cast(pl.Int64) - 1
+    )
+    check_rows("sessions by Headrace", found, expected)
+
+
+def interval_join(home: Path, views: Any, orders: Any) -> hr.App:
+    """Declare the join of views with the orders of the same member soon afterwards."""
+    app = hr.App("bench-join", home=str(home))
+    viewed = app.input("views", SCHEMA, event_time="ts", lateness=LATENESS, system=views)
+    ordered = app.input("orders", ORDERS, event_time="ts", lateness=LATENESS, system=orders)
+    by_member = ordered.partition_by("member", id="orders-by-member", partitions=CORES)
+    (
+        viewed.filter(pl.col("url") != HEALTH)
+        .partition_by("member", id="views-by-member", partitions=CORES)
+        .join(by_member, on="member", within=("0s", f"{WITHIN_MS}ms"), id="views-then-orders")
+        .select("member", "url", "ts", "cents")
+        .send_to(app.output("joined", partitions=CORES))
+    )
+    return app
+
+
+def check_joined(home: Path, expected: pl.DataFrame) -> None:
+    """Raise ``WrongResultError`` if a pair is wrong."""
+    check_rows("the join by Headrace", hr.streams.read_stream("joined", home=home), expected)
+
+
+COUNTS = {"member": pl.String, "n": pl.Int64}
+
+
+class Count(hr.tasks.Task):
+    """Counts the messages of each member, and sends the count with each of them."""
+
     seen = hr.tasks.Store(key={"member": pl.String}, value={"n": pl.Int64})
 
     def process(self, message: Any, out: hr.tasks.Out) -> None:
@@ -65,14 +113,14 @@ def running_count(home: Path, source: Any) -> hr.App:
     app = hr.App("bench-running", home=str(home))
     views = app.input("views", SCHEMA, system=source).filter(pl.col("url") != HEALTH).select("member")
     keyed = views.partition_by("member", id="by-member", partitions=CORES)
-    counted = app.task(_Count(), {"in": keyed}, {"out": {"member": pl.String, "n": pl.Int64}}, id="count")["out"]
+    counted = app.task(Count(), {"in": keyed}, {"out": COUNTS}, id="count")["out"]
     counted.send_to(app.output("counts", partitions=CORES))
     return app
 
 
 def check_running(home: Path, expected: pl.DataFrame) -> None:
     """Raise ``WrongResultError`` if a row of the running count is wrong."""
-    check_numbers("Headrace", hr.streams.read_stream("counts", home=home), expected)
+    check_rows("the running count by Headrace", hr.streams.read_stream("counts", home=home), expected)
 
 
 def run(app: hr.App) -> None:

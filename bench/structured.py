@@ -17,11 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from bench.data import HEALTH, check_numbers, last_time
+from bench.data import GAP_MS, HEALTH, WITHIN_MS, check_rows, last_time
 from bench.measure import WrongResultError
 
 NAME = "structured-streaming"
 SCHEMA = "member string, url string, ts long"
+ORDERS = "member string, cents long, ts long"
 LATENESS = "1 second"
 LATENESS_MS = 1000
 
@@ -35,14 +36,40 @@ def filter_and_project(session: SparkSession, views: Path, out: Path) -> None:
 def windowed_count(session: SparkSession, views: Path, out: Path) -> None:
     """Run (b). Spark pre-aggregates in each input task before the shuffle by itself."""
     counts = (
-        _read(session, views)
-        .withColumn("time", F.timestamp_millis("ts"))
-        .withWatermark("time", LATENESS)
+        _timed(_read(session, views))
         .groupBy(F.window("time", "10 seconds"), "member")
         .count()
         .select(F.unix_millis("window.start").alias("start"), "member", F.col("count").alias("views"))
     )
     append(counts, out)
+
+
+def sessions(session: SparkSession, views: Path, out: Path) -> None:
+    """Run the sessions. Spark sorts what a batch has of a member, and merges it with the member's open sessions."""
+    found = (
+        _timed(_read(session, views))
+        .groupBy(F.session_window("time", f"{GAP_MS} milliseconds").alias("session"), "member")
+        .count()
+        .select(
+            "member",
+            F.unix_millis("session.start").alias("start"),
+            F.unix_millis("session.end").alias("end"),
+            F.col("count").alias("views"),
+        )
+    )
+    append(found, out)
+
+
+def interval_join(session: SparkSession, both: Path, out: Path) -> None:
+    """Run the join. Pairs are emitted at once, so none waits for a watermark."""
+    views = _timed(_read(session, both / "views")).alias("views")
+    orders = _timed(session.readStream.schema(ORDERS).parquet(str(both / "orders"))).alias("orders")
+    soon = F.col("views.time") + F.expr(f"INTERVAL {WITHIN_MS} MILLISECONDS")
+    pairs = views.join(
+        orders,
+        (F.col("views.member") == F.col("orders.member")) & F.col("orders.time").between(F.col("views.time"), soon),
+    )
+    append(pairs.select("views.member", "url", "views.ts", "cents"), out)
 
 
 def _numbered(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
@@ -69,6 +96,10 @@ def running_count(session: SparkSession, views: Path, out: Path) -> None:
 
 def _read(session: SparkSession, views: Path) -> DataFrame:
     return session.readStream.schema(SCHEMA).parquet(str(views)).where(F.col("url") != HEALTH)
+
+
+def _timed(rows: DataFrame) -> DataFrame:
+    return rows.withColumn("time", F.timestamp_millis("ts")).withWatermark("time", LATENESS)
 
 
 def append(rows: DataFrame, out: Path) -> None:
@@ -104,9 +135,20 @@ def check_counts(out: Path, expected: pl.DataFrame, views: Path) -> None:
         )
 
 
+def check_sessions(out: Path, expected: pl.DataFrame, views: Path) -> None:
+    """Raise ``WrongResultError`` if a session is wrong that the watermark closed."""
+    closed = expected.filter(pl.col("end") <= last_time(views) - LATENESS_MS)
+    check_rows(f"sessions by {NAME}", pl.read_parquet(written(out)), closed)
+
+
+def check_joined(out: Path, expected: pl.DataFrame) -> None:
+    """Raise ``WrongResultError`` if a pair is wrong."""
+    check_rows(f"the join by {NAME}", pl.read_parquet(written(out)), expected)
+
+
 def check_running(out: Path, expected: pl.DataFrame) -> None:
     """Raise ``WrongResultError`` if a row of the running count is wrong."""
-    check_numbers(NAME, pl.read_parquet(written(out)), expected)
+    check_rows(f"the running count by {NAME}", pl.read_parquet(written(out)), expected)
 
 
 def written(out: Path) -> list[Path]:

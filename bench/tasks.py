@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,6 +22,7 @@ import numpy as np
 import polars as pl
 
 import headrace as hr
+from bench.pipelines import COUNTS, Count
 from headrace.core.ids import TaskName
 from headrace.plan.chain_plan import chain_plan
 from headrace.plan.planner import plan
@@ -55,17 +56,6 @@ class GetPut(hr.tasks.Task):
         self.seen.put(message["member"], {"n": 1 if before is None else before["n"] + 1})
 
 
-class GetPutSend(hr.tasks.Task):
-    seen = hr.tasks.Store(key={"member": pl.String}, value={"n": pl.Int64})
-
-    def process(self, message: Any, out: hr.tasks.Out) -> None:
-        member = message["member"]
-        before = self.seen.get(member)
-        n = 1 if before is None else before["n"] + 1
-        self.seen.put(member, {"n": n})
-        out.send("out", {"member": member, "ts": n})
-
-
 class Timing(hr.tasks.Task):
     def process(self, message: Any, out: hr.tasks.Out) -> None:
         out.set_timer(message["member"], message["ts"] + 1000)
@@ -90,12 +80,13 @@ class Port:
         """Drop the rows."""
 
 
+Columns = Mapping[str, Any]
 Declare = Callable[[hr.App, hr.Stream], None]
 
 
-def with_task(task: hr.tasks.Task, **policy: Any) -> Declare:
+def with_task(task: hr.tasks.Task, columns: Columns = COLUMNS, **policy: Any) -> Declare:
     def declare(app: hr.App, source: hr.Stream) -> None:
-        app.task(task, {"in": source}, {"out": COLUMNS}, id="task", **policy)["out"].send_to(app.output("out"))
+        app.task(task, {"in": source}, {"out": columns}, id="task", **policy)["out"].send_to(app.output("out"))
 
     return declare
 
@@ -114,8 +105,8 @@ TASKS: dict[str, Declare] = {
     "process: nothing": with_task(Nothing()),
     "process: send": with_task(Sending()),
     "process: get and put": with_task(GetPut()),
-    "process: get, put and send": with_task(GetPutSend()),
-    "the same, on_error skip": with_task(GetPutSend(), on_error="skip"),
+    "process: get, put and send": with_task(Count(), COUNTS),
+    "the same, on_error skip": with_task(Count(), COUNTS, on_error="skip"),
     "process: set a timer": with_task(Timing()),
     "process_batch: get_rows and put_rows": with_task(InBatches()),
 }

@@ -1,4 +1,4 @@
-"""(a), (b), the running count and the two guarantees: who takes part, and the checks of their results."""
+"""Who takes part in the comparisons of throughput and of the two guarantees, and the checks of their results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import headrace as hr
 from bench import pipelines, structured
-from bench.data import fill_log, kept_views, running_counts, windowed_counts
+from bench.data import fill_log, joined, kept_views, running_counts, sessions, windowed_counts
 from bench.peer import Peer
 from bench.turns import Contestant, Throughput, Turns, folder
 from headrace.core.frame import END_VERSION, UNVERSIONED, decode_header
@@ -80,6 +80,48 @@ def running_count(
     return turns.alternate([*contestants, *(peer.running(views, messages) for peer in peers)], messages)
 
 
+def session_windows(
+    session: SparkSession, views: Path, messages: int, peers: Sequence[Peer], turns: Turns
+) -> dict[str, Throughput]:
+    """Measure the views of each session of a member."""
+    expected = sessions(views)
+    contestants = [
+        Contestant(
+            structured.NAME,
+            lambda out: structured.sessions(session, views, out),
+            lambda out: structured.check_sessions(out, expected, views),
+        ),
+        Contestant(
+            "headrace",
+            lambda home: pipelines.run(pipelines.sessions(home, files_of(views))),
+            lambda home: pipelines.check_sessions(home, expected),
+        ),
+    ]
+    return turns.alternate([*contestants, *(peer.sessions(views, messages) for peer in peers)], messages)
+
+
+def interval_join(
+    session: SparkSession, both: Path, messages: int, peers: Sequence[Peer], turns: Turns
+) -> dict[str, Throughput]:
+    """Measure the join of views with the orders soon afterwards. ``messages`` counts those of both streams."""
+    expected = joined(both)
+    contestants = [
+        Contestant(
+            structured.NAME,
+            lambda out: structured.interval_join(session, both, out),
+            lambda out: structured.check_joined(out, expected),
+        ),
+        Contestant(
+            "headrace",
+            lambda home: pipelines.run(
+                pipelines.interval_join(home, files_of(both / "views"), files_of(both / "orders"))
+            ),
+            lambda home: pipelines.check_joined(home, expected),
+        ),
+    ]
+    return turns.alternate([*contestants, *(peer.join(both, messages) for peer in peers)], messages)
+
+
 PROMISES: dict[str, dict[str, Any]] = {
     "exactly_once": {},
     "at_least_once": {"guarantee": "at_least_once"},
@@ -120,9 +162,9 @@ def commits(home: Path) -> int:
     return len(versions - {UNVERSIONED, END_VERSION})
 
 
-def files_of(views: Path) -> object:
+def files_of(folder: Path) -> object:
     """Return the files as a source."""
-    return hr.io.files(views / "*.parquet")
+    return hr.io.files(folder / "*.parquet")
 
 
 def counting(

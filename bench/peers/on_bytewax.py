@@ -3,13 +3,13 @@
 A process with one worker for each core: with two workers in one process, the interpreter's lock lets only one of them
 run Python. Recovery is on, with the default epoch of 10 s: each epoch copies the state of all keys that had items.
 Items are record batches, so Arrow filters and projects, and counts a batch by window and key before Bytewax adds the
-counts up; the running count needs an item for each message. Windows wait for a day of system time, so nothing is late
-whichever file is read faster, and close at the end. They don't wake up by themselves, as the messages are of long ago.
+counts up; sessions and the running count need an item for each message. Windows wait for a day of system time, so
+nothing is late whichever file is read faster, and close at the end. They don't wake up by themselves, as the messages
+are of long ago.
 """
 
 import os
 import socket
-import sys
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +24,7 @@ from bytewax.dataflow import Dataflow
 from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
 from bytewax.outputs import DynamicSink, StatelessSinkPartition
 from bytewax.recovery import RecoveryConfig, init_db_dir
+from jobs import do_jobs
 
 PROCESSES = len(os.sched_getaffinity(0))
 EPOCH = timedelta(seconds=10)
@@ -31,6 +32,7 @@ ROWS = 1 << 17
 DAY = timedelta(days=1)
 ZERO = datetime(1970, 1, 1, tzinfo=UTC)
 WINDOW_MS = 10_000
+GAP, MS = timedelta(milliseconds=300), timedelta(milliseconds=1)
 
 
 class _Rows(StatefulSourcePartition):
@@ -120,9 +122,34 @@ def _never(_):
     return None
 
 
+def _timed(batch):
+    kept = _kept(batch)
+    times = kept["ts"].cast(pa.timestamp("ms", "UTC")).to_pylist()
+    return zip(kept["member"].to_pylist(), times, strict=True)
+
+
+def _longer(session, time):
+    return _joined(session, (time, time, 1))
+
+
+def _joined(one, other):
+    if not (one and other):
+        return one or other
+    return min(one[0], other[0]), max(one[1], other[1]), one[2] + other[2]
+
+
+def _session(found):
+    member, (_, (first, last, views)) = found
+    return member, (first - ZERO) // MS, (last + GAP - ZERO) // MS, views
+
+
 def _count(n, _):
     n = (n or 0) + 1
     return n, n
+
+
+def _clock(time_of):
+    return win.EventClock(ts_getter=time_of, wait_for_system_duration=DAY, to_system_utc=_never)
 
 
 def flow_of(work, source, target):
@@ -132,14 +159,27 @@ def flow_of(work, source, target):
     if work == "filter":
         op.output("out", op.map("project", views, _projected), _Parquet(target))
     elif work == "count":
-        clock = win.EventClock(ts_getter=lambda one: one[0], wait_for_system_duration=DAY, to_system_utc=_never)
         windower = win.TumblingWindower(length=timedelta(milliseconds=WINDOW_MS), align_to=ZERO)
         counted = op.flat_map("counted", views, _counted)
         sums = win.fold_window(
-            "sum", counted, clock, windower, int, lambda n, one: n + one[1], int.__add__, ordered=False
+            "sum",
+            counted,
+            _clock(lambda one: one[0]),
+            windower,
+            int,
+            lambda n, one: n + one[1],
+            int.__add__,
+            ordered=False,
         )
         rows = op.map("rows", sums.down, lambda one: (one[1][0] * WINDOW_MS, one[0], one[1][1]))
         op.output("out", rows, _Parquet(target, ("start", "member", "views")))
+    elif work == "sessions":
+        timed, windower = op.flat_map("timed", views, _timed), win.SessionWindower(gap=GAP)
+        found = win.fold_window(
+            "sessions", timed, _clock(lambda time: time), windower, tuple, _longer, _joined, ordered=False
+        )
+        rows = op.map("rows", found.down, _session)
+        op.output("out", rows, _Parquet(target, ("member", "start", "end", "views")))
     else:
         keyed = op.flat_map("keyed", views, lambda batch: [(key, None) for key in _kept(batch)["member"].to_pylist()])
         op.output("out", op.stateful_map("running", keyed, _count), _Parquet(target, ("member", "n")))
@@ -168,11 +208,4 @@ def run(work, source, target):
         raise RuntimeError("a worker has failed")
 
 
-print(f"bench: ready Bytewax {version('bytewax')}", flush=True)
-for line in sys.stdin:
-    try:
-        run(*line.split())
-    except Exception as error:  # noqa: BLE001 - the other side tells it
-        print(f"bench: failed {error!r}", flush=True)
-    else:
-        print("bench: done", flush=True)
+do_jobs(f"Bytewax {version('bytewax')}", run)
