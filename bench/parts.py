@@ -45,8 +45,8 @@ HISTORY = 50_000_000
 STEADY_S = 50.0
 """How long the runs about commits would take at the rate of short ones, so that they take 30 s without fixed costs."""
 COMMITS_MIN = 30
-RUNNING_SHARE = 10
-"""How many times fewer messages a function gets that is called for each."""
+FEWER = 10
+"""How many times fewer messages a full run has in parts where peers are slow: the running count, sessions, the join."""
 
 Measure = Callable[[SparkSession, Path, int, Sequence[Peer], Turns], dict[str, Throughput]]
 MeasureQuery = Callable[[SparkSession, Path, str, int, Turns], dict[str, Throughput]]
@@ -62,6 +62,7 @@ class Bench:
         self.large: bool = options.large
         self.quick: bool = options.quick
         self.messages: int = options.messages or (2_000_000 if self.quick else 10_000_000)
+        self.fewer = 1 if self.quick else FEWER
         self.repeats: int = options.repeats or (1 if self.quick else 5)
         self.turns = Turns(base, report.say, self.repeats)
         self.part_s = float("inf")
@@ -116,19 +117,22 @@ class Bench:
     def running(self) -> None:
         """Measure a Python function with state."""
         title = "running count of each key in a Python function"
-        self._rivals("running", title, throughput.running_count, 1 if self.quick else RUNNING_SHARE)
+        self._rivals("running", title, throughput.running_count, self.fewer)
 
     def sessions(self) -> None:
         """Measure sessions."""
-        self._rivals("sessions", "views of each session", throughput.session_windows)
+        self._rivals("sessions", "views of each session", throughput.session_windows, self.fewer)
 
     def join(self) -> None:
         """Measure an interval join of two streams."""
-        half = self.messages // 2
+        messages = self.messages // self.fewer
+        half = messages // 2
         self.report.head(f"{half:,} page views and {half:,} orders of {KEYS:,} members, each in {CORES} Parquet files")
         with folder(self.base) as place:
-            both = views_and_orders(place / "both", self.messages, KEYS, CORES)
-            self._measured("join", "join of views with orders soon afterwards", throughput.interval_join, both)
+            both = views_and_orders(place / "both", messages, KEYS, CORES)
+            self._measured(
+                "join", "join of views with orders soon afterwards", throughput.interval_join, both, self.fewer
+            )
 
     def _rivals(self, part: str, title: str, measure: Measure, share: int = 1) -> dict[str, Throughput]:
         views = first_views(self.views(), self.base / f"views-{share}", share)
