@@ -7,13 +7,13 @@ from the outermost to the innermost, with semicolons between.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import Counter
 from pathlib import PurePath
 from types import FrameType
 
+from headrace.core.thread_stacks import thread_stacks
 from headrace.runners.looks.results import SECONDS_MAX, Profiled
 
 EVERY_S = 0.01
@@ -63,7 +63,7 @@ class Sampler:
         own = threading.get_ident()
         while time.monotonic() < self._until and not self._closing.wait(EVERY_S):
             names = {thread.ident: thread.name for thread in threading.enumerate()}
-            for ident, frame in sys._current_frames().items():
+            for ident, frame in thread_stacks().items():
                 if ident != own:
                     stack = f"{names.get(ident, 'a thread')};{collapsed(frame)}"
                     if stack not in self._stacks and len(self._stacks) >= STACKS_MAX:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 import sysconfig
 from types import FrameType
+
+from headrace.core.thread_stacks import thread_stacks
 
 
 def users_line(error: BaseException) -> str:
@@ -30,7 +31,7 @@ def line_now(thread: int, *, called: bool = True) -> str | None:
     Of the calls that Headrace has made it is the innermost that isn't in an installed package or in Python itself. If
     all are, and Headrace has ``called`` the app's own code, that is installed, too: then it is the outermost.
     """
-    frame = sys._current_frames().get(thread)
+    frame = thread_stacks().get(thread)
     own: str | None = None
     outermost: str | None = None
     while frame is not None and not _is_ours(frame):
@@ -43,7 +44,7 @@ def line_now(thread: int, *, called: bool = True) -> str | None:
 
 def in_debugger(thread: int) -> bool:
     """Return whether a debugger holds a thread, which may then stand still for any time."""
-    frame = sys._current_frames().get(thread)
+    frame = thread_stacks().get(thread)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         if isinstance(name, str) and name.partition(".")[0] in _DEBUGGERS:
