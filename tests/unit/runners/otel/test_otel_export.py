@@ -197,9 +197,10 @@ def test_each_version_is_traced_or_counted_as_left_out(
 
         def enough() -> bool:
             writer.write([{"n": 1}])
-            # Commits may take so long, on a busy machine, that at first none is left out.
-            as_many = not some_left_out or min(counted("otel_untraced_commits").values(), default=0) > 0
-            return as_many and min(counted("checkpoints").values(), default=0) >= 40
+            # On a busy machine, commits may take so long that at first none is left out, or all but one.
+            commits, left_out = counted("checkpoints"), counted("otel_untraced_commits")
+            as_wanted = not some_left_out or all(0 < left_out.get(task, 0) < n - 1 for task, n in commits.items())
+            return as_wanted and min(commits.values(), default=0) >= 40
 
         until(enough)
         writer.seal()
