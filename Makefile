@@ -67,8 +67,14 @@ kafka: $(STAMP) .venv/servers/kafka/.set-up  ## run the lesson on Kafka with an 
 
 # tests/conftest.py deals all tests on Spark to one of the processes, as they share one session. There are four for two
 # processors, because tests that start processes mostly wait. One of the tests runs mypy.
-test: installed style .venv/spark.jsa  ## check, then run all tests
+test: installed  ## check, then run all tests
+	@$(MAKE) --no-print-directory -j2 style .venv/spark.jsa compiled
 	$(ENTRY) pytest -n 4 --dist loadgroup
+
+# In a new clone, each process of the tests would compile all of them. What is wrong with one is said when tests run.
+.PHONY: compiled
+compiled: $(STAMP)
+	@$(ENTRY) pytest --collect-only -qq > /dev/null || true
 
 check: style  ## lint, format, types, import directions
 	$(BIN)/mypy
