@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import random
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -130,41 +133,57 @@ def test_a_folder_is_open_once(tmp_path: Path) -> None:
     Database(tmp_path / "state").close()
 
 
-def test_what_is_left_of_a_rebuilding_is_what_was_after_one_of_its_batches(tmp_path: Path) -> None:
-    """Once it has ended, neither its result nor later writes can be lost."""
-    database = Database(tmp_path / "state")
-    written: list[dict[bytes, bytes]] = [{}]
+def entries_of(number: int, entries: int) -> dict[bytes, bytes]:
+    values = random.Random(number)
+    return {b"%08d" % (n * 7919 % 100_003): values.randbytes(100) for n in range(entries)}
+
+
+REBUILDING = [(1, 10), *((number, 30_000 + number) for number in range(2, 8))]
+"""The batches, each with its number of entries; the first one is written before the rebuilding begins."""
+LATER = (8, 5000)
+
+
+def rebuild_and_die(folder: Path, death: str) -> None:
+    """Runs in a process of its own."""
+    database = Database(folder)
 
     def write(number: int, entries: int) -> None:
-        batch = Batch()
-        values = {b"s\0%08d" % (n * 7919 % 100_003): os.urandom(100) for n in range(entries)}
-        PartOfBatch(batch, "s").put_many([key[2:] for key in values], values.values())
+        batch, values = Batch(), entries_of(number, entries)
+        PartOfBatch(batch, "s").put_many(list(values), list(values.values()))
         batch.put(b"number", b"%d" % number)
         database.write(batch)
-        written.append(written[-1] | values | {b"number": b"%d" % number})
 
-    def after_a_death(name: str) -> dict[bytes, bytes]:
-        shutil.copytree(tmp_path / "state", tmp_path / name)
-        (tmp_path / name / "LOCK").unlink()
-        copy = Database(tmp_path / name)
-        found = dict(copy.scan(b""))
-        copy.close()
-        return found
+    for number, entries in REBUILDING:
+        write(number, entries)
+        database.begin_rebuilding()
+    if death != "while rebuilding":
+        database.end_rebuilding()
+        database.end_rebuilding()
+    if death == "after a later write":
+        write(*LATER)
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    write(1, 10)
-    database.begin_rebuilding()
-    database.begin_rebuilding()
-    for number in range(2, 8):
-        write(number, 30_000 + number)
-    found = after_a_death("killed")
-    assert 1 <= int(found[b"number"]) <= 7
-    assert found == written[int(found[b"number"])]
-    database.end_rebuilding()
-    database.end_rebuilding()
-    assert after_a_death("ended") == written[7]
-    write(8, 5000)
-    assert after_a_death("went on") == written[8]
+
+@pytest.mark.parametrize(
+    ("death", "least"), [("while rebuilding", 1), ("when it has ended", 7), ("after a later write", 8)]
+)
+def test_what_is_left_of_a_rebuilding_is_what_was_after_one_of_its_batches(
+    tmp_path: Path, death: str, least: int
+) -> None:
+    """Once it has ended, neither its result nor later writes can be lost."""
+    process = multiprocessing.get_context("spawn").Process(target=rebuild_and_die, args=(tmp_path / "state", death))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    database = Database(tmp_path / "state")
+    found = dict(database.scan(b""))
     database.close()
+    last = int(found.pop(b"number"))
+    assert last >= least
+    written: dict[bytes, bytes] = {}
+    for number, entries in [*REBUILDING, LATER][:last]:
+        written |= {b"s\0" + key: value for key, value in entries_of(number, entries).items()}
+    assert found == written
 
 
 def test_of_equal_keys_the_last_one_counts(tmp_path: Path) -> None:
