@@ -28,6 +28,7 @@ from headrace.serdes.hashing import Hashes
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
 from headrace.stores.base import StateStore, View, Writes
 from headrace.stores.form import StateForm
+from headrace.stores.lots import EMPTY, Crowd, crowd, lot_rows
 from headrace.stores.pieces import VALUE_ROWS_MAX, Kept, Pieces, Places
 from headrace.stores.portions import rows_in_portions
 from headrace.stores.readable import readable
@@ -149,6 +150,13 @@ class KeyedRows(StateStore):
                 self._tiers.changed = True
         self._drop_empty()
         return _gathered(found)
+
+    def crowd(self, column: str, bound: int) -> Crowd:
+        """How many rows have each value of ``column`` up to ``bound``; empty if all fit in one lot."""
+        if self.entries() <= lot_rows():
+            return EMPTY
+        due = (segment for _, segment in self._all() if segment.low(column) <= bound)
+        return crowd(pl.Series(segment.when_due(column, bound)) for segment in due)
 
     def take_all(self) -> Iterator[pl.DataFrame]:
         """Remove and return all rows, in frames that share no keys. Read them like those of ``take_due``."""

@@ -30,6 +30,7 @@ from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
 from headrace.stores.base import StateStore, View, Writes
 from headrace.stores.form import StateForm
 from headrace.stores.hash_index import HashIndex, places_of
+from headrace.stores.lots import EMPTY, Crowd, crowd, lot_rows
 from headrace.stores.pieces import (
     PIECE_ROWS,
     VALUE_ROWS_MAX,
@@ -266,6 +267,16 @@ class Runs(StateStore):
         within = pl.col(self._time).is_between(low, bound)
         fresh = [frame.filter(within) for frame in self._fresh]
         return self._merged_parts(found, fresh, low, bound, widening)
+
+    def crowd(self, low: int, bound: int, widening: int = 1) -> Crowd:
+        """How many rows, unmerged, there are at each time with ``low <= time <= bound``; empty if all fit in one lot.
+
+        ``widening`` is as for ``read_parts``.
+        """
+        if self.entries() * widening <= lot_rows():
+            return EMPTY
+        times = (frame.get_column(self._time) for frame in self.held(low, bound))
+        return crowd(each.filter(each.is_between(low, bound)) for each in times)
 
     def retire(self, bound: int) -> None:
         """Remove all rows with ``time <= bound``, and remember the bound even if there were none."""

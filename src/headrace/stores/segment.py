@@ -150,6 +150,10 @@ class Segment:
         places: Places = np.flatnonzero(hit if alive is None else hit & alive)
         return places
 
+    def when_due(self, column: str, bound: int) -> npt.NDArray[np.int64]:
+        """The values of ``column`` up to ``bound`` among the rows alive."""
+        return self.index.due[column][self.due(column, bound)]
+
     def rows(self, places: Places) -> Iterator[pl.DataFrame]:
         """The rows at ascending places, which may repeat, piece by piece."""
         return (rows if within is None else rows[within] for rows, within in self.pieces.at(places))

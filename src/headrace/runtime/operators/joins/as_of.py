@@ -23,6 +23,7 @@ from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.joins.key_lookup import FOUND, LookupColumns
 from headrace.stores.base import StateStore
 from headrace.stores.conform import conformed
+from headrace.stores.lots import in_lots
 from headrace.stores.runs import Runs
 from headrace.stores.versions import VersionedTable
 
@@ -94,9 +95,10 @@ class TableAsOf(Operator):
         """Emit the messages that are older than the watermark."""
         if watermark == NEVER or not self._waits:
             return
-        for part in self._held.take_parts(watermark - 1):
-            for rows in part.iter_slices(_EMITTED_ROWS_MAX):
-                self._join(rows)
+        for stop in (*self._held.crowd(NEVER, watermark - 1).stops(), watermark - 1):
+            for part in in_lots(self._held.take_parts(stop)):
+                for rows in part.sort(_TIME, maintain_order=True).iter_slices(_EMITTED_ROWS_MAX):
+                    self._join(rows)
 
     def _join(self, timed: pl.DataFrame) -> None:
         if not timed.height:

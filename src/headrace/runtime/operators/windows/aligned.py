@@ -11,9 +11,10 @@ A message is late if all its windows are over. If only some are, it counts in th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
+import numpy as np
 import polars as pl
 from typing_extensions import override
 
@@ -25,6 +26,7 @@ from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.windows.aggregation import TIME
 from headrace.runtime.operators.windows.base import END, SLICE, START, WindowOperator
 from headrace.stores.base import StateStore
+from headrace.stores.lots import Crowd, in_lots
 from headrace.stores.runs import Runs
 
 _ROWS = "__rows"
@@ -104,8 +106,17 @@ class AlignedWindow(WindowOperator):
             return
         self._fired = last
         tumbling = self._every == self._size
-        for part in self._runs.take_parts(last) if tumbling else self._hopping_parts(before, last):
+        for part in in_lots(self._runs.take_parts(last) if tumbling else self._hopping_parts(before, last)):
             self.send(part.with_columns((pl.col(START) + self._size).alias(END)))
+
+    @override
+    def stops(self, time: int) -> Iterable[int]:
+        last, first_end = self._last_over(time), self.next_ms()
+        if last is None or first_end is None or first_end >= last + self._size:  # at most one window is over
+            return ()
+        low = NEVER if self._fired is None else self._fired + self._every
+        slices = self._runs.crowd(low, last + self._size - 1, self._pieces)
+        return [start + self._size for start in self._windows(slices, low, last).stops()]
 
     @override
     def next_ms(self) -> int | None:
@@ -152,6 +163,15 @@ class AlignedWindow(WindowOperator):
             latest = self._runs.latest
             return None if latest is None else self._base(latest)
         return self._base(time - self._size)
+
+    def _windows(self, slices: Crowd, low: int, last: int) -> Crowd:
+        """How many rows the slices have in each window that begins from ``low`` to ``last``."""
+        newest = slices.times - (slices.times - self._shift) % self._every
+        starts = newest[:, None] - np.arange(self._pieces) * self._every
+        held = (starts >= low) & (starts <= last) & (slices.times[:, None] < starts + self._size)
+        times, window = np.unique(starts[held], return_inverse=True)
+        rows = np.broadcast_to(slices.counts[:, None], held.shape)[held]
+        return Crowd(times, np.bincount(window, rows, len(times)).astype(np.int64))
 
     def _hopping_parts(self, before: int | None, last: int) -> Iterator[pl.DataFrame]:
         """The merged results of all windows that begin after ``before``, up to ``last``."""

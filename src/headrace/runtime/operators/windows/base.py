@@ -9,8 +9,10 @@ A null key is a key like any other, as in Polars; a null event time is an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import ClassVar
 
 import polars as pl
 from typing_extensions import override
@@ -27,6 +29,7 @@ from headrace.runtime.operators.base import RAISED, UNCOMPUTABLE, Operator
 from headrace.runtime.operators.user_code.source_line import users_line
 from headrace.runtime.operators.windows.aggregation import TIME, Aggregation
 from headrace.serdes.calendar import holds_times
+from headrace.stores import pieces
 from headrace.stores.readable import readable
 
 START, END = "__start", "__end"
@@ -37,6 +40,9 @@ SLICE = "__slice"
 
 class WindowOperator(Operator):
     """A window step of one task. Subclasses take messages, and emit results when time advances."""
+
+    order: ClassVar[Sequence[str]] = (START,)
+    """Results in the order of these columns are in the order in which windows end."""
 
     def __init__(self, node: Node, spec: Window, counters: Counters) -> None:
         super().__init__(node)
@@ -72,6 +78,13 @@ class WindowOperator(Operator):
         """Time (of the step's own axis) has reached ``time``; emit the windows that are over."""
         raise NotImplementedError
 
+    def stops(self, time: int) -> Iterable[int]:
+        """At which times to stop on the way to ``time``, ascending, so that what is due meanwhile is one lot.
+
+        The next one is asked for when time has reached the one before.
+        """
+        raise NotImplementedError
+
     def next_ms(self) -> int | None:
         """When (wall clock) the next window is over; called only in processing time."""
         raise NotImplementedError
@@ -92,14 +105,12 @@ class WindowOperator(Operator):
     @override
     def on_watermark(self, watermark: int) -> None:
         if self.spec.axis == "event":
-            self.advance(watermark)
-            self.time = watermark
+            self._advance_to(watermark)
 
     @override
     def on_time(self, now_ms: int) -> None:
         if self.spec.axis == "processing" and now_ms > self.time:
-            self.advance(now_ms)
-            self.time = now_ms
+            self._advance_to(now_ms)
 
     @override
     def due_ms(self) -> int | None:
@@ -107,8 +118,7 @@ class WindowOperator(Operator):
 
     @override
     def on_end(self) -> None:
-        self.advance(FOREVER)
-        self.time = FOREVER
+        self._advance_to(FOREVER)
 
     @override
     def resume(self, watermark: int) -> None:
@@ -166,24 +176,31 @@ class WindowOperator(Operator):
         self._counters.count("late", messages)
 
     def send(self, merged: pl.DataFrame, *more: str) -> None:
-        """Finish merged partial results and emit them in the order of window and key.
+        """Finish merged partial results and emit them in the order of windows' ends and keys.
 
         ``merged`` has the columns ``START`` and ``END``; ``more`` names columns that are emitted as they are.
         """
         if not merged.height:
             return
-        result = self.aggregation.final(merged.sort(START, *self.keys), [START, END, *self.keys, *more])
+        result = self.aggregation.final(merged.sort(*self.order, *self.keys), [START, END, *self.keys, *more])
         self.check_calendar(result, self._dated, "an aggregate")
         bounds = [
             from_ms(ours, self._output[public]).alias(public)
             for ours, public in ((START, "window_start"), (END, "window_end"))
             if public in self._output
         ]
-        self.emit(result.with_columns(bounds).select(list(self._output)))
+        for part in result.with_columns(bounds).select(list(self._output)).iter_slices(pieces.PIECE_ROWS):
+            self.emit(part)
 
     def shown(self, merged: pl.DataFrame, *bounds: str) -> pl.DataFrame:
         """Merged partial results for people: keys, these columns with bounds, and what the results are so far."""
         return readable(self.aggregation.final(merged, [*self.keys, *bounds]))
+
+    def _advance_to(self, time: int) -> None:
+        for stop in itertools.chain(self.stops(time), (time,)):
+            now = max(stop, self.time)
+            self.advance(now)
+            self.time = now
 
     @contextmanager
     def _calling(self, what: str) -> Iterator[None]:

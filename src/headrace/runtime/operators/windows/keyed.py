@@ -11,7 +11,7 @@ and 2 messages since the last one, a batch of 5 has the pane numbers 0, 1, 1, 1,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import polars as pl
 from typing_extensions import override
@@ -25,6 +25,7 @@ from headrace.runtime.operators.windows.base import END, START, WindowOperator
 from headrace.runtime.operators.windows.panes import DUE, FULL, INDEX, NOW, NUMBER, PANE, PLACE, TOTAL, WAKE, Panes
 from headrace.stores.base import StateStore
 from headrace.stores.keyed import KeyedRows
+from headrace.stores.lots import in_lots
 
 _ALL_BEFORE = 1 << 62
 """More than any number of panes."""
@@ -77,6 +78,11 @@ class KeyedWindow(WindowOperator):
     def advance(self, time: int) -> None:
         if self._due_by(DUE, time):
             self._emit_due(DUE, time, self.time, time)
+
+    @override
+    def stops(self, time: int) -> Iterable[int]:
+        while stops := self.store.crowd(DUE, time).stops():
+            yield stops[0]  # what was emitted there may be due again
 
     @override
     def on_time(self, now_ms: int) -> None:
@@ -160,7 +166,7 @@ class KeyedWindow(WindowOperator):
 
     def _emit_due(self, column: str, bound: int, before: int, time: int) -> None:
         """Emit the panes that are due by ``bound``; time has advanced from ``before`` to ``time``."""
-        for rows in self.store.take_due(column, bound):
+        for rows in in_lots(self.store.take_due(column, bound)):
             self._emit_panes(rows, before, time)
 
     def _emit_panes(self, rows: pl.DataFrame, before: int, time: int) -> None:

@@ -38,6 +38,8 @@ _PLACE, _SESSION = "__place", "__session"
 class SessionWindow(KeyedWindow):
     """Sessions per key."""
 
+    order = (END, START)
+
     def __init__(self, node: Node, spec: Window, shape: Session, counters: Counters, *, combined: bool = False) -> None:
         """``combined``: its input is spans, made before the shuffle by ``combine``."""
         super().__init__(node, spec, counters)

@@ -10,7 +10,7 @@ much, counts in the windows of later messages, and has no window of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import polars as pl
 from typing_extensions import override
@@ -23,6 +23,7 @@ from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.windows.aggregation import TIME
 from headrace.runtime.operators.windows.base import END, START, WindowOperator
 from headrace.stores.base import StateStore
+from headrace.stores.lots import in_lots
 from headrace.stores.runs import Runs
 
 _TIME = "__time"
@@ -64,6 +65,10 @@ class SlidingWindow(WindowOperator):
         self._runs.retire(time if time == FOREVER else time - self._size)
 
     @override
+    def stops(self, time: int) -> Iterable[int]:
+        return [stop + 1 for stop in self._runs.crowd(self.time, time if time == FOREVER else time - 1).stops()]
+
+    @override
     def next_ms(self) -> int | None:
         latest = self._runs.latest
         return None if latest is None or latest < self.time else latest + 1
@@ -82,12 +87,13 @@ class SlidingWindow(WindowOperator):
         """Emit the windows of all times from the previous one up to ``bound``."""
         began = self.time
         low = NEVER if began == NEVER else began - self._size + 1
-        for rows in self._runs.read_parts(low, bound):
-            due = rows.filter(pl.col(START) >= began)
-            if not due.height:
-                continue
-            mine = rows.join(due, on=self.keys, how="semi", nulls_equal=True) if self.keys else rows
-            rolled = self.aggregation.rolling(mine.sort(*self.keys, START), self.keys, START, self._size)
-            over = rolled.filter(pl.col(START) >= began)
+        for over in in_lots(self._over(began, rows) for rows in self._runs.read_parts(low, bound)):
             ends = (pl.col(START) + 1).alias(END)
             self.send(over.with_columns((pl.col(START) + 1 - self._size).alias(START), ends))
+
+    def _over(self, began: int, rows: pl.DataFrame) -> pl.DataFrame:
+        """The windows of times from ``began``, from the merged rows of some keys."""
+        due = rows.filter(pl.col(START) >= began)
+        mine = rows.join(due, on=self.keys, how="semi", nulls_equal=True) if self.keys else rows
+        rolled = self.aggregation.rolling(mine.sort(*self.keys, START), self.keys, START, self._size)
+        return rolled.filter(pl.col(START) >= began)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.api.specs import TableKind, TableStorage
+from headrace.stores import pieces
 
 RATES = {"currency": pl.String, "rate": pl.Int64, "ts": pl.Int64}
 SALES = {"n": pl.Int64, "currency": pl.String, "ts": pl.Int64}
@@ -61,6 +62,18 @@ def test_a_message_waits_until_all_that_counts_for_it_has_come() -> None:
         t.end()
         assert found(t) == [(1, 2), (2, 3), (3, None)]
         assert t.counter("late") == 0
+
+
+def test_messages_that_waited_leave_earliest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PIECE_ROWS", 16)
+    currencies = [f"C{n}" for n in range(30)]
+    times = [n * 7919 % 997 for n in range(997)]
+    with sold().test(partitions=1) as t:
+        t.feed("rates-in", [rate(currency, 1, 0) for currency in currencies])
+        t.feed("sales", [sale(ts, currencies[ts % 30], ts) for ts in times])
+        assert found(t) == []
+        t.end()
+        assert found(t) == [(ts, 1) for ts in range(997)]
 
 
 def test_an_inner_join_leaves_out_what_finds_nothing() -> None:

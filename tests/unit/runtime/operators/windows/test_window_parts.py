@@ -76,6 +76,40 @@ def test_no_part_is_overtaken_by_the_watermark(
     assert said.select(names).is_unique().all()
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        (hr.tumbling("10ms"), {}),
+        (hr.hopping("40ms", every="10ms"), {}),
+        (hr.hopping("25ms", every="10ms"), {}),
+        (hr.windows.sliding("50ms"), {}),
+        (hr.session("7ms"), {}),
+        (hr.tumbling("10ms"), {"allowed_lateness": "30ms"}),
+    ],
+)
+def test_windows_that_end_together_are_emitted_in_the_order_of_their_ends(
+    shape: Any, options: dict[str, Any], restarted: bool
+) -> None:
+    """Whoever counts or numbers results downstream must not depend on how far the watermark has jumped."""
+    app = hr.App("jump")
+    rows = app.input("rows", COLUMNS, event_time="at", lateness="10s")
+    windows = rows.window(shape, key="key", id="w", **options).agg(value=hr.sum("value"))
+    windows.send_to(app.output("out"))
+    index = pl.int_range(1000, eager=True)
+    fed = pl.DataFrame({"key": index * 7919 % 30, "value": index, "at": index * 104_729 % 997}, COLUMNS)
+    with app.test(partitions=1) as t:
+        for part in fed.iter_slices(500):
+            t.feed("rows", part)
+            if restarted:
+                t.restart(checkpoint=True)
+        t.feed("rows", pl.DataFrame({"key": [0], "value": [0], "at": [20_000]}, COLUMNS))
+        said = t.read("out")
+        t.end()
+    assert said.height > 500
+    assert said.equals(said.sort("window_end", "window_start", "key"))
+
+
 def test_sums_in_parts_are_those_of_all_messages() -> None:
     app = hr.App("parts")
     rows = app.input("rows", COLUMNS, event_time="at", lateness="0s")
