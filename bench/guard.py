@@ -1,10 +1,10 @@
 """Fails if Headrace has become slower against others than recorded: ``python -m bench.guard``, or ``make bench-guard``.
 
 It repeats the parts whose results are in ``bench/recorded``, and compares ratios with those. One has fallen if it is
-more than 15 % lower than recorded. On a machine where the ratios of single turns differ widely, or other programs take
-many cores, that means nothing, and it can't be judged. The exit code is 1 if a ratio has fallen, otherwise 3 if one
-that is lower can't be judged, otherwise 0. To record other figures, write results there: ``python -m bench --quick
---repeats 5 --alone --only b,running,guarantee --json bench/recorded/NAME.json``.
+more than 15 % lower than recorded. On a machine with another processor, or where the ratios of single turns differ
+widely, or where other programs take many cores, that means nothing, and it can't be judged. The exit code is 1 if a
+ratio has fallen, otherwise 3 if one that is lower can't be judged, otherwise 0. To record other figures, write results
+there: ``python -m bench --quick --repeats 5 --alone --only b,running,guarantee --json bench/recorded/NAME.json``.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class Compared:
     turns: Sequence[float]
     others: Sequence[float]
     recorded: float
+    elsewhere: str = ""
+    """The other processor that the recorded ratio is from."""
 
     def verdict(self, cores: int = CORES) -> Verdict:
         """Judge it."""
@@ -59,6 +61,8 @@ class Compared:
 
     def noise(self, cores: int = CORES) -> str:
         """Say why it can't be judged; empty if it can."""
+        if self.elsewhere:
+            return f"recorded on another processor, {self.elsewhere}"
         if len(self.turns) < TURNS_MIN:
             return f"only {len(self.turns)} turns"
         if spread(self.turns) > SPREAD_MAX:
@@ -76,6 +80,8 @@ def turns_of(part: Mapping[str, Any], peer: str, ours: str, times: str) -> list[
 def compared(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[Compared]:
     """Compare all ratios that both results have."""
     found = []
+    here, there = (results.get("machine", {}).get("processor", "") for results in (now, recorded))
+    elsewhere = there if there != here else ""
     for part, (peer, names) in RATIOS.items():
         for ours in names:
             for times, what in TIMES.items():
@@ -83,7 +89,7 @@ def compared(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[Compar
                     others = now[part][ours].get("others", [])
                     then = median(turns_of(recorded[part], peer, ours, times))
                     turns = turns_of(now[part], peer, ours, times)
-                    found.append(Compared(f"{part}: {ours}, {what}", turns, others, then))
+                    found.append(Compared(f"{part}: {ours}, {what}", turns, others, then, elsewhere))
     return found
 
 

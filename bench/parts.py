@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
@@ -70,7 +71,6 @@ class Bench:
         self.queries: tuple[str, ...] = options.queries
         self.history_messages: int = options.messages or (2_000_000 if self.quick else HISTORY)
         self.report = report
-        self.ratio: float | None = None
         self._views: Path | None = None
 
     @property
@@ -83,14 +83,9 @@ class Bench:
         self._session = self._session or open_bench_session()
         return self._session
 
-    def stop(self) -> None:
-        """End what a part that was interrupted has left in the session, and in peers."""
-        if self._session is not None:
-            for query in self._session.streams.active:
-                query.stop()
-            self._session.sparkContext.cancelAllJobs()
-        for peer in self.peers:
-            peer.close()
+    def abandon(self) -> None:
+        """Don't talk to the session again: a call to it may have been interrupted. It ends with this process."""
+        self._session = None
 
     def close(self) -> None:
         """Stop the session, if it is open."""
@@ -111,8 +106,7 @@ class Bench:
     def b(self) -> None:
         """Measure the windowed count."""
         found = self._rivals("b", "(b) windowed count in two stages", throughput.windowed_count)
-        self.ratio = found["headrace"].messages_per_s / found[structured.NAME].messages_per_s
-        self.report.keep("ratio_b", self.ratio)
+        self.report.keep("ratio_b", found["headrace"].messages_per_s / found[structured.NAME].messages_per_s)
 
     def running(self) -> None:
         """Measure a Python function with state."""
@@ -348,8 +342,10 @@ class Bench:
 
     def _queries(self, part: str, title: str, measure: MeasureQuery, names: tuple[str, str]) -> None:
         """Measure queries of Nexmark, each by Headrace and, where it can express it, by another."""
-        rows, kept = [], {}
-        with folder(self.base) as place:
+        rows: list[list[object]] = []
+        kept: dict[str, object] = {}
+        with folder(self.base) as place, ExitStack() as stack:
+            stack.callback(self._tell_queries, part, title, names[1], rows, kept)
             files = nexmark.data(place / "nexmark", self.messages)
             for query in self.turns.deadline.each(self.queries):
                 self.report.head(f"{part} {query}")
@@ -360,8 +356,13 @@ class Bench:
                 theirs = peer.messages_per_s if peer is not None else None
                 doubts = dict.fromkeys(one.doubt for one in found.values() if one.doubt)
                 rows.append([query, ours.messages_per_s, ours.cpu_us, theirs, *ratios, "; ".join(doubts)])
+
+    def _tell_queries(
+        self, part: str, title: str, peer: str, rows: Sequence[Sequence[object]], kept: Mapping[str, object]
+    ) -> None:
+        """Tell what was measured, also if a query has failed."""
         self.report.keep(part, kept)
-        columns = ["", "messages/s", "processor µs/message", f"{names[1]}, messages/s", "ratio", "ratio by processor"]
+        columns = ["", "messages/s", "processor µs/message", f"{peer}, messages/s", "ratio", "ratio by processor"]
         self.report.table(title, [*columns, "doubt"], rows)
 
     def growth(self) -> None:

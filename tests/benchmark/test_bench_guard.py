@@ -47,3 +47,12 @@ def test_ratios_are_those_of_turns_that_both_results_have() -> None:
     assert (wall.recorded, list(wall.turns), wall.verdict(2)) == (5, [4, 4, 4], Verdict.FELL)
     assert (processor.name, processor.recorded) == ("b: headrace, processor time", 10)
     assert compared(results(2.0), {}) == []
+
+
+def test_a_ratio_from_another_processor_judges_nothing() -> None:
+    """Structured Streaming gains twice as much from a larger cache."""
+    then, now = (results(1.0) | {"machine": {"processor": name}} for name in ("old", "new"))
+    slower = results(2.0) | {"machine": {"processor": "new"}}
+    assert all(one.verdict() is Verdict.UNKNOWN for one in compared(then, slower))
+    assert all("old" in one.noise() for one in compared(then, slower))
+    assert all(one.verdict() is Verdict.FELL for one in compared(now, slower))
