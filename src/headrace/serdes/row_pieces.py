@@ -42,13 +42,14 @@ class Piece:
     """Rows that follow one another; ``frame`` has the good ones.
 
     ``skipped``: how many row numbers before them have no row (blank lines). ``span``: how many row numbers the piece
-    covers, those of bad rows included.
+    covers, those of bad rows included. ``bytes``: about how much memory the good rows take, if that is known.
     """
 
     frame: pl.DataFrame
     span: int
     skipped: int = 0
     bad: tuple[BadRow, ...] = ()
+    bytes: int = 0
 
 
 def row_ends(data: bytes, quote: bytes | None) -> npt.NDArray[np.int64]:

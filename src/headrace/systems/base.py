@@ -128,6 +128,7 @@ class Rows:
     ``holding`` are shards that can't be read before others have made progress; the watermark waits for them.
 
     ``offsets``: the rows' offsets if there are gaps. ``lost``: how many offsets before ``next`` were deleted unread.
+    ``bytes`` is about how much memory the rows take, if whoever made them knows it.
     """
 
     ssp: SSP
@@ -141,6 +142,7 @@ class Rows:
     holding: frozenset[str] = frozenset()
     offsets: npt.NDArray[np.int64] | None = None
     lost: int = 0
+    bytes: int = 0
 
 
 class Ended(msgspec.Struct, frozen=True):

@@ -97,7 +97,7 @@ def row_batch(rows: Rows) -> RowBatch:
         rows.offset,
         rows.next,
         tuple(rows.bad),
-        int(frame.estimated_size()),
+        rows.bytes or int(frame.estimated_size()),
         rows.place,
         rows.shard,
         rows.shards,

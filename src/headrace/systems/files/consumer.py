@@ -184,7 +184,7 @@ class FilesConsumer(RegisteringConsumer[_Reading]):
         bad = tuple(
             BadRecord(reading.ssp, offset + row.index, f"{path}:{row.line}: {row.reason}", row.raw) for row in piece.bad
         )
-        return Rows(reading.ssp, piece.frame, offset, reading.position, bad, place=path)
+        return Rows(reading.ssp, piece.frame, offset, reading.position, bad, place=path, bytes=piece.bytes)
 
     @override
     def fileno(self) -> int | None:

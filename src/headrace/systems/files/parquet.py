@@ -23,6 +23,8 @@ _BLOCK_BYTES = 16 << 20
 _VALUE_BYTES = 8
 """The least size of a value in memory."""
 
+_SAMPLED_ROWS = 1024
+
 
 def parquet_columns(file: str | BinaryIO, path: str) -> Columns:
     """The columns of a file."""
@@ -72,7 +74,7 @@ class ParquetFile(RowFile):
             self._decode()
         frame = self._block.slice(self._taken, max(1, max_bytes // self._row_bytes))
         self._taken += frame.height
-        return [Piece(frame, frame.height)]
+        return [Piece(frame, frame.height, bytes=frame.height * self._row_bytes)]
 
     def _decode(self) -> None:
         try:
@@ -84,7 +86,7 @@ class ParquetFile(RowFile):
             raise DataError(f"{self._path} ends at row {self._at}; its index says {self.rows}")
         self._at += self._block.height
         self._taken = 0
-        self._row_bytes = max(1, int(self._block.estimated_size()) // self._block.height)
+        self._row_bytes = _row_bytes(self._block)
 
     def _block_end(self) -> int:
         """Where a block from here should end: with a row group if possible, so that no page is read twice."""
@@ -137,7 +139,7 @@ class StoredParquetFile(RowFile):
         frame = self._block.head(max(1, max_bytes // self._row_bytes))
         self._block = self._block.slice(frame.height)
         self._at += frame.height
-        return [Piece(frame, frame.height)]
+        return [Piece(frame, frame.height, bytes=frame.height * self._row_bytes)]
 
     def _next(self) -> bool:
         if self._blocks is None:
@@ -147,7 +149,7 @@ class StoredParquetFile(RowFile):
         except (pa.ArrowException, pl.exceptions.PolarsError, OSError) as error:
             raise DataError(f"{self._path}, from row {self._at} on: {error}") from error
         if self._block.height:
-            self._row_bytes = max(1, int(self._block.estimated_size()) // self._block.height)
+            self._row_bytes = _row_bytes(self._block)
         return bool(self._block.height)
 
     def _decode(self, start: int) -> Iterator[pl.DataFrame]:
@@ -201,6 +203,12 @@ def _decoded_bytes(metadata: pq.FileMetaData, columns: Collection[str] | None) -
             if columns is None or column.path_in_schema.partition(".")[0] in columns:
                 size += max(column.total_uncompressed_size, _VALUE_BYTES * column.num_values)
     return max(1, size)
+
+
+def _row_bytes(block: pl.DataFrame) -> int:
+    """About how large a row is in memory. Some rows speak for all: to sum up all strings takes as long as a filter."""
+    some = block.gather_every(max(1, block.height // _SAMPLED_ROWS))
+    return max(1, int(some.estimated_size()) // some.height)
 
 
 def _casts(path: str, columns: Columns) -> Columns:

@@ -51,7 +51,7 @@ class AlignedWindow(WindowOperator):
         self._runs = Runs(
             node.id,
             START,
-            lambda rows: self.aggregation.merge(rows, self._kept),
+            self._merged,
             self.keys,
             lambda rows: self.conformed(rows, self._parts),
             form=self.form,
@@ -64,8 +64,7 @@ class AlignedWindow(WindowOperator):
         """Partial results of messages, for another task of this step; each has the number of its messages."""
         if self._time is None:
             raise ValueError("only windows over event time are combined")
-        timed = self._time.added(rows, TIME).with_columns(self._slice)
-        return self.partial(timed, self._kept, pl.len().cast(pl.Int64).alias(_ROWS))
+        return self._by_slice(self._time.added(rows, TIME), pl.len().cast(pl.Int64).alias(_ROWS))
 
     @cached_property
     def _combined_schema(self) -> pl.Schema:
@@ -89,14 +88,34 @@ class AlignedWindow(WindowOperator):
 
     @override
     def take_in(self, rows: pl.DataFrame) -> None:
-        rows = rows.with_columns(self._slice)
-        partial = self.partial(rows, self._kept)
+        partial = self._by_slice(rows)
         lowest = partial[START].min()
         if self._fired is not None and isinstance(lowest, int) and lowest < self._fired + self._every:
-            late = pl.col(START) < self._fired + self._every
+            late = self._slice < self._fired + self._every
             self.too_late(rows.filter(late))
-            partial = self.partial(rows.filter(~late), self._kept)
+            partial = self._by_slice(rows.filter(~late))
         self._runs.add(partial)
+
+    def _by_slice(self, rows: pl.DataFrame, *more: pl.Expr) -> pl.DataFrame:
+        """Partial results of messages by slice and key; ``more`` is computed with them.
+
+        The messages of a batch are mostly in one slice: then grouping by key alone takes two thirds of the time.
+        """
+        times = rows.get_column(TIME)
+        low, high = times.min(), times.max()
+        if self.keys and isinstance(low, int) and isinstance(high, int):
+            first, last = (slice_of(time, self._size, self._every, self._shift) for time in (low, high))
+            if first == last:
+                return _of_slice(first, self.partial(rows, self.keys, *more))
+        return self.partial(rows.with_columns(self._slice), self._kept, *more)
+
+    def _merged(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Merge partial results; as with messages, they may be of one slice."""
+        starts = rows.get_column(START)
+        low, high = starts.min(), starts.max()
+        if self.keys and isinstance(low, int) and low == high:
+            return _of_slice(low, self.aggregation.merge(rows, self.keys))
+        return self.aggregation.merge(rows, self._kept)
 
     @override
     def advance(self, time: int) -> None:
@@ -187,6 +206,17 @@ class AlignedWindow(WindowOperator):
                 due = start.is_between(low, last) & (pl.col(START) < start + self._size)
                 held.append(pieces.filter(due).with_columns(start.alias(START)))
             yield self.aggregation.merge(pl.concat(held), self._kept)
+
+
+def _of_slice(start: int, rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows of one slice, with its start in front."""
+    return rows.insert_column(0, pl.repeat(start, rows.height, dtype=pl.Int64, eager=True).alias(START))
+
+
+def slice_of(time: int, size: int, every: int, shift: int) -> int:
+    """The start of the slice that holds ``time``, as ``slice_start`` computes it."""
+    since, within = (time - shift) % every, size % every
+    return time - since + (within if since >= within else 0)
 
 
 def slice_start(time: pl.Expr, size: int, every: int, shift: int) -> pl.Expr:

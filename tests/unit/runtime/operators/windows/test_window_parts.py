@@ -5,9 +5,12 @@ from typing import Any
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.runtime.operators.base import Operator
+from headrace.runtime.operators.windows.aligned import slice_of, slice_start
 from headrace.stores import keyed, pieces
 
 COLUMNS = {"key": pl.Int64, "value": pl.Int64, "at": pl.Int64}
@@ -138,3 +141,12 @@ def test_count_windows_that_are_not_full_leave_in_parts_at_the_end(heights: list
         found = t.read("out", committed=True).select("key", "value").sort("key")
     assert found.equals(messages(0).select("key", "value").sort("key"))
     assert len(heights) - before > 5
+
+
+@given(st.integers(-(10**12), 10**13), st.integers(1, 90_000), st.integers(1, 90_000), st.integers(0, 10_000))
+def test_a_slice_of_a_time_is_the_one_of_its_column(time: int, every: int, more: int, offset: int) -> None:
+    size, shift = every + more, offset % every
+    column = pl.select(slice_start(pl.lit(time), size, every, shift)).item()
+    assert slice_of(time, size, every, shift) == column
+    tumbling = pl.select(slice_start(pl.lit(time), every, every, shift)).item()
+    assert slice_of(time, every, every, shift) == tumbling
