@@ -155,8 +155,12 @@ def test_single_tasks_restart_again_and_again(tmp_path: Path, orders: Orders, se
 
 @pytest.mark.parametrize("seed", range(3))
 def test_torn_tails_are_stepped_over(tmp_path: Path, orders: Orders, seed: int) -> None:
-    """Every partition the app writes ends in a piece of a record, as a killed writer leaves it."""
+    """Every partition the app writes ends in a piece of a record, as a killed writer leaves it.
+
+    One that the app hasn't written since gets no second piece: two in a row may be reported as damage.
+    """
     chance = random.Random(seed)
+    torn: dict[Path, int] = {}
     with DrivenApp(orders_app(tmp_path)) as app:
         container = app.start()
         fed(app, orders, 3)
@@ -165,11 +169,13 @@ def test_torn_tails_are_stepped_over(tmp_path: Path, orders: Orders, seed: int) 
             app.run(chance.randrange(20, 300))
             app.kill(container)
             for path in (tmp_path / "streams").glob("*/*.log"):
-                if path.parent.name == "orders":
-                    continue
                 record = path.read_bytes()[32:]
+                if path.parent.name == "orders" or not record or len(record) == torn.get(path):
+                    continue
+                piece = record[: chance.randrange(1, min(len(record), 120))]
                 with path.open("ab") as file:
-                    file.write(record[: chance.randrange(1, min(len(record), 120))] if record else b"")
+                    file.write(piece)
+                torn[path] = len(record) + len(piece)
             container = app.start()
         finished(app, orders)
 
