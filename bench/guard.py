@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.measure import CORES, OTHERS_MAX, SPREAD_MAX, median, spread
+from bench.report import machine
 
 RECORDED = Path(__file__).parent / "recorded"
 FALL_MAX = 0.15
@@ -77,6 +78,12 @@ def turns_of(part: Mapping[str, Any], peer: str, ours: str, times: str) -> list[
     return [theirs / own for theirs, own in zip(part[peer][times], part[ours][times], strict=False)]
 
 
+def of_this_processor(recorded: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the results of this processor if there are any, otherwise others."""
+    here = machine()["processor"]
+    return next((one for one in recorded if one["machine"]["processor"] == here), recorded[0])
+
+
 def compared(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[Compared]:
     """Compare all ratios that both results have."""
     found = []
@@ -100,9 +107,7 @@ def overall(verdicts: Sequence[Verdict]) -> Verdict:
 
 def main() -> int:
     """Measure, compare, and say what was found."""
-    recorded: dict[str, Any] = {}
-    for path in sorted(RECORDED.glob("*.json")):
-        recorded |= json.loads(path.read_text(encoding="utf-8"))
+    recorded = of_this_processor([json.loads(path.read_text(encoding="utf-8")) for path in RECORDED.glob("*.json")])
     parts = ",".join(part for part in RATIOS if part in recorded)
     with TemporaryDirectory(prefix="headrace-guard-") as folder:
         results = Path(folder, "results.json")

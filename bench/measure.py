@@ -17,6 +17,7 @@ CORES = len(os.sched_getaffinity(0))
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CGROUPS = Path("/sys/fs/cgroup")
 _PR_SET_CHILD_SUBREAPER = 36
+_REST_S_MAX, _LOOK_S, _RESTING = 5.0, 0.25, 0.1
 
 
 class WrongResultError(AssertionError):
@@ -47,6 +48,19 @@ def timed(work: Callable[[], object]) -> Taken:
     work()
     wall_s, cpu_s = time.perf_counter() - start, clock() - cpu
     return Taken(wall_s, cpu_s, load, max(0.0, busy_s() - busy - cpu_s) / wall_s)
+
+
+def come_to_rest() -> None:
+    """Wait until this process and what it has started do next to nothing, for some seconds at most.
+
+    After a query the JVM goes on compiling and collecting garbage, and whoever comes next would pay for it.
+    """
+    clock, end = processor_clock(), time.monotonic() + _REST_S_MAX
+    resting = False
+    while not resting and time.monotonic() < end:
+        before, began = clock(), time.monotonic()
+        time.sleep(_LOOK_S)  # processor time sends no events
+        resting = clock() - before < _RESTING * (time.monotonic() - began)
 
 
 def busy_s() -> float:

@@ -6,6 +6,7 @@ Everything on it comes from the results, and its plots are written to the folder
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -62,6 +63,7 @@ NOT_COMPARABLE = """\
 - Bytewax has no interval join. Its `join_window` pairs what is in one window, and no windows give exactly the pairs
   within a bound, each once.
 - Restarts with much state aren't measured against peers yet.
+- A contestant begins when those before it have come to rest, after five seconds at most.
 - All contestants share one machine. A cluster would add a network, and other bottlenecks.
 - Pathway isn't measured yet. Its license, the Business Source License 1.1, allows use outside production, and doesn't
   forbid publishing results.
@@ -115,7 +117,7 @@ def page_of(figures: Figures, plots: Mapping[str, tuple[str, str]], prefix: str)
     machine = figures["machine"]
     versions = {name: text for name, text in machine["packages"].items() if text}
     listed = ", ".join(f"{name} {text}" for name, text in versions.items())
-    about = machine | {"versions": listed, "command": figures["command"]}
+    about = machine | {"versions": listed, "command": _without_files(figures["command"])}
     lines = [ABOUT.format_map(about | {"spread": SPREAD_MAX, "others": OTHERS_MAX})]
     lines += [f"![{about}]({prefix}{name}.svg)\n" for name, (about, _) in plots.items()]
     for name, part in figures["parts"].items():
@@ -128,6 +130,11 @@ def page_of(figures: Figures, plots: Mapping[str, tuple[str, str]], prefix: str)
     settings = [structured_settings(), *machine.get("peers", ())]
     lines.append("\n".join(["## How others are set up", "", *(f"- {one}" for one in settings), ""]))
     return "\n".join([*lines, NOT_COMPARABLE])
+
+
+def _without_files(command: str) -> str:
+    """The command without the file of its figures, which says nothing elsewhere."""
+    return re.sub(r" --json \S+", "", command)
 
 
 def structured_settings() -> str:

@@ -147,7 +147,7 @@ def peers() -> Iterator[tuple[Peer, ...]]:
     jars = str(INSTALLED / "flink" / "jars")
     all_ = (
         Peer("bytewax", "on_bytewax.py", lacks={"join": "it has no interval join"}, count=5, running=4, sessions=10),
-        Peer("flink", "on_flink.py", (jars,)),
+        Peer("flink", "on_flink.py", (jars,), running=10),
     )
     with ExitStack() as stack:
         for one in all_:

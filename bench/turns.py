@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from bench.budget import Deadline
-from bench.measure import CutShortError, Taken, doubt, median, spread, timed
+from bench.measure import CutShortError, Taken, come_to_rest, doubt, median, spread, timed
 from bench.report import Report
 from headrace.core.errors import InfrastructureError
 
@@ -109,6 +109,7 @@ class Turns:
     def _run(self, contestant: Contestant) -> Taken:
         with folder(self.base) as out:
             own: list[object] = []
+            come_to_rest()
             one = timed(lambda: own.append(contestant.work(out)))
             contestant.check(out)
         (found,) = own

@@ -119,3 +119,12 @@ def test_turns_before_an_interruption_count(tmp_path: Path) -> None:
     with pytest.raises(CutShortError):
         runs.clear()
         turns(tmp_path).alternate([Contestant("one", work, lambda out: None)], 1, 3)
+
+
+def test_a_contestant_begins_when_the_one_before_has_come_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "processor_clock", tree_clock)  # the other one moves this process to another cgroup
+    busy = "import time; end = time.monotonic() + 2.0\nwhile time.monotonic() < end: pass"
+    with subprocess.Popen([sys.executable, "-c", busy]) as process:
+        measure.come_to_rest()
+        ended = process.poll()
+    assert ended == 0
