@@ -43,10 +43,11 @@ def main() -> int:
     else:
         try:
             results = Results(options.json, machine(), options.add)
-            failed = measure_separately(results, options)
         except ValueError as error:
             print(f"bench: {error}", file=sys.stderr)
             return 2
+        try:
+            failed = measure_separately(results, options)
         except KeyboardInterrupt:
             print(f"interrupted: figures of {', '.join(results.figures['parts']) or 'no part'} are in {options.json}")
             return 130

@@ -79,9 +79,11 @@ def turns_of(part: Mapping[str, Any], peer: str, ours: str, times: str) -> list[
 
 
 def of_this_processor(recorded: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the results of this processor if there are any, otherwise others."""
-    here = machine()["processor"]
-    return next((one for one in recorded if one["machine"]["processor"] == here), recorded[0])
+    """Return all results of this processor if there are any, otherwise those of others."""
+    here, found = machine()["processor"], dict[str, Any]()
+    for one in [one for one in recorded if one["machine"]["processor"] == here] or recorded:
+        found |= one
+    return found
 
 
 def compared(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[Compared]:
@@ -107,7 +109,9 @@ def overall(verdicts: Sequence[Verdict]) -> Verdict:
 
 def main() -> int:
     """Measure, compare, and say what was found."""
-    recorded = of_this_processor([json.loads(path.read_text(encoding="utf-8")) for path in RECORDED.glob("*.json")])
+    recorded = of_this_processor(
+        [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RECORDED.glob("*.json"))]
+    )
     parts = ",".join(part for part in RATIOS if part in recorded)
     with TemporaryDirectory(prefix="headrace-guard-") as folder:
         results = Path(folder, "results.json")

@@ -63,7 +63,6 @@ NOT_COMPARABLE = """\
 - Bytewax has no interval join. Its `join_window` pairs what is in one window, and no windows give exactly the pairs
   within a bound, each once.
 - Restarts with much state aren't measured against peers yet.
-- A contestant begins when those before it have come to rest, after five seconds at most.
 - All contestants share one machine. A cluster would add a network, and other bottlenecks.
 - Pathway isn't measured yet. Its license, the Business Source License 1.1, allows use outside production, and doesn't
   forbid publishing results.

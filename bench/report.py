@@ -83,9 +83,13 @@ class Report:
     def write(self, path: Path) -> None:
         """Write all figures, the command that measured them, and what machine they are from."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        command = shlex.join(["python", "-m", "bench", *sys.argv[1:]])
-        about = {"command": command, "machine": self.machine, "parts": _plain(self.parts)}
+        about = {"command": this_command(), "machine": self.machine, "parts": _plain(self.parts)}
         path.write_text(json.dumps(about | self.figures, indent=1) + "\n")
+
+
+def this_command() -> str:
+    """Return the command of this run."""
+    return shlex.join(["python", "-m", "bench", *sys.argv[1:]])
 
 
 def machine() -> dict[str, Any]:

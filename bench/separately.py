@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 
 from bench.budget import GRACE, Budget
 from bench.parts import PARTS
+from bench.report import this_command
 
 KILLED_AFTER_S = 60.0
 """How much longer than it may take a part has until it is killed: it has to start Spark, and to write what it found."""
@@ -38,7 +38,7 @@ class Results:
     figures: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        command = shlex.join(["python", "-m", "bench", *sys.argv[1:]])
+        command = this_command()
         self.figures = {"command": command, "machine": {**self.machine, "peers": []}, "parts": {}}
         if self.add and self.path.exists():
             self.figures = json.loads(self.path.read_text(encoding="utf-8"))

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from bench.guard import Compared, Verdict, compared, overall
+from bench.guard import Compared, Verdict, compared, of_this_processor, overall
+from bench.report import machine
 
 QUIET, BUSY = [0.1, 0.1, 0.1], [1.2, 1.5, 1.3]
 
@@ -50,9 +51,17 @@ def test_ratios_are_those_of_turns_that_both_results_have() -> None:
 
 
 def test_a_ratio_from_another_processor_judges_nothing() -> None:
-    """Structured Streaming gains twice as much from a larger cache."""
+    """The ratio of the windowed count was twice as high on one as on another."""
     then, now = (results(1.0) | {"machine": {"processor": name}} for name in ("old", "new"))
     slower = results(2.0) | {"machine": {"processor": "new"}}
     assert all(one.verdict() is Verdict.UNKNOWN for one in compared(then, slower))
     assert all("old" in one.noise() for one in compared(then, slower))
     assert all(one.verdict() is Verdict.FELL for one in compared(now, slower))
+
+
+def test_the_results_of_this_processor_are_compared_and_others_only_without_any() -> None:
+    here = machine()["processor"]
+    b, running = ({"machine": {"processor": here}, part: part} for part in ("b", "running"))
+    other = {"machine": {"processor": "none such"}, "b": "other", "guarantee": "other"}
+    assert of_this_processor([other, b, running]) == b | running
+    assert of_this_processor([other]) == other

@@ -273,7 +273,8 @@ class Runs(StateStore):
 
         ``widening`` is as for ``read_parts``.
         """
-        if self.entries() * widening <= lot_rows():
+        rows = sum(run.pieces.rows for run in self._tiers.parts if run.overlaps(low, bound)) + self._fresh_rows
+        if rows * widening <= lot_rows():
             return EMPTY
         times = (frame.get_column(self._time) for frame in self.held(low, bound))
         return crowd(each.filter(each.is_between(low, bound)) for each in times)

@@ -81,9 +81,9 @@ class WindowOperator(Operator):
     def stops(self, time: int) -> Iterable[int]:
         """At which times to stop on the way to ``time``, ascending, so that what is due meanwhile is one lot.
 
-        The next one is asked for when time has reached the one before.
+        The next one is asked for when time has reached the one before. None, unless a shape says otherwise.
         """
-        raise NotImplementedError
+        return ()
 
     def next_ms(self) -> int | None:
         """When (wall clock) the next window is over; called only in processing time."""

@@ -9,7 +9,7 @@ Count windows that don't overlap are simpler: see ``assigned.WholeWindow``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import polars as pl
 from typing_extensions import override
@@ -76,10 +76,6 @@ class CountedWindow(WindowOperator):
             begun = left.filter(pl.col(_TOTAL) % self._every > 0).sort(*self.keys, START)
             bounds = [pl.col(START).min(), pl.col(END).max()]
             self.send(self.aggregation.merge(begun.with_columns(pl.lit(0).alias(_ALL)), [*self.keys, _ALL], *bounds))
-
-    @override
-    def stops(self, time: int) -> Iterable[int]:
-        return ()
 
     @override
     def next_ms(self) -> int | None:

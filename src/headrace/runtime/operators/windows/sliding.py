@@ -94,6 +94,8 @@ class SlidingWindow(WindowOperator):
     def _over(self, began: int, rows: pl.DataFrame) -> pl.DataFrame:
         """The windows of times from ``began``, from the merged rows of some keys."""
         due = rows.filter(pl.col(START) >= began)
+        if not due.height:
+            return due
         mine = rows.join(due, on=self.keys, how="semi", nulls_equal=True) if self.keys else rows
         rolled = self.aggregation.rolling(mine.sort(*self.keys, START), self.keys, START, self._size)
         return rolled.filter(pl.col(START) >= began)
