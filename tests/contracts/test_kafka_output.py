@@ -257,12 +257,12 @@ def test_an_error_in_place_of_a_commit_is_no_end(kfake: KfakeServer, make: Make)
     topic = create_topic(kfake.address)
     writer = f"{topic}/stage/0/out"
     target = make(topic)
-    for version in range(4):
+    for version in range(6):
         if version % 2:
-            error = ("REQUEST_TIMED_OUT", "NOT_COORDINATOR")[version // 2]
+            error = ("REQUEST_TIMED_OUT", "NOT_COORDINATOR", "UNKNOWN_SERVER_ERROR")[version // 2]
             kfake.fail("EndTxn", error, count=1, transaction=f"headrace.{writer}")
         publish(target, writer, version, rows(version), tries=20)
-    assert numbers(read_topic(kfake.address, topic)) == list(range(4))
+    assert numbers(read_topic(kfake.address, topic)) == list(range(6))
 
 
 def test_a_lost_progress_topic_is_an_error_and_nothing_is_written(kfake: KfakeServer, make: Make) -> None:

@@ -13,7 +13,7 @@ from headrace.core.errors import HeadraceError
 from headrace.systems.base import Target
 from headrace.testing.system_scene import expect
 
-_PUBLISHED_S = 30.0
+_PUBLISHED_S, _AGAIN_MS = 30.0, 50.0
 _SCHEMA = {"writer": pl.String, "version": pl.Int64, "n": pl.Int64}
 
 
@@ -42,11 +42,22 @@ class TargetScene:
     def publish(
         self, target: Target, version: int, rows: int = 3, writer: str | None = None, at_once: int | None = None
     ) -> None:
-        """Publish the rows of this version, the same ones for every publisher; ``at_once`` is the size of a piece."""
+        """Publish the rows of this version, the same ones for every publisher; ``at_once`` is the size of a piece.
+
+        As a task does, it tries again after an error that may pass.
+        """
         name = writer or self.writer
         pieces = [target.accept(piece) for piece in table(name, version, rows).iter_slices(at_once or rows)]
         end_s = time.monotonic() + _PUBLISHED_S
-        while (again_ms := target.publish(name, version, pieces)) is not None:
+        while True:
+            try:
+                again_ms = target.publish(name, version, pieces)
+            except HeadraceError as error:
+                if not error.retry or time.monotonic() > end_s:
+                    raise
+                again_ms = _AGAIN_MS
+            if again_ms is None:
+                return
             expect(time.monotonic() < end_s, f"version {version} is published within {_PUBLISHED_S:g} s")
             time.sleep(again_ms / 1000)
 

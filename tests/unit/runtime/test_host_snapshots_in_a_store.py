@@ -228,6 +228,7 @@ def test_a_snapshot_that_comes_between_its_look_and_its_fence_is_found(
 ):
     """It looks for one on a machine of its own, and finds none; then one comes, and the changelog is trimmed."""
     before = app.start()
+    app.until(lambda: app.host("by-member/0").generation > 0)  # or it would be the newer one
     orders.write()
     app.run(300)
     task = app.host("by-member/0").name

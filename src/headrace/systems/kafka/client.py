@@ -387,6 +387,7 @@ _LARGE = _Meaning(
 _UNKNOWN = _Meaning(IndeterminateWriteError, "the record may have been written; Headrace checks before it continues")
 _NOT_SENT = _Meaning(StorageError, "the record wasn't sent")
 _OLD = _Meaning(InfrastructureError, "use a newer broker; Headrace is tested with Kafka 4")
+_FAILED = _Meaning(UnavailableError, "the broker failed to handle the request; see its log. Headrace tries again")
 _SERVER = _Meaning(InfrastructureError, "the broker refused the request; see its log")
 
 _MEANINGS: Mapping[_Meaning, tuple[str, ...]] = {
@@ -401,6 +402,7 @@ _MEANINGS: Mapping[_Meaning, tuple[str, ...]] = {
         "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "ELIGIBLE_LEADERS_NOT_AVAILABLE",
         "PREFERRED_LEADER_NOT_AVAILABLE", "_NOENT", "_QUEUE_FULL", "_PREV_IN_PROGRESS",
     ),
+    _FAILED: ("UNKNOWN",),  # Kafka's answer to a commit, too, when another producer takes over at that moment
     _LOGIN: (
         "_AUTHENTICATION", "_SSL", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM", "ILLEGAL_SASL_STATE",
         "SECURITY_DISABLED",

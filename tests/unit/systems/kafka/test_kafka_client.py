@@ -37,6 +37,7 @@ def problem(code: int, heard: KafkaError | None = None, secret: str = "") -> Hea
     [
         (KafkaError._TRANSPORT, UnavailableError),
         (KafkaError.NOT_LEADER_FOR_PARTITION, UnavailableError),
+        (KafkaError.UNKNOWN, UnavailableError),
         (KafkaError._AUTHENTICATION, InfrastructureError),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, InfrastructureError),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, StreamNotFoundError),
