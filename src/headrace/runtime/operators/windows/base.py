@@ -29,6 +29,7 @@ from headrace.runtime.operators.base import RAISED, UNCOMPUTABLE, Operator
 from headrace.runtime.operators.user_code.source_line import users_line
 from headrace.runtime.operators.windows.aggregation import TIME, Aggregation
 from headrace.serdes.calendar import holds_times
+from headrace.serdes.sorting import sort_rows
 from headrace.stores import pieces
 from headrace.stores.readable import readable
 
@@ -182,7 +183,7 @@ class WindowOperator(Operator):
         """
         if not merged.height:
             return
-        result = self.aggregation.final(merged.sort(*self.order, *self.keys), [START, END, *self.keys, *more])
+        result = self.aggregation.final(sort_rows(merged, [*self.order, *self.keys]), [START, END, *self.keys, *more])
         self.check_calendar(result, self._dated, "an aggregate")
         bounds = [
             from_ms(ours, self._output[public]).alias(public)

@@ -21,6 +21,7 @@ from headrace.runtime.event_time.watermark import FOREVER
 from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.windows.aligned import slice_start
 from headrace.runtime.operators.windows.base import END, START, WindowOperator
+from headrace.serdes.sorting import sort_rows
 from headrace.stores.base import StateStore
 from headrace.stores.keyed import KeyedRows
 
@@ -73,7 +74,7 @@ class CountedWindow(WindowOperator):
     @override
     def advance(self, time: int) -> None:
         for left in self._store.take_all() if time == FOREVER else ():
-            begun = left.filter(pl.col(_TOTAL) % self._every > 0).sort(*self.keys, START)
+            begun = sort_rows(left.filter(pl.col(_TOTAL) % self._every > 0), [*self.keys, START])
             bounds = [pl.col(START).min(), pl.col(END).max()]
             self.send(self.aggregation.merge(begun.with_columns(pl.lit(0).alias(_ALL)), [*self.keys, _ALL], *bounds))
 
@@ -103,7 +104,7 @@ class CountedWindow(WindowOperator):
 
     def _send_full(self, slices: pl.DataFrame) -> None:
         """Emit the windows that this batch has filled."""
-        ordered = slices.sort(*self.keys, END)
+        ordered = sort_rows(slices, [*self.keys, END])
         rolled = self.aggregation.rolling(ordered, self.keys, END, self._size)
         before = pl.col(_BEFORE).max()
         known = ordered.select(*self.keys, END, _TOTAL, before.over(self.keys) if self.keys else before)

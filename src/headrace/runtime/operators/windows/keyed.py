@@ -23,6 +23,7 @@ from headrace.runtime.event_time.watermark import FOREVER
 from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.windows.base import END, START, WindowOperator
 from headrace.runtime.operators.windows.panes import DUE, FULL, INDEX, NOW, NUMBER, PANE, PLACE, TOTAL, WAKE, Panes
+from headrace.serdes.sorting import sort_rows
 from headrace.stores.base import StateStore
 from headrace.stores.keyed import KeyedRows
 from headrace.stores.lots import in_lots
@@ -147,7 +148,7 @@ class KeyedWindow(WindowOperator):
         if not parts.height or parts[FULL].max() == 0:
             return parts.drop(PANE, FULL)
         group = self._group
-        parts = parts.sort(*group, PANE)
+        parts = sort_rows(parts, [*group, PANE])
         if self._accumulating:
             rolled = self.aggregation.rolling(parts, group, PANE, _ALL_BEFORE)
             others = parts.select(*group, PANE, *self._panes.columns, INDEX, FULL)

@@ -30,6 +30,7 @@ from headrace.runtime.operators.windows.aggregation import TIME
 from headrace.runtime.operators.windows.base import END, START
 from headrace.runtime.operators.windows.keyed import Assigned, Conform, KeyedWindow
 from headrace.runtime.operators.windows.panes import INDEX, NUMBER
+from headrace.serdes.sorting import sort_rows
 from headrace.stores.keyed import KeyedRows
 
 _PLACE, _SESSION = "__place", "__session"
@@ -107,7 +108,7 @@ class SessionWindow(KeyedWindow):
         begins = pl.col(TIME).diff() >= self._gap
         if self.keys:
             begins |= pl.struct(self.keys).rle_id().diff() > 0
-        rows = rows.with_row_index(_PLACE).sort(*self.keys, TIME)
+        rows = sort_rows(rows.with_row_index(_PLACE), [*self.keys, TIME])
         return rows.with_columns(begins.fill_null(value=True).cum_sum().alias(_SESSION)).sort(_PLACE).drop(_PLACE)
 
     def _take_spans(self, spans: pl.DataFrame) -> None:
@@ -135,7 +136,7 @@ class SessionWindow(KeyedWindow):
 
     def _sessions(self, spans: pl.DataFrame) -> pl.DataFrame:
         """For each span, in the given order, the bounds of its session."""
-        ordered = spans.with_row_index(_PLACE).sort(*self.keys, START)
+        ordered = sort_rows(spans.with_row_index(_PLACE), [*self.keys, START])
         key = ordered.select(pl.struct(self.keys).rle_id() if self.keys else pl.repeat(0, pl.len())).to_series()
         # The latest end of a key so far, as its rank among all ends. A running maximum of ranks that restarts at each
         # key is a running maximum of plain numbers, which is much cheaper than one for each key.

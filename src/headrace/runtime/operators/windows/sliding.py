@@ -22,6 +22,7 @@ from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.windows.aggregation import TIME
 from headrace.runtime.operators.windows.base import END, START, WindowOperator
+from headrace.serdes.sorting import sort_rows
 from headrace.stores.base import StateStore
 from headrace.stores.lots import in_lots
 from headrace.stores.runs import Runs
@@ -97,5 +98,5 @@ class SlidingWindow(WindowOperator):
         if not due.height:
             return due
         mine = rows.join(due, on=self.keys, how="semi", nulls_equal=True) if self.keys else rows
-        rolled = self.aggregation.rolling(mine.sort(*self.keys, START), self.keys, START, self._size)
+        rolled = self.aggregation.rolling(sort_rows(mine, [*self.keys, START]), self.keys, START, self._size)
         return rolled.filter(pl.col(START) >= began)
