@@ -87,7 +87,7 @@ class KeyedRows(StateStore):
         self._row = [*keys, *row]
         self._due = list(due)
         self._kept = Kept(id_, None, conform, in_memory=in_memory, sliced=not in_memory)
-        self._tiers: Tiers[Segment] = Tiers(self._kept, _MERGED_ROWS_MAX, lambda a, b: self._joined([a, b]), form)
+        self._tiers: Tiers[Segment] = Tiers(self._kept, _MERGED_ROWS_MAX, self._joined, form)
         self._fresh: list[Segment] = []
         self._removed: list[pl.DataFrame] = []
         self._removed_due: dict[str, int] = {}
@@ -301,7 +301,7 @@ class KeyedRows(StateStore):
     def _segment(self, rows: pl.DataFrame) -> Segment:
         return Segment.of(self._kept, self._tiers.number(), rows, self._keys, self._due)
 
-    def _joined(self, segments: list[Segment]) -> list[Segment]:
+    def _joined(self, segments: Sequence[Segment]) -> list[Segment]:
         """Merge the rest of several segments into one."""
         living = [segment for segment in segments if segment.living]
         if not living or (len(living) == 1 and not living[0].masked):

@@ -1,7 +1,7 @@
 """Runs: aggregation state as a few DataFrames, ordered by age, instead of one entry per key.
 
 Aggregates that merge (counts, sums, ...) need no look-up of old values. New partial results are a new *run*. Runs are
-merged when they are read, or when two neighbours are of like size (``stores.tiers``). Everything is columnar: adding a
+merged when they are read, or when neighbours are of like size (``stores.tiers``). Everything is columnar: adding a
 batch of 10,000 keys costs no Python per key, and a checkpoint writes only the rows that changed since the last one.
 
 Two operations change the state, and both are logged: ``add`` a run, and remove all rows with ``time <= bound``
@@ -166,7 +166,7 @@ class Runs(StateStore):
         elif keys:
             self._hash_of = lambda rows: hash_rows(rows, keys)
         self._kept = Kept(id_, None, conform, sliced=hashed is not None)
-        self._tiers: Tiers[_Run] = Tiers(self._kept, _MERGED_ROWS_MAX, self._merged, form)
+        self._tiers: Tiers[_Run] = Tiers(self._kept, _MERGED_ROWS_MAX, self._merged, form, wait=hashed is None)
         self._fresh: list[pl.DataFrame] = []
         self._fresh_rows = 0
         self._fresh_merged = 0
@@ -429,10 +429,10 @@ class Runs(StateStore):
         self._tiers.push(self._run(deal(frame, self._hash_of, 0, self._bits(frame.height, ()))))
         self._earliest = min((run.low for run in self._tiers.parts), default=None)
 
-    def _merged(self, older: _Run, newer: _Run) -> list[_Run]:
-        bits = self._bits(older.living + newer.living, (older, newer))
-        both = together([self._flow(run, None, None, bits) for run in (older, newer)])
-        merged = [None if part is None else self._merge(part) for part in both]
+    def _merged(self, runs: Sequence[_Run]) -> list[_Run]:
+        bits = self._bits(sum(run.living for run in runs), runs)
+        flows = together([self._flow(run, None, None, bits) for run in runs])
+        merged = [None if part is None else self._merge(part) for part in flows]
         return [self._run(merged)] if any(part is not None for part in merged) else []
 
     def _run(self, parts: Sequence[PieceRows]) -> _Run:

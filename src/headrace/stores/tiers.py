@@ -1,8 +1,9 @@
 """Tiers: the parts of a store, which never change once written, and are merged with neighbours of like size.
 
-``Runs`` and ``KeyedRows`` add rows as a new part at the end of a list. While the last part is at least half as large as
-the one before it, the two are merged. So the number of parts grows with the logarithm of the rows, and each row is
-rewritten a logarithmic number of times, as in a log-structured merge tree.
+``Runs`` and ``KeyedRows`` add rows as a new part at the end of a list. When the last parts together are more than half
+as large as the one before them, all of these are merged. So the number of parts grows with the logarithm of the rows,
+and each row is rewritten a logarithmic number of times, as in a log-structured merge tree. Where rows aren't looked up,
+small parts wait for others: frequent checkpoints make many of them.
 
 On disk a manifest names the parts. A part is named by its number, under which its pieces are (``stores.pieces``).
 Numbers aren't used twice: merged parts give way to a new one, and the manifest that names it is written together with
@@ -20,11 +21,13 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from headrace.core.errors import CorruptLogError
+from headrace.stores import pieces
 from headrace.stores.base import View, Writes
 from headrace.stores.form import FORM, StateForm, check_form, grown, other_kind
 from headrace.stores.pieces import Kept, Pieces
 
 MANIFEST = b"manifest"
+_SMALL_PARTS_MAX = 8
 
 
 class Part(Protocol):
@@ -66,18 +69,21 @@ M = TypeVar("M", bound=Manifest)
 
 
 class Tiers(Generic[P]):
-    """The parts of one store, oldest first. ``merge`` makes one part, or none, of two neighbours."""
+    """The parts of one store, oldest first. ``merge`` makes one part, or none, of neighbours."""
 
     def __init__(
         self,
         kept: Kept,
         merged_rows_max: int,
-        merge: Callable[[P, P], Sequence[P]],
+        merge: Callable[[Sequence[P]], Sequence[P]],
         form: StateForm | None = None,
+        *,
+        wait: bool = False,
     ) -> None:
         """``merged_rows_max``: larger parts are not merged, so a merge stays short however large the state is.
 
-        ``form`` is that of the rows as the app declares them now; None: they aren't checked.
+        ``form`` is that of the rows as the app declares them now; None: they aren't checked. With ``wait``, parts that
+        are less than a piece together are merged when there are eight.
         """
         self.parts: list[P] = []
         self.changed = False
@@ -85,6 +91,7 @@ class Tiers(Generic[P]):
         self._kept = kept
         self._merged_rows_max = merged_rows_max
         self._merge = merge
+        self._wait = wait
         self._gone: list[P] = []
         self._next_number = 0
         self._form = form
@@ -97,13 +104,15 @@ class Tiers(Generic[P]):
         return self._next_number - 1
 
     def push(self, part: P) -> None:
-        """Add the newest part, and merge neighbours of like size."""
+        """Add the newest part, and merge it with those before it, if they are of like size."""
         self.parts.append(part)
-        while len(self.parts) > 1:
-            older, newer = self.parts[-2:]
-            if older.living >= 2 * newer.living or older.living + newer.living > self._merged_rows_max:
+        number, rows = 1, part.living
+        for older in reversed(self.parts[:-1]):
+            if older.living >= 2 * rows or older.living + rows > self._merged_rows_max:
                 break
-            self.replace([*self.parts[:-2], *self._merge(older, newer)])
+            number, rows = number + 1, rows + older.living
+        if number > 1 and not (self._wait and number < _SMALL_PARTS_MAX and rows < pieces.PIECE_ROWS):
+            self.replace([*self.parts[:-number], *self._merge(self.parts[-number:])])
         self.changed = True
 
     def replace(self, parts: Sequence[P]) -> None:
