@@ -42,7 +42,6 @@ _REMOVE_DUE = b"\x03"
 _REMOVE_ALL = b"\x04"
 _DUE = struct.Struct(">Bq")
 _FRESH_SEGMENTS_MAX = 8
-_TAKEN_ROWS = 1 << 16
 _MERGED_ROWS_MAX = 1 << 20
 _FORMAT = 4
 
@@ -134,7 +133,7 @@ class KeyedRows(StateStore):
                 yield order[asked], rows
 
     def take_due(self, column: str, bound: int) -> Iterator[pl.DataFrame]:
-        """Remove and return all rows whose ``column`` is ``bound`` or less, in frames of some ten thousand rows.
+        """Remove and return all rows whose ``column`` is ``bound`` or less, in frames of a piece at most.
 
         The rows are removed when this returns, read or not. The caller must read them before the next ``persist``.
         """
@@ -149,7 +148,7 @@ class KeyedRows(StateStore):
                 self._removed_due[column] = max(bound, self._removed_due.get(column, bound))
                 self._tiers.changed = True
         self._drop_empty()
-        return _gathered(found)
+        return (rows for segment, places in found for rows in segment.rows(places))
 
     def crowd(self, column: str, bound: int) -> Crowd:
         """How many rows have each value of ``column`` up to ``bound``; empty if all fit in one lot."""
@@ -313,21 +312,6 @@ class KeyedRows(StateStore):
         if 2 * segment.living >= segment.pieces.rows:
             return segment
         return Segment.joined(self._kept, self._tiers.number(), [segment], self._due)
-
-
-def _gathered(found: list[tuple[Segment, Places]]) -> Iterator[pl.DataFrame]:
-    """The rows at these places; small frames are concatenated."""
-    waiting: list[pl.DataFrame] = []
-    number = 0
-    for segment, places in found:
-        for rows in segment.rows(places):
-            waiting.append(rows)
-            number += rows.height
-            if number >= _TAKEN_ROWS:
-                yield concat_rows(waiting)
-                waiting, number = [], 0
-    if waiting:
-        yield concat_rows(waiting)
 
 
 def _portions(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.windows.aligned import slice_of, slice_start
-from headrace.stores import keyed, pieces
+from headrace.stores import pieces
 
 COLUMNS = {"key": pl.Int64, "value": pl.Int64, "at": pl.Int64}
 KEYS = 500
@@ -22,7 +22,6 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make pieces small, and keep almost none in memory."""
     monkeypatch.setattr(pieces, "PIECE_ROWS", 32)
     monkeypatch.setattr(pieces, "KEPT_BYTES_MAX", 4000)
-    monkeypatch.setattr(keyed, "_TAKEN_ROWS", 32)
 
 
 @pytest.fixture
