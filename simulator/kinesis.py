@@ -23,7 +23,7 @@ from headrace.core.errors import UnavailableError
 from headrace.core.ids import SSP, Offset
 from headrace.plan.model import StreamPlan
 from headrace.serdes.formats.json import JsonFormat
-from headrace.systems.base import Edge, Ended, Polled, SlotOrders
+from headrace.systems.base import Edge, Ended, Polled
 from headrace.systems.kinesis.api import Page, Put, Shard
 from headrace.systems.kinesis.consumer import KinesisConsumer
 from headrace.systems.kinesis.dealing import Dealing
@@ -32,7 +32,8 @@ from headrace.systems.kinesis.memory import Call, MemoryKinesis, Moment
 from headrace.systems.kinesis.rows import RecordRows
 from headrace.systems.kinesis.shard_position import DONE, OLDEST, Position, ShardState
 from headrace.systems.kinesis.shard_tree import ended_before
-from headrace.systems.slotted import Dealer, SlotReport
+from headrace.systems.slot_reports import SlotOrders, SlotReport
+from headrace.systems.slotted import Dealer
 from simulator.expected import TICK_MS, Message
 from simulator.shard_judge import ShardJudge
 from simulator.storage import Reader

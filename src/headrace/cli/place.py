@@ -14,8 +14,8 @@ from headrace.cli.console import counted, format_bytes
 from headrace.core.errors import UsageError
 from headrace.core.ids import SSP, StreamId, check_id
 from headrace.core.url import SecretUrl
-from headrace.streams.place import require_stream
 from headrace.systems.base import Admin, StreamInfo, System
+from headrace.systems.finding import require_stream
 from headrace.systems.home_log import LOG, home_log
 from headrace.systems.registry import SystemSpec, offsets_are_bytes, open_system
 

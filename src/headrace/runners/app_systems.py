@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from headrace.api.settings import Settings
 from headrace.core.errors import PlanError, UsageError
 from headrace.metadata.store import MetadataStore, update
 from headrace.metadata.timelines import FIRST, Timelines, current_timeline
-from headrace.plan.model import Plan
 from headrace.runtime.naming import folder_name
 from headrace.stores.objects.place import ObjectPlace
 from headrace.systems.app_systems import AppSystems, SnapshotsPlace
 from headrace.systems.home_log import LOG, home_log
 from headrace.systems.registry import SystemSpec
+
+if TYPE_CHECKING:
+    from headrace.api.settings import Settings
+    from headrace.plan.model import Plan
 
 NAMESPACE = "systems"
 

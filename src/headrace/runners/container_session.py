@@ -38,7 +38,7 @@ from headrace.runtime.container import Container
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.operators.user_code.source_line import in_debugger, line_now
 from headrace.runtime.standbys import Standbys
-from headrace.systems.base import Shards
+from headrace.systems.slot_reports import Shards
 from headrace.systems.startpoint import Grant, Outcome
 
 _log = logger(__name__)

@@ -14,9 +14,9 @@ from headrace.core.errors import HeadraceError
 from headrace.core.log import Throttle, logger
 from headrace.plan.model import Plan, StagePlan
 from headrace.runners.coordination.slot_book import SlottedInput
-from headrace.systems.base import SlotOrders
 from headrace.systems.registry import open_row_system
-from headrace.systems.slotted import Dealer, SlotReport, SlottedSystem
+from headrace.systems.slot_reports import SlotOrders, SlotReport
+from headrace.systems.slotted import Dealer, SlottedSystem
 
 LOOK_S = 0.5
 """How often the dealers are asked when no report comes: shards come and go without the app."""

@@ -33,7 +33,7 @@ from headrace.runtime.state.depot import LiveDepot
 from headrace.runtime.task import task_factory
 from headrace.runtime.task_scope import TaskScope, beside
 from headrace.stores.objects.opening import open_objects
-from headrace.systems.base import SlotOrders
+from headrace.systems.slot_reports import SlotOrders
 from headrace.systems.startpoint import Grant, Outcome
 
 OBSERVE_MS = 250.0

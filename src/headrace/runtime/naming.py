@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from headrace.api.settings import Settings
 from headrace.core.ids import SSP, StreamId, TaskName
 from headrace.metadata.timelines import FIRST
 from headrace.systems.registry import SystemSpec
+
+if TYPE_CHECKING:
+    from headrace.api.settings import Settings
 
 
 def changelog_name(app: str, stage: str, timeline: int = FIRST) -> str:

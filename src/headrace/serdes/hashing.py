@@ -26,12 +26,11 @@ import numpy.typing as npt
 import polars as pl
 
 from headrace.core.errors import DeclarationError
+from headrace.core.ids import MAX_PARTITIONS
 from headrace.serdes.nulls import filled
 
 Hashes = npt.NDArray[np.uint64]
 PartitionIds = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
-
-MAX_PARTITIONS = 1 << 16
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xFF51AFD7ED558CCD)

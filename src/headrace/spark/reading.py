@@ -24,9 +24,10 @@ from headrace.spark.arrow_rows import ArrowRows
 from headrace.spark.read_options import LATEST, OLDEST, Bound, ReadOptions
 from headrace.spark.types import to_spark_schema
 from headrace.streams.frames import Frame
-from headrace.streams.place import open_log, require_stream
+from headrace.streams.place import open_log
 from headrace.streams.ranges import Place, RangeReader
 from headrace.systems.base import Extent, StreamInfo, System
+from headrace.systems.finding import require_stream
 from headrace.systems.home_log import LOG
 
 _BYTES_PER_BATCH = 2 << 20

@@ -36,9 +36,10 @@ from headrace.core.errors import FencedError, HeadraceError, UnavailableError, U
 from headrace.core.frame import Kind, encode, encode_control
 from headrace.core.ids import StreamId
 from headrace.core.log import logger
-from headrace.streams.place import open_log, require_stream
+from headrace.streams.place import open_log
 from headrace.streams.writer_records import Known, WriterRecords, next_generation, task_of
 from headrace.systems.base import Producer, System
+from headrace.systems.finding import require_stream
 from headrace.systems.home_log import LOG
 from headrace.systems.log.system import LogSystem
 

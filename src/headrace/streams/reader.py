@@ -28,8 +28,9 @@ from headrace.core.records import UNREADABLE
 from headrace.serdes.ipc import concat_rows, decode_rows
 from headrace.serdes.schema import filled_up
 from headrace.streams.frames import UNWATCHED_WAIT_MS, WAIT_MS, CommittedGate, Frame, FrameReader, Gate, OpenGate
-from headrace.streams.place import LOG, opened, require_stream
+from headrace.streams.place import LOG, opened
 from headrace.systems.base import Consumer
+from headrace.systems.finding import require_stream
 from headrace.systems.registry import SystemSpec
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from headrace.core.home import home_of
 from headrace.core.ids import Offset, StreamId, check_id
 from headrace.serdes.given_rows import Rows, given_rows
 from headrace.serdes.schema import Schema
-from headrace.streams.place import opened, require_stream
+from headrace.streams.place import opened
 from headrace.streams.row_writer import RowWriter
+from headrace.systems.finding import require_stream
 from headrace.systems.registry import SystemSpec
 
 

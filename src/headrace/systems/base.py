@@ -13,19 +13,22 @@ import builtins
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
-import polars as pl
 
 from headrace.core.errors import StreamNotFoundError, TrimmedOffsetError, UnsupportedPositionError, UsageError
 from headrace.core.ids import SSP, Offset
+from headrace.systems.slot_reports import Shards
 from headrace.systems.syncing import Unsynced, sync_all
 from headrace.systems.targets import Lookup as Lookup  # noqa: PLC0414 - also found here
 from headrace.systems.targets import Target as Target  # noqa: PLC0414
 from headrace.systems.wakeups import Wakeups as Wakeups  # noqa: PLC0414 - also found here
+
+if TYPE_CHECKING:  # commands that only look import neither
+    import numpy as np
+    import numpy.typing as npt
+    import polars as pl
 
 
 class Edge(Enum):
@@ -83,13 +86,6 @@ def check_within(ssp: SSP, offset: Offset, extent: Extent) -> None:
             f"{ssp}: offset {offset} is after the end, {extent.upcoming}",
             hint="name an offset up to the end; headrace stream describe shows where it is",
         )
-
-
-Shards = Mapping[str, str]
-"""The shards of a slot with the position in each, in the system's own text form. Part of each commit."""
-
-SlotOrders = Mapping[str, str]
-"""Orders to a slot by shard, in the system's own text form. The slot continues with shards that aren't named."""
 
 
 # -- results of a poll -----------------------------------------------------------------------------

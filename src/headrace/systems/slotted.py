@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-import msgspec
-
 from headrace.core.ids import SSP
-from headrace.systems.base import Consumer, Rows, RowSystem, Shards, SlotOrders
+from headrace.systems.base import Consumer, Rows, RowSystem
+from headrace.systems.slot_reports import Shards, SlotOrders, SlotReport
 
 
 @runtime_checkable
@@ -38,21 +37,6 @@ class SlotConsumer(Consumer, Protocol):
     def behind_ms(self, ssp: SSP) -> Mapping[str, int]:
         """Return how far behind the newest record each shard is read, as far as it is known."""
         ...
-
-
-class SlotReport(msgspec.Struct, frozen=True, rename="camel"):
-    """What the present generation of a task says of one of its slots.
-
-    ``shards`` are those of its last commit that counts, and ``version`` is that commit's; -1 before there is one.
-    ``watermark`` is the slot's; None before there is one. The reports of a generation come in the order of its commits,
-    or not at all.
-    """
-
-    generation: int
-    shards: Shards
-    watermark: int | None = None
-    behind_ms: Mapping[str, int] = msgspec.field(default_factory=dict)
-    version: int = -1
 
 
 class Dealer(Protocol):

@@ -3,11 +3,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 import headrace
+from headrace import streams
 from headrace.cli import main as cli_main
 from headrace.cli.console import Exit, exit_of, format_bytes
 from headrace.core.errors import (
@@ -113,6 +116,14 @@ HEAVY = ("numpy", "polars", "pyarrow", "pyspark", "rich")  # typer imports pydan
 @pytest.mark.parametrize("words", [["--help"], ["stream", "--help"], ["savepoint", "--help"]], ids=" ".join)
 def test_the_help_imports_nothing_that_takes_long(words: list[str]) -> None:
     assert heavy_after(f"from headrace.cli.main import main; main({words!r})", *HEAVY) == "[]"
+
+
+def test_commands_that_only_look_import_little(tmp_path: Path) -> None:
+    """People call them again and again."""
+    streams.create_stream("orders", 2, {"id": pl.Int64}, home=tmp_path)
+    for words, heavy in (("status",), {*HEAVY} - {"rich"}), (("stream", "list"), {*HEAVY} - {"polars", "rich"}):
+        call = [*words, "--home", str(tmp_path)]
+        assert heavy_after(f"from headrace.cli.main import main; main({call!r})", *heavy).splitlines()[-1] == "[]"
 
 
 def test_the_package_imports_what_is_used() -> None:

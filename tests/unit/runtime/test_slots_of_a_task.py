@@ -10,8 +10,7 @@ from headrace.runtime.event_time.watermark import NEVER, PartitionTime, Progress
 from headrace.runtime.host.slots import Slots
 from headrace.runtime.inputs.consumers import InputConsumers
 from headrace.runtime.task import Task
-from headrace.systems.base import SlotOrders
-from headrace.systems.slotted import SlotReport
+from headrace.systems.slot_reports import SlotOrders, SlotReport
 
 SLOT = SSP(StreamId("kinesis-orders", "orders"), 0)
 

@@ -31,7 +31,7 @@ from headrace.runners.coordination.slot_book import SlotBook, SlottedInput
 from headrace.runners.coordination.standby_book import StandbyBook
 from headrace.runners.coordination.task_book import TaskBook
 from headrace.runners.coordination.versions import held_up
-from headrace.systems.slotted import SlotReport
+from headrace.systems.slot_reports import SlotReport
 
 STEADY_MS = 60_000
 """After a life of this length, a container's failures count from 1 again."""

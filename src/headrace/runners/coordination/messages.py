@@ -19,7 +19,7 @@ from headrace.core.records import UNREADABLE
 from headrace.runners.coordination.driver_status import ExportStatus, PagesStatus, QueriesStatus
 from headrace.runners.coordination.error_report import ErrorReport
 from headrace.runtime.standby_status import StandbyStatus
-from headrace.systems.slotted import SlotReport
+from headrace.systems.slot_reports import SlotReport
 from headrace.systems.startpoint import Order
 
 FORMAT = 1

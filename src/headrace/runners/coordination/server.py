@@ -48,8 +48,7 @@ from headrace.runners.coordination.startpoint_messages import (
 )
 from headrace.runners.coordination.watching import PUBLIC, watching_routes
 from headrace.runners.startpoints import StartpointService
-from headrace.systems.base import SlotOrders
-from headrace.systems.slotted import SlotReport
+from headrace.systems.slot_reports import SlotOrders, SlotReport
 
 _log = logger(__name__)
 

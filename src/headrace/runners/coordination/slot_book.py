@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from headrace.core.ids import SSP, TaskName
 from headrace.runners.coordination.messages import SlotDirections, TaskStatus
-from headrace.systems.base import SlotOrders
-from headrace.systems.slotted import SlotReport
+from headrace.systems.slot_reports import SlotOrders, SlotReport
 
 
 @dataclass(frozen=True, slots=True)

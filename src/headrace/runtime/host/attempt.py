@@ -42,7 +42,8 @@ from headrace.runtime.outputs.publisher import Publisher
 from headrace.runtime.task import Task, TaskFactory
 from headrace.runtime.task_scope import TaskScope
 from headrace.stores.base import StateStore
-from headrace.systems.base import Edge, Position, Rows, Shards
+from headrace.systems.base import Edge, Position, Rows
+from headrace.systems.slot_reports import Shards
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from headrace.core.ids import SSP
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.inputs.consumers import InputConsumers
 from headrace.runtime.task import Task
-from headrace.systems.base import Shards, SlotOrders
-from headrace.systems.slotted import SlotReport
+from headrace.systems.slot_reports import Shards, SlotOrders, SlotReport
 
 
 class Slots:

@@ -14,8 +14,9 @@ from headrace.core.ids import SSP, Offset
 from headrace.runtime.connections import Connections
 from headrace.runtime.inputs.chooser import Chooser
 from headrace.runtime.inputs.envelope import envelopes
-from headrace.systems.base import Consumer, Edge, Ended, Polled, Position, Records, Rows, Shards, SlotOrders
+from headrace.systems.base import Consumer, Edge, Ended, Polled, Position, Records, Rows
 from headrace.systems.row_cuts import rows_before
+from headrace.systems.slot_reports import Shards, SlotOrders
 from headrace.systems.slotted import SlotConsumer
 from headrace.systems.syncing import Unsynced
 from headrace.systems.whole import polled_to

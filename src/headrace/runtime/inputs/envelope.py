@@ -15,7 +15,8 @@ import polars as pl
 
 from headrace.core.frame import Kind
 from headrace.core.ids import SSP, Offset
-from headrace.systems.base import BadRecord, Ended, Polled, Records, Rows, Shards
+from headrace.systems.base import BadRecord, Ended, Polled, Records, Rows
+from headrace.systems.slot_reports import Shards
 
 _USER = int(Kind.USER)
 

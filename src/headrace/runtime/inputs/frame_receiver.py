@@ -35,7 +35,8 @@ from headrace.runtime.inputs.intakes import Intakes
 from headrace.runtime.inputs.version_buffer import BufferedFrame, VersionBuffer
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.task import Task
-from headrace.systems.base import Records, Shards
+from headrace.systems.base import Records
+from headrace.systems.slot_reports import Shards
 
 
 class FrameProtocol(Protocol):

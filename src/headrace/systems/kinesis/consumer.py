@@ -13,7 +13,7 @@ from headrace.core.errors import HeadraceError, StreamNotFoundError
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import Throttle, logger
 from headrace.serdes.formats import Decoded
-from headrace.systems.base import BadRecord, Edge, Polled, Position, Rows, Shards, SlotOrders
+from headrace.systems.base import BadRecord, Edge, Polled, Position, Rows
 from headrace.systems.kinesis.buffer import Fetched
 from headrace.systems.kinesis.feed import Feed
 from headrace.systems.kinesis.fetching import Fetching
@@ -23,6 +23,7 @@ from headrace.systems.kinesis.shard_position import Position as ShardPosition
 from headrace.systems.kinesis.slot import Slot
 from headrace.systems.moments import MOMENTS, is_moment
 from headrace.systems.registered import Reading, RegisteringConsumer
+from headrace.systems.slot_reports import Shards, SlotOrders
 from headrace.systems.slotted import SlotConsumer
 
 _log = logger(__name__)

@@ -9,12 +9,12 @@ from typing_extensions import override
 from headrace.core.clock import Clock
 from headrace.core.errors import HeadraceError, StreamNotFoundError
 from headrace.core.log import Throttle, logger
-from headrace.systems.base import SlotOrders
 from headrace.systems.kinesis.api import KinesisApi, Shard
 from headrace.systems.kinesis.dealing import Dealing
 from headrace.systems.kinesis.leases.mirror import LeaseMirror
 from headrace.systems.kinesis.shard_position import DONE
-from headrace.systems.slotted import Dealer, SlotReport
+from headrace.systems.slot_reports import SlotOrders, SlotReport
+from headrace.systems.slotted import Dealer
 
 LIST_MS, HURRY_MS = 5000, 500
 """How old the list of shards may be; and how old when a shard has ended whose children aren't listed yet."""

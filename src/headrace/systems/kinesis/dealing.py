@@ -46,7 +46,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headrace.systems.base import SlotOrders
 from headrace.systems.kinesis.api import Shard
 from headrace.systems.kinesis.beginnings import Beginnings
 from headrace.systems.kinesis.holdings import Holdings
@@ -54,7 +53,7 @@ from headrace.systems.kinesis.moves import Arrivals, Moves
 from headrace.systems.kinesis.shard_position import OLDEST, Phase, Position, ShardState
 from headrace.systems.kinesis.shard_tree import ShardTree
 from headrace.systems.kinesis.slot_orders import FORGET, ShardOrder, read_from
-from headrace.systems.slotted import SlotReport
+from headrace.systems.slot_reports import SlotOrders, SlotReport
 
 AUDIT_MS = 60_000
 AUDITS = 3

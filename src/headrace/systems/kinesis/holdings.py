@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from headrace.systems.kinesis.shard_position import Phase, ShardState, parse_state
-from headrace.systems.slotted import SlotReport
+from headrace.systems.slot_reports import SlotReport
 
 
 class Holdings:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from headrace.systems.base import Shards, SlotOrders
 from headrace.systems.kinesis.shard_position import (
     DONE,
     EXPECTED,
@@ -22,6 +21,7 @@ from headrace.systems.kinesis.shard_position import (
     reading,
 )
 from headrace.systems.kinesis.slot_orders import Do, ShardOrder, parse_order, read_from
+from headrace.systems.slot_reports import Shards, SlotOrders
 
 
 class Slot:

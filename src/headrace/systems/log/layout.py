@@ -39,10 +39,9 @@ from headrace.core.errors import (
     StreamSealedError,
     UsageError,
 )
-from headrace.core.ids import Offset, check_id
+from headrace.core.ids import MAX_PARTITIONS, Offset, check_id
 from headrace.core.private_folder import make_private_folder, open_private
 from headrace.serdes.dtypes import columns_from_json, columns_to_json
-from headrace.serdes.hashing import MAX_PARTITIONS
 from headrace.systems.base import StreamInfo
 from headrace.systems.log import segment
 from headrace.systems.shape import new_columns, require_same_shape, wanted_shape, with_columns

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.core.ids import SSP, StreamId, TaskName
 from headrace.runners.coordination.messages import SlotDirections, TaskStatus
 from headrace.runners.coordination.slot_book import SlotBook, SlottedInput
-from headrace.systems.slotted import SlotReport
+from headrace.systems.slot_reports import SlotReport
 
 FIRST, SECOND = TaskName("orders", 0), TaskName("orders", 1)
 STREAM = StreamId("kinesis-orders", "orders")

@@ -27,7 +27,7 @@ from headrace.systems.kinesis.shard_position import (
 )
 from headrace.systems.kinesis.shard_tree import ended_before
 from headrace.systems.kinesis.slot_orders import Do, ShardOrder, parse_order
-from headrace.systems.slotted import SlotReport
+from headrace.systems.slot_reports import SlotReport
 
 
 def shard_id(number: int) -> str:

@@ -13,7 +13,7 @@ from headrace.systems.kinesis import dealing, moves
 from headrace.systems.kinesis.api import HASH_END, Shard
 from headrace.systems.kinesis.dealing import Dealing
 from headrace.systems.kinesis.shard_position import DONE, OLDEST, Position, reading
-from headrace.systems.slotted import SlotReport
+from headrace.systems.slot_reports import SlotReport
 
 A, B, C, D, E, F = (shard_id(number) for number in range(6))
 HALF = HASH_END // 2

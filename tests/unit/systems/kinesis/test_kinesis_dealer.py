@@ -11,7 +11,7 @@ from headrace.core.errors import StreamNotFoundError, ThrottledError
 from headrace.systems.kinesis.dealer import HURRIES_MAX, HURRY_MS, LIST_MS, KinesisDealer, ShardListing
 from headrace.systems.kinesis.dealing import Dealing
 from headrace.systems.kinesis.memory import MemoryKinesis
-from headrace.systems.slotted import SlotReport
+from headrace.systems.slot_reports import SlotReport
 
 FIRST = "shardId-000000000000"
 

@@ -12,7 +12,7 @@ from headrace.core.clock import ManualClock
 from headrace.systems.kinesis.api import Put
 from headrace.systems.kinesis.dealing import Dealing
 from headrace.systems.kinesis.memory import MemoryKinesis
-from headrace.systems.slotted import SlotReport
+from headrace.systems.slot_reports import SlotReport
 
 KEYS = 20
 SLOTS = (SSP_0, SSP_1)

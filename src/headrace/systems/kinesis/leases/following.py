@@ -39,7 +39,7 @@ from headrace.systems.kinesis.leases.table import (
     take,
 )
 from headrace.systems.kinesis.shard_position import Phase, ShardState, parse_state
-from headrace.systems.slotted import SlotReport
+from headrace.systems.slot_reports import SlotReport
 
 FAILOVER_MS = 10_000
 """A lease whose counter hasn't moved for this long counts as abandoned: KCL's default."""

@@ -26,7 +26,7 @@ from headrace.systems.kinesis.leases.following import FAILOVER_MS, Followed, Row
 from headrace.systems.kinesis.leases.row import Lease, parse_lease, takeover
 from headrace.systems.kinesis.leases.table import Kind, LeaseTable, Write, evict
 from headrace.systems.kinesis.shard_position import Position, ShardState
-from headrace.systems.slotted import SlotReport
+from headrace.systems.slot_reports import SlotReport
 
 CALLS_AT_LEAST = 10
 CALLS_AT_MOST = 100

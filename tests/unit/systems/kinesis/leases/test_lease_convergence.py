@@ -15,7 +15,7 @@ from headrace.systems.kinesis.leases.following import FAILOVER_MS, RENEW_MS, fol
 from headrace.systems.kinesis.leases.memory import MemoryLeaseTable
 from headrace.systems.kinesis.leases.mirror import LeaseMirror
 from headrace.systems.kinesis.leases.table import Write, Written
-from headrace.systems.slotted import SlotReport
+from headrace.systems.slot_reports import SlotReport
 
 LISTED = [Shard("p", 0, 99, closed=True), Shard("a", 0, 49, ("p",)), Shard("b", 50, 99, ("p",)), Shard("c", 100, 199)]
 STATES = st.sampled_from(

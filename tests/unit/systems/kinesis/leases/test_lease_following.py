@@ -16,7 +16,7 @@ from headrace.systems.kinesis.leases.following import (
     writes,
 )
 from headrace.systems.kinesis.leases.row import SHARD_END, Checkpoint, Lease
-from headrace.systems.slotted import SlotReport
+from headrace.systems.slot_reports import SlotReport
 
 P = Shard("p", 0, 99, closed=True)
 A = Shard("a", 0, 49, ("p",))

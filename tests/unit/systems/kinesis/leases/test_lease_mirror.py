@@ -17,7 +17,7 @@ from headrace.systems.kinesis.leases.mirror import CALLS_AT_LEAST, CLOSE_MS, Lea
 from headrace.systems.kinesis.leases.row import SHARD_END, Checkpoint, Item, Lease
 from headrace.systems.kinesis.leases.table import Kind, LeaseTable, Write, Written
 from headrace.systems.kinesis.shard_position import DONE, OLDEST, Position, reading
-from headrace.systems.slotted import SlotReport
+from headrace.systems.slot_reports import SlotReport
 from servers.lease_tables import Leases, LeasesInMemory
 
 ROUND_MS = 250
