@@ -46,6 +46,7 @@ def test_example_prints_what_it_says(file: Path, tmp_path: Path, request: pytest
     temporary.mkdir()
     folder.mkdir()
     others = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    others["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{others['PATH']}"  # the environment is activated
     ran = subprocess.run(
         [sys.executable, str(file)],
         cwd=folder,

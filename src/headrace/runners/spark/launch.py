@@ -34,7 +34,8 @@ _JVM_NOISE = re.compile(rb"^WARNING: (Using incubator modules: .*|package \S+ no
 
 # Warnings and worse, without Java's stack frames, which bury the Python traceback that matters. TaskSetManager reports
 # a lost container; Executor and PythonRunner would repeat it. Ports that are taken need a filter instead of a logger's
-# level, because Spark uses the level of the first logger it finds for all of them.
+# level, because Spark uses the level of the first logger it finds for all of them. hr.spark.register replaces the data
+# source that Spark finds by itself if headrace's environment is activated.
 _LOGGING = r"""
 property.frames = \\n\\s+(at |\\.\\.\\. \\d)[^\\n]*
 rootLogger.level = warn
@@ -46,7 +47,8 @@ appender.console.layout.type = PatternLayout
 appender.console.layout.alwaysWriteExceptions = false
 appender.console.layout.pattern = %d{HH:mm:ss} Spark %p %c{1}: %replace{%m}{${frames}}{}%n%ex{short}
 appender.console.filter.noise.type = RegexFilter
-appender.console.filter.noise.regex = Service .* could not bind on port .*|Lost task .* TaskKilled .*
+appender.console.filter.noise.regex = Service .* could not bind on port .*|Lost task .* TaskKilled .*|\
+    The data source headrace replaced a statically .*
 appender.console.filter.noise.onMatch = DENY
 appender.console.filter.noise.onMismatch = NEUTRAL
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
