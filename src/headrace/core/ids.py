@@ -16,6 +16,7 @@ Offset = int
 """A place in one partition; it only grows. The system decides what it counts. A position is the *next* one to read."""
 
 MAX_PARTITIONS = 1 << 16
+"""The most partitions that a stream may have."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

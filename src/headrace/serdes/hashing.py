@@ -24,6 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import pyarrow as pa
 
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import MAX_PARTITIONS
@@ -109,6 +110,14 @@ def split(df: pl.DataFrame, ids: PartitionIds, n: int) -> list[tuple[int, pl.Dat
 def _most_filters(rows: int) -> int:
     """Return up to how many partitions one filter each is faster than a sort (measured with 1 and 2 threads)."""
     return 4 if rows >= 1 << 17 else 2 if rows >= 1 << 13 else 0
+
+
+def laid_out(series: pl.Series) -> tuple[pa.Buffer, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the bytes of all strings or binaries, one after the other, and where each begins and ends."""
+    array = series.to_arrow(compat_level=pl.CompatLevel.oldest())
+    _, offsets, data = array.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[array.offset :][: len(series) + 1]
+    return data or pa.py_buffer(b""), bounds[:-1], bounds[1:]
 
 
 def _as_ids(remainders: Hashes, n: int) -> PartitionIds:
@@ -214,12 +223,9 @@ def _hash_short(head: Hashes, rest: Hashes) -> Hashes:
 
 def _hash_long(series: pl.Series) -> Hashes:
     """Hash strings of more than 12 bytes: the first 12 like a short string, then the sum of the words after them."""
-    array = series.to_arrow(compat_level=pl.CompatLevel.oldest())
-    _, offsets, data = array.buffers()
-    bounds = np.frombuffer(offsets, np.int64)[array.offset :][: len(series) + 1]
+    data, starts, ends = laid_out(series)
     # word_at[i] is bytes i to i + 7 of the data: words overlap, and need not be aligned.
     word_at = np.ndarray((data.size - _WORD + 1,), "<u8", data, strides=(1,))
-    starts, ends = bounds[:-1], bounds[1:]
     lengths = (ends - starts).astype(np.uint64)
     # The two words that an inlined view would have. The shift drops bytes 4-7, which are part of the second.
     hashed = _hash_short((word_at[starts] << np.uint64(32)) | lengths, word_at[starts + 4])

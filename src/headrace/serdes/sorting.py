@@ -17,12 +17,15 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from headrace.serdes.hashing import laid_out
+
 Words = npt.NDArray[np.uint64]
 
 _ROWS_MIN = 4096
 """Polars sorts fewer rows as fast, and a single column of numbers faster."""
 _SAMPLE = 32
 _WORD_BITS, _WORD_BYTES = 64, 8
+_SIGN = np.uint64(1 << _WORD_BITS - 1)
 _FIRST_BYTES = np.array([(1 << _WORD_BITS) - (1 << 8 * (_WORD_BYTES - kept)) for kept in range(9)], np.uint64)
 """By number of bytes: a word with these bytes set, the first ones."""
 
@@ -61,9 +64,8 @@ def _words(series: pl.Series) -> list[Words] | None:
     if dtype.is_integer() or dtype.is_temporal():
         numbers = series.to_physical()
         if numbers.dtype in (pl.Int8, pl.Int16, pl.Int32, pl.Int64):
-            signed = numbers.cast(pl.Int64).to_numpy()
-            # Unsigned numbers wrap as they should, however far apart two are.
-            return [signed.view(np.uint64) - np.uint64(int(signed.min()) & (1 << _WORD_BITS) - 1)]
+            # With the other sign bit, the order is that of unsigned numbers.
+            return [numbers.cast(pl.Int64).to_numpy().view(np.uint64) ^ _SIGN]
         if numbers.dtype in (pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64):
             return [numbers.cast(pl.UInt64).to_numpy()]
     return None
@@ -75,14 +77,12 @@ def _words_of_strings(series: pl.Series) -> list[Words] | None:
     if max(some.str.len_bytes().to_list()) - _common(some) > _WORD_BYTES:  # finds most of those that don't fit
         return None
     common = _common(series)
-    array = series.to_arrow(compat_level=pl.CompatLevel.oldest())
-    _, offsets, data = array.buffers()
-    bounds = np.frombuffer(offsets, np.int64)[array.offset :][: len(series) + 1]
-    starts, ends = bounds[:-1] + common, bounds[1:]
+    data, starts, ends = laid_out(series)
+    starts = starts + common
     lengths = ends - starts
     if int(lengths.max()) > _WORD_BYTES:
         return None
-    padded = np.frombuffer(bytes(data or b"") + bytes(_WORD_BYTES), np.uint8)
+    padded = np.frombuffer(bytes(data) + bytes(_WORD_BYTES), np.uint8)
     # word_at[i] is bytes i to i + 7 of the data: words overlap, and need not be aligned.
     word_at = np.ndarray((padded.size - _WORD_BYTES + 1,), ">u8", padded, strides=(1,))
     words = word_at[starts].astype(np.uint64)

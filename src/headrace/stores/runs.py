@@ -378,13 +378,23 @@ class Runs(StateStore):
     def _merged_parts(
         self, runs: Sequence[_Run], more: Sequence[pl.DataFrame], low: int | None, bound: int | None, widening: int
     ) -> Iterator[pl.DataFrame]:
+        return (part for part in self._merged_ranges(runs, more, low, bound, widening) if part is not None)
+
+    def _merged_ranges(
+        self,
+        runs: Sequence[_Run],
+        more: Sequence[pl.DataFrame] = (),
+        low: int | None = None,
+        bound: int | None = None,
+        widening: int = 1,
+    ) -> Iterator[PieceRows]:
+        """The merged rows of each range of hashes."""
         rows = sum(run.pieces.rows for run in runs) + sum(frame.height for frame in more)
         bits = self._bits(rows * widening, runs)
         flows = [self._flow(run, low, bound, bits) for run in runs]
         flows += [iter(deal(frame, self._hash_of, 0, bits)) for frame in more]
         for part in together(flows):
-            if part is not None:
-                yield self._merge(part)
+            yield None if part is None else self._merge(part)
 
     def _there(self, run: _Run, *, once: bool = False) -> Iterator[pl.DataFrame]:
         """The rows of a run that aren't gone, piece by piece."""
@@ -430,9 +440,7 @@ class Runs(StateStore):
         self._earliest = min((run.low for run in self._tiers.parts), default=None)
 
     def _merged(self, runs: Sequence[_Run]) -> list[_Run]:
-        bits = self._bits(sum(run.living for run in runs), runs)
-        flows = together([self._flow(run, None, None, bits) for run in runs])
-        merged = [None if part is None else self._merge(part) for part in flows]
+        merged = list(self._merged_ranges(runs))
         return [self._run(merged)] if any(part is not None for part in merged) else []
 
     def _run(self, parts: Sequence[PieceRows]) -> _Run:
