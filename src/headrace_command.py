@@ -10,6 +10,8 @@ import os
 import signal
 
 _INTERRUPTED = 130
+_NEW_OBJECTS = 10_000
+"""So many new objects are worth a look for garbage among them; Python's 700 are meant for smaller programs."""
 
 
 def main() -> int:
@@ -20,6 +22,8 @@ def main() -> int:
     gc.disable()  # nothing that imports make is garbage, and looking for it takes a tenth of their time
     from headrace.cli.main import main as command
 
+    gc.freeze()
+    gc.set_threshold(_NEW_OBJECTS)  # a command imports more
     gc.enable()
     try:
         signal.signal(signal.SIGINT, heard)

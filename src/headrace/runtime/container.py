@@ -19,6 +19,7 @@ from headrace.checkpoint.founding import Cut
 from headrace.core.clock import Clock
 from headrace.core.errors import HeadraceError, StateCorruptError
 from headrace.core.ids import TaskName
+from headrace.core.long_lived import long_lived
 from headrace.core.readable import readable
 from headrace.core.user_metrics import enter
 from headrace.plan.model import Plan
@@ -195,7 +196,8 @@ class Container:
             self._pulse()  # the first turn takes long, because all tasks commit for the first time
             for number in {number for host in self.hosts for number in host.inputs.filenos()}:
                 selector.register(number, selectors.EVENT_READ)
-            self._turn_until_told(selector)
+            with long_lived():
+                self._turn_until_told(selector)
         except BaseException as error:
             if isinstance(error, StateCorruptError):
                 self._find_damage()

@@ -29,6 +29,7 @@ import pyarrow as pa
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import MAX_PARTITIONS
 from headrace.serdes.nulls import filled
+from headrace.serdes.rows import rows_where
 
 Hashes = npt.NDArray[np.uint64]
 PartitionIds = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
@@ -45,6 +46,8 @@ _BLOCK = 8192
 # A string of up to 12 bytes is stored whole in its Arrow view.
 _INLINE = 12
 _WORD = 8
+_FILTERS_MAX = 4
+"""Up to so many partitions a filter for each is faster than a sort, for 2 rows and for 100,000."""
 
 
 def hash_rows(df: pl.DataFrame, columns: Sequence[str]) -> Hashes:
@@ -95,8 +98,8 @@ def split(df: pl.DataFrame, ids: PartitionIds, n: int) -> list[tuple[int, pl.Dat
     if len(filled) == 1:
         return [(filled[0][0], df)]
     # Filters read all rows once for each partition, but sequentially. A sort reads them once, but in random order.
-    if len(filled) <= _most_filters(df.height):
-        return [(partition, df.filter(pl.Series(ids == partition))) for partition, _ in filled]
+    if len(filled) <= _FILTERS_MAX:
+        return [(partition, rows_where(df, pl.Series(ids == partition))) for partition, _ in filled]
     # numpy's stable sort of 8- or 16-bit integers is a radix sort; that is why ids are narrow.
     grouped = df[np.argsort(ids, kind="stable")]
     parts = []
@@ -105,11 +108,6 @@ def split(df: pl.DataFrame, ids: PartitionIds, n: int) -> list[tuple[int, pl.Dat
         parts.append((partition, grouped.slice(start, count)))
         start += count
     return parts
-
-
-def _most_filters(rows: int) -> int:
-    """Return up to how many partitions one filter each is faster than a sort (measured with 1 and 2 threads)."""
-    return 4 if rows >= 1 << 17 else 2 if rows >= 1 << 13 else 0
 
 
 def laid_out(series: pl.Series) -> tuple[pa.Buffer, npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from headrace.core.errors import DataError
-from headrace.serdes.ipc import concat_rows
+from headrace.serdes.rows import concat_rows
 from headrace.serdes.schema import Schema, nulls
 from headrace.spark.types import as_spark_has_it, to_polars_columns
 

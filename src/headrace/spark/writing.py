@@ -24,7 +24,8 @@ from headrace.core.ids import StreamId
 from headrace.core.log import logger
 from headrace.serdes.given_rows import given_rows
 from headrace.serdes.hashing import partition_of, split
-from headrace.serdes.ipc import concat_rows, encode_rows
+from headrace.serdes.ipc import encode_rows
+from headrace.serdes.rows import concat_rows
 from headrace.serdes.schema import Schema
 from headrace.spark.staging import StagedFile, read_staged, remove_staged, staging_folder
 from headrace.spark.types import to_polars_columns

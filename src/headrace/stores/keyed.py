@@ -25,7 +25,8 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.serdes.hashing import Hashes
-from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
+from headrace.serdes.ipc import decode_rows, encode_rows
+from headrace.serdes.rows import concat_rows
 from headrace.stores.base import StateStore, View, Writes
 from headrace.stores.form import StateForm
 from headrace.stores.lots import EMPTY, Crowd, crowd, lot_rows

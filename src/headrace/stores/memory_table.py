@@ -15,7 +15,7 @@ import polars as pl
 
 from headrace.core.errors import UsageError
 from headrace.serdes.dtypes import Columns
-from headrace.serdes.ipc import concat_rows
+from headrace.serdes.rows import concat_rows
 from headrace.stores.conform import conformed
 from headrace.stores.form import StateForm, described
 from headrace.stores.keyed import KeyedRows

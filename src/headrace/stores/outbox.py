@@ -30,7 +30,8 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import CorruptLogError
-from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
+from headrace.serdes.ipc import decode_rows, encode_rows
+from headrace.serdes.rows import concat_rows
 from headrace.stores.base import StateStore, View, Writes
 from headrace.stores.share import Share
 

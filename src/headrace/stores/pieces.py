@@ -24,7 +24,8 @@ import polars as pl
 
 from headrace.core.errors import CorruptLogError
 from headrace.serdes.hashing import Hashes, split
-from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
+from headrace.serdes.ipc import decode_rows, encode_rows
+from headrace.serdes.rows import concat_rows
 from headrace.stores.base import View, Writes
 from headrace.stores.slices import SliceForm
 

@@ -7,7 +7,7 @@ from itertools import islice
 
 import polars as pl
 
-from headrace.serdes.ipc import concat_rows
+from headrace.serdes.rows import concat_rows
 
 PORTION_ROWS_MAX = 1 << 14
 PORTION_BYTES = 8 << 20

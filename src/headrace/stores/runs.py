@@ -26,7 +26,8 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.serdes.hashing import Hashes, hash_rows
-from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
+from headrace.serdes.ipc import decode_rows, encode_rows
+from headrace.serdes.rows import concat_rows
 from headrace.stores.base import StateStore, View, Writes
 from headrace.stores.form import StateForm
 from headrace.stores.hash_index import HashIndex, places_of

@@ -17,7 +17,7 @@ import polars as pl
 
 from headrace.core.errors import CorruptLogError
 from headrace.serdes.hashing import Hashes, hash_rows
-from headrace.serdes.ipc import concat_rows
+from headrace.serdes.rows import concat_rows
 from headrace.stores.base import Writes
 from headrace.stores.binary_columns import Mask
 from headrace.stores.matching import spread

@@ -21,7 +21,7 @@ import polars as pl
 
 from headrace.core.errors import CorruptLogError, DataError, DeclarationError
 from headrace.serdes.dtypes import Columns, columns_from_json
-from headrace.serdes.ipc import concat_rows
+from headrace.serdes.rows import concat_rows
 from headrace.stores.base import StateStore
 from headrace.stores.binary_columns import DELETE_LOCAL_STATE
 from headrace.stores.conform import check_key, check_versions, ordered_columns

@@ -28,7 +28,7 @@ import polars as pl
 from headrace.core.errors import DataError
 from headrace.serdes.dtypes import Columns
 from headrace.serdes.hashing import Hashes, hash_rows
-from headrace.serdes.ipc import concat_rows
+from headrace.serdes.rows import concat_rows
 from headrace.stores.base import StateStore, View
 from headrace.stores.conform import GONE, SINCE, conformed
 from headrace.stores.form import StateForm, described

@@ -25,7 +25,8 @@ from headrace.core.home import home_of
 from headrace.core.ids import SSP, StreamId
 from headrace.core.readable import readable
 from headrace.core.records import UNREADABLE
-from headrace.serdes.ipc import concat_rows, decode_rows
+from headrace.serdes.ipc import decode_rows
+from headrace.serdes.rows import concat_rows
 from headrace.serdes.schema import filled_up
 from headrace.streams.frames import UNWATCHED_WAIT_MS, WAIT_MS, CommittedGate, Frame, FrameReader, Gate, OpenGate
 from headrace.streams.place import LOG, opened

@@ -44,7 +44,8 @@ from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.metrics import COUNTERS
 from headrace.runtime.pauses import run
 from headrace.serdes.given_rows import Rows, given_rows
-from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
+from headrace.serdes.ipc import decode_rows, encode_rows
+from headrace.serdes.rows import concat_rows
 from headrace.serdes.schema import Schema
 from headrace.systems.memory import MemorySystem
 from headrace.systems.positions import CustomStartpoint

@@ -143,7 +143,7 @@ def test_what_an_intermediate_stream_holds_is_never_skipped() -> None:
     spec = app.graph().streams["by-member"]
     intake = Intake(spec, TaskMetrics(), _no_letters)
     ssp = SSP(spec.stream, 0)
-    assert intake.decode(ssp, [5], [frame(GOOD)])[0].equals(GOOD)
+    assert _rows(intake.decode(ssp, [5], [frame(GOOD)])).equals(GOOD)
     with pytest.raises(hr.errors.DataError, match=r"by-member\[0\] at offset 5: column 'ts'") as info:
         intake.decode(ssp, [5], [frame(GOOD.with_columns(ts=pl.lit([1])))])
     assert "drain the app before" in str(info.value)
@@ -160,7 +160,8 @@ def test_frames_of_an_intermediate_stream_from_before_a_column_was_added_have_nu
         SSP(spec.stream, 0), [5, 6, 7], [frame(GOOD), frame(new), frame(removed)]
     )
     old = GOOD.with_columns(tags=pl.lit(None, pl.List(pl.String)))
-    assert pl.concat(decoded).equals(pl.concat([old, new, old]))
+    assert _rows(decoded).equals(pl.concat([old, new, old]))
+    assert [heights for _, heights in decoded] == [[2, 2, 2]]
 
 
 def test_only_a_column_that_was_added_to_an_input_may_be_missing() -> None:
@@ -170,8 +171,9 @@ def test_only_a_column_that_was_added_to_an_input_may_be_missing() -> None:
     spec = app.graph().streams["views"]
     ssp = SSP(spec.stream, 0)
     grown = Intake(spec, TaskMetrics(), _no_letters, added=frozenset({"note"}))
-    (rows,) = grown.decode(ssp, [5], [frame(GOOD)])
-    assert rows.equals(GOOD.select("member", pl.lit(None, pl.String).alias("note"), "ts"))
+    assert _rows(grown.decode(ssp, [5], [frame(GOOD)])).equals(
+        GOOD.select("member", pl.lit(None, pl.String).alias("note"), "ts")
+    )
     with pytest.raises(hr.errors.DataError, match=r"column 'member' .* is missing"):
         grown.decode(ssp, [5], [frame(GOOD.drop("member"))])
     with pytest.raises(hr.errors.DataError, match=r"column 'note' .* is missing"):
@@ -179,6 +181,53 @@ def test_only_a_column_that_was_added_to_an_input_may_be_missing() -> None:
     timed = Intake(spec, TaskMetrics(), _no_letters, added=frozenset({"ts"}))
     with pytest.raises(hr.errors.DataError, match="2 rows have no event time"):
         timed.decode(ssp, [5], [frame(GOOD.select("member", note="member"))])
+
+
+def _rows(decoded: list[tuple[pl.DataFrame, list[int]]]) -> pl.DataFrame:
+    return pl.concat([rows for rows, _ in decoded])
+
+
+@pytest.mark.parametrize("policy", ["skip", "dead_letter"])
+@bad_input
+def test_frames_decoded_together_are_what_they_are_one_by_one(
+    record: bytes, refused: int, stay: int, says: str, policy: str
+) -> None:
+    ssp = SSP(StreamId("log", "views"), 0)
+    wide = frame(GOOD.cast({"ts": pl.Int32}))
+    counted = {"skip": "skipped", "dead_letter": "dead_lettered"}[policy]
+    for bad, records in (
+        (refused, [frame(GOOD), wide, record, frame(GOOD)]),
+        (0, [frame(GOOD), wide, frame(GOOD.clear()), wide]),
+    ):
+        found: list[tuple[list[tuple[pl.DataFrame, list[int]]], TaskMetrics, list[pl.DataFrame]]] = []
+        for offsets in ([0, 1, 2, 3],), ([0], [1], [2], [3]):
+            letters: list[pl.DataFrame] = []
+            intake, metrics = rows_intake(lambda _, rows, kept=letters: kept.append(rows), policy)
+            parts = [intake.decode(ssp, some, [records[offset] for offset in some]) for some in offsets]
+            found.append(([run for part in parts for run in part], metrics, letters))
+        (together, metrics, letters), (one_by_one, other, others) = found
+        assert _rows(together).equals(_rows(one_by_one))
+        assert [h for _, heights in together for h in heights] == [h for _, heights in one_by_one for h in heights]
+        assert (metrics.counters, metrics.bytes_in) == (other.counters, other.bytes_in)
+        assert (metrics.counters[counted], _rows(together).height) == (bad, 6 + stay if bad else 6)
+        assert len(letters) == len(others)
+        assert all(says in letter["reason"][0] for letter in letters)
+        assert all(letter.equals(same) for letter, same in zip(letters, others, strict=True))
+
+
+def test_frames_in_order_are_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    intake, _ = rows_intake(_no_letters, "fail")
+    ssp = SSP(StreamId("log", "views"), 0)
+    intake.decode(ssp, [0], [frame(GOOD)])  # shows the unit of its times
+    monkeypatch.setattr("headrace.runtime.inputs.intake.decode_rows", None)
+    assert _rows(intake.decode(ssp, [1, 2], [frame(GOOD)] * 2)).equals(pl.concat([GOOD, GOOD]))
+
+
+def test_a_backfill_leaves_out_what_it_had_of_each_of_many_frames() -> None:
+    intake, metrics = rows_intake(_no_letters, "fail")
+    intake.since_ms = 2
+    ((rows, heights),) = intake.decode(SSP(StreamId("log", "views"), 0), [0, 1], [frame(GOOD)] * 2)
+    assert (rows["ts"].to_list(), heights, metrics.counters["backfilled"]) == ([2, 2], [1, 1], 2)
 
 
 # -- rows of row systems

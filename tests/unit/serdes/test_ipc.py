@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.errors import DataError, FrameError
-from headrace.serdes.ipc import concat_rows, decode_rows, decode_runs, encode_rows, encode_rows_into
+from headrace.serdes.ipc import decode_rows, decode_runs, encode_rows, encode_rows_into
 
 EVERYTHING = pl.DataFrame(
     {
@@ -134,14 +134,17 @@ def test_a_column_that_no_reader_could_read_is_refused_when_written(dtype: type[
         encode_rows(pl.DataFrame({"big": pl.Series([1], dtype=dtype)}))
 
 
-def test_concat_keeps_order_and_skips_empty_frames() -> None:
-    a, b = pl.DataFrame({"x": [1, 2]}), pl.DataFrame({"x": [3]})
-    both = concat_rows([a, a.clear(), b])
-    assert both["x"].to_list() == [1, 2, 3]
-    assert both.n_chunks() == 1
-    assert concat_rows([a.clear(), a]) is a
-    assert concat_rows([a.clear()]).schema == a.schema
-    assert concat_rows([]).shape == (0, 0)
+@pytest.mark.parametrize("rows", [1, 5000])
+@pytest.mark.parametrize("checked", [True, False])
+def test_few_and_many_rows_become_one_table_in_contiguous_memory(rows: int, checked: bool) -> None:
+    table = pl.DataFrame(
+        {"a": range(rows), "b": [f"text that is long, {n}" for n in range(rows)], "c": [[1, None]] * rows}
+    )
+    for columns in (["a", "b"], ["a", "b", "c"]):
+        part = table.select(columns)
+        ((together, heights),) = decode_runs([encode_rows(part)] * 3, checked=checked)
+        assert (heights, together.n_chunks()) == ([rows] * 3, 1)
+        assert together.equals(pl.concat([part] * 3))
 
 
 def test_consecutive_streams_with_the_same_columns_are_one_table() -> None:

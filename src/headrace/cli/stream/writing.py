@@ -31,8 +31,8 @@ from headrace.core.errors import (
 )
 from headrace.runners.interrupts import Interrupt
 from headrace.serdes.dtypes import Columns, parse_columns
-from headrace.serdes.ipc import concat_rows
 from headrace.serdes.row_pieces import Piece
+from headrace.serdes.rows import concat_rows
 from headrace.serdes.schema import Schema
 from headrace.streams.marks import WriteMark
 from headrace.streams.row_writer import RowWriter, WrittenFrame

@@ -17,8 +17,8 @@ import polars as pl
 from headrace.core.ids import SSP
 from headrace.plan.batch import Order
 from headrace.runtime.event_time.watermark import FOREVER
-from headrace.serdes.ipc import concat_rows
 from headrace.serdes.pieces import TIME, Piece
+from headrace.serdes.rows import concat_rows
 
 ROWS_AT_ONCE = 1 << 16
 

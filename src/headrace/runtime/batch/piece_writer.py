@@ -19,8 +19,9 @@ from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.operators.base import Port
 from headrace.runtime.operators.windows.base import START
 from headrace.serdes.hashing import partition_of, split
-from headrace.serdes.ipc import concat_rows, encode_rows
+from headrace.serdes.ipc import encode_rows
 from headrace.serdes.pieces import TIME, Piece
+from headrace.serdes.rows import concat_rows
 
 PIECE_ROWS = 1 << 14
 HELD_ROWS = 1 << 18

@@ -61,7 +61,8 @@ class Reading:
                             yield intake.accept(ssp, frame, offset, bad, place)
                     case Records(offsets=offsets, payloads=payloads, next=after):
                         released = source.receive(offsets, payloads, after)
-                        yield from intake.decode(ssp, released.offsets, released.payloads)
+                        for rows, _ in intake.decode(ssp, released.offsets, released.payloads):
+                            yield rows
                     case Ended():
                         ended = True
                         break

@@ -8,18 +8,20 @@ This app has written the frames of intermediate streams itself, so anything wron
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import pairwise
 
 import polars as pl
 
 from headrace.api.specs import DEAD_LETTER_COLUMNS, Role, StreamSpec
 from headrace.core.errors import DataError, FrameError
-from headrace.core.frame import HEADER_SIZE, Kind, body_of, decode_header
+from headrace.core.frame import Kind, body_of, decode_header
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import Throttle, logger
 from headrace.runtime.event_time.columns import time_ms
 from headrace.runtime.event_time.limits import looks_like_seconds, not_times, why_no_times
 from headrace.runtime.metrics import TaskMetrics
-from headrace.serdes.ipc import decode_rows, encode_rows
+from headrace.serdes.ipc import decode_rows, decode_runs, encode_rows
+from headrace.serdes.rows import concat_rows
 from headrace.serdes.schema import Schema
 from headrace.systems.base import BadRecord
 
@@ -65,13 +67,43 @@ class Intake:
         self._unit_is_assumed = not isinstance(self._schema.columns.get(self._time or ""), pl.Datetime)
         """The first messages show whether their integers are milliseconds."""
 
-    def decode(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> list[pl.DataFrame]:
-        """The rows of user frames, one table per frame; each payload is a whole frame."""
+    def decode(
+        self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]
+    ) -> list[tuple[pl.DataFrame, list[int]]]:
+        """The rows of user frames, with the number of rows of each frame. Each payload is a whole frame.
+
+        Neighbouring frames with the same columns become one table. Only partial results have others than declared.
+        """
         size = sum(map(len, payloads))
         self._metrics.bytes_in += size
         self._metrics.bytes_of[ssp] += size
+        if len(payloads) > 1 and (runs := self._at_once(payloads)) is not None:
+            return runs
         read = self._own if self._spec.role is Role.INTERMEDIATE else self._foreign
-        return [read(ssp, offset, payload) for offset, payload in zip(offsets, payloads, strict=True)]
+        tables = [read(ssp, offset, payload) for offset, payload in zip(offsets, payloads, strict=True)]
+        return [_joined(alike) for alike in _alike(tables)]
+
+    def _at_once(self, payloads: Sequence[bytes]) -> list[tuple[pl.DataFrame, list[int]]] | None:
+        """The rows of frames, if all are in order; None if they have to be looked at one by one."""
+        own = self._spec.role is Role.INTERMEDIATE
+        try:
+            if not own and any(decode_header(payload).kind is not Kind.USER for payload in payloads):
+                return None
+            runs = decode_runs([body_of(payload) for payload in payloads], checked=own)
+            if self.partial:
+                return runs
+            fitting = [self._schema.conform(rows, self._optional) for rows, _ in runs]
+        except DataError:
+            return None
+        if any(mismatch is not None or not (own or self._is_in_order(rows)) for rows, mismatch in fitting):
+            return None
+        return [(concat_rows([rows for rows, _ in fitting]), [height for _, heights in runs for height in heights])]
+
+    def _is_in_order(self, rows: pl.DataFrame) -> bool:
+        """Whether ``accept`` would return exactly these rows, which fit the schema, and note nothing."""
+        if self.since_ms is not None or any(rows[key].null_count() for key in self._keys):
+            return False
+        return self._time is None or (not self._unit_is_assumed and not_times(rows[self._time]) is None)
 
     def accept(
         self, ssp: SSP, rows: pl.DataFrame, offset: Offset, bad: Sequence[BadRecord] = (), place: str = ""
@@ -130,7 +162,7 @@ class Intake:
 
     def _own(self, ssp: SSP, offset: Offset, payload: bytes) -> pl.DataFrame:
         try:
-            rows = decode_rows(memoryview(payload)[HEADER_SIZE:], checked=True)
+            rows = decode_rows(body_of(payload), checked=True)
             if self.partial:
                 return rows
             fitting, mismatch = self._schema.conform(rows, self._optional)
@@ -192,3 +224,13 @@ class Intake:
                     or f'fix the data, or give input {self._spec.id!r} on_error="skip" (counts such messages) '
                     'or on_error="dead_letter" (sets them aside in a stream)',
                 )
+
+
+def _alike(tables: Sequence[pl.DataFrame]) -> list[Sequence[pl.DataFrame]]:
+    """Neighbouring tables with the same columns. Versions of the app with other aggregates write others."""
+    ends = [place for place in range(1, len(tables)) if tables[place].schema != tables[place - 1].schema]
+    return [tables[first:last] for first, last in pairwise([0, *ends, len(tables)])]
+
+
+def _joined(tables: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[int]]:
+    return concat_rows(tables), [table.height for table in tables]

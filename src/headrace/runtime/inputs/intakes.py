@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
-
-import polars as pl
 
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import logger
@@ -14,7 +11,6 @@ from headrace.runtime.inputs.intake import DeadLetters, Intake
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.operators.provenance import Arrival
 from headrace.runtime.task import Task
-from headrace.serdes.ipc import concat_rows
 
 _log = logger(__name__)
 
@@ -44,12 +40,12 @@ class Intakes:
 
     def frames(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes], after: Offset) -> None:
         """Process user frames of a partition, all their rows at once. ``after`` is the offset after the last frame."""
-        tables = self._intakes[ssp].decode(ssp, offsets, payloads)
-        for first, last in _alike(tables) if self._intakes[ssp].partial else ((0, len(tables)),):
-            rows = concat_rows(tables[first:last])
-            heights = [table.height for table in tables[first:last]]
-            end = after if last == len(tables) else offsets[last]
-            self._task.rows(Arrival(ssp, offsets[first], end, rows.height, list(offsets[first:last]), heights), rows)
+        begin = 0
+        for rows, heights in self._intakes[ssp].decode(ssp, offsets, payloads):
+            each = list(offsets[begin : begin + len(heights)])
+            begin += len(heights)
+            end = after if begin == len(offsets) else offsets[begin]
+            self._task.rows(Arrival(ssp, each[0], end, rows.height, each, heights), rows)
 
     def table(self, table: RowBatch) -> None:
         """Process rows of a row system."""
@@ -69,9 +65,3 @@ class Intakes:
             first = table.next - table.lost
             said = f"{table.ssp}: offsets {first} to {table.next - 1} were deleted before they were read"
             self._metrics.warnings.add(_log, said)
-
-
-def _alike(tables: Sequence[pl.DataFrame]) -> list[tuple[int, int]]:
-    """Ranges of neighbouring tables with the same columns. Versions of the app with other aggregates write others."""
-    ends = [place for place in range(1, len(tables)) if tables[place].schema != tables[place - 1].schema]
-    return list(pairwise([0, *ends, len(tables)]))

@@ -26,7 +26,7 @@ from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.spacing import chosen_apart
 from headrace.serdes.hashing import hash_rows
-from headrace.serdes.ipc import concat_rows
+from headrace.serdes.rows import concat_rows
 from headrace.stores.base import StateStore
 from headrace.stores.runs import Runs
 

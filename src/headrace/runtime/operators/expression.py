@@ -12,6 +12,7 @@ from headrace.api.specs import Node
 from headrace.runtime.operators.base import UNCOMPUTABLE, Operator
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.serdes.calendar import holds_times
+from headrace.serdes.rows import rows_where
 
 
 class FilterOperator(Operator):
@@ -77,10 +78,10 @@ def _taken(rows: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
 
 
 def _where(rows: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
-    """The rows for which the mask is true. With few rows that is often all or none, which needs no query of Polars."""
+    """The rows for which the mask is true. With few rows that is often all or none."""
     if mask.all(ignore_nulls=False):
         return rows
-    return rows.filter(mask) if mask.any() else rows.clear()
+    return rows_where(rows, mask) if mask.any() else rows.clear()
 
 
 def _plain_names(expressions: Sequence[pl.Expr]) -> list[str] | None:

@@ -20,7 +20,7 @@ from headrace.core.errors import HeadraceError, UserFunctionError
 from headrace.core.rate import TokenBucket
 from headrace.runtime.calls.lanes import Calls, Done, Lane
 from headrace.runtime.operators.user_code.source_line import users_line
-from headrace.serdes.ipc import concat_rows
+from headrace.serdes.rows import concat_rows
 from headrace.stores.outbox import Outbox
 
 Written = Callable[[str, pl.DataFrame, pl.DataFrame | None], None]

@@ -27,7 +27,7 @@ from headrace.core.recent_warnings import RecentWarnings
 from headrace.runtime.connections import Connections
 from headrace.runtime.outputs.function_publisher import FunctionPublisher, Written
 from headrace.runtime.task_scope import TaskScope
-from headrace.serdes.ipc import concat_rows
+from headrace.serdes.rows import concat_rows
 from headrace.stores.outbox import Outbox
 from headrace.systems.base import Target
 from headrace.systems.registry import keeps_rows

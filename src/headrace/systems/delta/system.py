@@ -16,7 +16,7 @@ from typing_extensions import override
 from headrace.core.errors import DeclarationError, UsageError
 from headrace.core.extras import needing
 from headrace.core.secret_options import SecretOptions
-from headrace.serdes.ipc import concat_rows
+from headrace.serdes.rows import concat_rows
 from headrace.systems.base import Consumer, RowSystem, StreamInfo, Target
 from headrace.systems.delta.columns import misfit_error, misfits, stored_columns, stored_rows
 from headrace.systems.option_names import check_option_names

@@ -29,8 +29,8 @@ from typing_extensions import override
 from headrace.core.durable import sync_folder
 from headrace.core.errors import DataError, DeclarationError, StorageError
 from headrace.core.log import logger
-from headrace.serdes.ipc import concat_rows
 from headrace.serdes.json_lines import encode_lines
+from headrace.serdes.rows import concat_rows
 from headrace.systems.base import Target
 from headrace.systems.files.csvfile import csv_rows
 

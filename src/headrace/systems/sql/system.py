@@ -18,7 +18,7 @@ from typing_extensions import override
 from headrace.core.errors import DeclarationError, UsageError
 from headrace.core.extras import needing
 from headrace.core.url import SecretUrl
-from headrace.serdes.ipc import concat_rows
+from headrace.serdes.rows import concat_rows
 from headrace.systems.base import Consumer, Lookup, RowSystem, StreamInfo, Target
 from headrace.systems.option_names import check_option_names
 from headrace.systems.sql.client import SqlClient

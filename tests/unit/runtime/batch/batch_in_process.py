@@ -22,8 +22,8 @@ from headrace.runtime.batch.reading import Reading
 from headrace.runtime.batch.seam import Seam
 from headrace.runtime.connections import Connections
 from headrace.runtime.metrics import TaskMetrics
-from headrace.serdes.ipc import concat_rows
 from headrace.serdes.pieces import TIME, Piece
+from headrace.serdes.rows import concat_rows
 from headrace.systems.registry import SystemSpec
 
 

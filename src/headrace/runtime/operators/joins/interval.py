@@ -27,7 +27,7 @@ from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.joins.key_lookup import result_names
 from headrace.serdes.hashing import Hashes, hash_rows
-from headrace.serdes.ipc import concat_rows
+from headrace.serdes.rows import concat_rows
 from headrace.serdes.schema import Schema
 from headrace.stores.base import StateStore
 from headrace.stores.conform import conformed

@@ -23,7 +23,7 @@ from headrace.core.errors import DataError
 from headrace.runtime.operators.base import RAISED, Operator
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.user_code.failure_policy import FailurePolicy, RowFailure
-from headrace.serdes.ipc import concat_rows
+from headrace.serdes.rows import concat_rows
 
 _ROWS_AT_ONCE = 4096
 _ROW, _BATCH, _SINK = "the function", "the batch function", "the sink function"

@@ -14,8 +14,8 @@ from typing import Any
 
 import polars as pl
 
-from headrace.serdes.ipc import concat_rows
 from headrace.serdes.plain_values import NAMES, fits
+from headrace.serdes.rows import concat_rows
 from headrace.serdes.schema import Schema
 
 
