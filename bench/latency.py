@@ -16,10 +16,12 @@ since it emits rows once a second.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
@@ -56,7 +58,7 @@ def headrace_latency(base: Path, rate: int, seconds: float, *, shuffle: bool) ->
             app.run(containers=CORES, progress=False)
             output, _ = reader.communicate("stop\n", timeout=_GRACE_S)
             figures: dict[str, float] = json.loads(output.splitlines()[-1])
-            return figures
+            return figures | {"load": os.getloadavg()[0]}
         finally:
             _end(reader, feeder)
 
@@ -79,7 +81,7 @@ def structured_latency(session: SparkSession, base: Path, rate: int, seconds: fl
         feeder = _start("bench.feeder", source, target, rate, seconds + WARM_UP_S + 3.0)
         try:
             rows = _from_socket(session, target) if source == "socket" else _from_files(session, target)
-            return _age_of(rows, checkpoint, seconds)
+            return _age_of(rows, checkpoint, seconds, partial(_end, feeder))
         finally:
             _end(feeder)
 
@@ -99,7 +101,7 @@ def _from_files(session: SparkSession, target: Path) -> DataFrame:
     return session.readStream.schema("sent long, url string, member string").parquet(str(target))
 
 
-def _age_of(rows: DataFrame, checkpoint: Path, seconds: float) -> dict[str, float]:
+def _age_of(rows: DataFrame, checkpoint: Path, seconds: float, end_input: Callable[[], None]) -> dict[str, float]:
     ages: list[np.ndarray] = []
     warm_from: list[int] = []
     reading, over = Lock(), Event()
@@ -118,11 +120,13 @@ def _age_of(rows: DataFrame, checkpoint: Path, seconds: float) -> dict[str, floa
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds").start()
     try:
         query.awaitTermination(int(seconds + WARM_UP_S))
-    finally:
-        with reading:  # Spark looks for the cause of an interrupted batch with a pattern that overflows its stack
+        with reading:
             over.set()
+        end_input()
+        query.processAllAvailable()  # a session in which a batch was interrupted may not run another job
+    finally:
         query.stop()
-    return summary(ages) | {"batches": len(ages)}
+    return summary(ages) | {"batches": len(ages), "load": os.getloadavg()[0]}
 
 
 def _start(module: str, *arguments: object, read: bool = False) -> subprocess.Popen[str]:
@@ -139,4 +143,5 @@ def _end(*processes: subprocess.Popen[str] | None) -> None:
 
 def better(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the result with the lower 99th percentile, among those with messages after the warm-up."""
-    return min((one for one in measured if one.get("messages")), key=lambda one: one["p99_ms"], default={"messages": 0})
+    nothing = {"messages": 0, "load": os.getloadavg()[0]}
+    return min((one for one in measured if one.get("messages")), key=lambda one: one["p99_ms"], default=nothing)
