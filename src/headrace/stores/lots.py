@@ -55,7 +55,7 @@ def crowd(times: Iterable[pl.Series]) -> Crowd:
     found = [each.value_counts(name="__rows") for each in times]
     if not found:
         return EMPTY
-    rows = pl.concat([each.rename({each.columns[0]: "time"}) for each in found])
+    rows = concat_rows([each.rename({each.columns[0]: "time"}) for each in found])
     counted = rows.group_by("time").agg(pl.col("__rows").cast(pl.Int64).sum()).sort("time")
     return Crowd(counted.get_column("time").to_numpy(), counted.get_column("__rows").to_numpy())
 

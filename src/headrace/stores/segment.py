@@ -17,7 +17,7 @@ import polars as pl
 
 from headrace.core.errors import CorruptLogError
 from headrace.serdes.hashing import Hashes, hash_rows
-from headrace.serdes.rows import concat_rows
+from headrace.serdes.rows import concat_rows, rows_where
 from headrace.stores.base import Writes
 from headrace.stores.binary_columns import Mask
 from headrace.stores.matching import spread
@@ -141,7 +141,7 @@ class Segment:
             agree &= equal.to_numpy()
         if agree.all():
             return places, rows, of_wanted
-        return (places[agree], rows.filter(pl.Series(agree)), of_wanted[agree]) if agree.any() else None
+        return (places[agree], rows_where(rows, pl.Series(agree)), of_wanted[agree]) if agree.any() else None
 
     def due(self, column: str, bound: int) -> Places:
         """The places of the rows alive whose ``column`` is ``bound`` or less."""
@@ -172,7 +172,7 @@ class Segment:
     def _unmasked(self, mask: Mask | None) -> Iterator[pl.DataFrame]:
         begin = 0
         for rows in self.pieces.all(once=True):
-            yield rows if mask is None else rows.filter(pl.Series(mask[begin : begin + rows.height]))
+            yield rows if mask is None else rows_where(rows, pl.Series(mask[begin : begin + rows.height]))
             begin += rows.height
 
     def kill(self, places: Places) -> None:

@@ -26,7 +26,7 @@ from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.spacing import chosen_apart
 from headrace.serdes.hashing import hash_rows
-from headrace.serdes.rows import concat_rows
+from headrace.serdes.rows import concat_rows, rows_where
 from headrace.stores.base import StateStore
 from headrace.stores.runs import Runs
 
@@ -95,14 +95,14 @@ class DeduplicateOperator(DropLateOperator):
         seen = rows.select(self._keys).with_columns(times, hashes)
         before = self._near(seen)
         # The known rows come first, so they are all chosen again: they are far enough apart already.
-        together = seen if before is None else pl.concat([before.select(seen.columns), seen])
+        together = seen if before is None else concat_rows([before.select(seen.columns), seen])
         groups = (
             together.with_row_index(_GROUP).select(pl.col(_GROUP).cast(pl.Int64).first().over(self._keys)).to_series()
         )
         chosen = chosen_apart(groups.to_numpy(), together[_TIME].to_numpy(), self._within)
         new = pl.Series(chosen[together.height - seen.height :])
-        self._known.add(seen.filter(new).sort(_HASH))
-        self.emit(rows.filter(new))
+        self._known.add(rows_where(seen, new).sort(_HASH))
+        self.emit(rows_where(rows, new))
 
     @override
     def on_watermark(self, watermark: int) -> None:

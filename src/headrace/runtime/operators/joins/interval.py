@@ -221,7 +221,7 @@ class JoinSide(Operator):
         matched = [frame.filter(within).select(same) for frame in self._matched.held(low + 1, high)]
         leaving = concat_rows(rows)
         if matched:
-            leaving = leaving.join(pl.concat(matched), on=same, how="anti")
+            leaving = leaving.join(concat_rows(matched), on=same, how="anti")
         self._join.alone(self, leaving.sort(TIME, _ID))
 
     def _ids(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:

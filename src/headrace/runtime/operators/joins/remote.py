@@ -20,6 +20,7 @@ from headrace.runtime.operators.joins.key_lookup import FOUND, LookupColumns
 from headrace.runtime.operators.user_code.source_line import users_line
 from headrace.runtime.operators.user_code.waiting import LaneCounts, WaitingOperator
 from headrace.runtime.tables.remote_table import PendingLookup
+from headrace.serdes.rows import concat_rows
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +83,7 @@ class RemoteLookup(WaitingOperator[_Batch]):
     @override
     def release(self, results: list[_Batch]) -> None:
         for batch in results:
-            found = pl.concat(batch.found) if len(batch.found) > 1 else batch.found[0]
+            found = concat_rows(batch.found)
             self.emit(self._joined(batch.rows, batch.keys, found))
 
     @property

@@ -23,7 +23,7 @@ from headrace.core.errors import DataError
 from headrace.runtime.operators.base import RAISED, Operator
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.user_code.failure_policy import FailurePolicy, RowFailure
-from headrace.serdes.rows import concat_rows
+from headrace.serdes.rows import concat_rows, rows_where
 
 _ROWS_AT_ONCE = 4096
 _ROW, _BATCH, _SINK = "the function", "the batch function", "the sink function"
@@ -115,7 +115,7 @@ class RowFunctionOperator(Operator):
             mask[numbers] = results
             kept = pl.Series(mask)
         self.provenance.became(kept.arg_true)
-        self.emit(rows.filter(kept))
+        self.emit(rows_where(rows, kept))
 
     def _tabled(
         self, records: list[Any], origins: Sequence[int] | npt.NDArray[np.int64], failures: list[RowFailure]

@@ -25,6 +25,7 @@ from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.windows.aggregation import TIME
 from headrace.runtime.operators.windows.base import END, SLICE, START, WindowOperator
+from headrace.serdes.rows import concat_rows
 from headrace.stores.base import StateStore
 from headrace.stores.lots import Crowd, in_lots
 from headrace.stores.runs import Runs
@@ -205,7 +206,7 @@ class AlignedWindow(WindowOperator):
                 start = base - back * self._every
                 due = start.is_between(low, last) & (pl.col(START) < start + self._size)
                 held.append(pieces.filter(due).with_columns(start.alias(START)))
-            yield self.aggregation.merge(pl.concat(held), self._kept)
+            yield self.aggregation.merge(concat_rows(held), self._kept)
 
 
 def _of_slice(start: int, rows: pl.DataFrame) -> pl.DataFrame:

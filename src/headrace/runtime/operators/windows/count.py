@@ -21,6 +21,7 @@ from headrace.runtime.event_time.watermark import FOREVER
 from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.windows.aligned import slice_start
 from headrace.runtime.operators.windows.base import END, START, WindowOperator
+from headrace.serdes.rows import concat_rows
 from headrace.serdes.sorting import sort_rows
 from headrace.stores.base import StateStore
 from headrace.stores.keyed import KeyedRows
@@ -62,7 +63,7 @@ class CountedWindow(WindowOperator):
         if before is None:
             slices = new
         else:
-            both = pl.concat([before.with_columns(pl.col(_TOTAL).alias(_BEFORE)).select(new.columns), new])
+            both = concat_rows([before.with_columns(pl.col(_TOTAL).alias(_BEFORE)).select(new.columns), new])
             same = [pl.col(_TOTAL).max(), pl.col(_BEFORE).min()]
             slices = self.aggregation.merge(both, [*self.keys, START, END], *same)
         total = pl.col(_TOTAL).max()

@@ -23,6 +23,7 @@ from headrace.runtime.event_time.watermark import FOREVER
 from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.windows.base import END, START, WindowOperator
 from headrace.runtime.operators.windows.panes import DUE, FULL, INDEX, NOW, NUMBER, PANE, PLACE, TOTAL, WAKE, Panes
+from headrace.serdes.rows import concat_rows
 from headrace.serdes.sorting import sort_rows
 from headrace.stores.base import StateStore
 from headrace.stores.keyed import KeyedRows
@@ -118,7 +119,7 @@ class KeyedWindow(WindowOperator):
 
     def _merged(self, frames: list[pl.DataFrame], keys: list[str], *more: str) -> pl.DataFrame:
         """Merged partial results; the columns ``more`` are the same in all rows of a key."""
-        rows = pl.concat([frame.select(frames[-1].columns) for frame in frames])
+        rows = concat_rows([frame.select(frames[-1].columns) for frame in frames])
         same = [pl.col(column).max() for column in more]
         return self.aggregation.merge(rows, keys, *self._panes.merge, pl.col(INDEX).max(), *same)
 

@@ -30,6 +30,7 @@ from headrace.runtime.operators.windows.aggregation import TIME
 from headrace.runtime.operators.windows.base import END, START
 from headrace.runtime.operators.windows.keyed import Assigned, Conform, KeyedWindow
 from headrace.runtime.operators.windows.panes import INDEX, NUMBER
+from headrace.serdes.rows import concat_rows
 from headrace.serdes.sorting import sort_rows
 from headrace.stores.keyed import KeyedRows
 
@@ -127,7 +128,7 @@ class SessionWindow(KeyedWindow):
         if before is not None:
             before = before.sort(START)  # when two sessions merge, the messages of the earlier one come first
             spans.insert(0, before.select(self._group))
-        whole = self._sessions(pl.concat(spans))
+        whole = self._sessions(concat_rows(spans))
         held = 0 if before is None else before.height
         rows = rows.with_columns(whole[START].slice(held), whole[END].slice(held))
         if before is not None:
