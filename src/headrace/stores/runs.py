@@ -48,6 +48,7 @@ from headrace.stores.portions import rows_in_portions
 from headrace.stores.readable import readable
 from headrace.stores.share import Share
 from headrace.stores.tiers import Manifest, Tiers, unknown_change
+from headrace.stores.worth import Worth
 
 _ADD = b"\x01"
 _TAKE = b"\x02"
@@ -171,6 +172,7 @@ class Runs(StateStore):
         self._fresh: list[pl.DataFrame] = []
         self._fresh_rows = 0
         self._fresh_merged = 0
+        self._worth = Worth(always=hashed is not None)  # those merges put the rows in order, too
         self._log: list[bytes] = []
         self._earliest: int | None = None
         self.taken: int | None = None
@@ -390,12 +392,23 @@ class Runs(StateStore):
         widening: int = 1,
     ) -> Iterator[PieceRows]:
         """The merged rows of each range of hashes."""
+        parts = self._ranges(runs, more, low, bound, widening)
+        return (None if part is None else self._merge(part) for part in parts)
+
+    def _ranges(
+        self,
+        runs: Sequence[_Run],
+        more: Sequence[pl.DataFrame] = (),
+        low: int | None = None,
+        bound: int | None = None,
+        widening: int = 1,
+    ) -> Iterator[PieceRows]:
+        """The rows of each range of hashes."""
         rows = sum(run.pieces.rows for run in runs) + sum(frame.height for frame in more)
         bits = self._bits(rows * widening, runs)
         flows = [self._flow(run, low, bound, bits) for run in runs]
         flows += [iter(deal(frame, self._hash_of, 0, bits)) for frame in more]
-        for part in together(flows):
-            yield None if part is None else self._merge(part)
+        return together(flows)
 
     def _there(self, run: _Run, *, once: bool = False) -> Iterator[pl.DataFrame]:
         """The rows of a run that aren't gone, piece by piece."""
@@ -422,8 +435,11 @@ class Runs(StateStore):
 
     def _merge_fresh(self) -> None:
         if len(self._fresh) > 1:
-            self._fresh = [self._merge(concat_rows(self._fresh))]
-            self._fresh_rows = self._fresh[0].height
+            rows = concat_rows(self._fresh)
+            if self._worth.wanted(rows.height):
+                before, rows = rows.height, self._merge(rows)
+                self._worth.merged(before, rows.height)
+            self._fresh, self._fresh_rows = [rows], rows.height
         self._fresh_merged = self._fresh_rows
 
     def _settle(self) -> None:
@@ -441,7 +457,12 @@ class Runs(StateStore):
         self._earliest = min((run.low for run in self._tiers.parts), default=None)
 
     def _merged(self, runs: Sequence[_Run]) -> list[_Run]:
-        merged = list(self._merged_ranges(runs))
+        rows = sum(run.living for run in runs)
+        if self._worth.wanted(rows):
+            merged = list(self._merged_ranges(runs))
+            self._worth.merged(rows, sum(part.height for part in merged if part is not None))
+        else:
+            merged = list(self._ranges(runs))
         return [self._run(merged)] if any(part is not None for part in merged) else []
 
     def _run(self, parts: Sequence[PieceRows]) -> _Run:

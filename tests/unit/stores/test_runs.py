@@ -49,6 +49,18 @@ def test_equal_keys_are_merged_when_they_are_looked_at() -> None:
     assert contents(windows.scan()) == {(10, 1): 3, (20, 1): 5}
 
 
+def test_keys_whose_merge_was_left_out_are_merged_when_they_are_looked_at() -> None:
+    windows = store()
+    for first in (0, 50):
+        windows.add(run(*((10, key, 1) for key in range(first, first + 50))))
+    windows.take_changes(1)  # merges, and learns that no key was there twice
+    for _ in range(2):
+        windows.add(run(*((20, key, 2) for key in range(50))))
+    windows.take_changes(2)
+    assert windows.entries() == 200
+    assert contents(windows.take(20)) == {(10, key): 1 for key in range(100)} | {(20, key): 4 for key in range(50)}
+
+
 def test_take_removes_what_is_at_or_below_the_bound() -> None:
     windows = store()
     windows.add(run((10, 1, 1), (20, 1, 5), (20, 2, 6), (30, 1, 7)))
