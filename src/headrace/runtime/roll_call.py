@@ -8,7 +8,7 @@ has come are visited in every turn.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from headrace.runtime.connections import Connections
 from headrace.runtime.host.task_host import TaskHost
@@ -70,6 +70,13 @@ class RollCall:
         if len(present) == len(self._hosts):
             return self._hosts
         return sorted(present, key=self._number.__getitem__)
+
+    def arrivals(self, visited: Collection[TaskHost]) -> list[TaskHost]:
+        """The tasks for which something has arrived and that this turn hasn't visited; the next turn visits others."""
+        found = set(self._named(self._connections.stirred()))
+        first = found.difference(visited)
+        self._at_once |= found - first
+        return sorted(first, key=self._number.__getitem__)
 
     def _named(self, consumers: Iterable[Consumer]) -> Iterable[TaskHost]:
         return (self._of_consumer[consumer] for consumer in consumers if consumer in self._of_consumer)

@@ -1,7 +1,8 @@
 """The run loop of a container, without the sleep: its tasks take turns on one thread.
 
-A turn polls the inputs, lets each task process a bounded amount, flushes what the tasks have sent, and does what is
-due. Tasks keep the order within a partition; there is no order between tasks.
+A turn polls the inputs, lets each task process a bounded amount, flushes what the tasks have sent, has tasks that this
+wakes do the same, each task once, and does what is due. Tasks keep the order within a partition; there is no order
+between tasks.
 
 A turn visits only tasks that have something to do, so thousands of idle tasks cost nothing (``roll_call``): tasks with
 new arrivals, tasks that had more to do at the end of their last visit, and tasks with something due by the clock, at
@@ -74,25 +75,15 @@ class RunLoop:
         if abs((wall_ms := self._wall_offset()) - self._wall_ms) > CLOCK_SET_MS:
             self._wall_ms = wall_ms
             calling.everyone()
-        hosts = calling.present(self._clock.monotonic_ms())
-        worked: set[TaskHost] = set()
-        for host in hosts:
-            host.poll()
-        now = self._clock.monotonic_ms()
-        for host in hosts:
-            for _ in range(self.steps_per_turn):
-                host.collect()
-                if host.due and not (yield from together.go_on(host.survival, host.performing())):
-                    worked.add(host)
-                    break
-                if not host.step(now):
-                    break
-                worked.add(host)
-            began, now = now, self._clock.monotonic_ms()
-            host.metrics.shares.work(now - began)
-        yield from together.wait()
-        yield Pause.ACKNOWLEDGED
-        self.connections.flush_records()
+        hosts = arrived = list(calling.present(self._clock.monotonic_ms()))
+        while arrived:
+            worked = yield from self._work(arrived)
+            yield from together.wait()
+            yield Pause.ACKNOWLEDGED
+            self.connections.flush_records()
+            # What these tasks have sent to others of this container needn't wait for the next turn.
+            arrived = calling.arrivals(hosts) if worked else []
+            hosts = [*hosts, *arrived]
         now = self._clock.monotonic_ms()
         for host in hosts:
             host.metrics.latency.flushed(now)
@@ -105,11 +96,31 @@ class RunLoop:
         now = self._clock.monotonic_ms()
         for host in hosts:
             host.metrics.shares.turned(now, wants=wants_to_work(host))
-            if host in worked or host.busy:
+            if host.busy or host.due:
                 calling.at_once(host)
         if self.whole and calling.all_woken:
             self._rest_or_rise(hosts)
         return calling.pause(self._clock.monotonic_ms())
+
+    def _work(self, hosts: Sequence[TaskHost]) -> Steps[bool]:
+        """Let tasks take what has arrived and process a bounded amount of it. Return whether any had work."""
+        worked = False
+        for host in hosts:
+            host.poll()
+        now = self._clock.monotonic_ms()
+        for host in hosts:
+            for _ in range(self.steps_per_turn):
+                host.collect()
+                if host.due:
+                    worked = True
+                    if not (yield from self._together.go_on(host.survival, host.performing())):
+                        break
+                if not host.step(now):
+                    break
+                worked = True
+            began, now = now, self._clock.monotonic_ms()
+            host.metrics.shares.work(now - began)
+        return worked
 
     def _wall_offset(self) -> float:
         return self._clock.now_ms() - self._clock.monotonic_ms()

@@ -186,6 +186,10 @@ class Consumer(Protocol):
         """
         ...
 
+    def more(self) -> bool:
+        """Whether another poll may return something even if nothing becomes available meanwhile."""
+        return True
+
     def arriving(self, ssp: SSP, end: Offset, ms: float) -> bool:
         """Wait for more records before ``end``, up to a limit. Return False if ``poll`` returns all of them at once.
 

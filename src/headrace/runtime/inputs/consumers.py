@@ -135,7 +135,7 @@ class InputConsumers:
             if ssps and not wanted:
                 continue
             found = consumer.poll(wanted, POLL_BYTES_MAX)  # with none wanted, too: it clears the descriptor
-            self._hungry[name] = bool(found) or len(wanted) < len(ssps)
+            self._hungry[name] = (bool(found) and consumer.more()) or len(wanted) < len(ssps)
             for polled in found:
                 for envelope in envelopes(self._within_limit(consumer, polled) if self._limits else polled):
                     chooser.offer(envelope)
@@ -149,7 +149,7 @@ class InputConsumers:
 
     @property
     def hungry(self) -> bool:
-        """The last poll found something, or left a partition out: there may be more."""
+        """There may be more to poll: the last poll found something and not all, or left a partition out."""
         return any(self._hungry.values())
 
     def filenos(self) -> list[int]:

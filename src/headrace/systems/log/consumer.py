@@ -172,6 +172,12 @@ class LogConsumer(RegisteringConsumer[Watched]):
                 break
         return out
 
+    @override
+    def more(self) -> bool:
+        if self._wakeups is None:  # nobody else says what has changed
+            return True
+        return self._failure is not None or any(reading.look for reading in self._readings.values())
+
     def look_at_all(self) -> None:
         """Make the next poll check all files, including whether they exist."""
         self._look_at_all = True
