@@ -27,6 +27,7 @@ from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import StreamSealedError, UsageError
 from headrace.core.frame import END_VERSION, Header, Kind, body_of, encode
 from headrace.core.ids import TaskName
+from headrace.core.readable import readable
 from headrace.metadata.memory import MemoryMetadata
 from headrace.metadata.startpoints import StartpointState
 from headrace.plan.heritage import NO_CONSENT, Consent, consent_of
@@ -191,14 +192,20 @@ class TestApp:
                         f"calls of the app aren't done after {CALLS_MS_MAX // 1000} s: {waiting}",
                         hint="make the app's functions answer, or continue without them: feed(..., settle=False)",
                     )
+            elif self._has_arrivals():  # what a task sends at the end of one turn is read in the next
+                quiet = 0
             elif any(host.owes for host in self._container.hosts):
                 quiet = 0
                 self.clock.advance(max(1, int(sleep)))
             else:
                 quiet += 1
-            if quiet == 2:  # what a task sends at the end of one turn is read in the next
+            if quiet == 2:
                 return
         raise UsageError(f"the app didn't settle in {_TURNS_MAX} turns")
+
+    def _has_arrivals(self) -> bool:
+        numbers = {number for host in self._container.hosts for number in host.inputs.filenos()}
+        return any(readable(number, 0) for number in numbers)
 
     def restart(self, *, checkpoint: bool = False) -> None:
         """Stop as if killed, and restart from the last checkpoint.
