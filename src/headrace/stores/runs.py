@@ -381,32 +381,19 @@ class Runs(StateStore):
     def _merged_parts(
         self, runs: Sequence[_Run], more: Sequence[pl.DataFrame], low: int | None, bound: int | None, widening: int
     ) -> Iterator[pl.DataFrame]:
-        return (part for part in self._merged_ranges(runs, more, low, bound, widening) if part is not None)
-
-    def _merged_ranges(
-        self,
-        runs: Sequence[_Run],
-        more: Sequence[pl.DataFrame] = (),
-        low: int | None = None,
-        bound: int | None = None,
-        widening: int = 1,
-    ) -> Iterator[PieceRows]:
-        """The merged rows of each range of hashes."""
-        parts = self._ranges(runs, more, low, bound, widening)
-        return (None if part is None else self._merge(part) for part in parts)
+        return (self._merge(part) for part in self._ranges(runs, more, (low, bound), widening) if part is not None)
 
     def _ranges(
         self,
         runs: Sequence[_Run],
         more: Sequence[pl.DataFrame] = (),
-        low: int | None = None,
-        bound: int | None = None,
+        within: tuple[int | None, int | None] = (None, None),
         widening: int = 1,
     ) -> Iterator[PieceRows]:
         """The rows of each range of hashes."""
-        rows = sum(run.pieces.rows for run in runs) + sum(frame.height for frame in more)
+        rows = sum(run.pieces.rows for run in runs) + sum(map(len, more))
         bits = self._bits(rows * widening, runs)
-        flows = [self._flow(run, low, bound, bits) for run in runs]
+        flows = [self._flow(run, *within, bits) for run in runs]
         flows += [iter(deal(frame, self._hash_of, 0, bits)) for frame in more]
         return together(flows)
 
@@ -436,8 +423,8 @@ class Runs(StateStore):
     def _merge_fresh(self) -> None:
         if len(self._fresh) > 1:
             rows = concat_rows(self._fresh)
-            if self._worth.wanted(rows.height):
-                before, rows = rows.height, self._merge(rows)
+            if self._worth.wanted(before := rows.height):
+                rows = self._merge(rows)
                 self._worth.merged(before, rows.height)
             self._fresh, self._fresh_rows = [rows], rows.height
         self._fresh_merged = self._fresh_rows
@@ -458,11 +445,10 @@ class Runs(StateStore):
 
     def _merged(self, runs: Sequence[_Run]) -> list[_Run]:
         rows = sum(run.living for run in runs)
-        if self._worth.wanted(rows):
-            merged = list(self._merged_ranges(runs))
+        wanted = self._worth.wanted(rows)
+        merged = [self._merge(part) if wanted and part is not None else part for part in self._ranges(runs)]
+        if wanted:
             self._worth.merged(rows, sum(part.height for part in merged if part is not None))
-        else:
-            merged = list(self._ranges(runs))
         return [self._run(merged)] if any(part is not None for part in merged) else []
 
     def _run(self, parts: Sequence[PieceRows]) -> _Run:

@@ -204,8 +204,7 @@ class TestApp:
         raise UsageError(f"the app didn't settle in {_TURNS_MAX} turns")
 
     def _has_arrivals(self) -> bool:
-        numbers = {number for host in self._container.hosts for number in host.inputs.filenos()}
-        return any(readable(number, 0) for number in numbers)
+        return any(readable(number, 0) for host in self._container.hosts for number in host.inputs.filenos())
 
     def restart(self, *, checkpoint: bool = False) -> None:
         """Stop as if killed, and restart from the last checkpoint.

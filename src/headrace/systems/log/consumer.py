@@ -174,7 +174,7 @@ class LogConsumer(RegisteringConsumer[Watched]):
 
     @override
     def more(self) -> bool:
-        if self._wakeups is None:  # nobody else says what has changed
+        if self._wakeups is None:  # only a poll finds out what has changed
             return True
         return self._failure is not None or any(reading.look for reading in self._readings.values())
 
