@@ -223,6 +223,11 @@ def test_frames_in_order_are_not_looked_at_one_by_one(monkeypatch: pytest.Monkey
     assert _rows(intake.decode(ssp, [1, 2], [frame(GOOD)] * 2)).equals(pl.concat([GOOD, GOOD]))
 
 
+def test_no_frames_are_no_tables() -> None:
+    intake, _ = rows_intake(_no_letters, "fail")
+    assert intake.decode(SSP(StreamId("log", "views"), 0), [], []) == []
+
+
 def test_a_backfill_leaves_out_what_it_had_of_each_of_many_frames() -> None:
     intake, metrics = rows_intake(_no_letters, "fail")
     intake.since_ms = 2

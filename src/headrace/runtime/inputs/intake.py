@@ -229,7 +229,7 @@ class Intake:
 def _alike(tables: Sequence[pl.DataFrame]) -> list[Sequence[pl.DataFrame]]:
     """Neighbouring tables with the same columns. Versions of the app with other aggregates write others."""
     ends = [place for place in range(1, len(tables)) if tables[place].schema != tables[place - 1].schema]
-    return [tables[first:last] for first, last in pairwise([0, *ends, len(tables)])]
+    return [tables[first:last] for first, last in pairwise(sorted({0, *ends, len(tables)}))]
 
 
 def _joined(tables: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[int]]:
