@@ -120,11 +120,11 @@ def _age_of(rows: DataFrame, checkpoint: Path, seconds: float, end_input: Callab
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds").start()
     try:
         query.awaitTermination(int(seconds + WARM_UP_S))
-        with reading:
-            over.set()
         end_input()
         query.processAllAvailable()  # a session in which a batch was interrupted may not run another job
     finally:
+        with reading:  # Spark looks for the cause of an interrupted batch with a pattern that overflows its stack
+            over.set()
         query.stop()
     return summary(ages) | {"batches": len(ages), "load": os.getloadavg()[0]}
 
