@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import uuid
+import weakref
 
 import pytest
 
@@ -19,6 +21,19 @@ def _check(broker: Broker, check: str, wait_s: float) -> None:
 @pytest.mark.parametrize("check", system_checks())
 def test_a_log_in_kfake_keeps_the_contract(check: str, kfake: KfakeServer) -> None:
     _check(kfake, check, 30)
+
+
+def test_connections_end_with_the_system_though_a_topic_was_not_found(kfake: KfakeServer) -> None:
+    options = LogOptions(KafkaSettings(kfake.address), prefix=f"{uuid.uuid4().hex[:8]}.")
+    gc.disable()  # what ends now ends because nothing refers to it
+    try:
+        admin = KafkaLogSystem(options).admin()
+        assert admin.describe("views") is None
+        cluster = weakref.ref(admin._cluster)
+        del admin
+        assert cluster() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.slow

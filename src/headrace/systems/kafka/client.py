@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -92,6 +93,7 @@ class _Raw(Protocol):
 
 
 R = TypeVar("R", bound=_Raw)
+T = TypeVar("T")
 
 
 @dataclass
@@ -153,6 +155,15 @@ class KafkaClient(Generic[R]):
                 f"Kafka at {self.brokers}: {doing}: the queue to the broker is full: {error}",
                 hint="records arrive faster than the broker takes them; Headrace tries again",
             ) from None
+
+    def answer(self, future: Future[T], doing: str) -> T:
+        """Wait for the answer to a call of an admin client. ``doing`` names the call in messages."""
+        error = future.exception()
+        if isinstance(error, KafkaException):
+            # The error itself stays out of tracebacks. They refer to all callers, some of those to the future, and the
+            # future to the error: connections would stay open until garbage is collected.
+            raise self.problem(error.args[0], doing)
+        return future.result()
 
     def received(
         self: KafkaClient[Consumer], wait_s: float, most: int = 1

@@ -52,7 +52,7 @@ class Cluster:
         """Return how many partitions a topic has; None if the topic doesn't exist."""
         asked = self._admin.raw.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_S)
         try:
-            return len(self._answer(asked[topic], f"looking for topic {topic!r}").partitions)
+            return len(self._admin.answer(asked[topic], f"looking for topic {topic!r}").partitions)
         except StreamNotFoundError:
             return None
 
@@ -66,7 +66,7 @@ class Cluster:
         )
         doing = f"creating topic {topic!r}"
         try:
-            self._answer(self._admin.raw.create_topics([new], request_timeout=ANSWER_S)[topic], doing)
+            self._admin.answer(self._admin.raw.create_topics([new], request_timeout=ANSWER_S)[topic], doing)
         except StreamExistsError:
             pass  # another one has created it
         self._wait(doing, lambda: self.partitions(topic) is not None)
@@ -92,7 +92,7 @@ class Cluster:
         """The settings of a topic."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         asked = self._admin.raw.describe_configs([resource], request_timeout=ANSWER_S)
-        found = self._answer(asked[resource], f"reading the settings of topic {topic!r}")
+        found = self._admin.answer(asked[resource], f"reading the settings of topic {topic!r}")
         return {name: entry.value for name, entry in found.items()}
 
     def extents(self, topic: str, partitions: int) -> tuple[list[Offset], list[Offset]]:
@@ -123,7 +123,7 @@ class Cluster:
         place = TopicPartition(topic, partition, before)
         asked = self._admin.raw.delete_records([place], request_timeout=ANSWER_S)
         for future in asked.values():
-            self._answer(future, f"trimming partition {partition} of topic {topic!r}")
+            self._admin.answer(future, f"trimming partition {partition} of topic {topic!r}")
 
     # -- without waiting -----------------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class Cluster:
     def offsets(self, topic: str, asked: Mapping[int, Future[Any]]) -> list[Offset]:
         """Return the answers by partition; -1 if no record has the requested time."""
         doing = f"looking for offsets of topic {topic!r}"
-        found = [int(self._answer(future, doing).offset) for _, future in sorted(asked.items())]
+        found = [int(self._admin.answer(future, doing).offset) for _, future in sorted(asked.items())]
         if any(offset < _NONE for offset in found):
             raise UnavailableError(
                 f"{doing}: the broker knows no offset yet", hint="check the broker; Headrace tries again"
@@ -168,10 +168,6 @@ class Cluster:
                 if time.monotonic() > end:
                     raise
                 threading.Event().wait(_LOOK_S)
-
-    def _answer(self, future: Future[T], doing: str) -> T:
-        with self._admin.translating(doing):
-            return future.result()
 
     def _error(self, future: Future[Any]) -> KafkaError | None:
         error = future.exception()

@@ -139,12 +139,12 @@ class Topics:
 
     def _answers(self, doing: str, futures: Mapping[Any, Future[Any]]) -> dict[Any, Any]:
         """The answers. Raises at once if the login is refused: librdkafka would go on trying."""
-        with self.client.translating(doing):
-            while wait(futures.values(), LOOK_S).not_done:
+        while wait(futures.values(), LOOK_S).not_done:
+            with self.client.translating(doing):
                 self.client.raw.poll(0)
-                if problem := cannot_log_in(self.client, doing):
-                    raise problem
-            return {key: future.result() for key, future in futures.items()}
+            if problem := cannot_log_in(self.client, doing):
+                raise problem
+        return {key: self.client.answer(future, doing) for key, future in futures.items()}
 
     def _unknown(self, topic: str) -> StreamNotFoundError:
         names = [name for name in self.names() if not name.startswith("__")]
