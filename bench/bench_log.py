@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import select
 import subprocess
 import sys
 import tempfile
@@ -15,14 +14,16 @@ import time
 from pathlib import Path
 
 from headrace.core.ids import SSP, StreamId
+from headrace.core.readable import readable
 from headrace.systems.base import Edge, Records
 from headrace.systems.log import LogSystem
 
 MEGABYTE = 1e6
 
 ECHO = """
-import select, sys
+import sys
 from headrace.core.ids import SSP, StreamId
+from headrace.core.readable import readable
 from headrace.systems.base import Edge
 from headrace.systems.log import LogSystem
 system = LogSystem(sys.argv[1])
@@ -31,7 +32,7 @@ consumer.register(SSP(StreamId("log", "wake"), 0), Edge.OLDEST)
 print("ready", flush=True)
 count = 0
 while count < int(sys.argv[2]):
-    select.select([consumer.fileno()], [], [], 5)
+    readable(consumer.fileno(), 5000)
     for item in consumer.poll():
         for payload in item.payloads:
             producer.send("wake", 1, payload)
@@ -77,7 +78,6 @@ def wake_up(root: Path, rounds: int, pause_s: float) -> dict[str, float]:
         echo.stdout.readline()
         consumer.register(SSP(StreamId("log", "wake"), 1), Edge.OLDEST)
         wake = consumer.fileno()
-        waits = [] if wake is None else [wake]
         times = []
         for _ in range(rounds):
             time.sleep(pause_s)
@@ -85,7 +85,7 @@ def wake_up(root: Path, rounds: int, pause_s: float) -> dict[str, float]:
             producer.send("wake", 0, b"x" * 100)
             producer.flush()
             while not any(isinstance(item, Records) for item in consumer.poll()):
-                select.select(waits, [], [], 5)
+                readable(wake, 5000)
             times.append((time.perf_counter() - start) / 2 * 1e6)
     finally:
         echo.communicate()

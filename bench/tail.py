@@ -8,7 +8,6 @@ than ``WARM_UP_S`` seconds after the first one arrived.
 from __future__ import annotations
 
 import json
-import select
 import sys
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 
 from headrace.core.frame import Kind, body_of, decode_header
 from headrace.core.ids import SSP, StreamId
+from headrace.core.readable import which_readable
 from headrace.serdes.ipc import decode_rows
 from headrace.systems.base import Edge, Records
 from headrace.systems.log import LogSystem
@@ -34,12 +34,13 @@ def main() -> None:
     for partition in range(info.partitions):
         consumer.register(SSP(StreamId("log", stream), partition), Edge.OLDEST)
     wake = consumer.fileno()
-    waits = [sys.stdin] if wake is None else [wake, sys.stdin]
+    ended = sys.stdin.fileno()
+    waits = (ended,) if wake is None else (ended, wake)
     ages: list[np.ndarray] = []
     warm_from: int | None = None
     print("ready", flush=True)
     while True:
-        ready, _, _ = select.select(waits, [], [], 0.5)
+        ready = which_readable(waits, 500)
         for polled in consumer.poll():
             for payload in polled.payloads if isinstance(polled, Records) else ():
                 if decode_header(payload).kind is not Kind.USER:
@@ -49,7 +50,7 @@ def main() -> None:
                 if warm_from is None:
                     warm_from = now + int(warm_up_s * 1e6)
                 ages.append((now - sent)[sent >= warm_from])
-        if sys.stdin in ready:
+        if ended in ready:
             break
     consumer.close()
     print(json.dumps(summary(ages)))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import os
-import select
 import shutil
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 from typing import Any, Self
+
+from headrace.core.readable import readable
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 _OPTIONS = (
@@ -132,7 +133,7 @@ class Browser:
 
     def _next(self, timeout_s: float = 60.0) -> dict[str, Any]:
         while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self._from], [], [], timeout_s)
+            ready = readable(self._from, 1000 * timeout_s)
             data = os.read(self._from, 1 << 20) if ready else b""
             if not data:
                 raise AssertionError("the browser doesn't answer" if not ready else "the browser has ended")

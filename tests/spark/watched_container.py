@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from headrace.core.readable import readable
 from headrace.runners.spark.hosting import ContainerArgs, Report
 
 SECONDS_MAX = 300.0
@@ -64,7 +64,7 @@ def until_session_is_over(session: int, seconds_max: float = SECONDS_MAX) -> Non
         with suppress(ProcessLookupError):  # it has just ended
             end = os.pidfd_open(alive[0])
             try:
-                select.select([end], [], [], 1)
+                readable(end, 1000)
             finally:
                 os.close(end)
 

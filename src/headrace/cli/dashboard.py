@@ -111,7 +111,6 @@ def _show(url: str, open_: bool, as_json: bool) -> None:
 
 def _serve(home: Path, metadata: SecretUrl | None, port: int, open_: bool, as_json: bool) -> None:
     """Serve the page with all apps, until Ctrl-C."""
-    import select
     import sys
 
     from headrace.metadata.opening import existing_metadata
@@ -137,8 +136,7 @@ def _serve(home: Path, metadata: SecretUrl | None, port: int, open_: bool, as_js
         _show(page_url(f"http://{LOOPBACK}:{listener.port}", token), open_, as_json)
         sys.stdout.flush()
         print_note("press Ctrl-C to stop")
-        while not interrupt.requested:
-            select.select([interrupt.fd], [], [])
+        interrupt.wait()
 
 
 def _deployed(store: MetadataStore) -> list[Deployed]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import uuid
 from contextlib import closing
 from typing import Annotated
@@ -46,7 +45,7 @@ def peek(
         status = client.status()
         found = look(client.ask, status, step, id_, stage)
         while not found.over and not interrupt.requested:
-            select.select([interrupt.fd], [], [], _AGAIN_S)
+            interrupt.wait(_AGAIN_S)
             found = look(client.ask, status, step, id_, stage)
     if as_json:
         print_json([{"@task": task, **dict(zip(found.columns, row, strict=True))} for task, row in found.rows])

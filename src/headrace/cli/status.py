@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import shutil
 import sys
 from collections.abc import Sequence
@@ -93,7 +92,7 @@ def _watch(home: Path, metadata: SecretUrl | None, app: str | None, as_json: boo
             _show(found, store.place, as_json)
             if app is not None and all(one.ended_at is not None for one in found):
                 return
-            select.select([interrupt.fd], [], [], _WATCH_S)
+            interrupt.wait(_WATCH_S)
 
 
 def _show(found: Sequence[AppStatus], place: str, as_json: bool) -> None:

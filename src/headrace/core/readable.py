@@ -1,16 +1,22 @@
-"""Wait for a file descriptor."""
+"""Wait for file descriptors.
+
+``select.select`` refuses descriptors above 1023, which a process with many files open has.
+"""
 
 from __future__ import annotations
 
 import select
+from collections.abc import Iterable
 
 
-def readable(descriptor: int | None, ms: float) -> bool:
-    """Wait until there is something to read, but no longer than this; False when there isn't. None: just wait.
+def readable(descriptor: int | None, ms: float | None) -> bool:
+    """Wait until there is something to read, but no longer than this; False when there isn't. None: just wait."""
+    return bool(which_readable(() if descriptor is None else (descriptor,), ms))
 
-    ``select.select`` refuses descriptors above 1023, which a process with many files open has.
-    """
+
+def which_readable(descriptors: Iterable[int], ms: float | None) -> frozenset[int]:
+    """Wait until one of them has something to read or has ended. Returns those; none after ``ms``; None: no limit."""
     poll = select.poll()
-    if descriptor is not None:
+    for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(ms))
+    return frozenset(number for number, _ in poll.poll(ms))

@@ -19,6 +19,8 @@ from typing import Any, Self
 
 from typing_extensions import override
 
+from headrace.core.readable import readable
+
 SAME_S = 1.0
 """A SIGTERM this soon after the first signal doesn't count as a second request."""
 
@@ -82,8 +84,12 @@ class Interrupt(Interrupts):
 
     @property
     def fd(self) -> int:
-        """A descriptor for ``select`` that becomes readable when the signal comes."""
+        """A descriptor that becomes readable when the signal comes."""
         return self._read
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait for the signal, at most so long."""
+        readable(self._read, None if seconds is None else 1000 * seconds)
 
     @override
     def __enter__(self) -> Self:

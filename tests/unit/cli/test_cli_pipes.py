@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import select
 import signal
 import subprocess
 import time
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from headrace.core.ids import SSP, StreamId
+from headrace.core.readable import readable
 from headrace.systems.base import Edge, Records
 from headrace.systems.log.system import LogSystem
 
@@ -45,8 +45,7 @@ def put(process: Process, text: str) -> None:
 
 def next_line(process: Process) -> Any:
     assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
-    assert ready, "nothing arrived"
+    assert readable(process.stdout.fileno(), 1000 * PATIENCE_S), "nothing arrived"
     return json.loads(process.stdout.readline())
 
 
@@ -58,7 +57,7 @@ def wait_for_rows(log: LogSystem, partition: int = 0) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not any(isinstance(item, Records) for item in consumer.poll()):
         assert time.monotonic() < deadline, "nothing was written"
-        select.select([] if fd is None else [fd], [], [], 0.5)
+        readable(fd, 500)
     consumer.close()
 
 

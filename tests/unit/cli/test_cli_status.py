@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import select
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from headrace.core.ids import TaskName
+from headrace.core.readable import readable
 from headrace.metadata.sqlite import FILE, SqliteMetadata
 from headrace.runners.coordination.client import CoordinatorClient
 from headrace.runners.coordination.ledger import Ledger
@@ -108,8 +108,7 @@ def test_another_app_is_not_there(cli: Cli) -> None:
 
 def watched(process: subprocess.Popen[bytes]) -> Any:
     assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], 120)
-    assert ready, "nothing arrived"
+    assert readable(process.stdout.fileno(), 120_000), "nothing arrived"
     return json.loads(process.stdout.readline())
 
 

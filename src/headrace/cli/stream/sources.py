@@ -7,7 +7,6 @@ after their first byte, so that ``tail -f | headrace stream write`` keeps up.
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Collection, Iterator
 from contextlib import closing
@@ -19,6 +18,7 @@ from typing_extensions import override
 
 from headrace.cli.stream.inference import infer_columns
 from headrace.core.errors import DataError, UsageError
+from headrace.core.readable import which_readable
 from headrace.runners.interrupts import Interrupt
 from headrace.serdes.csv_format import CsvFormat
 from headrace.serdes.dtypes import Columns
@@ -208,8 +208,7 @@ def read_chunks(fd: int, name: str, interrupt: Interrupt, at_first: Patience = P
     lines, rest = bytearray(), bytearray()
     first_byte_at, patience = 0.0, at_first
     while True:
-        timeout = patience.wait(first_byte_at) if lines else None
-        ready, _, _ = select.select([fd, interrupt.fd], [], [], timeout)
+        ready = which_readable((fd, interrupt.fd), 1000 * patience.wait(first_byte_at) if lines else None)
         data = os.read(fd, CHUNK_BYTES) if fd in ready and not interrupt.requested else None
         if data:
             if not lines:

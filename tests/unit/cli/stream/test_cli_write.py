@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,15 @@ def views(cli: Cli) -> None:
     assert cli("stream", "create", "views", "--partitions", 4, "--schema", VIEWS).code == 0
 
 
+@pytest.fixture
+def many_open_files() -> Iterator[None]:
+    """So many that the next one has a number that ``select.select`` refuses."""
+    with ExitStack() as stack:
+        while stack.enter_context(Path(os.devnull).open()).fileno() < 1024:
+            pass
+        yield
+
+
 def jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -34,6 +45,11 @@ def test_what_is_written_is_read(cli: Cli, tmp_path: Path) -> None:
     done = cli("stream", "write", "views", jsonl(tmp_path / "a.jsonl", ROWS))
     assert (done.code, done.out, done.err) == (0, "", "wrote 100 rows to log.views\n")
     assert cli("stream", "read", "views").lines() == ROWS
+
+
+@pytest.mark.usefixtures("views")
+def test_rows_are_written_where_many_files_are_open(cli: Cli, tmp_path: Path, many_open_files: None) -> None:
+    assert cli("stream", "write", "views", jsonl(tmp_path / "a.jsonl", ROWS)).err == "wrote 100 rows to log.views\n"
 
 
 @pytest.mark.usefixtures("views")

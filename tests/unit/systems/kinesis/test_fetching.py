@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import select
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from slot_reader import SSP_0, Reader, name, put
 
 from headrace.core.clock import WallClock
 from headrace.core.errors import ThrottledError
+from headrace.core.readable import readable
 from headrace.core.retry import Retry
 from headrace.systems.kinesis.feed import Pace, Room
 from headrace.systems.kinesis.fetching import FetchingByThreads
@@ -46,8 +46,7 @@ def until(reader: Reader, done: Callable[[], bool]) -> None:
             pass
         if done():
             return
-        readable, _, _ = select.select([number], [], [], 20)
-        assert readable, f"nothing new for a long time: {dict(reader.numbers)}, {reader.shards}"
+        assert readable(number, 20_000), f"nothing new for a long time: {dict(reader.numbers)}, {reader.shards}"
 
 
 def memory(shards: int = 1) -> MemoryKinesis:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import select
 import time
 from pathlib import Path
 
 from log_harness import STREAM, append, drain, log_file, new_log, read_all, ssp, start_process
 
+from headrace.core.readable import readable
 from headrace.systems.base import Edge
 from headrace.systems.log.segment import HEADER_SIZE
 
@@ -42,7 +42,7 @@ def test_processes_that_append_at_once_lose_and_mix_nothing(tmp_path: Path) -> N
         writer.stdin.flush()
     deadline = time.monotonic() + 60
     while len(got) < 3 * 1001 and time.monotonic() < deadline:
-        select.select([consumer.fileno()], [], [], 1)
+        readable(consumer.fileno(), 1000)
         got += drain(consumer, max_bytes=5000)
     for writer in writers:
         writer.communicate()
@@ -85,8 +85,9 @@ def test_a_writer_killed_in_mid_append_loses_nothing_that_it_acknowledged(tmp_pa
 
 
 ECHO = """
-import select, sys, time
+import sys, time
 from headrace.core.ids import SSP, StreamId
+from headrace.core.readable import readable
 from headrace.systems.base import Edge
 from headrace.systems.log.segment import HEADER_SIZE
 from headrace.systems.log import LogSystem
@@ -96,7 +97,7 @@ consumer.register(SSP(StreamId("log", "events"), 0), Edge.OLDEST)
 print("ready", flush=True)
 count = 0
 while count < int(sys.argv[2]):
-    select.select([consumer.fileno()], [], [], 5)
+    readable(consumer.fileno(), 5000)
     for item in consumer.poll():
         for payload in item.payloads:
             producer.send("events", 1, payload)
@@ -120,7 +121,7 @@ def test_a_process_is_woken_by_another_ones_append_within_milliseconds(tmp_path:
         producer.flush()
         got: list[bytes] = []
         while not got:
-            assert select.select([consumer.fileno()], [], [], 30)[0], "not woken"
+            assert readable(consumer.fileno(), 30_000), "not woken"
             got = drain(consumer)
         times.append(time.perf_counter() - start)
         assert got == [b"%d" % i]
@@ -149,7 +150,7 @@ def test_an_idle_consumer_uses_next_to_no_time(tmp_path: Path) -> None:
         rounds.append((time.thread_time() - start) / 200)
     each = min(rounds)
     assert each < 0.0002, f"{each * 1e6:.0f} us for an idle poll of 64 partitions"
-    assert select.select([consumer.fileno()], [], [], 0)[0] == []
+    assert not readable(consumer.fileno(), 0)
     consumer.close()
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import select
 from pathlib import Path
 
 import pytest
 from log_harness import STREAM, new_log, ssp
 
 from headrace.core.errors import StreamNotFoundError
+from headrace.core.readable import readable
 from headrace.systems.base import Edge, Records
 from headrace.systems.log import LogSystem, wakeups
 from headrace.systems.log.wakeups import LogWakeups
@@ -28,7 +28,7 @@ def written(system: LogSystem, partition: int) -> None:
 
 
 def rings(group: LogWakeups) -> bool:
-    return bool(select.select([group.fileno()], [], [], 0)[0])
+    return readable(group.fileno(), 0)
 
 
 def test_a_write_names_those_who_read_the_file_and_nobody_else(tmp_path: Path) -> None:
