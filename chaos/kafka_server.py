@@ -54,6 +54,7 @@ _SETTINGS = {
     "transaction.state.log.num.partitions": "1",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
+    "log.retention.ms": "-1",  # records of tests are often from 1970, and the broker looks for old ones every 5 minutes
 }
 
 
