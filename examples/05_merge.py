@@ -1,7 +1,7 @@
 """5. Merge: flows with the same columns become one flow.
 
-``select`` gives two inputs with different columns the same ones; then they are merged. A window after a merge waits for
-the slower of the two.
+``select`` gives two inputs with different columns the same columns; then they are merged. A window after a merge waits
+for the slower input.
 
 It prints::
 

@@ -1,4 +1,4 @@
-"""11. Streams from Python: create, write with a key, read and seal them; some errors.
+"""11. Streams from Python: create, write with a key, read and seal them, and see some errors.
 
 For generators, notebooks and tests; no app is needed. The command line can do the same: ``headrace stream --help``.
 
@@ -29,7 +29,7 @@ with TemporaryDirectory() as home:
         reader = hr.streams.StreamReader("orders", home=home)
         for batch in reader:
             print("read", batch.height, "rows in a batch")
-        position = reader.position()  # a text, to be stored with the results
+        position = reader.position()  # a string, to be stored with the results
 
         writer.write([{"member": "bob", "euros": 4.0}])
         later = hr.streams.StreamReader("orders", from_position=position, home=home)

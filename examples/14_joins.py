@@ -1,7 +1,7 @@
-"""14. Joins: messages of two streams with one key, within a bound of event time.
+"""14. Joins: messages of two streams with the same key, within a bound of event time.
 
-Each view is paired with the member's orders up to ten minutes later. Both sides are partitioned by the key, so that
-messages of one member meet in one task. Messages that can't find a partner any more are deleted.
+Each view is paired with the member's orders up to ten minutes later. Both sides are partitioned by the key, so
+messages of one member meet in one task. Messages that can no longer find a partner are deleted.
 
 It prints::
 

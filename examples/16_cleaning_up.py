@@ -1,7 +1,7 @@
 """16. Clean up a stream: drop repetitions, split the rest, and write your own operator.
 
-A shop's app sends each order again until it gets an answer. The app keeps one of each, sends large orders to their own
-stream, and sends all orders of a tenth of the members to a stream for tests.
+A shop's app sends each order again until it gets an answer. This example keeps one of each, sends large orders to their
+own stream, and sends all orders of a tenth of the members to a stream for tests.
 
 It prints::
 

@@ -71,7 +71,7 @@ with app.test() as t:
     t.feed("views", [view("ann", 1), view("bob", 2), view("eve", 3)])
     print("located:", shown(t.read("located")))
     run("INSERT INTO members VALUES ('eve', 'DE')")
-    t.advance("1m")  # the cache expires, also that there was no eve
+    t.advance("1m")  # the cache expires, including that there was no eve
     t.feed("views", [view("eve", 4)])
     print("later:  ", shown(t.read("located")[3:]))
     t.feed("views", [view("ann", 5), view("eve", 6)])

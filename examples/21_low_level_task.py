@@ -1,7 +1,7 @@
 """21. A low-level task: report carts that were filled and abandoned, and stop on request.
 
 A window can't notice that nothing happened. A task keeps each member's cart in a store, and with each item sets a timer
-half an hour of event time ahead; paying deletes both. The app is stopped in the middle and started again: carts and
+for half an hour of event time later; paying deletes both. The app is stopped in the middle and started again: carts and
 timers are still there.
 
 It prints::

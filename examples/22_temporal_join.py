@@ -1,7 +1,7 @@
 """22. Tables of versions: find the row as it was at the time of each message, not as it is now.
 
 Prices change while orders are on their way. A table with ``versions=`` keeps old rows, and each order waits in the
-task's state until the watermark has passed its time: by then all prices that concern it have come, in whatever order. A
+task's state until the watermark has passed its time: by then all prices that concern it have arrived, in any order. A
 deletion, here of an article that is no longer sold, is a version too. At the end, ``join_latest`` shows each new price
 to members who asked for the article in the last hour; there event time plays no part.
 

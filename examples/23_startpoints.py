@@ -1,9 +1,9 @@
 """23. Startpoints: read part of an input again, or skip part of it, whatever the app has committed.
 
-Each run reads what is new in a folder. A startpoint has the second run read again what happened from 12:00:02 on, and
-another one has the third run skip what is there when it starts. On the command line the first is
+Each run reads what is new in a folder. A startpoint makes the second run reread what happened from 12:00:02 on, and
+another makes the third run skip what is there when it starts. On the command line, the first is
 `headrace startpoint set pipeline.py views --time 2026-01-01T12:00:02`; for the log there are `--ago`, `--offset`,
-`--oldest` and `--upcoming`, too, and `--apply` for an app that runs.
+`--oldest` and `--upcoming`, too, and `--apply` for a running app.
 
 It prints::
 

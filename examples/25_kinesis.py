@@ -1,9 +1,9 @@
 """25. Kinesis: orders from a stream whose shards split while the app reads it, and totals into another stream.
 
 Shards are dealt to the input's slots, one for each task. The input is exactly-once. The output is at-least-once: after
-a failure some totals may come again, those of a member in their order.
+a failure some totals may come again, with each member's in order.
 
-Without an argument the streams are in the memory of this process. On a server that stands in for Kinesis::
+Without an argument, the streams are in the memory of this process. To use a server that stands in for Kinesis::
 
     INITIALIZE_STREAMS=orders:2,totals:1 npx kinesis-local
     AWS_ACCESS_KEY_ID=any AWS_SECRET_ACCESS_KEY=any python examples/25_kinesis.py http://localhost:4568

@@ -1,7 +1,7 @@
-"""26. A Delta table: results are added exactly once, without a JVM, and read as any other Delta table.
+"""26. A Delta table: results are added exactly once, without a JVM, and read like any other Delta table.
 
-Each checkpoint becomes one commit, which also stores how far the app is: the next run adds what is new, and nothing
-twice. Small files are compacted by a job of your own, here between two runs. Spark reads the same folder:
+Each checkpoint becomes one commit, which also stores how far the app has got: the next run adds what is new, and
+nothing twice. Small files are compacted by a job of your own, here between two runs. Spark reads the same folder:
 ``spark.read.format("delta").load("lake/views")``.
 
 It prints::

@@ -1,8 +1,8 @@
 """27. An app over history as one Spark job: in a notebook as a DataFrame, and published once.
 
-The same declaration runs live and as a batch job, over a Parquet file, and gives the same. A notebook takes its result
-as a DataFrame without publishing anything. The batch job publishes it in a stream. Then the notebook reads the stream
-as a DataFrame, joins it with a table of Spark's, and writes the result into another stream.
+The same declaration runs live and as a batch job, over a Parquet file, and gives the same results. A notebook takes its
+result as a DataFrame without publishing anything. The batch job publishes it in a stream. Then the notebook reads the
+stream as a DataFrame, joins it with a Spark table, and writes the result into another stream.
 
 It prints::
 

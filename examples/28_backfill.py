@@ -1,6 +1,6 @@
 """28. From history to live: a Spark job computes the past, and the app continues from its state.
 
-The past is in Parquet files, as a table of Spark; what is new comes in a stream, which still has the last messages of
+The past is in Parquet files, read as a Spark table; new messages come in a stream, which still has the last messages of
 the past. The backfill counts what is older than 11:59:20 from the table, and publishes Ann's window, which is over by
 then. Bob's window is still open, and the live run completes it.
 
@@ -53,6 +53,6 @@ with TemporaryDirectory() as home:
     app.backfill(UNTIL, tables=tables, progress=False)
     print(f"after the backfill: {counted(home)}")
 
-    # It is made already, so this only restores it and goes on live; here in one process.
+    # The backfill is done already, so this only restores its state and continues live; here in one process.
     app.run(backfill=True, until=UNTIL, tables=tables, local=True, progress=False)
     print(f"after the live run: {counted(home)}")

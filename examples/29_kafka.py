@@ -1,7 +1,7 @@
 """29. Kafka: read each order of a topic once, even though a writer takes some of them back.
 
 The topic's timestamps are the event time. Two orders are in a transaction that is aborted, so they never come. The app
-reads up to where the topic ends when it starts; without `end=` it would go on. This needs
+reads up to where the topic ends when it starts; without `end=` it would keep running. This needs
 `pip install "headrace[kafka]"`, and a broker at localhost:9092 or at the address that you give it. In a checkout,
 `make kafka` starts one and runs this::
 
