@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from chaos.deployment import until
 
 PATIENCE_S = 300.0
+TRIES = 5
 
 
 class Killed:
@@ -38,19 +37,26 @@ class Killed:
             process.communicate(timeout=PATIENCE_S)
 
     def kill_when(self, enough: Callable[[], bool], feed: Callable[[], None], later_s: float = 0.0) -> None:
-        """Start it, ``feed`` it, and kill it ``later_s`` after it has made enough progress; it must not end before."""
+        """Start it, ``feed`` it, and kill it ``later_s`` after it has made enough progress.
+
+        If it has read everything and ends before, that is repeated.
+        """
+        for _ in range(TRIES):
+            if self._killed(enough, feed, later_s):
+                return
+        raise AssertionError(f"it ended {TRIES} times before it could be killed")
+
+    def _killed(self, enough: Callable[[], bool], feed: Callable[[], None], later_s: float) -> bool:
         with self.running() as process:
             feed()
-
-            def there() -> bool:
-                assert process.poll() is None, f"it ended with {process.returncode}"
-                return enough()
-
-            until(there, "it has come far enough", PATIENCE_S)
-            with pytest.raises(subprocess.TimeoutExpired):
+            until(lambda: process.poll() is not None or enough(), "it has come far enough", PATIENCE_S)
+            try:
                 process.wait(later_s)
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                os.kill(process.pid, signal.SIGKILL)
+            else:
+                assert process.returncode == 0, f"it ended with {process.returncode}"
+            return process.wait(PATIENCE_S) != 0
 
     def end(self) -> None:
         """Run it until it ends, which it must do without error."""
