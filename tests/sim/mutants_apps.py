@@ -53,7 +53,7 @@ mutant(
     host(_append_changes=persist_first),
     "app-counts",
     "app-mixed",
-    first_seed=140,
+    first_seed=197,
 )
 
 

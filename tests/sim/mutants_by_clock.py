@@ -221,5 +221,5 @@ mutant(
     remote(deaf),
     "app-cached",
     "app-around",
-    first_seed=467,
+    first_seed=505,
 )

@@ -81,7 +81,7 @@ mutant(
     "a window forgets which windows are over",
     operators(AlignedWindow, resume=resumed_unfired),
     "app-late",
-    first_seed=62,
+    first_seed=108,
 )
 
 

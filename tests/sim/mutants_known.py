@@ -31,7 +31,7 @@ mutant(
     "F1 latest abort wins",
     "the last abort in the log fences, whatever its generation",
     changelog(_counts=latest_abort_wins),
-    first_seed=26,
+    first_seed=67,
 )
 
 
@@ -171,7 +171,7 @@ mutant(
     "closed := max(closed, next - 1) at a restore",
     receiving(take_restore=only_up),
     "merge",
-    first_seed=300,
+    first_seed=442,
 )
 mutant(
     "F6 restore closes C",

@@ -45,7 +45,7 @@ mutant(
     "old changes of a store that was dropped stop the task",
     Parts(state=NothingDropped),
     "app-cut",
-    first_seed=5,
+    first_seed=28,
 )
 
 

@@ -272,7 +272,7 @@ mutant(
     Parts(),
     *DEALT,
     patches=((simulator.timelines.Restorer, "_fence", issued_alone),),
-    first_seed=49,
+    first_seed=63,
 )
 
 mutant(
