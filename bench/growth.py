@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import headrace as hr
 from bench.budget import Deadline
 from bench.data import HEALTH, SCHEMA, kept_views, page_views
 from bench.life import memory_mb
-from bench.measure import WrongResultError
+from bench.measure import CutShortError, WrongResultError
 from bench.plots import slope
 from bench.report import Report
 from bench.turns import folder
@@ -88,21 +89,34 @@ def _app(home: Path, views: Path, shape: Shape) -> hr.App:
     return app
 
 
+def points(sizes: Mapping[str, Sequence[int]]) -> list[tuple[str, int]]:
+    """What to measure, in this order: what takes longest comes last, since time may run out."""
+    return sorted(
+        ((what, size) for what in sizes for size in sizes[what]),
+        key=lambda point: (shape_of(*point).messages, point[1]),
+    )
+
+
+def _in_a_process(what: str, size: int, base: Path) -> dict[str, float]:
+    with folder(base) as place:
+        shape = shape_of(what, size)
+        page_views(place / "views", shape.messages, shape.keys, shape.partitions)
+        command = [sys.executable, "-m", "bench.growth", what, str(size), str(place)]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=LIMIT_S, text=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
 def report(base: Path, to: Report, deadline: Deadline, *, large: bool) -> None:
-    """Measure all sizes, smallest first, and show slopes."""
+    """Measure all sizes, those with the fewest messages first, and show slopes."""
     sizes = LARGE if large else SIZES
-    points = [
-        (what, sizes[what][n]) for n in range(max(map(len, sizes.values()))) for what in sizes if n < len(sizes[what])
-    ]
     kept: dict[str, list[dict[str, float]]] = {what: [] for what in sizes}
-    for what, size in deadline.each(points, lambda point: f"{point[1]:,} {point[0]}"):
-        with folder(base) as place:
-            shape = shape_of(what, size)
-            page_views(place / "views", shape.messages, shape.keys, shape.partitions)
-            command = [sys.executable, "-m", "bench.growth", what, str(size), str(place)]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=LIMIT_S, text=True)
-        kept[what].append(json.loads(done.stdout.splitlines()[-1]))
-        to.say(f"{size:,} {what}: {kept[what][-1]}")
+    try:
+        for what, size in deadline.each(points(sizes), lambda point: f"{point[1]:,} {point[0]}"):
+            kept[what].append(_in_a_process(what, size, base))
+            to.say(f"{size:,} {what}: {kept[what][-1]}")
+    except CutShortError as error:
+        deadline.cut.append(str(error))
     to.keep("growth", kept)
     rows: list[list[object]] = []
     for what, found in kept.items():
