@@ -70,7 +70,7 @@ def test_each_row_counts_once_although_the_app_is_killed(tmp_path: Path, broker:
     scene.feed()
     for later_s in (0.0, 0.01, 0.03):
         before = scene.copies()
-        scene.program.kill_when(lambda before=before: scene.copies() > before, scene.feed, later_s)
+        scene.program.kill_when(lambda before=before: scene.copies() > before, scene.feed, later_s, tries=5)
     scene.program.end()
     scene.check()
 
