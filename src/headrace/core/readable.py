@@ -10,7 +10,10 @@ from collections.abc import Iterable
 
 
 def readable(descriptor: int | None, ms: float | None) -> bool:
-    """Wait until there is something to read, but no longer than this; False when there isn't. None: just wait."""
+    """Wait until there is something to read, at most ``ms`` if there is a limit; False when there isn't.
+
+    Without a descriptor, just wait.
+    """
     return bool(which_readable(() if descriptor is None else (descriptor,), ms))
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import resource
 from collections.abc import Iterator
 
 import pytest
 
 from headrace.core.readable import readable
+from open_files import open_files
 
 HIGH = 1100
 """Higher than ``select.select`` takes."""
@@ -18,15 +18,12 @@ HIGH = 1100
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
     """The ends of a pipe; the one to read from has a high number."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft <= HIGH + 1:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (HIGH + 100, hard))
-    low, writer = os.pipe()
-    reader = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, HIGH)
-    yield reader, writer
-    for descriptor in (low, reader, writer):
-        os.close(descriptor)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with open_files(HIGH + 100):
+        low, writer = os.pipe()
+        reader = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, HIGH)
+        yield reader, writer
+        for descriptor in (low, reader, writer):
+            os.close(descriptor)
 
 
 def test_of_many_files_the_last_can_be_waited_for(pipe: tuple[int, int]) -> None:

@@ -15,6 +15,7 @@ from headrace.core.ids import SSP, StreamId
 from headrace.serdes.hashing import partition_of
 from headrace.systems.base import Edge, Records
 from headrace.systems.log.system import LogSystem
+from open_files import open_files
 
 Cli = Callable[..., Any]
 VIEWS = "member:str,url:str,ts:i64"
@@ -29,7 +30,7 @@ def views(cli: Cli) -> None:
 @pytest.fixture
 def many_open_files() -> Iterator[None]:
     """So many that the next one has a number that ``select.select`` refuses."""
-    with ExitStack() as stack:
+    with open_files(2048), ExitStack() as stack:
         while stack.enter_context(Path(os.devnull).open()).fileno() < 1024:
             pass
         yield
