@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,6 @@ def turns(container: Container) -> dict[str, int]:
     return {str(host.name): host.turns for host in container.hosts}
 
 
-def visits(container: Container, before: dict[str, int]) -> dict[str, int]:
-    """How often each task was visited since then, without those that weren't."""
-    return {name: number - before[name] for name, number in turns(container).items() if number > before[name]}
-
-
 def rested(app: DrivenApp, container: Container) -> None:
     for _ in range(40):
         app.run(INTERVAL_MS)
@@ -36,12 +32,28 @@ def rested(app: DrivenApp, container: Container) -> None:
     raise AssertionError("the tasks don't rest")
 
 
-def at_rest(app: DrivenApp, container: Container) -> dict[str, int]:
-    """How often each task was visited when all rest, and nothing is left to do."""
-    rested(app, container)
-    while container.turn() == 0.0:
-        pass
-    return turns(container)
+@dataclass(frozen=True)
+class Resting:
+    """An app whose tasks rest, with nothing left to do."""
+
+    app: DrivenApp
+    container: Container
+
+    def visits(self) -> dict[str, int]:
+        """Do one turn, and return how often it visited each task, without those that it didn't."""
+        before = turns(self.container)
+        self.container.turn()
+        return {name: number - before[name] for name, number in turns(self.container).items() if number > before[name]}
+
+
+@pytest.fixture
+def resting(tmp_path: Path, orders: Orders) -> Iterator[Resting]:
+    with DrivenApp(orders_app(tmp_path)) as app:
+        container = app.start()
+        rested(app, container)
+        while container.turn() == 0.0:
+            pass
+        yield Resting(app, container)
 
 
 def test_an_app_without_messages_rests_and_commits_no_more(tmp_path: Path, orders: Orders) -> None:
@@ -80,47 +92,31 @@ def test_tasks_of_a_part_of_an_app_do_not_rest(tmp_path: Path, orders: Orders) -
         )
 
 
-def test_a_turn_visits_the_tasks_for_which_something_has_come_and_no_other(tmp_path: Path, orders: Orders) -> None:
-    with DrivenApp(orders_app(tmp_path)) as app:
-        container = app.start()
-        before = at_rest(app, container)
-        orders.write(1)
-        container.turn()
-        visited = [name.split("/")[0] for name in visits(container, before)]
-        assert visited in (["orders"], ["orders", "by-member"]), "one task of a stage"
+def test_a_turn_visits_the_tasks_for_which_something_has_come_and_no_other(resting: Resting, orders: Orders) -> None:
+    orders.write(1)
+    visited = [name.split("/")[0] for name in resting.visits()]
+    assert visited in (["orders"], ["orders", "by-member"]), "one task of a stage"
 
 
-def test_a_message_goes_through_all_tasks_of_a_container_in_one_turn(tmp_path: Path, orders: Orders) -> None:
-    with DrivenApp(orders_app(tmp_path)) as app:
-        container = app.start()
-        before = at_rest(app, container)
-        orders.write(40)
-        container.turn()
-        taken = sum(host.metrics.rows_to["seen"] for host in container.hosts)
-        assert 30 <= taken <= 40, "the second stage has what the first one sent in the same turn"
-        assert set(visits(container, before).values()) == {1}, "each task once"
+def test_a_message_goes_through_all_tasks_of_a_container_in_one_turn(resting: Resting, orders: Orders) -> None:
+    orders.write(40)
+    visits = resting.visits()
+    taken = sum(host.metrics.rows_to["seen"] for host in resting.container.hosts)
+    assert 30 <= taken <= 40, "the second stage has what the first one sent in the same turn"
+    assert set(visits.values()) == {1}, "each task once"
 
 
-def test_who_rings_has_everyone_visited(tmp_path: Path, orders: Orders) -> None:
-    with DrivenApp(orders_app(tmp_path)) as app:
-        container = app.start()
-        before = at_rest(app, container)
-        container.wakeup.ring()
-        container.turn()
-        assert visits(container, before).keys() == before.keys()
+def test_who_rings_has_everyone_visited(resting: Resting) -> None:
+    resting.container.wakeup.ring()
+    assert resting.visits().keys() == turns(resting.container).keys()
 
 
 @pytest.mark.parametrize("ms", [-3_600_000, 40])
-def test_a_clock_that_is_set_has_everyone_visited(tmp_path: Path, orders: Orders, ms: int) -> None:
+def test_a_clock_that_is_set_has_everyone_visited(resting: Resting, ms: int) -> None:
     """Each task has said after how long something is due, and that isn't true any more."""
-    with DrivenApp(orders_app(tmp_path)) as app:
-        container = app.start()
-        before = at_rest(app, container)
-        container.turn()
-        assert turns(container) == before
-        app.clock.jump(ms)
-        container.turn()
-        assert visits(container, before).keys() == before.keys()
+    assert resting.visits() == {}
+    resting.app.clock.jump(ms)
+    assert resting.visits().keys() == turns(resting.container).keys()
 
 
 def test_a_drain_commits_in_every_stage_well_before_its_time_is_up(tmp_path: Path, orders: Orders) -> None:
