@@ -114,7 +114,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """A whole app: its nodes, streams and tables. Nothing may depend on the nodes' order, that of declaration."""
+    """A whole app: its nodes, streams and tables.
+
+    The nodes are in the order of declaration. Only one thing may depend on it: in which order a message takes branches.
+    """
 
     app: str
     nodes: Mapping[str, Node]

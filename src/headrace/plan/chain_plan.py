@@ -11,6 +11,7 @@ from headrace.api.specs import Graph, Node, StreamSpec, TableSpec
 from headrace.plan.event_time import inputs_with_a_say, untimed_inputs
 from headrace.plan.joins import fillers_of_versions
 from headrace.plan.model import Plan, StagePlan
+from headrace.plan.order import Order, order_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,8 @@ class ChainPlan:
     """The window of each ``partition_by`` that writes partial results."""
     takes_partials: frozenset[str]
     """The windows of this stage that read partial results."""
+    order: Order
+    """Where flows of one input meet, and how they do so in order."""
 
 
 def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
@@ -71,6 +74,7 @@ def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
             if isinstance(node.operator, PartitionBy) and node.operator.stream in plan.combined
         },
         takes_partials=frozenset(plan.combined.values()) & nodes.keys(),
+        order=order_of(graph, stage.nodes),
     )
 
 

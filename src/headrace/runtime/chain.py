@@ -26,6 +26,7 @@ from headrace.runtime.event_time.watermark import NOTHING, UNHEARD, Progress, Ti
 from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.base import Operator, Port
 from headrace.runtime.operators.build_context import BuildContext
+from headrace.runtime.operators.meetings import Gate, Meetings, TracedProvenance
 from headrace.runtime.operators.provenance import Arrival, Provenance
 from headrace.runtime.operators.registry import build_operator
 from headrace.runtime.tables.task_tables import TaskTables
@@ -44,6 +45,8 @@ class Chain:
         self.tables = TaskTables(plan.tables, counters, calls)
         self._operators: dict[str, Operator] = {}
         self._inputs: dict[str, list[Operator]] = {}
+        self.provenance = TracedProvenance() if plan.order.meetings else Provenance()
+        self._meetings: Meetings | None = None
         for id_, node in plan.nodes.items():
             context = BuildContext(
                 port=port,
@@ -57,14 +60,9 @@ class Chain:
                 target_key=plan.target_keys.get(id_, ()),
             )
             self._operators[id_] = build_operator(node, context)
-            if node.operator.stream_read is not None:
-                self._inputs.setdefault(node.operator.stream_read, []).append(self._operators[id_])
-            for number, before in enumerate(node.inputs):
-                operator = self._operators[before]
-                side = node.operator.name if isinstance(node.operator, SideOutput) else None
-                after = operator.after if side is None else operator.aside.setdefault(side, [])
-                after.append(self._operators[id_].side(number))
-        self.provenance = Provenance()
+        if isinstance(self.provenance, TracedProvenance):
+            self._meetings = Meetings(self.provenance, plan.order.meetings)
+        self._connect(plan)
         self._all = self._reached()
         for operator in self._all:
             operator.provenance = self.provenance
@@ -92,6 +90,29 @@ class Chain:
         self.outputs: dict[str, Progress] = dict.fromkeys(self._writers, UNHEARD)
         """The progress of each stream that the operators write, by id."""
 
+    def _connect(self, plan: ChainPlan) -> None:
+        """Connect the operators, branches in the order of declaration."""
+        for id_ in plan.order.inputs:
+            stream = plan.nodes[id_].operator.stream_read
+            if stream is not None:
+                self._inputs.setdefault(stream, []).append(self._operators[id_])
+        for before, ids in plan.order.branches.items():
+            operator = self._operators[before]
+            operator.ways = self._meetings
+            operator.emits_single = any(m.pace == "single" and before in m.nodes for m in plan.order.meetings)
+            for id_ in dict.fromkeys(ids):
+                node = plan.nodes[id_]
+                after = operator.after
+                if isinstance(node.operator, SideOutput):
+                    after = operator.aside.setdefault(node.operator.name, [])
+                for number, other in enumerate(node.inputs):
+                    if other == before:
+                        target = self._operators[id_].side(number)
+                        target.takes_single = id_ in plan.order.alone
+                        if self._meetings is not None:
+                            target = self._meetings.way(before, id_, number, target)
+                        after.append(target)
+
     def _reached(self) -> list[Operator]:
         """All operators, including those that take the input of another one."""
         operators = list(self._operators.values())
@@ -107,6 +128,9 @@ class Chain:
         """Process rows of an input stream; all their results have left when this returns."""
         self.provenance.arrive(arrival)
         try:
+            if self._meetings is not None:
+                self._meetings.process(rows, self._inputs[stream])
+                return
             for operator in self._inputs[stream]:
                 operator.receive(rows)
         finally:
@@ -267,7 +291,7 @@ class Chain:
 
     def taking(self, step: str) -> list[Operator]:
         """Return the operators that take the rows of a step; an operator of several inputs has one port for each."""
-        return [operator for operator in self._all if operator.node.id == step]
+        return [operator for operator in self._all if operator.node.id == step and not isinstance(operator, Gate)]
 
     def rows_into(self) -> dict[str, int]:
         """How many rows each step has taken so far, inputs aside."""

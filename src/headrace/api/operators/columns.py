@@ -21,6 +21,7 @@ class Filter(OperatorSpec):
     predicate: pl.Expr
     kind = "filter"
     passes_rows = True
+    row_by_row = True
 
     @property
     @override
@@ -40,6 +41,7 @@ class Project(OperatorSpec):
     exprs: tuple[pl.Expr, ...]
     keep: bool
     code = "MAP"
+    row_by_row = True
 
     @property
     @override

@@ -51,6 +51,11 @@ class RowFunction(OperatorSpec):
 
     @property
     @override
+    def row_by_row(self) -> bool:
+        return self.mode != "flat_map"
+
+    @property
+    @override
     def detail(self) -> str:
         return f"{call_of(self.function)}{ON_ERROR[self.on_error]}"
 
@@ -63,6 +68,7 @@ class BatchFunction(OperatorSpec):
     output: Schema
     on_error: OnError = "fail"
     kind = "map_batches"
+    places_results = False
     code = "FLAT_MAP"
 
     @property
@@ -88,6 +94,7 @@ class MapAsync(OperatorSpec):
     on_error: OnError = "fail"
     kind = "map_async"
     code = "ASYNC_FLAT_MAP"
+    defers = True
 
     @property
     @override

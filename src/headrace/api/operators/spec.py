@@ -130,6 +130,30 @@ class OperatorSpec:
         """It waits for watermarks: without them it would emit nothing, or keep its state, until its input ends."""
         return False
 
+    # -- order
+
+    @property
+    def row_by_row(self) -> bool:
+        """Each message has at most one result, at once, which depends on no earlier message."""
+        return False
+
+    @property
+    def places_results(self) -> bool:
+        """Of the results that leave while it processes a batch, it can say from which message each comes."""
+        return True
+
+    @property
+    def defers(self) -> bool:
+        """Its results leave later than its messages: at a watermark, by the clock, or when an answer arrives.
+
+        Side outputs may leave at once.
+        """
+        return False
+
+    def table_key(self, key: tuple[str, ...]) -> tuple[str, ...]:
+        """The columns of its messages by which it finds a row of its table, of which ``key`` is the key."""
+        return key
+
     # -- state
 
     @property

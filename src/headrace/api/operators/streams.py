@@ -39,6 +39,7 @@ class Merge(OperatorSpec):
 
     kind = "merge"
     passes_rows = True
+    row_by_row = True
 
 
 @dataclass(frozen=True, slots=True)

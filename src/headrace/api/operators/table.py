@@ -37,11 +37,16 @@ class TableJoin(OperatorSpec):
     time: EventTime | None = None
     kind = "join"
     gathers_keys = True
+    row_by_row = True
 
     @property
     @override
     def needs_event_time(self) -> bool:
         return self.time is not None
+
+    @override
+    def table_key(self, key: tuple[str, ...]) -> tuple[str, ...]:
+        return self.keys
 
     @property
     @override

@@ -55,6 +55,7 @@ class TaskStep(OperatorSpec):
     timed: bool
     on_error: OnError = "fail"
     kind = "task"
+    places_results = False
     hidden_state = "a low-level task"
     gathers_keys = True
 

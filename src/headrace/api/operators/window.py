@@ -69,6 +69,17 @@ class Window(OperatorSpec):
     hidden_state = "a window"
 
     @property
+    @override
+    def places_results(self) -> bool:
+        return isinstance(self.shape, CountWindow)
+
+    @property
+    @override
+    def defers(self) -> bool:
+        by_watermark = self.axis == "event" and not isinstance(self.shape, CountWindow | GlobalWindow)
+        return by_watermark and not self.marked and not self.lateness_ms
+
+    @property
     def mergeable(self) -> bool:
         """Partial results of any batches can be merged in any grouping; only built-in aggregates can."""
         simple = isinstance(self.shape, Tumbling | Hopping | Session) and self.axis == "event" and not self.marked

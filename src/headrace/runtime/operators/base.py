@@ -49,6 +49,14 @@ class Port(Protocol):
         ...
 
 
+class Ways(Protocol):
+    """The ways through the operators of a task where flows of one input meet."""
+
+    def hand_on(self, operator: Operator, rows: pl.DataFrame, after: Sequence[Operator], first: int) -> None:
+        """Hand what an operator emits to some of the operators after it; ``first`` is the number of the first way."""
+        ...
+
+
 class Operator:
     """The operator of one node; subclasses override what they need.
 
@@ -65,6 +73,12 @@ class Operator:
         self.after: list[Operator] = []
         self.aside: dict[str, list[Operator]] = {}
         """By side output the operators that take it."""
+        self.ways: Ways | None = None
+        """Those of its task; None where no flows of one input meet."""
+        self.takes_single = False
+        """It takes one row at a time, because otherwise the places of its results wouldn't be known."""
+        self.emits_single = False
+        """What it emits goes on one row at a time."""
         self.provenance = Provenance()
         """Where the rows that it processes come from; shared by all operators of a task."""
         self.batches = 0
@@ -166,16 +180,33 @@ class Operator:
         return ()
 
     def emit(self, rows: pl.DataFrame) -> None:
-        """Hand rows on to every operator after this one."""
+        """Hand rows on to every operator after this one.
+
+        While it processes a batch, its results leave in the order of the rows that they come from.
+        """
         if rows.height:
+            if self.ways is not None:
+                self.ways.hand_on(self, rows, self.after, 0)
+                return
             for operator in self.after:
                 operator.receive(rows)
 
     def emit_aside(self, output: str, rows: pl.DataFrame) -> None:
         """Hand rows to the operators that take this side output."""
-        if rows.height:
-            for operator in self.aside.get(output, ()):
+        takers = self.aside.get(output, ())
+        if rows.height and takers:
+            if self.ways is not None:
+                names = list(self.aside)
+                first = len(self.after) + sum(len(self.aside[name]) for name in names[: names.index(output)])
+                self.ways.hand_on(self, rows, takers, first)
+                return
+            for operator in takers:
                 operator.receive(rows)
+
+    @property
+    def branches(self) -> int:
+        """How many ways lead on from it."""
+        return len(self.after) + sum(map(len, self.aside.values()))
 
     def user_call(self, done: Done | None = None) -> UserCall:
         """A context manager around each call of the app's own code: status and crash reports name the step.

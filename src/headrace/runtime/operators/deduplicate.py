@@ -24,6 +24,7 @@ from headrace.runtime.event_time.limits import StepTime
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.build_context import BuildContext
+from headrace.runtime.operators.provenance import Numbers
 from headrace.runtime.operators.spacing import chosen_apart
 from headrace.serdes.hashing import hash_rows
 from headrace.serdes.rows import concat_rows, rows_where
@@ -47,7 +48,8 @@ class DropLateOperator(Operator):
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        timely, _ = self.timely(rows)
+        timely, _, numbers = self.timely(rows)
+        self.provenance.became(lambda: numbers)
         self.emit(timely)
 
     @override
@@ -58,17 +60,21 @@ class DropLateOperator(Operator):
     def resume(self, watermark: int) -> None:
         self.watermark = watermark
 
-    def timely(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
-        """The messages that aren't late, and their times in ms. Late ones are counted, and emitted as a side output."""
+    def timely(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series, Numbers]:
+        """The messages that aren't late, their times in ms, and their numbers.
+
+        Late ones are counted, and emitted as a side output.
+        """
         times = self._time.of(rows).alias(_TIME)
         earliest = times.min()
         if not isinstance(earliest, int) or earliest >= self.watermark:
-            return rows, times
+            return rows, times, range(rows.height)
         late = times < self.watermark
         too_late = rows.filter(late)
         self._counters.count("late", too_late.height)
+        self.provenance.became(late.arg_true)
         self.emit_aside(LATE, too_late)
-        return rows.filter(~late), times.filter(~late)
+        return rows.filter(~late), times.filter(~late), (~late).arg_true()
 
 
 class DeduplicateOperator(DropLateOperator):
@@ -88,7 +94,7 @@ class DeduplicateOperator(DropLateOperator):
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        rows, times = self.timely(rows)
+        rows, times, numbers = self.timely(rows)
         if not rows.height:
             return
         hashes = pl.Series(_HASH, hash_rows(rows, self._keys), dtype=pl.UInt64)
@@ -102,6 +108,7 @@ class DeduplicateOperator(DropLateOperator):
         chosen = chosen_apart(groups.to_numpy(), together[_TIME].to_numpy(), self._within)
         new = pl.Series(chosen[together.height - seen.height :])
         self._known.add(rows_where(seen, new).sort(_HASH))
+        self.provenance.became(lambda: np.asarray(numbers)[new.arg_true().to_numpy()])
         self.emit(rows_where(rows, new))
 
     @override

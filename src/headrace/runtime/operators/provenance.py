@@ -93,27 +93,28 @@ class Arrival:
         return Origin(self.ssp, self.first, self.after - 1)
 
 
-class _Passage:
+class Passage:
     """The rows that an operator processes, and how its results come from them."""
 
-    __slots__ = ("_found", "origins", "rows")
+    __slots__ = ("cached", "origins", "rows")
 
     def __init__(self, rows: pl.DataFrame) -> None:
         self.rows = rows
         self.origins: Origins | None = None
-        self._found: Numbers | None = None
+        self.cached: Numbers | None = None
+        """What ``origins`` has returned."""
 
     def origin(self, row: int, handed_on: int) -> int | None:
         """The number of the input row that a result comes from; ``handed_on`` is the number of results."""
-        if self._found is None:
-            self._found = () if self.origins is None else self.origins()
-        return int(self._found[row]) if len(self._found) == handed_on else None
+        if self.cached is None:
+            self.cached = () if self.origins is None else self.origins()
+        return int(self.cached[row]) if len(self.cached) == handed_on else None
 
 
 class ProvenanceSnapshot:
     """The provenance at one moment. Steps that wait may keep it; it keeps the rows of that moment, too."""
 
-    def __init__(self, arrival: Arrival | None, passages: Sequence[_Passage]) -> None:
+    def __init__(self, arrival: Arrival | None, passages: Sequence[Passage]) -> None:
         """The last passage is that of the operator that asks."""
         self._arrival = arrival
         self._passages = tuple(passages)
@@ -134,7 +135,7 @@ class Provenance:
 
     def __init__(self) -> None:
         self._arrival: Arrival | None = None
-        self._passages: list[_Passage] = []
+        self._passages: list[Passage] = []
         self._at_work = AtWork()
         self._task = ""
 
@@ -153,7 +154,7 @@ class Provenance:
     def enter(self, rows: pl.DataFrame) -> None:
         """An operator begins to process rows. What the app's code counts meanwhile, on any thread, is this task's."""
         self._at_work.entered(self._task)
-        self._passages.append(_Passage(rows))
+        self._passages.append(Passage(rows))
 
     def leave(self) -> None:
         """The innermost operator has emitted its results."""
@@ -163,6 +164,7 @@ class Provenance:
         """Each row that is emitted next comes from one input row; ``origins`` returns from which, if called."""
         if self._passages:
             self._passages[-1].origins = origins
+            self._passages[-1].cached = None
 
     def here(self) -> ProvenanceSnapshot:
         """The provenance of the rows that the innermost operator processes."""

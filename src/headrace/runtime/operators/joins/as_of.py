@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import polars as pl
 from typing_extensions import override
 
@@ -21,6 +22,7 @@ from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.joins.key_lookup import FOUND, LookupColumns
+from headrace.runtime.operators.provenance import Numbers
 from headrace.stores.base import StateStore
 from headrace.stores.conform import conformed
 from headrace.stores.lots import in_lots
@@ -65,16 +67,18 @@ class TableAsOf(Operator):
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
         timed = self._time.added(rows, _TIME)
-        lowest = timed.get_column(_TIME).min()
-        if isinstance(lowest, int) and lowest < self._table.bound:
-            timely = timed.filter(pl.col(_TIME) >= self._table.bound)
-            self._counters.count("late", timed.height - timely.height)
-            timed = timely
-        if not self._waits:
-            self._join(timed)
-            return
-        self._join(timed.filter(pl.col(_TIME) < self._watermark))
-        self._held.add(timed.filter(pl.col(_TIME) >= self._watermark))
+        times = timed.get_column(_TIME)
+        numbers: Numbers = range(timed.height)
+        lowest = times.min()
+        late = isinstance(lowest, int) and lowest < self._table.bound
+        if late or self._waits:
+            now = times >= self._table.bound if late else pl.repeat(True, timed.height, eager=True)
+            self._counters.count("late", timed.height - int(now.sum()))
+            if self._waits:
+                self._held.add(timed.filter(now & (times >= self._watermark)))
+                now &= times < self._watermark
+            timed, numbers = timed.filter(now), now.arg_true()
+        self._join(timed, numbers)
 
     @override
     def on_watermark(self, watermark: int) -> None:
@@ -100,9 +104,13 @@ class TableAsOf(Operator):
                 for rows in part.sort(_TIME, maintain_order=True).iter_slices(_EMITTED_ROWS_MAX):
                     self._join(rows)
 
-    def _join(self, timed: pl.DataFrame) -> None:
+    def _join(self, timed: pl.DataFrame, numbers: Numbers | None = None) -> None:
+        """Look messages up; ``numbers`` are theirs in the batch that is processed."""
         if not timed.height:
             return
         keys, times = timed.select(self._columns.keys), timed.get_column(_TIME).to_numpy()
         found = self._table.as_of(keys, times, found=FOUND)
-        self.emit(self._columns.joined(timed.select(self._left), found))
+        joined, kept = self._columns.joined(timed.select(self._left), found)
+        if numbers is not None:
+            self.provenance.became(lambda: np.asarray(numbers)[np.asarray(kept)])
+        self.emit(joined)

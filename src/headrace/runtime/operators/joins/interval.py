@@ -31,11 +31,13 @@ from headrace.serdes.rows import concat_rows
 from headrace.serdes.schema import Schema
 from headrace.stores.base import StateStore
 from headrace.stores.conform import conformed
-from headrace.stores.matching import HASH, TIME, RunIndex
+from headrace.stores.matching import HASH, PAIRS_MAX, TIME, Indexes, RunIndex
 from headrace.stores.runs import Runs
 
 _ID = "__id"
-"""Tells messages of one key apart. Other keys may have the same number: their messages may come from another task."""
+"""Counts messages as they arrive. Other keys may have the same number: their messages may come from another task."""
+_ROW = "__row"
+"""The number of a message in its batch."""
 _SLACK_MIN_MS = 1000
 
 
@@ -89,14 +91,29 @@ class IntervalJoinOperator(Operator):
         # The range of the partners' times, relative to the batch's.
         low, high = (-spec.before_ms, spec.after_ms) if side is self.left else (-spec.after_ms, spec.before_ms)
         wanted = np.unique(batch.get_column(HASH).to_numpy())
-        for run in other.buffered(wanted, side.lowest(batch) + low, side.highest(batch) + high):
-            index = RunIndex(run)
-            for pairs in index.pairs(batch, spec.keys, low, high):
-                mine, theirs = batch[pairs.batch], index.run[pairs.run]
-                side.matched(mine)
-                other.matched(theirs)
-                left, right = (mine, theirs) if side is self.left else (theirs, mine)
-                self.emit(self._paired(left, right))
+        runs = list(other.buffered(wanted, side.lowest(batch) + low, side.highest(batch) + high))
+        found = [
+            (number, pairs)
+            for number, run in enumerate(runs)
+            for pairs in RunIndex(run).pairs(batch, spec.keys, low, high)
+        ]
+        if not found:
+            return
+        of_batch = np.concatenate([pairs.batch for _, pairs in found])
+        of_run = np.concatenate([pairs.run for _, pairs in found])
+        run_of = np.repeat([number for number, _ in found], [len(pairs.batch) for _, pairs in found])
+        # In the order of arrival; the partners of a message by time, and those of one time as they have arrived.
+        rows = batch.get_column(_ROW).to_numpy()
+        order = np.lexsort([_gathered(runs, name, run_of, of_run) for name in (_ID, TIME)] + [rows[of_batch]])
+        for first in range(0, len(order), PAIRS_MAX):
+            some = order[first : first + PAIRS_MAX]
+            mine = batch[of_batch[some]].drop(_ROW)
+            theirs = _gathered_rows(runs, run_of[some], of_run[some])
+            side.matched(mine)
+            other.matched(theirs)
+            left, right = (mine, theirs) if side is self.left else (theirs, mine)
+            self.provenance.became(lambda some=some: rows[of_batch[some]])  # type: ignore[misc]
+            self.emit(self._paired(left, right))
 
     def alone(self, side: JoinSide, rows: pl.DataFrame) -> None:
         """Emit messages that never had a partner."""
@@ -108,6 +125,27 @@ class IntervalJoinOperator(Operator):
     def _paired(self, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
         of_right = right.select(pl.col(old).alias(new) for old, new in self._right_names.items())
         return pl.concat([left.drop(HASH, TIME, _ID, strict=False), of_right], how="horizontal").select(self.columns)
+
+
+def _gathered(runs: Sequence[pl.DataFrame], column: str, run_of: Indexes, of_run: Indexes) -> Indexes:
+    """The values of a column in rows of several runs."""
+    values = np.empty(len(of_run), np.int64)
+    for number in np.unique(run_of):
+        there = run_of == number
+        values[there] = runs[number].get_column(column).to_numpy()[of_run[there]].astype(np.int64)
+    return values
+
+
+def _gathered_rows(runs: Sequence[pl.DataFrame], run_of: Indexes, of_run: Indexes) -> pl.DataFrame:
+    """Rows of several runs."""
+    numbers = np.unique(run_of)
+    if len(numbers) == 1:
+        return runs[numbers[0]][of_run]
+    theres = [np.flatnonzero(run_of == number) for number in numbers]
+    parts = [runs[number][of_run[there]] for number, there in zip(numbers, theres, strict=True)]
+    back = np.empty(len(of_run), np.int64)
+    back[np.concatenate(theres)] = np.arange(len(of_run))
+    return concat_rows([part.select(parts[0].columns) for part in parts])[back]
 
 
 class JoinSide(Operator):
@@ -126,8 +164,7 @@ class JoinSide(Operator):
         self._alone = alone
         self._slack_ms = max(_SLACK_MIN_MS, (join.spec.before_ms + join.spec.after_ms) // 8)
         buffer, matched = f"{join.node.id}.{name}", f"{join.node.id}.{name}-matched"
-        own: dict[str, pl.DataType] = {TIME: pl.Int64(), HASH: pl.UInt64()}
-        own |= {_ID: pl.UInt64()} if alone else {}
+        own: dict[str, pl.DataType] = {TIME: pl.Int64(), HASH: pl.UInt64(), _ID: pl.UInt64()}
         kept = {**schema.columns, **own}
         needed = {*join.spec.keys, *own}
         self._buffer = Runs(
@@ -149,7 +186,7 @@ class JoinSide(Operator):
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        batch = self._time.added(rows, TIME)
+        batch = self._time.added(rows, TIME).with_row_index(_ROW)
         if self.lowest(batch) < self._watermark:
             timely = batch.filter(pl.col(TIME) >= self._watermark)
             self._join.counters.count("late", batch.height - timely.height)
@@ -157,17 +194,16 @@ class JoinSide(Operator):
             if not batch.height:
                 return
         hashes = hash_rows(batch, self._join.spec.keys)
-        batch = batch.with_columns(pl.Series(HASH, hashes, dtype=pl.UInt64)).sort(HASH)
-        if self._alone:
-            batch = batch.with_columns(pl.Series(_ID, self._ids(batch.height), dtype=pl.UInt64))
+        ids = pl.Series(_ID, self._ids(batch.height), dtype=pl.UInt64)
+        batch = batch.with_columns(pl.Series(HASH, hashes, dtype=pl.UInt64), ids).sort(HASH)
         self._join.meet(self, batch)
-        self._buffer.add(batch)
+        self._buffer.add(batch.drop(_ROW))
 
     @override
     def resume(self, watermark: int) -> None:
         self._watermark = watermark
         self._passed = self._bound(watermark)
-        frames = self._buffer.held(NEVER, FOREVER) if self._alone else ()
+        frames = self._buffer.held(NEVER, FOREVER)
         highest = [frame.get_column(_ID).max() for frame in frames]
         self._next_id = max((number + 1 for number in highest if isinstance(number, int)), default=0)
 

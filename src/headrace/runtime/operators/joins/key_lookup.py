@@ -8,6 +8,7 @@ from typing import Protocol
 import polars as pl
 
 from headrace.api.operators.table import TableJoin
+from headrace.runtime.operators.provenance import Numbers
 from headrace.serdes.schema import Schema
 
 FOUND = "__found"
@@ -43,8 +44,15 @@ class LookupColumns:
         self._values = [pl.col(old).alias(new) for old, new in result_names(values, left, spec.suffix).items()]
         self._inner = spec.how == "inner"
 
-    def joined(self, rows: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
-        """Messages with the values of their rows; ``found`` has a row for each message, and the column ``FOUND``."""
+    def joined(self, rows: pl.DataFrame, found: pl.DataFrame) -> tuple[pl.DataFrame, Numbers]:
+        """Messages with the values of their rows, and their numbers among ``rows``.
+
+        ``found`` has a row for each message, and the column ``FOUND``.
+        """
         joined = pl.concat([rows, found.select(self._values)], how="horizontal") if self._values else rows
         there = found.get_column(FOUND)
-        return joined.filter(there) if self._inner and not there.all() else joined
+        return (
+            (joined.filter(there), there.arg_true())
+            if self._inner and not there.all()
+            else (joined, range(joined.height))
+        )

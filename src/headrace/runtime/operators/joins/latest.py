@@ -64,8 +64,12 @@ class LatestJoinOperator(Operator):
         other = self._left if side is self._right else self._right
         found = look_up(other.table, rows.select(side.keys))
         joined = pl.concat([side.named(rows), other.named(found.drop(side.keys))], how="horizontal")
-        if not side.alone:
-            joined = joined.filter(FOUND)
+        if side.alone:
+            self.provenance.became(lambda: range(rows.height))
+        else:
+            there = joined.get_column(FOUND)
+            joined = joined.filter(there)
+            self.provenance.became(there.arg_true)
         self.emit(joined.select(self._columns))
         side.table.put_rows(rows.drop_nulls(side.keys))
 

@@ -17,6 +17,7 @@ from headrace.core.errors import DataError, HeadraceError
 from headrace.runtime.calls.lanes import Done
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.joins.key_lookup import FOUND, LookupColumns
+from headrace.runtime.operators.provenance import Numbers
 from headrace.runtime.operators.user_code.source_line import users_line
 from headrace.runtime.operators.user_code.waiting import LaneCounts, WaitingOperator
 from headrace.runtime.tables.remote_table import PendingLookup
@@ -54,7 +55,9 @@ class RemoteLookup(WaitingOperator[_Batch]):
         keys = rows.select(self._columns.keys)
         known, unknown = self._table.known(keys.drop_nulls().unique(maintain_order=True), self.now_ms or 0)
         if not unknown.height and not self.holding:
-            self.emit(self._joined(rows, keys, known))
+            joined, numbers = self._joined(rows, keys, known)
+            self.provenance.became(lambda: numbers)
+            self.emit(joined)
             return
         (place,) = self._queue.take_places(1)
         batch = _Batch(place, rows, keys, [known])
@@ -84,7 +87,7 @@ class RemoteLookup(WaitingOperator[_Batch]):
     def release(self, results: list[_Batch]) -> None:
         for batch in results:
             found = concat_rows(batch.found)
-            self.emit(self._joined(batch.rows, batch.keys, found))
+            self.emit(self._joined(batch.rows, batch.keys, found)[0])
 
     @property
     @override
@@ -97,7 +100,7 @@ class RemoteLookup(WaitingOperator[_Batch]):
         self._lane.close()
         self._counts.update()
 
-    def _joined(self, rows: pl.DataFrame, keys: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+    def _joined(self, rows: pl.DataFrame, keys: pl.DataFrame, found: pl.DataFrame) -> tuple[pl.DataFrame, Numbers]:
         columns = found.with_columns(pl.lit(value=True).alias(FOUND))
         looked_up = keys.join(columns, on=self._table.key, how="left", maintain_order="left")
         return self._columns.joined(rows, looked_up.with_columns(pl.col(FOUND).fill_null(value=False)))

@@ -85,4 +85,6 @@ class TableLookup(Operator):
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        self.emit(self._columns.joined(rows, look_up(self._table, rows.select(self._columns.keys))))
+        joined, numbers = self._columns.joined(rows, look_up(self._table, rows.select(self._columns.keys)))
+        self.provenance.became(lambda: numbers)
+        self.emit(joined)

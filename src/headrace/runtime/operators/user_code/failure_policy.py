@@ -85,7 +85,10 @@ class FailurePolicy:
             self._counters.count("failed_skipped", len(failures))
             return
         self._counters.count("dead_lettered", len(failures))
-        self._operator.emit_aside(FAILED, self._letters(rows, failures, where))
+        letters = self._letters(rows, failures, where)
+        if whereabouts is None:
+            self._operator.provenance.became(lambda: [failure.row for failure in failures])
+        self._operator.emit_aside(FAILED, letters)
 
     def batch(self, what: str, rows: pl.DataFrame, error: BaseException, *, misfit: bool = False) -> None:
         """All rows of a batch failed."""

@@ -35,6 +35,8 @@ from headrace.stores.readable import readable
 
 START, END = "__start", "__end"
 """The bounds of a window, or of a part of one, in ms; the end is exclusive."""
+ROW = "__row"
+"""The number of the message of a batch that has completed a result."""
 SLICE = "__slice"
 """The start of a part that belongs to several windows, where people see it."""
 
@@ -179,18 +181,26 @@ class WindowOperator(Operator):
     def send(self, merged: pl.DataFrame, *more: str) -> None:
         """Finish merged partial results and emit them in the order of windows' ends and keys.
 
-        ``merged`` has the columns ``START`` and ``END``; ``more`` names columns that are emitted as they are.
+        ``merged`` has the columns ``START`` and ``END``; ``more`` names columns that are emitted as they are. With a
+        column ``ROW`` each result is that of a message of the batch, and results leave in the order of these.
         """
         if not merged.height:
             return
-        result = self.aggregation.final(sort_rows(merged, [*self.order, *self.keys]), [START, END, *self.keys, *more])
+        of_messages = [ROW] if ROW in merged.columns else []
+        merged = sort_rows(merged, [*of_messages, *self.order, *self.keys])
+        result = self.aggregation.final(merged, [START, END, *self.keys, *more])
         self.check_calendar(result, self._dated, "an aggregate")
         bounds = [
             from_ms(ours, self._output[public]).alias(public)
             for ours, public in ((START, "window_start"), (END, "window_end"))
             if public in self._output
         ]
+        first = 0
         for part in result.with_columns(bounds).select(list(self._output)).iter_slices(pieces.PIECE_ROWS):
+            if of_messages:
+                messages = merged[ROW][first : first + part.height]
+                self.provenance.became(lambda messages=messages: messages)  # type: ignore[misc]
+            first += part.height
             self.emit(part)
 
     def shown(self, merged: pl.DataFrame, *bounds: str) -> pl.DataFrame:

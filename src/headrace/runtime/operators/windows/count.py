@@ -20,7 +20,7 @@ from headrace.api.specs import Node
 from headrace.runtime.event_time.watermark import FOREVER
 from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.windows.aligned import slice_start
-from headrace.runtime.operators.windows.base import END, START, WindowOperator
+from headrace.runtime.operators.windows.base import END, ROW, START, WindowOperator
 from headrace.serdes.rows import concat_rows
 from headrace.serdes.sorting import sort_rows
 from headrace.stores.base import StateStore
@@ -63,8 +63,15 @@ class CountedWindow(WindowOperator):
         if before is None:
             slices = new
         else:
-            both = concat_rows([before.with_columns(pl.col(_TOTAL).alias(_BEFORE)).select(new.columns), new])
-            same = [pl.col(_TOTAL).max(), pl.col(_BEFORE).min()]
+            both = concat_rows(
+                [
+                    before.with_columns(pl.col(_TOTAL).alias(_BEFORE), pl.lit(None, pl.Int64).alias(ROW)).select(
+                        new.columns
+                    ),
+                    new,
+                ]
+            )
+            same = [pl.col(_TOTAL).max(), pl.col(_BEFORE).min(), pl.col(ROW).max()]
             slices = self.aggregation.merge(both, [*self.keys, START, END], *same)
         total = pl.col(_TOTAL).max()
         slices = slices.with_columns(total.over(self.keys) if self.keys else total)
@@ -100,7 +107,9 @@ class CountedWindow(WindowOperator):
         place = pl.int_range(pl.len(), dtype=pl.Int64)
         rows = rows.with_columns((pl.col(_BEFORE) + (place.over(self.keys) if self.keys else place)).alias(_NUMBER))
         rows = rows.with_columns(self._start.alias(START)).with_columns(self._end.alias(END))
-        more = [(pl.col(_NUMBER).max() + 1).alias(_TOTAL), pl.col(_BEFORE).first()]
+        rows = rows.with_row_index(ROW)
+        last = pl.col(ROW).cast(pl.Int64).max()
+        more = [(pl.col(_NUMBER).max() + 1).alias(_TOTAL), pl.col(_BEFORE).first(), last]
         return self.partial(rows, [*self.keys, START, END], *more)
 
     def _send_full(self, slices: pl.DataFrame) -> None:
@@ -108,7 +117,7 @@ class CountedWindow(WindowOperator):
         ordered = sort_rows(slices, [*self.keys, END])
         rolled = self.aggregation.rolling(ordered, self.keys, END, self._size)
         before = pl.col(_BEFORE).max()
-        known = ordered.select(*self.keys, END, _TOTAL, before.over(self.keys) if self.keys else before)
+        known = ordered.select(*self.keys, END, _TOTAL, ROW, before.over(self.keys) if self.keys else before)
         ends = known.join(rolled, on=[*self.keys, END], nulls_equal=True, maintain_order="left")
         full = (pl.col(END) % self._every == 0) & (pl.col(END) <= pl.col(_TOTAL)) & (pl.col(END) > pl.col(_BEFORE))
         self.send(ends.filter(full).with_columns((pl.col(END) - self._size).alias(START)))

@@ -21,7 +21,7 @@ from headrace.api.shapes import CountWindow, GlobalWindow
 from headrace.api.specs import Node
 from headrace.runtime.event_time.watermark import FOREVER
 from headrace.runtime.metrics import Counters
-from headrace.runtime.operators.windows.base import END, START, WindowOperator
+from headrace.runtime.operators.windows.base import END, ROW, START, WindowOperator
 from headrace.runtime.operators.windows.panes import DUE, FULL, INDEX, NOW, NUMBER, PANE, PLACE, TOTAL, WAKE, Panes
 from headrace.serdes.rows import concat_rows
 from headrace.serdes.sorting import sort_rows
@@ -69,6 +69,8 @@ class KeyedWindow(WindowOperator):
 
     @override
     def take_in(self, rows: pl.DataFrame) -> None:
+        if self._panes.counted:
+            rows = rows.with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.Int64))
         assigned, before = self.assign(self.clocked(rows))
         if self._panes.counted:
             self.put_back(self._send_full(self._by_pane(assigned, before)))
@@ -136,29 +138,29 @@ class KeyedWindow(WindowOperator):
         place = pl.int_range(pl.len(), dtype=pl.Int64).over(group).alias(PLACE)
         rows = rows.with_columns(place, pl.len().cast(pl.Int64).over(group).alias(TOTAL))
         rows = rows.with_columns(self._panes.number(self.time))
-        new = self.partial(rows, [*group, PANE], *self._panes.of, pl.col(INDEX, FULL).first())
+        new = self.partial(rows, [*group, PANE], *self._panes.of, pl.col(INDEX, FULL).first(), pl.col(ROW).max())
         if before is None:
             return new
         full = new.select(*group, FULL).unique()
         old = before.join(full, on=group, how="left", nulls_equal=True, maintain_order="left")
-        old = old.with_columns(zero.alias(PANE), pl.col(FULL).fill_null(0))
-        return self._merged([old, new], [*group, PANE], FULL)
+        old = old.with_columns(zero.alias(PANE), pl.col(FULL).fill_null(0), pl.lit(None, pl.Int64).alias(ROW))
+        return self._merged([old, new], [*group, PANE], FULL, ROW)
 
     def _send_full(self, parts: pl.DataFrame) -> pl.DataFrame:
         """Emit the panes that are full; return the rest, one row per window and key."""
         if not parts.height or parts[FULL].max() == 0:
-            return parts.drop(PANE, FULL)
+            return parts.drop(PANE, FULL, ROW)
         group = self._group
         parts = sort_rows(parts, [*group, PANE])
         if self._accumulating:
             rolled = self.aggregation.rolling(parts, group, PANE, _ALL_BEFORE)
-            others = parts.select(*group, PANE, *self._panes.columns, INDEX, FULL)
+            others = parts.select(*group, PANE, *self._panes.columns, INDEX, FULL, ROW)
             parts = others.join(rolled, on=[*group, PANE], nulls_equal=True, maintain_order="left")
         parts = self.aggregation.settle(parts)
         self._send(parts.filter(pl.col(PANE) < pl.col(FULL)).with_columns(pl.col(INDEX) + pl.col(PANE)), self.time)
         rest = parts.group_by(group, maintain_order=True).last()
         emitted = pl.col(PANE) < pl.col(FULL)
-        return rest.with_columns(pl.col(INDEX) + pl.col(FULL), *self._after(emitted)).drop(PANE, FULL)
+        return rest.with_columns(pl.col(INDEX) + pl.col(FULL), *self._after(emitted)).drop(PANE, FULL, ROW)
 
     # -- when something is due
 

@@ -213,7 +213,7 @@ def test_a_sink_that_fails(app: hr.App, views: hr.Stream) -> None:
 # -- where it came from
 
 
-def test_after_a_window_a_row_comes_from_several_messages(app: hr.App, views: hr.Stream) -> None:
+def test_a_full_window_has_the_place_of_the_message_that_filled_it(app: hr.App, views: hr.Stream) -> None:
     counts = views.window(hr.windows.count(2), key="member", id="pairs").agg(n=hr.count())
     counts.map(lambda row: {"part": 1 // 0}, PARTS, on_error="dead_letter", dead_letter=app.output("failed")).sink(
         print
@@ -223,7 +223,7 @@ def test_after_a_window_a_row_comes_from_several_messages(app: hr.App, views: hr
         t.feed("views", [row(0)], settle=False)
         t.settle()
         (letter,) = letters(t)
-        assert (letter["offset"], letter["last_offset"], letter["index"]) == (0, 1, None)
+        assert (letter["offset"], letter["last_offset"], letter["index"]) == (1, 1, 0)
 
 
 def test_what_time_lets_go_comes_of_no_message(app: hr.App, views: hr.Stream) -> None:
@@ -240,7 +240,7 @@ def test_what_time_lets_go_comes_of_no_message(app: hr.App, views: hr.Stream) ->
         assert t.ended
 
 
-def test_a_join_passes_on_no_place_but_that_of_the_batch(app: hr.App, views: hr.Stream) -> None:
+def test_a_pair_has_the_place_of_its_later_message(app: hr.App, views: hr.Stream) -> None:
     others = app.input("others", {"member": pl.String, "at": pl.Int64}, event_time="at")
     joined = views.join(others, on="member", within="10s", id="both")
     joined.map(lambda row: {"part": 1 // 0}, PARTS, on_error="dead_letter", dead_letter=app.output("failed")).sink(
@@ -253,7 +253,7 @@ def test_a_join_passes_on_no_place_but_that_of_the_batch(app: hr.App, views: hr.
         t.settle()
         (letter,) = letters(t)
         assert letter["stream"].endswith(".others")
-        assert (letter["offset"], letter["last_offset"], letter["index"]) == (0, 1, None)
+        assert (letter["offset"], letter["last_offset"], letter["index"]) == (1, 1, 0)
 
 
 def test_rows_of_files_have_offsets_of_their_own(tmp_path: Path) -> None:
