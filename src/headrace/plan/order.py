@@ -7,6 +7,7 @@ one table. Its *entries* are the ways into it. What enters waits until everythin
 batch. Then the meeting takes it in the order of arrival, at one of these paces:
 
 ``merged``: all entries lead to the same work, so their messages become one batch.
+``paired``: a join that finds the same pairs in any order takes one entry after the other, and puts the pairs in order.
 ``last``: the steps only write a table, so only the last message of a key counts.
 ``rounds``: in each round a key occurs at most once, whichever the entry; so nothing in a round affects anything else.
 ``runs``: consecutive messages of one entry become one batch.
@@ -21,17 +22,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import combinations
 from typing import Literal
 
-from headrace.api.operators.join import StreamJoin
+from headrace.api.operators.join import IntervalJoin, StreamJoin
 from headrace.api.operators.spec import OperatorSpec
 from headrace.api.operators.streams import Merge, SideOutput
 from headrace.api.operators.task import TaskStep
 from headrace.api.specs import Graph, Node
 
-Pace = Literal["merged", "last", "rounds", "runs", "single"]
+Pace = Literal["merged", "paired", "last", "rounds", "runs", "single"]
 Ancestors = Mapping[str, frozenset[str]]
 
 
@@ -204,6 +204,8 @@ def _pace(graph: Graph, members: Sequence[Node]) -> tuple[Pace, str]:
     if len(members) == 1:
         if isinstance(first, Merge):
             return "merged", ""
+        if isinstance(first, IntervalJoin):
+            return "paired", ""
         return ("rounds", "") if isinstance(first, StreamJoin) else ("runs", "")
     if all(node.operator.stream_written is not None for node in members):
         same = all(node.operator == first for node in members)
@@ -241,7 +243,9 @@ def _keyed(graph: Graph, nodes: Mapping[str, Node], core: frozenset[str], entry:
             ways.append(arrives[id_])
         if not ways:
             continue
-        names = {c: reduce(frozenset.__and__, (way.get(c, frozenset()) for way in ways)) for c in schema.columns}
+        names = {
+            c: frozenset[str].intersection(*(way.get(c, frozenset[str]()) for way in ways)) for c in schema.columns
+        }
         if (key := _key_of(graph, node)) is not None:
             found.append(tuple(frozenset(c for c, now in names.items() if column in now) for column in key))
         taken = nodes[node.inputs[0]].schema
@@ -249,7 +253,7 @@ def _keyed(graph: Graph, nodes: Mapping[str, Node], core: frozenset[str], entry:
         arrives[f"after {id_}"] = {
             c: frozenset(new for old in now for new in carried.get(old, ())) for c, now in names.items()
         }
-    keys = tuple(sorted(reduce(frozenset.__and__, same)) for same in zip(*found, strict=True))
+    keys = tuple(sorted(frozenset[str].intersection(*same)) for same in zip(*found, strict=True))
     if not keys or not all(keys):
         return entry
     return Entry(entry.before, entry.node, entry.number, tuple(columns[0] for columns in keys))

@@ -15,6 +15,8 @@ from asyncio import CancelledError
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from headrace.api.specs import Node
@@ -77,6 +79,8 @@ class Operator:
         """Those of its task; None where no flows of one input meet."""
         self.takes_single = False
         """It takes one row at a time, because otherwise the places of its results wouldn't be known."""
+        self.ranks: npt.NDArray[np.int64] | None = None
+        """See ``rank``."""
         self.emits_single = False
         """What it emits goes on one row at a time."""
         self.provenance = Provenance()
@@ -170,6 +174,14 @@ class Operator:
     def side(self, number: int) -> Operator:
         """The operator that takes the rows of the n-th input: by default this one."""
         return self
+
+    def rank(self, ranks: npt.NDArray[np.int64] | None) -> None:
+        """A meeting hands over one entry after the other: these are the ranks of the rows of the next batch in it all.
+
+        Results then come from ranks, not from rows of the batch. None: the meeting is over. Only operators that find
+        the same results in any order are told.
+        """
+        self.ranks = ranks
 
     def sizes(self) -> Mapping[str, int]:
         """The approximate number of rows of each queryable store; for status."""

@@ -191,6 +191,9 @@ class MeetingPoint:
             ((number, (rows, places)),) = entries.items()
             self._meetings.hand_over(self._targets[number], rows, places)
             return
+        if self._meeting.pace == "paired":
+            self._take_paired(entries)
+            return
         for number, first, after in self._portions(entries):
             rows, places = entries[number]
             part = rows if after - first == rows.height else rows[first:after]
@@ -205,6 +208,18 @@ class MeetingPoint:
                 self._targets[chunk.entry].rows += chunk.rows.height
             targets[0].rows -= rows.height
         self._meetings.hand_over(targets[0], rows, places)
+
+    def _take_paired(self, entries: Mapping[int, tuple[pl.DataFrame, Places]]) -> None:
+        order, owner = _order([places for _, places in entries.values()])
+        together = np.concatenate([places for _, places in entries.values()])[order]
+        ranks = np.empty(len(order), np.int64)
+        ranks[order] = np.arange(len(order))
+        sides = [self._targets[number] for number in entries]
+        for which, (side, (rows, _)) in enumerate(zip(sides, entries.values(), strict=True)):
+            side.rank(ranks[owner == which])
+            self._meetings.hand_over(side, rows, together)
+        for side in sides:
+            side.rank(None)
 
     def _portions(self, entries: dict[int, tuple[pl.DataFrame, Places]]) -> Iterator[tuple[int, int, int]]:
         """Cut the rows of the entries into portions: (entry, first row, row after the last), in the order of taking.

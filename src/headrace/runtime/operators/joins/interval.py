@@ -36,8 +36,6 @@ from headrace.stores.runs import Runs
 
 _ID = "__id"
 """Counts messages as they arrive. Other keys may have the same number: their messages may come from another task."""
-_ROW = "__row"
-"""The number of a message in its batch."""
 _SLACK_MIN_MS = 1000
 
 
@@ -102,17 +100,20 @@ class IntervalJoinOperator(Operator):
         of_batch = np.concatenate([pairs.batch for _, pairs in found])
         of_run = np.concatenate([pairs.run for _, pairs in found])
         run_of = np.repeat([number for number, _ in found], [len(pairs.batch) for _, pairs in found])
-        # In the order of arrival; the partners of a message by time, and those of one time as they have arrived.
-        rows = batch.get_column(_ROW).to_numpy()
-        order = np.lexsort([_gathered(runs, name, run_of, of_run) for name in (_ID, TIME)] + [rows[of_batch]])
+        # A pair comes from the later of its messages. The pairs of one are in the order in which the others arrived.
+        ids = _gathered_ids(runs, run_of, of_run)
+        ranks, theirs_ranks = side.ranks_of(batch.get_column(_ID).to_numpy())[of_batch], other.ranks_of(ids)
+        later = np.maximum(ranks, theirs_ranks)
+        earlier = np.where(theirs_ranks > ranks, batch.get_column(_ID).to_numpy()[of_batch].astype(np.int64), ids)
+        order = np.lexsort((earlier, later))
         for first in range(0, len(order), PAIRS_MAX):
             some = order[first : first + PAIRS_MAX]
-            mine = batch[of_batch[some]].drop(_ROW)
+            mine = batch[of_batch[some]]
             theirs = _gathered_rows(runs, run_of[some], of_run[some])
             side.matched(mine)
             other.matched(theirs)
             left, right = (mine, theirs) if side is self.left else (theirs, mine)
-            self.provenance.became(lambda some=some: rows[of_batch[some]])  # type: ignore[misc]
+            self.provenance.became(lambda some=some: later[some])  # type: ignore[misc]
             self.emit(self._paired(left, right))
 
     def alone(self, side: JoinSide, rows: pl.DataFrame) -> None:
@@ -127,12 +128,12 @@ class IntervalJoinOperator(Operator):
         return pl.concat([left.drop(HASH, TIME, _ID, strict=False), of_right], how="horizontal").select(self.columns)
 
 
-def _gathered(runs: Sequence[pl.DataFrame], column: str, run_of: Indexes, of_run: Indexes) -> Indexes:
-    """The values of a column in rows of several runs."""
+def _gathered_ids(runs: Sequence[pl.DataFrame], run_of: Indexes, of_run: Indexes) -> Indexes:
+    """The ids of rows of several runs."""
     values = np.empty(len(of_run), np.int64)
     for number in np.unique(run_of):
         there = run_of == number
-        values[there] = runs[number].get_column(column).to_numpy()[of_run[there]].astype(np.int64)
+        values[there] = runs[number].get_column(_ID).to_numpy()[of_run[there]].astype(np.int64)
     return values
 
 
@@ -145,7 +146,8 @@ def _gathered_rows(runs: Sequence[pl.DataFrame], run_of: Indexes, of_run: Indexe
     parts = [runs[number][of_run[there]] for number, there in zip(numbers, theres, strict=True)]
     back = np.empty(len(of_run), np.int64)
     back[np.concatenate(theres)] = np.arange(len(of_run))
-    return concat_rows([part.select(parts[0].columns) for part in parts])[back]
+    together: pl.DataFrame = concat_rows([part.select(parts[0].columns) for part in parts])
+    return together[back]
 
 
 class JoinSide(Operator):
@@ -179,6 +181,8 @@ class JoinSide(Operator):
         self._watermark = NEVER
         self._passed = NEVER
         self._next_id = 0
+        self._latest = 0, np.empty(0, np.int64)
+        """The first id of the latest batch, and the ranks of its messages in the order of ids."""
 
     @override
     def stores(self) -> Sequence[StateStore]:
@@ -186,18 +190,23 @@ class JoinSide(Operator):
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        batch = self._time.added(rows, TIME).with_row_index(_ROW)
+        ranks = np.arange(rows.height) if self.ranks is None else self.ranks
+        batch = self._time.added(rows, TIME)
         if self.lowest(batch) < self._watermark:
-            timely = batch.filter(pl.col(TIME) >= self._watermark)
+            kept = batch.get_column(TIME) >= self._watermark
+            timely, ranks = batch.filter(kept), ranks[kept.to_numpy()]
             self._join.counters.count("late", batch.height - timely.height)
             batch = timely
             if not batch.height:
                 return
         hashes = hash_rows(batch, self._join.spec.keys)
+        self._latest = self._next_id, ranks
         ids = pl.Series(_ID, self._ids(batch.height), dtype=pl.UInt64)
         batch = batch.with_columns(pl.Series(HASH, hashes, dtype=pl.UInt64), ids).sort(HASH)
         self._join.meet(self, batch)
-        self._buffer.add(batch.drop(_ROW))
+        self._buffer.add(batch)
+        if self.ranks is None:
+            self.rank(None)
 
     @override
     def resume(self, watermark: int) -> None:
@@ -229,6 +238,19 @@ class JoinSide(Operator):
         """These messages have had a partner."""
         if self._alone and rows.height:
             self._matched.add(rows.select(TIME, *self._join.spec.keys, _ID).unique())
+
+    @override
+    def rank(self, ranks: Indexes | None) -> None:
+        super().rank(ranks)
+        self._latest = self._next_id, np.empty(0, np.int64)
+
+    def ranks_of(self, ids: Indexes) -> Indexes:
+        """The ranks of messages of the latest batch, by their ids; -1 for earlier messages."""
+        first, ranks = self._latest
+        if not len(ranks):
+            return np.full(len(ids), -1)
+        number = ids.astype(np.int64) - first
+        return np.where(number >= 0, ranks[np.maximum(number, 0)], -1)
 
     @staticmethod
     def lowest(batch: pl.DataFrame) -> int:

@@ -103,6 +103,10 @@ def joined_with_itself(app: hr.App, i: hr.Stream, j: hr.Stream) -> None:
     i.filter(pl.col("v") > 0).join_latest(i, "k", ttl="1h", id="x").send_to(app.output("out"))
 
 
+def pairs(app: hr.App, i: hr.Stream, j: hr.Stream) -> None:
+    i.join(i.filter(pl.col("v") > 0), on="k", within="1s", id="x").send_to(app.output("out"))
+
+
 PACES: list[tuple[Declare, str, list[tuple[str, ...]]]] = [
     (increments, "rounds", [("k",)]),
     (renamed_increments, "rounds", [("m",)]),
@@ -112,6 +116,7 @@ PACES: list[tuple[Declare, str, list[tuple[str, ...]]]] = [
     (joined_and_written, "rounds", [("k",), ("k",)]),
     (merged, "merged", [(), ()]),
     (one_output, "merged", [(), ()]),
+    (pairs, "paired", [(), ()]),
     (joined_with_itself, "rounds", [("k",), ("k",)]),
 ]
 
