@@ -39,6 +39,7 @@ from headrace.systems.registry import keeps_rows
 from simulator.disks import SimDatabase
 from simulator.expected import Message, Row
 from simulator.lives import Arrival, Lives, Version
+from simulator.one_at_a_time import heard_again, together, waits_for_answers
 from simulator.oracle import Account, Mark, Oracle, TaskHistory
 from simulator.planned import AppShape
 from simulator.shapes import TaskShape
@@ -92,6 +93,8 @@ class AppOracle(Oracle):
         self._ends: dict[TaskName, Mapping[str, object]] = {}
         self._rows: dict[int, Sequence[Row]] = {}
         self._lives: dict[TaskName, list[Version]] = {task.name: [] for task in tasks}
+        self._accounts: dict[TaskName, list[Account]] = {task.name: [] for task in tasks}
+        """What each task has done for the commits that count."""
         self._streams = {s.spec.stream.name: s.spec.id for v in shape.versions for s in v.plan.streams.values()}
         self._numbers = count(1)
         self.inherited = Inherited()
@@ -138,6 +141,7 @@ class AppOracle(Oracle):
     def _forget(self) -> None:
         super()._forget()
         self._lives = {name: [] for name in self.ledgers}
+        self._accounts = {name: [] for name in self.ledgers}
 
     @override
     def rows_of(self, ssp: SSP, rows: Sequence[int]) -> list[int]:
@@ -184,6 +188,7 @@ class AppOracle(Oracle):
     @override
     def lived(self, ledger: TaskHistory, record: CommitRecord, account: Account) -> None:
         self._judge_shards(ledger.shape, record, account)
+        self._accounts[ledger.shape.name].append(account)
         if not self.shape.case.asks:
             return
         arrivals = []
@@ -276,6 +281,24 @@ class AppOracle(Oracle):
                     held |= self._check_table(name, table, store, wanted)
             if held != wanted.keys():
                 self.fail("run", f"table {table} has the keys {sorted(held)}, not {sorted(wanted)}")
+
+        self._check_order()
+
+    def _check_order(self) -> None:
+        """Each task has written what it would have written one message at a time, in that order."""
+        whole = self.inherited == Inherited() and not self.shape.case.before and not self.shape.case.repeats_work
+        for task, accounts in self._accounts.items() if whole else ():
+            if self.world.mishaps.random() > self.shape.case.orders:
+                continue
+            operators = chain_plan(self.shape.plan, self.shape.plan.stage(task.stage))
+            if waits_for_answers(operators):
+                continue
+            heard = [event for account in accounts for event in account.heard]
+            found = together(rows for account in accounts for rows in account.written)
+            wanted = heard_again(operators, task, heard)
+            for stream in (found.keys() | wanted.keys()) - self.shape.plan.combined.keys():
+                if found.get(stream) != wanted.get(stream):
+                    self.fail(task, f"writes {found.get(stream)} to {stream}, one at a time {wanted.get(stream)}")
 
     @override
     def check_copy(self, task: TaskName, what: str, state: dict[Any, Any], local: LocalCheckpoint) -> None:

@@ -83,6 +83,8 @@ class AppCase:
     drops: tuple[str, ...] = ()
     """What the user gives up at the last change."""
     guarantee: Guarantee = "exactly_once"
+    orders: float = 0.3
+    """Of how many tasks it is checked that they have written what they would have one message at a time."""
 
     @property
     def versions(self) -> tuple[Version, ...]:

@@ -23,7 +23,20 @@ from headrace.api.triggers import every
 from headrace.api.windows import hopping, session, sliding, tumbling
 from headrace.app import App
 from headrace.core.errors import DataError
-from simulator import apart, caching, changed, clocked, counted, expected, expiry, idleness, lateness, mapped, slotted
+from simulator import (
+    apart,
+    branched,
+    caching,
+    changed,
+    clocked,
+    counted,
+    expected,
+    expiry,
+    idleness,
+    lateness,
+    mapped,
+    slotted,
+)
 from simulator.calls import answer, write
 from simulator.case import COLUMNS, DISORDER, AppCase, read, ticks
 from simulator.expected import TICK_MS
@@ -382,6 +395,7 @@ CASES: Mapping[str, AppCase] = {
         AppCase("app-written", {"views": 2}, _declare_written, expected.written),
         AppCase("app-outbox", {"views": 2}, _declare_outbox, expected.reported),
         *counted.CASES,
+        *branched.CASES,
         *lateness.CASES,
         *idleness.CASES,
         *expiry.CASES,

@@ -7,9 +7,10 @@ Nothing here decides anything. The machine reports its verdicts, the intakes wha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+import polars as pl
 from typing_extensions import override
 
 from headrace.checkpoint import instructions as do
@@ -25,13 +26,19 @@ from headrace.core.frame import (
     decode_control,
 )
 from headrace.core.ids import SSP, Offset
+from headrace.plan.chain_plan import ChainPlan
+from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.chain import Chain
+from headrace.runtime.event_time.watermark import Progress
 from headrace.runtime.inputs.envelope import RowBatch
 from headrace.runtime.inputs.intake import DeadLetters
 from headrace.runtime.inputs.intakes import Intakes
-from headrace.runtime.metrics import TaskMetrics
+from headrace.runtime.metrics import Counters, TaskMetrics
+from headrace.runtime.operators.base import Port
+from headrace.runtime.operators.provenance import Arrival
 from headrace.runtime.outputs.publisher import Publisher
 from headrace.runtime.task import Task
+from simulator.one_at_a_time import Record
 from simulator.oracle import Account
 from simulator.shapes import TaskShape
 from simulator.story import answer, brief, frame
@@ -53,6 +60,7 @@ class Journal:
         self.oracle = container.cluster.oracle
         self.name = f"{shape.name}~{container.number}"
         self.scanned: dict[SSP, Offset] = {}
+        self.record = Record()
         self._waiting: dict[int, list[tuple[SSP, Header]]] = defaultdict(list)
         self._begin()
 
@@ -71,6 +79,7 @@ class Journal:
         self.emitted: list[int] = []
         self.told: list[tuple[int, int, int, int, int]] = []
         self.label = -1
+        self.record.take()
         self.ended: set[SSP] = set()
         self.done: dict[tuple[SSP, int], int] = {}
 
@@ -172,6 +181,7 @@ class Journal:
                 tuple(self.told),
                 self.latest,
                 self.exactly_once,
+                *self.record.take(),
             )
             self.oracle.accounts[payload] = account
             self._next()
@@ -241,14 +251,41 @@ class WatchedIntakes(Intakes):
 
 
 class WatchedChain(Chain):
-    """Operators; the journal hears what time they are told."""
+    """Operators; the journal hears what they are given, and what they write."""
 
-    def __init__(self, journal: Journal, *arguments: Any) -> None:
+    def __init__(self, journal: Journal, operators: ChainPlan, port: Port, counters: Counters, calls: Calls) -> None:
         self._journal = journal
-        super().__init__(*arguments)
+        self._writes = port
+        super().__init__(operators, self, counters, calls)
+
+    def write(self, stream: str, rows: pl.DataFrame, keys: Sequence[str] = ()) -> None:
+        """See ``Port``: the chain is the port of its operators."""
+        self._journal.record.written.append((stream, rows))
+        self._writes.write(stream, rows, keys)
+
+    @override
+    def process(self, stream: str, rows: pl.DataFrame, arrival: Arrival | None = None) -> None:
+        self._journal.record.process(stream, rows, arrival)
+        super().process(stream, rows, arrival)
+
+    @override
+    def update(self, stream: str, rows: pl.DataFrame) -> None:
+        self._journal.record.update(stream, rows)
+        super().update(stream, rows)
+
+    @override
+    def advance(self, inputs: Mapping[str, Progress]) -> None:
+        self._journal.record.advance(inputs)
+        super().advance(inputs)
+
+    @override
+    def on_time(self, now_ms: int) -> None:
+        self._journal.record.on_time(now_ms)
+        super().on_time(now_ms)
 
     @override
     def tell_time(self, now_ms: int) -> None:
+        self._journal.record.tell_time(now_ms)
         self._journal.latest = max(self._journal.latest, now_ms)
         super().tell_time(now_ms)
 

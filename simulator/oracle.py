@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 import msgspec
+import polars as pl
 
 from headrace.checkpoint.record import Change, CommitRecord, LocalCheckpoint, decode_commit
 from headrace.core.frame import END_VERSION, Header, Kind, Restore, body_of, decode_control, decode_header
@@ -21,6 +22,7 @@ from headrace.savepoints.fitting import Misfit
 from simulator.bare_store import values_in
 from simulator.message import decode_message
 from simulator.moves import Moves
+from simulator.one_at_a_time import Heard
 from simulator.processors import PROCESSORS
 from simulator.shapes import Shape, TaskShape
 from simulator.storage import SimLog
@@ -42,6 +44,10 @@ class Account:
     """The latest that the task's clock has shown by the commit."""
     exactly_once: bool = True
     """The guarantee of the version that has made it."""
+    heard: tuple[Heard, ...] = field(default=(), repr=False)
+    """What its operators were given, in order."""
+    written: tuple[tuple[str, pl.DataFrame], ...] = field(default=(), repr=False)
+    """The rows that they have written, by stream."""
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,9 @@ class Chain:
         if isinstance(self.provenance, TracedProvenance):
             self._meetings = Meetings(self.provenance, plan.order.meetings)
         self._connect(plan)
-        self._all = self._reached()
-        for operator in self._all:
+        self.connected = self._reached()
+        """All operators, including those that take one input of another."""
+        for operator in self.connected:
             operator.provenance = self.provenance
         operators = self._operators.values()
         self._timed = [operator for operator in operators if type(operator).due_ms is not Operator.due_ms]
@@ -291,12 +292,12 @@ class Chain:
 
     def taking(self, step: str) -> list[Operator]:
         """Return the operators that take the rows of a step; an operator of several inputs has one port for each."""
-        return [operator for operator in self._all if operator.node.id == step and not isinstance(operator, Gate)]
+        return [operator for operator in self.connected if operator.node.id == step and not isinstance(operator, Gate)]
 
     def rows_into(self) -> dict[str, int]:
         """How many rows each step has taken so far, inputs aside."""
         taken: dict[str, int] = {}
-        for operator in self._all:
+        for operator in self.connected:
             if operator.node.operator.stream_read is None:
                 taken[operator.node.id] = taken.get(operator.node.id, 0) + operator.rows
         return taken

@@ -83,22 +83,23 @@ class TaskTables:
         }
         """Tables that are kept elsewhere."""
         specs = [spec for spec in plan.tables if spec.remote is None]
-        self._tables = {spec.id: _opened(spec) for spec in specs}
+        self.local = {spec.id: _opened(spec) for spec in specs}
+        """Tables that are kept in this task."""
         self._now_ms = 0
         self._specs = {spec.id: spec for spec in specs}
         self._kept_by = {
             id_: {spec.id: self._side_feed(spec, side) for spec in specs if id_ in spec.side_inputs}
             for id_, side in plan.side_inputs.items()
         }
-        expiring = (self._tables[spec.id] for spec in specs if spec.ttl_ms is not None)
+        expiring = (self.local[spec.id] for spec in specs if spec.ttl_ms is not None)
         self._sweeper = Sweeper(table for table in expiring if not isinstance(table, VersionedTable))
 
     def __getitem__(self, id_: str) -> LocalTable:
-        return self._tables[id_]
+        return self.local[id_]
 
     def feed(self, send: SendToTable, columns: Schema) -> TableFeed:
         """What writes a flow of these columns into a table."""
-        return TableFeed(self._specs[send.table], self._tables[send.table], columns, send.time, deletes=send.deletes)
+        return TableFeed(self._specs[send.table], self.local[send.table], columns, send.time, deletes=send.deletes)
 
     def filled_by_flows(self, id_: str) -> bool:
         """Whether flows of this stage fill a table, and not side inputs."""
@@ -106,20 +107,20 @@ class TaskTables:
 
     def used(self, id_: str, user: str) -> None:
         """Keep the versions of a table's rows until this user has passed them."""
-        table = self._tables[id_]
+        table = self.local[id_]
         if isinstance(table, VersionedTable):
             table.used_by(user)
 
     def pass_by(self, id_: str, user: str, watermark: int) -> None:
         """This user of a table of versions has reached a watermark."""
-        table = self._tables[id_]
+        table = self.local[id_]
         if isinstance(table, VersionedTable):
             table.pass_by(user, watermark)
 
     def _side_feed(self, spec: TableSpec, side: StreamSpec) -> TableFeed:
         columns = spec.feed if side.schema is None else side.schema
         time = None if spec.versions_ms is None else side.event_time
-        return TableFeed(spec, self._tables[spec.id], columns or Schema.of({}), time)
+        return TableFeed(spec, self.local[spec.id], columns or Schema.of({}), time)
 
     def written(self, id_: str, rows: pl.DataFrame, gone: pl.DataFrame | None) -> None:
         """Rows of a remote table have been written, and keys deleted, by this task."""
@@ -128,7 +129,7 @@ class TaskTables:
 
     def begin(self) -> None:
         """The state has been restored: raise if a table was written with another key or types than declared now."""
-        for table in self._tables.values():
+        for table in self.local.values():
             table.check()
 
     def close(self) -> None:
@@ -138,18 +139,18 @@ class TaskTables:
 
     def stores(self) -> Iterator[StateStore]:
         """The state, for checkpoints."""
-        for table in self._tables.values():
+        for table in self.local.values():
             yield from table.stores() if isinstance(table, VersionedTable) else (table.store,)
 
     def sizes(self) -> dict[str, int]:
         """The approximate number of rows of each table; for status."""
-        return {id_: table.entries() for id_, table in self._tables.items()}
+        return {id_: table.entries() for id_, table in self.local.items()}
 
     # -- side inputs
 
     def keys_of(self, stream: str) -> Sequence[str]:
         """The key columns of the tables that a side input fills: none may be null. Empty for other streams."""
-        return list(dict.fromkeys(name for id_ in self._kept_by.get(stream, ()) for name in self._tables[id_].key))
+        return list(dict.fromkeys(name for id_ in self._kept_by.get(stream, ()) for name in self.local[id_].key))
 
     def update(self, stream: str, rows: pl.DataFrame) -> None:
         """Put rows of a side input into the tables that it fills."""
