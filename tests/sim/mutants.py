@@ -9,6 +9,7 @@ import mutants_of_changes
 import mutants_of_durability
 import mutants_of_kinesis
 import mutants_of_objects
+import mutants_of_order
 import mutants_of_savepoints
 import mutants_of_startpoints
 import mutants_of_the_host
@@ -27,6 +28,7 @@ __all__ = [
     "mutants_of_durability",
     "mutants_of_kinesis",
     "mutants_of_objects",
+    "mutants_of_order",
     "mutants_of_savepoints",
     "mutants_of_startpoints",
     "mutants_of_the_host",
