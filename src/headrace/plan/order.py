@@ -71,6 +71,12 @@ class Order:
     branches: Mapping[str, tuple[str, ...]]
     inputs: tuple[str, ...] = ()
 
+    @property
+    def slow(self) -> dict[str, str]:
+        """The steps that take one message at a time, each with the reason."""
+        found = {id_: meeting.why for meeting in self.meetings for id_ in meeting.nodes if meeting.pace == "single"}
+        return found | dict.fromkeys(self.alone, "flows meet again behind it, in the order of arrival")
+
 
 def order_of(graph: Graph, nodes: Sequence[str]) -> Order:
     """The order of a stage with these nodes, upstream first."""

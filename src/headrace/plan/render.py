@@ -18,6 +18,7 @@ from headrace.core.duration import format_ms
 from headrace.core.moment import utc_text
 from headrace.plan.delivery import Delivery, delivery_of
 from headrace.plan.model import Plan, StagePlan, StreamPlan, TaskPlan
+from headrace.plan.order import order_of
 from headrace.serdes.schema import Schema
 from headrace.systems.registry import keeps_rows
 
@@ -164,12 +165,13 @@ def _stage(plan: Plan, stage: StagePlan, sources: _Sources) -> RenderedStage:
     after = {id_: tuple(sorted(ids)) for id_, ids in plan.successors(stage).items()}
     inputs: dict[str, set[str]] = {}
     operators = []
+    slow = order_of(plan.graph, stage.nodes).slow
     for id_ in stage.nodes:
         stream = nodes[id_].operator.stream_read
         if stream is not None:
             inputs.setdefault(stream, set()).update(after[id_])
         else:
-            operators.append(_operator(nodes, nodes[id_], after[id_], sources))
+            operators.append(_operator(nodes, nodes[id_], after[id_], slow.get(id_, ""), sources))
     return RenderedStage(
         name=stage.name,
         inputs={stream: tuple(sorted(inputs[stream])) for stream in stage.inputs},
@@ -181,13 +183,17 @@ def _stage(plan: Plan, stage: StagePlan, sources: _Sources) -> RenderedStage:
     )
 
 
-def _operator(nodes: Mapping[str, Node], node: Node, after: tuple[str, ...], sources: _Sources) -> RenderedOperator:
+def _operator(
+    nodes: Mapping[str, Node], node: Node, after: tuple[str, ...], slow: str, sources: _Sources
+) -> RenderedOperator:
+    """``slow``: why it takes one message at a time, if it does."""
     operator = node.operator
+    pace = f"one message at a time, because {slow}" if slow else ""
     return RenderedOperator(
         id=node.id,
         code=operator.code,
         kind=operator.kind,
-        detail=operator.detail,
+        detail=", ".join(words for words in (operator.detail, pace) if words),
         expressions=operator.expressions,
         before=tuple(_name_before(nodes[id_]) for id_ in node.inputs),
         after=after,
