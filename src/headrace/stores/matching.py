@@ -47,12 +47,18 @@ class RunIndex:
         self._hashes: npt.NDArray[np.uint64] = run.get_column(HASH).to_numpy()
         self._times: npt.NDArray[np.int64] = run.get_column(TIME).to_numpy()
 
-    def pairs(self, batch: pl.DataFrame, keys: Sequence[str], low_ms: int, high_ms: int) -> Iterator[Pairs]:
-        """All pairs with equal keys where ``low_ms <= run's time - batch's time <= high_ms``."""
-        hashes: npt.NDArray[np.uint64] = batch.get_column(HASH).to_numpy()
+    def pairs(
+        self, batch: pl.DataFrame, keys: Sequence[str], low_ms: int, high_ms: int, by_hash: Indexes
+    ) -> Iterator[Pairs]:
+        """All pairs with equal keys where ``low_ms <= run's time - batch's time <= high_ms``, in the batch's order.
+
+        ``by_hash`` are the batch's rows in the order of their hashes.
+        """
+        hashes: npt.NDArray[np.uint64] = batch.get_column(HASH).to_numpy()[by_hash]
         times: npt.NDArray[np.int64] = batch.get_column(TIME).to_numpy()
-        starts = np.searchsorted(self._hashes, hashes, "left")
-        counts = np.searchsorted(self._hashes, hashes, "right") - starts
+        starts, counts = np.empty((2, len(hashes)), np.int64)
+        starts[by_hash] = first = np.searchsorted(self._hashes, hashes, "left")
+        counts[by_hash] = np.searchsorted(self._hashes, hashes, "right") - first
         rows = np.flatnonzero(counts)
         for portion in _portions(rows, counts):
             count = counts[portion]

@@ -177,7 +177,7 @@ class MeetingPoint:
                 self._meetings.hand_over(target, rows, places)
 
     def drop(self) -> None:
-        """Forget what waits: the task begins anew."""
+        """Forget what waits."""
         self._entered.clear()
         for _, left in self._exits:
             left.clear()

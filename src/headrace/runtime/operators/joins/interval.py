@@ -90,10 +90,11 @@ class IntervalJoinOperator(Operator):
         low, high = (-spec.before_ms, spec.after_ms) if side is self.left else (-spec.after_ms, spec.before_ms)
         wanted = np.unique(batch.get_column(HASH).to_numpy())
         runs = list(other.buffered(wanted, side.lowest(batch) + low, side.highest(batch) + high))
+        by_hash = batch.get_column(HASH).arg_sort().to_numpy()
         found = [
             (number, pairs)
             for number, run in enumerate(runs)
-            for pairs in RunIndex(run).pairs(batch, spec.keys, low, high)
+            for pairs in RunIndex(run).pairs(batch, spec.keys, low, high, by_hash)
         ]
         if not found:
             return
@@ -101,11 +102,13 @@ class IntervalJoinOperator(Operator):
         of_run = np.concatenate([pairs.run for _, pairs in found])
         run_of = np.repeat([number for number, _ in found], [len(pairs.batch) for _, pairs in found])
         # A pair comes from the later of its messages. The pairs of one are in the order in which the others arrived.
-        ids = _gathered_ids(runs, run_of, of_run)
-        ranks, theirs_ranks = side.ranks_of(batch.get_column(_ID).to_numpy())[of_batch], other.ranks_of(ids)
-        later = np.maximum(ranks, theirs_ranks)
-        earlier = np.where(theirs_ranks > ranks, batch.get_column(_ID).to_numpy()[of_batch].astype(np.int64), ids)
-        order = np.lexsort((earlier, later))
+        later, earlier = of_batch, _gathered_ids(runs, run_of, of_run)
+        if side.ranks is not None:
+            mine_ids = batch.get_column(_ID).to_numpy().astype(np.int64)
+            ranks, theirs_ranks = side.ranks_of(mine_ids)[of_batch], other.ranks_of(earlier)
+            earlier = np.where(theirs_ranks > ranks, mine_ids[of_batch], earlier)
+            later = np.maximum(ranks, theirs_ranks)
+        order = _ordered(later, earlier)
         for first in range(0, len(order), PAIRS_MAX):
             some = order[first : first + PAIRS_MAX]
             mine = batch[of_batch[some]]
@@ -128,6 +131,15 @@ class IntervalJoinOperator(Operator):
         return pl.concat([left.drop(HASH, TIME, _ID, strict=False), of_right], how="horizontal").select(self.columns)
 
 
+def _ordered(later: Indexes, earlier: Indexes) -> Indexes:
+    """The order by ``later``, then by ``earlier``. Runs come oldest first, so mostly the first one decides all."""
+    narrow = later.astype(np.uint16) if len(later) and int(later.max()) < 1 << 16 else later  # sorted ten times as fast
+    order = np.argsort(narrow, kind="stable")
+    by_later, by_earlier = later[order], earlier[order]
+    wrong = (by_later[1:] == by_later[:-1]) & (by_earlier[1:] < by_earlier[:-1])
+    return np.lexsort((earlier, later)) if wrong.any() else order
+
+
 def _gathered_ids(runs: Sequence[pl.DataFrame], run_of: Indexes, of_run: Indexes) -> Indexes:
     """The ids of rows of several runs."""
     values = np.empty(len(of_run), np.int64)
@@ -142,10 +154,13 @@ def _gathered_rows(runs: Sequence[pl.DataFrame], run_of: Indexes, of_run: Indexe
     numbers = np.unique(run_of)
     if len(numbers) == 1:
         return runs[numbers[0]][of_run]
-    theres = [np.flatnonzero(run_of == number) for number in numbers]
-    parts = [runs[number][of_run[there]] for number, there in zip(numbers, theres, strict=True)]
+    starts = np.cumsum([0, *(run.height for run in runs)])
+    if starts[-1] <= len(of_run):
+        return concat_rows([run.select(runs[0].columns) for run in runs])[starts[run_of] + of_run]
+    wheres = [np.flatnonzero(run_of == number) for number in numbers]
+    parts = [runs[number][of_run[where]] for number, where in zip(numbers, wheres, strict=True)]
     back = np.empty(len(of_run), np.int64)
-    back[np.concatenate(theres)] = np.arange(len(of_run))
+    back[np.concatenate(wheres)] = np.arange(len(of_run))
     together: pl.DataFrame = concat_rows([part.select(parts[0].columns) for part in parts])
     return together[back]
 
@@ -172,7 +187,7 @@ class JoinSide(Operator):
         self._buffer = Runs(
             buffer,
             TIME,
-            lambda run: run.sort(HASH),
+            lambda run: run.sort(HASH, maintain_order=True),
             conform=lambda rows: conformed(buffer, rows, kept, needed),
             hashed=HASH,
             form=join.forms[buffer],
@@ -202,9 +217,9 @@ class JoinSide(Operator):
         hashes = hash_rows(batch, self._join.spec.keys)
         self._latest = self._next_id, ranks
         ids = pl.Series(_ID, self._ids(batch.height), dtype=pl.UInt64)
-        batch = batch.with_columns(pl.Series(HASH, hashes, dtype=pl.UInt64), ids).sort(HASH)
+        batch = batch.with_columns(pl.Series(HASH, hashes, dtype=pl.UInt64), ids)
         self._join.meet(self, batch)
-        self._buffer.add(batch)
+        self._buffer.add(batch.sort(HASH, maintain_order=True))
         if self.ranks is None:
             self.rank(None)
 
