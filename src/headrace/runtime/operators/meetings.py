@@ -176,12 +176,6 @@ class MeetingPoint:
                 left.clear()
                 self._meetings.hand_over(target, rows, places)
 
-    def drop(self) -> None:
-        """Forget what waits."""
-        self._entered.clear()
-        for _, left in self._exits:
-            left.clear()
-
     def _take(self, chunks: list[_Chunk]) -> None:
         if self._meeting.pace == "merged":
             self._take_merged(chunks)
@@ -324,11 +318,6 @@ class Meetings:
         """Everything has been processed up to the meetings: let them take it, one after the other."""
         for point in self._points:
             point.settle()
-
-    def drop(self) -> None:
-        """Forget what waits."""
-        for point in self._points:
-            point.drop()
 
     def _hand_on(
         self,

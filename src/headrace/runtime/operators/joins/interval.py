@@ -156,12 +156,13 @@ def _gathered_rows(runs: Sequence[pl.DataFrame], run_of: Indexes, of_run: Indexe
         return runs[numbers[0]][of_run]
     starts = np.cumsum([0, *(run.height for run in runs)])
     if starts[-1] <= len(of_run):
-        return concat_rows([run.select(runs[0].columns) for run in runs])[starts[run_of] + of_run]
+        together: pl.DataFrame = concat_rows([run.select(runs[0].columns) for run in runs])
+        return together[starts[run_of] + of_run]
     wheres = [np.flatnonzero(run_of == number) for number in numbers]
     parts = [runs[number][of_run[where]] for number, where in zip(numbers, wheres, strict=True)]
     back = np.empty(len(of_run), np.int64)
     back[np.concatenate(wheres)] = np.arange(len(of_run))
-    together: pl.DataFrame = concat_rows([part.select(parts[0].columns) for part in parts])
+    together = concat_rows([part.select(parts[0].columns) for part in parts])
     return together[back]
 
 
