@@ -93,6 +93,9 @@ def test_a_stream_is_read_up_to_where_one_says(tmp_path: Path, spark_context: Sp
     app.run(batch=True, until="now", progress=False)
     totals = hr.streams.read_stream("totals", home=tmp_path)
     assert totals["euros"].sum() == sum(range(2, 60)) + sum(range(1000, 1100))
+    write_orders(tmp_path, range(60, 70), seal=True)
+    sealed = app.to_dataframe("totals", session)
+    assert sum(row["euros"] for row in sealed.collect()) == sum(range(2, 70)) + sum(range(1000, 1100))
     with pytest.raises(UsageError, match="the app has no output 'total'"):
         app.to_dataframe("total", session, until="now")
     with pytest.raises(UsageError, match="neither 'now' nor a time"):

@@ -42,9 +42,9 @@ class CommittedSource:
         self._reader: ReadCommitted[bytes] = ReadCommitted(position)
 
     def receive(self, offsets: list[Offset], payloads: list[bytes], after: Offset) -> Released:
-        """Take consecutive frames; return all frames that are committed now, in order."""
+        """Take consecutive frames, or none; return all frames that are committed now, in order."""
         released = Released([], [])
-        afters = [*offsets[1:], after]
+        afters = [*offsets[1:], after] if offsets else []
         for offset, payload, follows in zip(offsets, payloads, afters, strict=True):
             try:
                 header = decode_header(payload)
