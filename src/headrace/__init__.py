@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headrace.api.stream import Stream
     from headrace.api.windows import hopping, session, tumbling
     from headrace.app import App
-    from headrace.runners.savepoints.access import Savepoint, read_savepoint, write_savepoint
+    from headrace.runners.savepoints.access import Savepoint, read_savepoint, restore_savepoint, write_savepoint
     from headrace.serdes.schema import Schema
 
 __version__ = "0.1.0"
@@ -52,6 +52,7 @@ __all__ = [
     "io",
     "metrics",
     "read_savepoint",
+    "restore_savepoint",
     "runs",
     "secret_env",
     "secret_file",
@@ -82,6 +83,7 @@ _MODULES = {
     "count": "api.aggregates",
     "hopping": "api.windows",
     "read_savepoint": "runners.savepoints.access",
+    "restore_savepoint": "runners.savepoints.access",
     "secret_env": "api.secrets",
     "secret_file": "api.secrets",
     "session": "api.windows",

@@ -177,7 +177,7 @@ class App(Declarations):
         master
             The Spark master. By default the one that spark-submit gives, or ``local[*]``.
         containers
-            How many Spark tasks share the work. By default one for each free slot.
+            How many Spark tasks share the work. By default one for each free slot, and no more than the app has tasks.
         stages
             Run only these stages, for an app that is deployed in parts.
         local
@@ -230,19 +230,10 @@ class App(Declarations):
             self._run_batch(master, conf, until, again=again, progress=progress)
             return
 
-        def first(metadata: MetadataStore) -> None:
-            from headrace.runners.prepare import at_home
-            from headrace.runners.spark.batch.backfill import Backfill, begin_with_backfill
-
-            options = _batch_options(master, conf, until, again=False, progress=progress)
-            begin_with_backfill(at_home(self.graph()), metadata, options, Backfill.of(until, tables))
-
-        if backfill:
-            refuse("a run that begins with a backfill", None, stages, False, "")
         options = RunOptions.of(
             local, master, containers, conf, stages, drop_state, rename, listen, advertise, savepoint
         )
-        launch = self._launch(options, first if backfill else None)
+        launch = self._launch(options, self._history(options, until, tables, progress=progress) if backfill else None)
         launch.run(RunControl(SAID_AT_START if progress and not local else ""), progress_line() if progress else None)
 
     def start(
@@ -256,8 +247,12 @@ class App(Declarations):
         progress: bool = True,
         drop_state: Sequence[str] = (),
         rename: Mapping[str, str] | None = None,
+        savepoint: str = "",
         listen: str | None = None,
         advertise: str | None = None,
+        until: str | None = None,
+        backfill: bool = False,
+        tables: Mapping[str, DataFrame | str] | None = None,
         replace: bool = False,
     ) -> Run:
         """Run the app in a thread beside this code: from a cell of a notebook, or from a script.
@@ -269,7 +264,8 @@ class App(Declarations):
         master
             As for ``run``.
         containers
-            As for ``run``.
+            How many Spark tasks share the work. By default one for each free slot but one, which is left to other jobs
+            of the session, and no more than the app has tasks.
         stages
             As for ``run``.
         local
@@ -283,10 +279,18 @@ class App(Declarations):
             As for ``run``.
         rename
             As for ``run``.
+        savepoint
+            As for ``run``.
         listen
             As for ``run``.
         advertise
             As for ``run``.
+        until
+            As for ``run``, with ``backfill``.
+        backfill
+            As for ``run``. This call returns when the history is computed.
+        tables
+            As for the method ``backfill``.
         replace
             Whether to first drain a run of this app in this process, such as one that an earlier version of the cell
             started. By default such a run is an error.
@@ -305,11 +309,28 @@ class App(Declarations):
         """
         from headrace.runners.progress import progress_line
         from headrace.runners.run import begin, make_room
-        from headrace.runners.run_arguments import RunOptions
+        from headrace.runners.run_arguments import RunOptions, check_kind_of_run
 
-        options = RunOptions.of(local, master, containers, conf, stages, drop_state, rename, listen, advertise)
+        check_kind_of_run(batch=False, backfill=backfill, until=until, again=False, tables=tables)
+        options = RunOptions.of(
+            local, master, containers, conf, stages, drop_state, rename, listen, advertise, savepoint, beside=True
+        )
+        first = self._history(options, until, tables, progress=progress) if backfill else None
         make_room(self.name, str(Path(self.settings.home).absolute()), set(options.stages), replace=replace)
-        return begin(self._launch(options), progress_line(beside=True) if progress else None)
+        return begin(self._launch(options, first), progress_line(beside=True) if progress else None)
+
+    def _history(
+        self, options: RunOptions, until: str | None, tables: Mapping[str, DataFrame | str] | None, *, progress: bool
+    ) -> Callable[[MetadataStore], None]:
+        """What a run does first that begins with a backfill."""
+        from headrace.runners.prepare import at_home
+        from headrace.runners.run_arguments import refuse
+        from headrace.runners.spark.batch.backfill import Backfill, begin_with_backfill
+
+        refuse("a run that begins with a backfill", None, options.stages or None, False, "")
+        batch = _batch_options(options.master, options.conf, until, again=False, progress=progress)
+        asked = Backfill.of(until, tables)
+        return lambda metadata: begin_with_backfill(at_home(self.graph()), metadata, batch, asked)
 
     def _launch(self, options: RunOptions, before: Callable[[MetadataStore], None] | None = None) -> Launch:
         from headrace.runners.launch import Launch
@@ -347,7 +368,7 @@ class App(Declarations):
         """Compute the app's history in a Spark job, ending with a savepoint from which a live run continues.
 
         The job publishes the windows that have ended; the others stay open in the savepoint. Restore it with
-        ``headrace savepoint restore``. ``run(backfill=True)`` does both. See the page "From history to live".
+        ``hr.restore_savepoint``. ``run(backfill=True)`` does both. See the page "From history to live".
 
         Parameters
         ----------

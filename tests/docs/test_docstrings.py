@@ -138,8 +138,10 @@ def test_examples_of_savepoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     app.input("changes", prices).send_to(app.table("prices", key="article"))
     hr.write_savepoint(app, "monday", {"prices": pl.DataFrame({"article": ["lamp", "desk"], "euros": [200.0, -9.0]})})
     finder = doctest.DocTestFinder(exclude_empty=True)
-    found = [test for public in (hr.read_savepoint, hr.write_savepoint) for test in finder.find(public)]
-    assert [test.name for test in found if test.examples] == ["read_savepoint", "write_savepoint"]
+    found = [
+        test for public in (hr.read_savepoint, hr.write_savepoint, hr.restore_savepoint) for test in finder.find(public)
+    ]
+    assert [test.name for test in found if test.examples] == ["read_savepoint", "write_savepoint", "restore_savepoint"]
     report: list[str] = []
     for example in found:
         example.globs = given() | {"app": app}

@@ -102,7 +102,8 @@ def test_a_run_goes_on_from_a_backfill_though_a_worker_was_killed(
 
 def test_a_sealed_stream_is_history_to_its_end(tmp_path: Path, spark_context: SparkContext, expected: object) -> None:
     write_views(tmp_path, range(1000), seal=True)
-    declare(tmp_path).run(backfill=True, until="now", local=True, progress=False)
+    run = declare(tmp_path).start(backfill=True, until="now", local=True, progress=False)
+    assert run.wait(timeout="100s").state == "finished"
     assert results(tmp_path) == expected
 
 

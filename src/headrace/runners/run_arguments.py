@@ -16,6 +16,8 @@ from headrace.runners.coordination.endpoint import ADVERTISE_VARIABLE, AS_USUAL,
 class RunOptions:
     """How to run an app. ``stages`` limits the run to these; empty means all. ``savepoint`` is taken at the end.
 
+    ``beside``: code of this process goes on meanwhile, and may run Spark jobs of its own.
+
     ``wanted`` says where the coordinator listens and is called, if not on loopback, or on a cluster where Spark's
     driver is.
     """
@@ -28,6 +30,7 @@ class RunOptions:
     consent: Consent = NO_CONSENT
     savepoint: str = ""
     wanted: Wanted = AS_USUAL
+    beside: bool = False
 
     @classmethod
     def of(
@@ -42,6 +45,8 @@ class RunOptions:
         listen: str | None,
         advertise: str | None,
         savepoint: str = "",
+        *,
+        beside: bool = False,
     ) -> Self:
         """The arguments of ``App.run`` or ``App.start``. Raises for those that can't be."""
         check_options(master, containers, stages, conf)
@@ -60,6 +65,7 @@ class RunOptions:
             consent=consent_of(drop_state, rename or {}),
             savepoint=savepoint,
             wanted=Wanted.of(listen or environment(LISTEN_VARIABLE), advertise or environment(ADVERTISE_VARIABLE)),
+            beside=beside,
         )
 
 

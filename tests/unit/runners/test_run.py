@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import threading
@@ -148,6 +149,39 @@ def test_a_savepoint_is_taken_while_it_runs(home: Path) -> None:
     assert (home / "savepoints" / "copies" / "half-way").is_dir()
     with pytest.raises(UsageError, match="app 'copies' isn't running"):
         run.savepoint("late")
+
+
+def test_a_run_continues_from_a_savepoint_that_is_restored_here(home: Path) -> None:
+    write(home, 1, 2)
+    first = copies(home).start(local=True, progress=False)
+    until_read(first, 2)
+    first.savepoint("half-way")
+    write(home, 3, seal=True)
+    with pytest.raises(UsageError, match="app 'copies' is running"):
+        hr.restore_savepoint(copies(home), "half-way")
+    first.wait()
+    with pytest.raises(UsageError, match="no savepoint 'late'"):
+        hr.restore_savepoint(copies(home), "late")
+    with pytest.raises(UsageError, match="expected 'again' or 'silent'"):
+        hr.restore_savepoint(copies(home), "half-way", outputs="twice")  # type: ignore[arg-type]
+    hr.restore_savepoint(copies(home), "half-way")
+    again = copies(home).start(local=True, progress=False, savepoint="end")
+    again.wait()
+    assert copied(home) == [1, 2, 3, 3]
+    assert (home / "savepoints" / "copies" / "end").is_dir()
+
+
+def test_start_takes_what_run_takes_but_for_batch_jobs(home: Path) -> None:
+    run, start = (inspect.signature(method).parameters for method in (hr.App.run, hr.App.start))
+    assert run.keys() - start.keys() == {"batch", "again"}
+    assert start.keys() - run.keys() == {"replace"}
+    assert {name: one.default for name, one in start.items() if name in run} == {
+        name: one.default for name, one in run.items() if name in start
+    }
+    with pytest.raises(UsageError, match="until= is for batch jobs"):
+        copies(home).start(local=True, until="now")
+    with pytest.raises(UsageError, match="a backfill needs the time up to which inputs are history"):
+        copies(home).start(local=True, backfill=True)
 
 
 @pytest.mark.parametrize("hung_after", ["10m", "200ms"])

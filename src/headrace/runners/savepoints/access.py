@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -12,6 +14,7 @@ from headrace.core.errors import UsageError
 
 if TYPE_CHECKING:
     from headrace.api.app import Declarations
+    from headrace.metadata.timelines import Outputs
     from headrace.serdes.given_rows import Rows
 
 
@@ -78,7 +81,7 @@ def read_savepoint(app: Declarations, name: str) -> Savepoint:
 
 
 def write_savepoint(app: Declarations, name: str, tables: Mapping[str, Rows], *, base: str | None = None) -> None:
-    """Write a savepoint of tables that are given as DataFrames. Restore it with ``headrace savepoint restore``.
+    """Write a savepoint of tables that are given as DataFrames. Restore it with ``restore_savepoint``.
 
     Without ``base`` it is a first load: all other state is empty, and each input begins where it is declared to. With
     ``base`` it is a repair: the named tables are replaced, and all else is kept, positions too.
@@ -113,3 +116,44 @@ def write_savepoint(app: Declarations, name: str, tables: Mapping[str, Rows], *,
     from headrace.runners.savepoints.writing import write_state
 
     write_state(app, name, tables, base)
+
+
+def restore_savepoint(
+    app: Declarations, name: str, *, outputs: Outputs = "again", partitions: Mapping[str, int] | None = None
+) -> None:
+    """Take an app's state and positions back to a savepoint; its next start continues from there.
+
+    The present state stays available as an old timeline, as after ``headrace savepoint restore``.
+
+    Parameters
+    ----------
+    app
+        The app, which must not be running.
+    name
+        The name of the savepoint.
+    outputs
+        Whether to write the results of messages that are processed a second time (``"again"``), or to write nothing
+        until each input has been read to its former position (``"silent"``).
+    partitions
+        New partition counts of intermediate streams, by the id of a step or table that reads them.
+
+    Raises
+    ------
+    UsageError
+        If the app is running, if the savepoint doesn't exist, or if its state can't be divided as asked for.
+
+    Examples
+    --------
+    >>> hr.restore_savepoint(app, "monday")
+    """
+    from headrace.metadata.opening import open_metadata
+    from headrace.runners.savepoints.restoring import Restoring, restore
+
+    if outputs not in ("again", "silent"):
+        raise UsageError(f"outputs={outputs!r}: expected 'again' or 'silent'", hint='write outputs="again"')
+    home = Path(app.settings.home).absolute()
+    with closing(open_metadata(home, app.settings.metadata)) as metadata:
+        asked = Restoring(
+            home=home, app=app.name, metadata=metadata, name=name, outputs=outputs, partitions=partitions or {}
+        )
+        restore(asked)
