@@ -15,7 +15,7 @@ from watched_container import SECONDS_MAX, pid_of
 from headrace.core.errors import InfrastructureError
 from headrace.runners.spark.hosting import ContainerJob
 from headrace.runners.spark.session import close_context, open_context
-from headrace.runners.spark.slots import check_slots
+from headrace.runners.spark.slots import Asked, decide
 
 
 def run(folder: Path, master: str | None, *, in_session: bool) -> None:
@@ -23,7 +23,7 @@ def run(folder: Path, master: str | None, *, in_session: bool) -> None:
     if in_session:
         SparkSession.builder.master(master or "").getOrCreate()
     context = open_context("driver program", master)
-    check_slots(context, 2)
+    decide(context, Asked(app="program", tasks=2, containers=2))
     interrupted = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: interrupted.set())

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 from pyspark import SparkContext
-from two_stages import TwoStages
+from two_stages import COLUMNS, TwoStages
 
+import headrace as hr
 from chaos.deployment import is_running, until
 from chaos.processes import cpu_seconds
 from headrace.app import App
@@ -37,11 +38,11 @@ def two_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_context: S
 
 
 @contextmanager
-def running(two_stages: TwoStages) -> Iterator[Run]:
+def running(two_stages: TwoStages, containers: int | None = 2) -> Iterator[Run]:
     """Start the app. At the end of the block its input is sealed, and it must end without error."""
     app = load_app(two_stages.file)
     assert isinstance(app, App)
-    run = app.start(progress=False)
+    run = app.start(containers=containers, progress=False)
     try:
         until(lambda: run.status().state == "failed" or is_there(two_stages), "every task runs", PATIENCE_S)
         yield run
@@ -90,6 +91,25 @@ def test_an_app_uses_the_session_that_is_there_and_leaves_it(
         two_stages.feed(20_000)
     two_stages.assert_exact()
     assert spark_context.parallelize(range(10)).sum() == 45
+
+
+def test_jobs_of_the_session_run_beside_an_app(two_stages: TwoStages, spark_context: SparkContext) -> None:
+    with running(two_stages, containers=None) as run:
+        assert spark_context.parallelize(range(10)).sum() == 45
+        (only,) = json.loads(json.dumps(run.status().to_dict()))["containers"]
+        assert only["state"] == "running"
+
+
+def test_an_app_without_a_slot_says_so(two_stages: TwoStages, spark_context: SparkContext) -> None:
+    beside = hr.App("beside", home=two_stages.home)
+    beside.input("orders", COLUMNS).send_to(beside.output("copies"))
+    with running(two_stages):
+        waiting = beside.start(progress=False)
+        until(lambda: "without a slot" in str(waiting.status()), "it lacks a slot", PATIENCE_S)
+        (only,) = waiting.status().to_dict()["containers"]
+        assert (only["state"], only["lacks"]) == ("waiting", "Spark has 2, and all are taken")
+        assert "1 of 1 containers without a slot" in str(waiting.status())
+    assert waiting.wait(timeout=timedelta(seconds=PATIENCE_S)).state == "finished"
 
 
 def test_sparks_ui_shows_the_job_by_its_description(two_stages: TwoStages, spark_context: SparkContext) -> None:

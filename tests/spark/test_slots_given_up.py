@@ -8,12 +8,12 @@ import sys
 PROGRAM = """
 from headrace.core.errors import InfrastructureError
 from headrace.runners.spark.session import open_context
-from headrace.runners.spark.slots import check_slots
+from headrace.runners.spark.slots import Asked, decide
 
 context = open_context("given up", "local-cluster[1,1,1024]")
 context._jsc.sc().stop()
 try:
-    check_slots(context, 1, wait_seconds_max=1000.0)
+    decide(context, Asked(app="a", tasks=1))
 except InfrastructureError as error:
     print(error.message)
 """

@@ -16,6 +16,7 @@ from rich.text import Text
 from headrace.cli.console import counted, format_bytes
 from headrace.core.ids import stage_of
 from headrace.runners.coordination.messages import AppStatus, Holdup, OutputStatus, StageStatus, TaskStatus, What
+from headrace.runners.dashboard.reasons import SLOT_REMEDY
 from headrace.runners.progress import lag_of, time_of
 from headrace.runtime.standby_status import furthest_behind
 
@@ -123,7 +124,9 @@ def warnings(status: AppStatus, now_ms: int) -> Iterable[str]:
         yield f"the app failed: {status.error.message}"
     for container in status.containers:
         where = f"container {container.id} on {container.host or 'no host yet'}"
-        if container.state == "lost":
+        if container.lacks:
+            yield f"container {container.id} {container.away}; {SLOT_REMEDY}"
+        elif container.state == "lost":
             yield f"{where} sent its last heartbeat {age(container.last_seen_ms)} ago"
         elif container.error is not None:
             hint = f" (hint: {container.error.hint})" if container.error.hint else ""

@@ -155,7 +155,7 @@ def started(
         control.attach(coordinator)
         checked.deployment.record(changed, stages)
         if progress is not None:
-            announce(page_url(coordinator.url, coordinator.token), progress)
+            announce(f"live page: {page_url(coordinator.url, coordinator.token)}", progress)
         yield planned, coordinator
 
 

@@ -43,6 +43,8 @@ class ProgressLine:
         self._printed_at: float | None = None
         self._last: AppStatus | None = None
         self._shown: AppStatus | None = None
+        self._open = False
+        """Whether the cursor of the terminal is in the line."""
 
     def __call__(self, status: AppStatus) -> None:
         """Take a snapshot; print it if it is time, or if the app's state has changed."""
@@ -53,11 +55,23 @@ class ProgressLine:
             self._printed_at = now
             self._print(status)
 
+    def say(self, text: str) -> None:
+        """Show what is going on before there is a snapshot, if it is time."""
+        now = self._clock()
+        if self._printed_at is None or now - self._printed_at >= self._interval_s:
+            self._printed_at = now
+            self._show(text)
+
+    def tell(self, text: str) -> None:
+        """Say something that stays, above the line."""
+        self._write(f"{_CLEAR if self._open else ''}{text}\n")
+        self._open = False
+
     def close(self) -> None:
         """Print the last snapshot, unless it has been, and end the line."""
         if self._last is not None and self._last is not self._shown:
             self._print(self._last)
-        if self._terminal and self._last is not None:
+        if self._open:
             self._write("\n")
 
     def end(self, text: str) -> None:
@@ -73,6 +87,7 @@ class ProgressLine:
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1
             self._write(_CLEAR + (line if len(line) <= width else line[: width - 1] + "…"))
+            self._open = True
         else:
             self._write(line + "\n")
 
@@ -92,12 +107,12 @@ class NotebookLine(ProgressLine):
         super().__init__(interval_s=NOTEBOOK_INTERVAL_S)
         self._terminal, self._interval_s = False, NOTEBOOK_INTERVAL_S
         self._display: Any = import_module("IPython.display").display(_as_text(""), raw=True, display_id=True)
-
         self._below = ""
 
+    @override
     def tell(self, text: str) -> None:
         """Have this below the line until the app has ended."""
-        self._below = f"\n{text}"
+        self._below += f"\n{text}"
 
     @override
     def end(self, text: str) -> None:
@@ -126,13 +141,19 @@ def progress_line(*, beside: bool = False) -> ProgressLine | None:
     return None if beside and hasattr(sys, "ps1") else ProgressLine()
 
 
-def announce(url: str, progress: Progress | None) -> None:
-    """Say once where the live page of a run is: in a notebook where its progress is, and not below another cell."""
-    if isinstance(progress, NotebookLine):
-        progress.tell(f"live page: {url}")
+def say(text: str, progress: Progress | None) -> None:
+    """Show what is going on before there is a status."""
+    if isinstance(progress, ProgressLine):
+        progress.say(text)
+
+
+def announce(text: str, progress: Progress | None) -> None:
+    """Say something once, as where the live page of a run is: where its progress is."""
+    if isinstance(progress, ProgressLine):
+        progress.tell(text)
         return
     with suppress(OSError, ValueError):  # the terminal has closed, and the app continues without one
-        print(f"live page: {url}", file=sys.stderr, flush=True)  # noqa: T201
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def describe(status: AppStatus) -> str:
@@ -140,7 +161,9 @@ def describe(status: AppStatus) -> str:
     if status.drained and status.state == "finished":  # its tasks have ended; its streams may not have
         return f"{status.app} drained"
     total = sum(stage.rows_per_second for stage in status.stages)
-    return "  ".join([f"{status.app} {status.state}", f"{total:,.0f} msg/s", *map(_stage, status.stages)])
+    lacking = sum(bool(container.lacks) for container in status.containers)
+    missing = [f"{lacking} of {len(status.containers)} containers without a slot"] if lacking else []
+    return "  ".join([f"{status.app} {status.state}", *missing, f"{total:,.0f} msg/s", *map(_stage, status.stages)])
 
 
 def time_of(watermark: int | None) -> str:

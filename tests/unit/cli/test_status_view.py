@@ -140,6 +140,9 @@ def test_warnings_name_losses_and_rows_without_effect() -> None:
             ContainerStatus(id=1, state="failed", error=error),
             ContainerStatus(id=2, state="failed", error=ErrorReport(type="X", message="no room", hint="make some")),
             ContainerStatus(id=3, state="running", warnings=[FROZE]),
+            ContainerStatus(
+                id=4, state="lost", host="worker-b", last_seen_ms=9000, lacks="Spark has 2, and all are taken"
+            ),
         ],
         tasks=[
             TaskStatus(name="a/4", state="running", warnings=[RecentWarning(message="the folder is damaged", at_ms=0)]),
@@ -158,6 +161,8 @@ def test_warnings_name_losses_and_rows_without_effect() -> None:
         "container 0 on worker-a sent its last heartbeat 5 min ago",
         "container 1 on no host yet failed: column 'ts' is missing",
         "container 2 on no host yet failed: no room (hint: make some)",
+        "container 4 waits for a slot: Spark has 2, and all are taken; add a machine or cores to the cluster, or end "
+        "another job of this Spark session",
         "came too late: 3 rows",
         "a/2 committed its last checkpoint 10 min ago",
         "container 3: it froze (60 s ago, 1,200 times)",

@@ -5,8 +5,8 @@ import io
 import msgspec
 import pytest
 
-from headrace.runners.coordination.messages import AppState, AppStatus, StageStatus
-from headrace.runners.progress import ProgressLine, describe
+from headrace.runners.coordination.messages import AppState, AppStatus, ContainerStatus, StageStatus
+from headrace.runners.progress import ProgressLine, announce, describe, say
 
 NOON = 12 * 3600 * 1000
 
@@ -118,6 +118,27 @@ def test_on_a_terminal_one_line_is_rewritten(monkeypatch: pytest.MonkeyPatch) ->
     assert out.getvalue().count("\r\x1b[K") == 3
     assert out.getvalue().count("\n") == 1
     assert all(len(text.rstrip("\n")) <= 39 for text in out.getvalue().split("\r\x1b[K"))
+
+
+def test_what_comes_before_and_beside_the_line() -> None:
+    clock, out = Seconds(), Terminal()
+    line = ProgressLine(out, clock=clock)
+    say("waits for slots: 1 of 2", line)
+    say("this comes too soon", line)
+    announce("live page: x", line)
+    line(status(stage(), state="starting"))
+    announce("note", line)
+    line.close()
+    assert out.getvalue() == (
+        "\r\x1b[Kwaits for slots: 1 of 2\r\x1b[Klive page: x\n"
+        "\r\x1b[Kpage-views starting  1,000 msg/s  views 12:00:00 lag 1,024\r\x1b[Knote\n"
+    )
+
+
+def test_the_line_counts_containers_without_a_slot() -> None:
+    containers = [ContainerStatus(id=0, state="running"), ContainerStatus(id=1, state="waiting", lacks="none is free")]
+    line = describe(msgspec.structs.replace(status(stage(), state="starting"), containers=containers))
+    assert line.startswith("page-views starting  1 of 2 containers without a slot  1,000 msg/s")
 
 
 def test_nothing_is_printed_when_nothing_came() -> None:

@@ -82,7 +82,7 @@ def _found(status: AppStatus, limits: Limits, now_ms: int) -> Iterator[tuple[Ver
             yield Verdict.WARNING, "is starting"
         case _:
             pass
-    away = [f"container {c.id} is {c.state}" for c in status.containers if c.state in ("lost", "hung", "failed")]
+    away = [f"container {c.id} {c.away}" for c in status.containers if c.away]
     if away:
         yield Verdict.WARNING, _listed(away)
     open_ = [task for task in status.tasks if task.state != "finished"]

@@ -35,6 +35,8 @@ class ContainerRecord:
     pause_ms: int = 0
     call: LongCall | None = None
     waited_for: int = 0
+    lacks: str = ""
+    """Why there is no slot for its next process."""
 
     @property
     def alive(self) -> bool:
@@ -54,6 +56,7 @@ class ContainerRecord:
         self.heartbeat = None
         self.committed = set()
         self.call = None
+        self.lacks = ""
 
     def progressed(self, tasks: Iterable[str]) -> None:
         """Tasks have committed, or ended."""
@@ -78,5 +81,6 @@ class ContainerRecord:
             restarts=self.restarts,
             restarted_ago_ms=[max(0, round(now_ms - at)) for at in self.restarted_ms],
             error=self.error,
+            lacks=self.lacks,
             standbys=heartbeat.standbys if heartbeat else [],
         )

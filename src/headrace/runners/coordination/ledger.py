@@ -258,6 +258,14 @@ class Ledger:
             self._note("info", "tasks start over in place", tasks=_listed(found))
         return found
 
+    def lack(self, reasons: Mapping[int, str]) -> None:
+        """Note for which containers there is no slot, and why: these, and no others."""
+        for container in self._containers:
+            why = reasons.get(container.number, "")
+            if why and not container.lacks:
+                self._note("warning", f"the container waits for a slot: {why}", container)
+            container.lacks = why
+
     def fail(self, error: ErrorReport) -> None:
         """End the app with this error. The first error is kept, because later ones usually follow from it."""
         if not self._over:

@@ -347,7 +347,8 @@ class ContainerStatus(Nested, frozen=True, kw_only=True):
 
     ``restarts`` is the number of its processes in this run after the first one, and ``restarted_ago_ms`` says how long
     ago the latest of them began. ``failures`` is the number of attempts that have failed in a row, and ``error`` what
-    the last one of them died of, until a task commits again.
+    the last one of them died of, until a task commits again. ``lacks`` says why there is no slot for it, if there is
+    none.
     """
 
     id: int
@@ -364,7 +365,15 @@ class ContainerStatus(Nested, frozen=True, kw_only=True):
     restarts: int = 0
     restarted_ago_ms: list[int] = []
     error: ErrorReport | None = None
+    lacks: str = ""
     standbys: list[StandbyStatus] = []
+
+    @property
+    def away(self) -> str:
+        """What keeps its tasks from running; empty if it isn't known to be away."""
+        if self.lacks:
+            return f"waits for a slot: {self.lacks}"
+        return f"is {self.state}" if self.state in ("lost", "hung", "failed") else ""
 
 
 class HeldUp(Nested, frozen=True, kw_only=True):

@@ -203,6 +203,11 @@ class Coordinator:
         with self._noticing():
             self._ledger.saving = False
 
+    def lack(self, reasons: Mapping[int, str]) -> None:
+        """Note for which containers Spark has no slot, and why."""
+        with self._noticing():
+            self._ledger.lack(reasons)
+
     def fail(self, error: BaseException) -> None:
         """End the app with this error, unless a container has reported one before."""
         with self._noticing():

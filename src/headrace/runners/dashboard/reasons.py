@@ -34,6 +34,7 @@ _ALONE: Mapping[What, str] = {
 }
 """The causes within a task that hold it up."""
 
+SLOT_REMEDY = "add a machine or cores to the cluster, or end another job of this Spark session"
 _BUSY = 0.9
 _PARTITION = re.compile(r"\S+\[\d+\]")
 _QUIET: frozenset[What] = frozenset({"data", "restore", "side inputs"})
@@ -105,7 +106,7 @@ def _held(task: TaskStatus) -> bool:
 
 
 def _away(container: ContainerStatus | None) -> ContainerStatus | None:
-    return container if container is not None and container.state in ("lost", "hung", "failed") else None
+    return container if container is not None and container.away else None
 
 
 def _culprit(end: str, tasks: Mapping[str, TaskStatus], hosts: Mapping[str, ContainerStatus]) -> str:
@@ -191,11 +192,13 @@ def _why(
     """Return the kind, sentence, remedy and time of the culprit's own holdup."""
     if (container := _away(hosts.get(end))) is not None:
         since = now_ms - (container.last_seen_ms or 0)
+        if container.lacks:
+            return "slot", f"container {container.id} {container.away}", SLOT_REMEDY, since
         cause = f": {container.error.message.splitlines()[0]}" if container.error is not None else ""
         hint = container.error.hint if container.error is not None else None
         remedy = hint or "wait for its restart if its process has died; otherwise check its machine"
         where = f"container {container.id} on {container.host or 'no host yet'}"
-        return "container", f"{where} is {container.state}{cause}", remedy, since
+        return "container", f"{where} {container.away}{cause}", remedy, since
     task = tasks.get(end)
     if task is None:
         return (

@@ -234,7 +234,7 @@ def _state(task: TaskStatus, pace: Pace, container: ContainerStatus | None) -> s
     """One of ``_ORDER``."""
     if task.state == "finished":
         return "done"
-    if container is not None and container.state in ("lost", "hung", "failed"):
+    if container is not None and container.away:
         return "lost"
     if task.state in ("starting", "restoring") or task.side_inputs_percent is not None:
         return "starting"

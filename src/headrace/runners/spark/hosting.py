@@ -38,6 +38,7 @@ from headrace.core.errors import HeadraceError, InfrastructureError, UsageError
 from headrace.core.log import logger
 from headrace.runners.spark import settings
 from headrace.runners.spark.jvm_loss import calling_jvm, is_loss, jvm_lost
+from headrace.runners.spark.slots import Slots, count_slots
 
 _log = logger(__name__)
 
@@ -151,6 +152,16 @@ class ContainerJob:
                 AttemptFailure(task.index(), first + task.attempt(), _readable(task.errorMessage().get()))
                 for first, task in failed
             ]
+
+    def placed(self) -> set[int]:
+        """The containers to which Spark has given a slot, as far as it knows."""
+        with calling_jvm():
+            return {int(task.index()) for _, task in self._tasks() if task.status() == "RUNNING"}
+
+    def slots(self) -> Slots:
+        """The slots that there are."""
+        with calling_jvm():
+            return count_slots(self._context)
 
     def _tasks(self) -> list[tuple[int, Any]]:
         """Spark's own record of each attempt, with the number of the first attempt of its job."""

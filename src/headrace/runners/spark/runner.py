@@ -8,6 +8,7 @@ server has its own thread.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from pyspark import SparkContext
 
@@ -21,7 +22,7 @@ from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.no_shared_disk import check_no_shared_disk, check_standby
 from headrace.runners.prepare import held_by_driver
-from headrace.runners.progress import Progress
+from headrace.runners.progress import Progress, announce, say
 from headrace.runners.run_arguments import RunOptions
 from headrace.runners.spark.container_main import ContainerPayload, container_main
 from headrace.runners.spark.dataframes import copy_dataframes
@@ -30,7 +31,7 @@ from headrace.runners.spark.parcel import user_folders
 from headrace.runners.spark.session import conf_of, let_go, take_context
 from headrace.runners.spark.settings import driver_endpoint, is_on_this_machine
 from headrace.runners.spark.shipping import ship
-from headrace.runners.spark.slots import check_promised_slots, check_slots, usable_slots
+from headrace.runners.spark.slots import Asked, check_promised_slots, decide
 from headrace.runners.spark.supervision import watch
 
 END_GRACE_S = 10.0
@@ -52,7 +53,9 @@ def run_on_spark(checked: Checked, options: RunOptions, progress: Progress | Non
             _log.info("the signal that asked the app to end has ended Spark as it started", error=error.message)
             return _never_started(checked.planned.plan, checked, control)
         try:
-            containers = _container_count(context, checked, options)
+            containers = _container_count(context, checked, options, progress, control)
+            if containers is None:
+                return _never_started(checked.planned.plan, checked, control)
             changed = checked.deployment.planned(containers, stages)
             changed.changes.check()
             if not is_on_this_machine(str(context.master)):
@@ -77,13 +80,25 @@ def _never_started(planned: Plan, checked: Checked, control: RunControl) -> AppS
         return coordinator.status()
 
 
-def _container_count(context: SparkContext, checked: Checked, options: RunOptions) -> int:
-    if options.containers is not None:
-        check_slots(context, options.containers)
-        return options.containers
+def _container_count(
+    context: SparkContext, checked: Checked, options: RunOptions, progress: Progress | None, control: RunControl
+) -> int | None:
+    """How many containers to run; None if the app was asked to end while it waited for slots."""
     stages = checked.planned.plan.stages
-    tasks = sum(len(s.tasks) for s in stages if not checked.stages or s.name in checked.stages)
-    return usable_slots(context, tasks)
+    asked = Asked(
+        app=checked.graph.app,
+        tasks=sum(len(s.tasks) for s in stages if not checked.stages or s.name in checked.stages),
+        containers=options.containers,
+        beside=options.beside,
+    )
+    found = decide(context, asked, partial(say, progress=progress), lambda: control.requested)
+    if found is None:
+        return None
+    if found.note and progress is not None:
+        announce(found.note, progress)
+    elif found.note:
+        _log.warning(found.note)
+    return found.containers
 
 
 def _run(

@@ -128,6 +128,41 @@ def local_slots(master: str) -> int | None:
     return None
 
 
+def is_standalone(master: str) -> bool:
+    """Whether executors come from a standalone cluster: one for each worker, unless settings say otherwise."""
+    return master.strip().startswith("spark://")
+
+
+def grows(lookup: Lookup) -> bool:
+    """Whether Spark adds executors for waiting tasks."""
+    return lookup("spark.dynamicAllocation.enabled") == "true"
+
+
+def slots_limit(master: str, lookup: Lookup) -> int | None:
+    """How many tasks a session can run at once at most, by its master and settings; None if they don't say.
+
+    A standalone cluster ignores ``spark.executor.instances``.
+    """
+    cpus = int(lookup("spark.task.cpus") or 1)
+    if match := _LOCAL_CLUSTER.fullmatch(master.strip()):
+        return int(match[1]) * (int(match[2]) // cpus)
+    if is_local(master):
+        slots = local_slots(master)
+        return None if slots is None else slots // cpus
+    each = lookup("spark.executor.cores") or (None if is_standalone(master) else "1")
+    if is_standalone(master) and not grows(lookup):
+        most = lookup("spark.cores.max")
+        if most is None or each is None:
+            return None if most is None else int(most) // cpus
+        executors = int(most) // int(each)
+    else:
+        said = lookup("spark.dynamicAllocation.maxExecutors" if grows(lookup) else "spark.executor.instances")
+        if said is None or each is None:
+            return None
+        executors = int(said)
+    return executors * (int(each) // cpus)
+
+
 def with_retries(master: str) -> str:
     """The master with a number of failures: ``local[N,F]``. Without it local mode never restarts a failed task."""
     match = _LOCAL.fullmatch(master.strip())

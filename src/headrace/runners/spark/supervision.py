@@ -20,6 +20,7 @@ from headrace.core.log import logger
 from headrace.runners.coordination.messages import OVER, AppStatus
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.spark.hosting import AttemptFailure
+from headrace.runners.spark.slots import Slots, lacking
 
 _log = logger(__name__)
 
@@ -41,6 +42,14 @@ UNEXPLAINED_MAX = 30
 
 _LOSS = re.compile(r"ExecutorLostFailure|Python worker exited unexpectedly|TaskKilled|killed|FetchFailed")
 _TRACEBACK = "Traceback (most recent call last)"
+
+ABSENT_MS = 3000.0
+"""How long a container may be absent before Spark is asked whether there is a slot for it."""
+
+SLOTS_EVERY_MS = 1000.0
+"""How often Spark is asked about slots, while containers are absent."""
+
+_ABSENT = frozenset({"waiting", "lost", "failed"})
 
 Seat = tuple[int, int]
 """A container's number and its attempt."""
@@ -69,13 +78,21 @@ class Job(Protocol):
         """The attempts that have failed, in order."""
         ...
 
+    def placed(self) -> set[int]:
+        """The containers to which Spark has given a slot."""
+        ...
+
+    def slots(self) -> Slots:
+        """The slots that there are."""
+        ...
+
 
 def watch(coordinator: Coordinator, job: Job, show: Callable[[AppStatus], None] | None = None) -> AppStatus:
     """Supervise the app until it is over; returns its last status.
 
     Raises if Spark ends the job before that.
     """
-    supervisor = Supervisor(job, coordinator.fail)
+    supervisor = Supervisor(job, coordinator.fail, coordinator.lack)
     while True:
         coordinator.wait(WATCH_S)
         # Asked before the app is: containers report their end to the coordinator before they end for Spark.
@@ -95,11 +112,19 @@ def watch(coordinator: Coordinator, job: Job, show: Callable[[AppStatus], None] 
 
 
 class Supervisor:
-    """Supervises one job. ``give_up`` ends the app with an error."""
+    """Supervises one job. ``give_up`` ends the app with an error, and ``lack`` hears which containers have no slot."""
 
-    def __init__(self, job: Job, give_up: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        give_up: Callable[[Exception], None],
+        lack: Callable[[Mapping[int, str]], None] = lambda reasons: None,
+    ) -> None:
         self._job = job
         self._give_up = give_up
+        self._lack = lack
+        self._absent: dict[int, float] = {}
+        self._asked_ms = float("-inf")
         self._stuck: dict[Seat, float] = {}
         self._killed: set[Seat] = set()
         self._failures_seen = 0
@@ -107,6 +132,7 @@ class Supervisor:
     def look(self, status: AppStatus, now_ms: float) -> None:
         """Act on the present status."""
         self._kill_stuck(status, now_ms)
+        self._look_for_slots(status, now_ms)
         count = self._job.failure_count()
         if count != self._failures_seen:
             _log.info("Spark reports failed attempts at containers", failures=count)
@@ -114,6 +140,14 @@ class Supervisor:
             registered = {c.id: -1 if c.attempt is None else c.attempt for c in status.containers}
             if error := why_hopeless(self._job.failures(), registered):
                 self._give_up(error)
+
+    def _look_for_slots(self, status: AppStatus, now_ms: float) -> None:
+        absent = {c.id: self._absent.get(c.id, now_ms) for c in status.containers if c.state in _ABSENT}
+        self._absent = absent
+        long = {id_ for id_, since_ms in absent.items() if now_ms - since_ms >= ABSENT_MS}
+        if long and now_ms - self._asked_ms >= SLOTS_EVERY_MS:
+            self._asked_ms = now_ms
+            self._lack(lacking(long, self._job.placed(), self._job.slots()))
 
     def _kill_stuck(self, status: AppStatus, now_ms: float) -> None:
         stuck = {(c.id, c.attempt): c.state for c in status.containers if c.state in _WHY and c.attempt is not None}

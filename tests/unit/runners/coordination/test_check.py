@@ -52,6 +52,15 @@ def test_lag_counts_where_messages_are_unread(input_, expected):
     assert verdict(ledger, Limits())[0] == Verdict.OK
 
 
+def test_a_container_without_a_slot_is_a_warning():
+    ledger, _, _ = started()
+    ledger.lack({1: "Spark has 1, and all are taken"})
+    assert verdict(ledger, Limits()) == (
+        Verdict.WARNING,
+        "WARNING: app container 1 waits for a slot: Spark has 1, and all are taken",
+    )
+
+
 def test_an_old_commit_is_critical_and_so_is_none_at_all():
     old = with_task(checkpoint=CheckpointStatus(version=1, age_ms=48_000, duration_ms=1))
     limits = Limits.of(None, "30s", None)

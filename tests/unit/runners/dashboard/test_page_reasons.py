@@ -71,6 +71,14 @@ def test_a_checkpoint_that_a_lost_container_holds_up():
     assert (one.kind, one.remedy) == ("container", "give it memory")
 
 
+def test_a_container_without_a_slot_is_a_culprit():
+    gone = container(0, "a/0", state="lost", last_seen_ms=9000, lacks="Spark has 2, and all are taken")
+    (one,) = told(status(task("a/0"), containers=[gone]))
+    assert one.text == "container 0 waits for a slot: Spark has 2, and all are taken"
+    assert (one.kind, one.since_ms) == ("slot", NOW - 9000)
+    assert one.remedy.startswith("add a machine or cores")
+
+
 def test_an_input_without_messages_holds_the_watermark():
     quiet = holdup("watermark", "log.quiet[0]: no message has arrived yet", remedy="give it an idle_timeout")
     (one,) = told(status(task("a/0", holdups=[quiet])))

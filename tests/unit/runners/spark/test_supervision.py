@@ -11,7 +11,9 @@ from headrace.runners.coordination import messages as m
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.spark.hosting import AttemptFailure
+from headrace.runners.spark.slots import Slots
 from headrace.runners.spark.supervision import (
+    ABSENT_MS,
     EXPLAINED_MAX,
     GRACE_MS,
     UNEXPLAINED_MAX,
@@ -30,7 +32,8 @@ class RecordedJob:
     def __init__(self) -> None:
         self.failed: list[AttemptFailure] = []
         self.killed: list[tuple[int, int]] = []
-        self.asked = 0
+        self.asked = self.asked_for_slots = 0
+        self.without_slot: set[int] = set()
         self.over = False
 
     def kill(self, container: int, attempt: int, why: str) -> bool:
@@ -54,6 +57,13 @@ class RecordedJob:
     def failures(self) -> list[AttemptFailure]:
         self.asked += 1
         return self.failed
+
+    def placed(self) -> set[int]:
+        return {0} - self.without_slot
+
+    def slots(self) -> Slots:
+        self.asked_for_slots += 1
+        return Slots(registered=1, taken=1)
 
 
 def new_ledger() -> Ledger:
@@ -85,6 +95,30 @@ def test_one_that_sends_heartbeats_again_within_the_grace_is_left_alone() -> Non
         supervisor.look(ledger.status(now), now)
         ledger.heartbeat(m.Heartbeat(container=0, incarnation="u0", sent_ms=now), now)
     assert job.killed == []
+
+
+def test_the_lack_of_a_slot_is_named_until_there_is_one() -> None:
+    job, ledger = RecordedJob(), new_ledger()
+    supervisor = Supervisor(job, lambda error: None, ledger.lack)
+    job.without_slot = {0}
+
+    def look(now_ms: float) -> str:
+        ledger.tick(now_ms)
+        supervisor.look(ledger.status(now_ms), now_ms)
+        return ledger.status(now_ms).containers[0].lacks
+
+    assert [look(now) for now in (0, ABSENT_MS - 1)] == ["", ""]
+    assert job.asked_for_slots == 0
+    for now in range(int(ABSENT_MS), 8000, 250):
+        assert look(now) == "Spark has 1, and all are taken"
+    assert job.asked_for_slots == 5, "Spark isn't asked every time"
+    assert [n.what for n in ledger.take_notes()] == ["the container waits for a slot: Spark has 1, and all are taken"]
+    register(ledger, 0, 8000)
+    assert look(8000) == ""
+    job.without_slot = set()
+    assert [look(16_000), look(16_000 + ABSENT_MS)] == ["", ""], "it is lost, and Spark doesn't know yet"
+    job.without_slot = {0}
+    assert look(20_000) == "Spark has 1, and all are taken"
 
 
 def test_attempts_that_end_before_they_register_end_the_app_with_their_reason() -> None:
