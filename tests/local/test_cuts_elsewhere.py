@@ -38,28 +38,41 @@ def test_tasks_take_no_part_in_it_and_commit_on(tmp_path: Path) -> None:
 class Away:
     """A deployment of the app on another machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, scattered: bool = False) -> None:
         self.orders: list[CutOrder] = []
+        self.scattered = scattered
 
     def cut(self, order: CutOrder) -> CutReport:
         self.orders.append(order)
         cut = next((one.cut for one in reversed(self.orders) if not one.ask), None)
         states: dict[str, CutState] = {} if cut is None else {"numbers/0": "apart"}
         id_ = None if cut is None else cut.id
-        return CutReport(id=id_, states=states, guarantee="exactly_once", now_ms=0, interval_ms=50, margin_ms=0)
+        return CutReport(
+            id=id_,
+            states=states,
+            guarantee="exactly_once",
+            now_ms=0,
+            interval_ms=50,
+            margin_ms=0,
+            scattered=self.scattered,
+        )
 
 
-def test_no_savepoint_is_taken_and_the_order_is_taken_back(tmp_path: Path) -> None:
-    home, away = tmp_path / "home", Away()
+@pytest.mark.parametrize(
+    ("scattered", "said"),
+    [
+        (False, "task numbers/0 runs on a machine, or in"),
+        (True, "app 'copies' can't have savepoints on this cluster: they are kept in the home, and its machines share"),
+    ],
+)
+def test_no_savepoint_is_taken_and_no_order_remains(tmp_path: Path, scattered: bool, said: str) -> None:
+    home, away = tmp_path / "home", Away(scattered=scattered)
     hr.streams.create_stream("numbers", 1, {"n": pl.Int64}, home=home)
     app = hr.App("copies", home=home, checkpoint_interval="50ms")
     app.input("numbers", {"n": pl.Int64}).send_to(app.output("copies"))
     with running(app, home) as run:
         run.until(lambda: run.status() is not None)
-    with (
-        existing_metadata(home) as metadata,
-        pytest.raises(UsageError, match="task numbers/0 runs on a machine, or in"),
-    ):
+    with existing_metadata(home) as metadata, pytest.raises(UsageError, match=said):
         take(Taking(home, "copies", metadata, [away]), "monday")
     assert away.orders[-1].cut is None
     assert [path.name for path in (home / "savepoints" / "copies").iterdir()] == [".lock"]

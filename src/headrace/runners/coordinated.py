@@ -59,10 +59,12 @@ def coordinated(
     until_caught_up: bool = False,
     savepoint: str = "",
     replaced: bool = True,
+    scattered: bool = False,
 ) -> Iterator[Coordinator]:
     """Start a coordinator and publish its address, until the block ends. ``stages`` limits the run; empty means all.
 
-    ``savepoint`` is the name of one to take at the end. ``replaced``: containers that end are restarted.
+    ``savepoint`` is the name of one to take at the end. ``replaced``: containers that end are restarted. ``scattered``:
+    they run on machines that share no disk.
     """
     app, home, started_at = planned.graph.app, Path(planned.graph.settings.home), WallClock().now_ms()
     timelines, places = Timelines(metadata, app), Places(metadata, app)
@@ -75,6 +77,7 @@ def coordinated(
         until_caught_up=until_caught_up,
         saves=bool(savepoint),
         replaced=replaced,
+        scattered=scattered,
     )
     token, page = secrets.token_urlsafe(32), live_page(planned)
     silence, telemetry = _silence(timelines, app, planned, stages), telemetry_asked_for()
@@ -134,6 +137,7 @@ def started(
     endpoint: Endpoint,
     savepoint: str,
     replaced: bool = True,
+    scattered: bool = False,
 ) -> Iterator[tuple[Plan, Coordinator]]:
     """Begin the run of a checked app: prepare its streams, start its coordinator, and say where its live page is.
 
@@ -151,6 +155,7 @@ def started(
         until_caught_up=stops_by_itself(planned, stages),
         savepoint=savepoint,
         replaced=replaced,
+        scattered=scattered,
     ) as coordinator:
         control.attach(coordinator)
         checked.deployment.record(changed, stages)
@@ -174,6 +179,7 @@ def _ledger(
     until_caught_up: bool,
     saves: bool,
     replaced: bool,
+    scattered: bool,
 ) -> Ledger:
     settings = planned.graph.settings
     return Ledger(
@@ -188,6 +194,7 @@ def _ledger(
         interval_ms=longest_interval_ms(planned),
         chance=random.random,
         saves=saves,
+        scattered=scattered,
         slots=SlotBook(slotted_inputs(planned, stages)),
         standbys=StandbyBook(
             settings.standby,

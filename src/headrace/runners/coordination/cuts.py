@@ -36,7 +36,7 @@ class CutReport(Message, frozen=True, kw_only=True, rename="camel"):
     """The progress of the present cut in each task of this deployment, and the data for choosing one.
 
     ``now_ms`` is the coordinator's clock, and ``margin_ms`` how far ahead of it a cut must be, so that every task
-    learns of it in time. ``interval_ms`` is the checkpoint interval.
+    learns of it in time. ``interval_ms`` is the checkpoint interval. ``scattered``: the app's machines share no disk.
     """
 
     id: str | None = None
@@ -45,14 +45,16 @@ class CutReport(Message, frozen=True, kw_only=True, rename="camel"):
     now_ms: int
     interval_ms: int
     margin_ms: int
+    scattered: bool = False
 
 
 class CutBook:
     """The present cut of one deployment."""
 
-    def __init__(self, guarantee: str, interval_ms: int, heartbeat_ms: int) -> None:
+    def __init__(self, guarantee: str, interval_ms: int, heartbeat_ms: int, *, scattered: bool = False) -> None:
         self.cut: Cut | None = None
         self._guarantee = guarantee
+        self._scattered = scattered
         self._interval_ms = interval_ms
         self._margin_ms = SPARE_HEARTBEATS * heartbeat_ms + SPARE_INTERVALS * interval_ms
 
@@ -73,6 +75,7 @@ class CutBook:
             now_ms=now_ms,
             interval_ms=self._interval_ms,
             margin_ms=self._margin_ms,
+            scattered=self._scattered,
         )
 
     def _state(self, task: TaskName, status: TaskStatus, gone: Collection[TaskName]) -> CutState:

@@ -76,8 +76,12 @@ class Ledger:
         chance: Callable[[], float] = lambda: 1.0,
         slots: SlotBook | None = None,
         standbys: StandbyBook | None = None,
+        scattered: bool = False,
     ) -> None:
-        """``chance`` returns random numbers in [0, 1), which spread restarts. ``saves``: drain after a savepoint."""
+        """``chance`` returns random numbers in [0, 1), which spread restarts. ``saves``: drain after a savepoint.
+
+        ``scattered``: the app's machines share no disk.
+        """
         if not any(stages.values()):
             raise UsageError(f"app {app!r} has no tasks to run")
         self.app = app
@@ -89,7 +93,7 @@ class Ledger:
         self._restarts_max = restarts_max
         self._calls = calls or CallLimits()
         self._draining_since: float | None = None
-        self._cuts = CutBook(guarantee, interval_ms, heartbeat_ms)
+        self._cuts = CutBook(guarantee, interval_ms, heartbeat_ms, scattered=scattered)
         self._chance = chance
         self._containers = [ContainerRecord(number, tasks) for number, tasks in enumerate(assign(stages, containers))]
         self._tasks = TaskBook(stages)

@@ -153,6 +153,13 @@ def _check_reports(app: str, reports: Collection[CutReport]) -> None:
             "states don't match",
             hint="run it with guarantee='exactly_once'",
         )
+    if any(report.scattered for report in reports):
+        raise UsageError(
+            f"app {app!r} can't have savepoints on this cluster: they are kept in the home, and its machines share no "
+            "disk, since its snapshots are in an object store",
+            hint="drain it, and run it on one machine, which fetches its state: headrace run --master 'local[2]' "
+            "--savepoint NAME. Or leave snapshots= out if the home is shared",
+        )
 
 
 def _manifest(taking: Taking, name: str, timeline: int, inventory: Inventory, draft: Path, version: int) -> Manifest:

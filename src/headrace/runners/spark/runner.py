@@ -20,7 +20,7 @@ from headrace.runners.control import RunControl
 from headrace.runners.coordinated import coordinated, started
 from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.server import Coordinator
-from headrace.runners.no_shared_disk import check_no_shared_disk, check_standby
+from headrace.runners.no_shared_disk import check_no_shared_disk, check_standby, shares_no_disk
 from headrace.runners.prepare import held_by_driver
 from headrace.runners.progress import Progress, announce, say
 from headrace.runners.run_arguments import RunOptions
@@ -58,14 +58,22 @@ def run_on_spark(checked: Checked, options: RunOptions, progress: Progress | Non
                 return _never_started(checked.planned.plan, checked, control)
             changed = checked.deployment.planned(containers, stages)
             changed.changes.check()
-            if not is_on_this_machine(str(context.master)):
+            on_cluster = not is_on_this_machine(str(context.master))
+            if on_cluster:
                 check_no_shared_disk(changed.plan, metadata, stages, options.savepoint)
                 check_standby(changed.plan)
             if not copy_dataframes(held_by_driver(changed.plan, stages), control):
                 return _never_started(changed.plan, checked, control)
             at = options.wanted.instead_of(driver_endpoint(str(context.master), conf_of(context).get))
             with started(
-                checked, changed, containers, progress, control, endpoint=at, savepoint=options.savepoint
+                checked,
+                changed,
+                containers,
+                progress,
+                control,
+                endpoint=at,
+                savepoint=options.savepoint,
+                scattered=on_cluster and shares_no_disk(checked.graph.settings),
             ) as begun:
                 return _run(context, *begun, progress, containers, control)
         finally:

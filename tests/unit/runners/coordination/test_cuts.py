@@ -12,8 +12,10 @@ A, B = TaskName("s", 0), TaskName("s", 1)
 CUT = Cut(id="one", version=9000, folder="/draft")
 
 
-def _ledger() -> Ledger:
-    ledger = Ledger("app", {"s": [A, B]}, 2, started_at=0, guarantee="exactly_once", interval_ms=200)
+def _ledger(*, scattered: bool = False) -> Ledger:
+    ledger = Ledger(
+        "app", {"s": [A, B]}, 2, started_at=0, guarantee="exactly_once", interval_ms=200, scattered=scattered
+    )
     for number in (0, 1):
         ledger.register(m.Register(container=number, attempt=0, host="h", pid=1, incarnation=f"u{number}"), 0)
     return ledger
@@ -24,6 +26,12 @@ def _beat(ledger: Ledger, container: int, task: TaskName, at: float, cut: m.CutS
     return ledger.heartbeat(
         m.Heartbeat(container=container, incarnation=f"u{container}", sent_ms=at, tasks=[status]), at
     )
+
+
+def test_a_deployment_says_that_its_machines_share_no_disk():
+    for scattered in (False, True):
+        ledger = _ledger(scattered=scattered)
+        assert ledger.cut(CutOrder(ask=True), 0).scattered is scattered
 
 
 def test_a_cut_is_ordered_of_everyone_and_what_they_say_is_reported() -> None:
