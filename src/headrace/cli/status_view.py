@@ -114,6 +114,7 @@ _WAITS: Mapping[What, str] = {
     "calls": "waiting for calls:",
     "checkpoint": "waiting for a checkpoint of",
     "watermark": "waiting for a watermark of",
+    "late": "event time stands still:",
     "data": "waiting for messages of",
 }
 

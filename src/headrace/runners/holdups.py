@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import msgspec
 
 from headrace.core.duration import format_ms
+from headrace.core.moment import utc_text
 from headrace.runners.coordination.messages import Holdup, TaskStatus, What
+from headrace.runners.progress import set_aside
 from headrace.runtime.at_work import Work
 
 STILL_MS = 5000
@@ -28,6 +31,9 @@ class InputFacts:
 
     ``still_ms``: for how long the watermark has not risen. For intermediate streams: ``missing`` says who has never
     reported, ``slowest`` who holds the watermark back, and ``uneven`` whether others of its writers are ahead of them.
+
+    ``quiet_ms``: for how long no message has arrived. ``aside`` counts the messages of the task that have had no effect
+    since the watermark stands still. ``timed``: the input has an event time.
     """
 
     name: str
@@ -37,6 +43,9 @@ class InputFacts:
     idle: bool = False
     ended: bool = False
     idle_timeout_ms: int | None = None
+    quiet_ms: float = inf
+    aside: Mapping[str, int] = field(default_factory=dict)
+    timed: bool = True
     missing: str = ""
     slowest: tuple[str, ...] = ()
     uneven: bool = False
@@ -66,6 +75,7 @@ _REMEDIES: Mapping[What, str] = {
     "readers": "start the stage that reads it, or find out what holds that stage up",
     "target": "make the target reachable again; committed rows are then published",
     "calls": "look at the service that is called; the step's concurrency and timeout may be too low",
+    "late": "check their event times: after a message whose time is too far ahead, all others are late",
     "data": "wait: it continues when messages arrive, or when the input ends; if others wait for this "
     "input meanwhile, give it an idle_timeout",
 }
@@ -98,21 +108,44 @@ def _time(facts: TaskFacts) -> Iterator[Holdup]:
         if one.missing:
             remedy = "find out what holds that stage up, and start it if it isn't running"
             yield _holdup(facts, "watermark", f"{one.name}: nothing from {one.missing}", one.still_ms, remedy)
-        elif one.slowest and (one.uneven or ahead):
+        elif one.slowest and (one.uneven or ahead or _arriving(one)):
             remedy = f"find out what holds {one.slowest[0]} up"
-            where = f"{one.name}: the watermark of {_listed(one.slowest)} stands still"
+            where = f"{one.name}: the watermark of {_listed(one.slowest)} stands still{_aside(one)}"
             yield _holdup(facts, "watermark", where, one.still_ms, remedy, one.slowest)
+        elif _arriving(one) and one.timed:
+            since = "" if one.watermark is None else f", which is at {utc_text(one.watermark)}"
+            where = f"{one.name}: messages arrive, but none moves event time on{since}{_aside(one)}"
+            yield _holdup(facts, "late", where, one.still_ms, _refused(one))
         elif ahead:
             yield _holdup(facts, "watermark", f"{one.name}: {_said(one)}", one.still_ms, _wake(one))
         else:
             yield _holdup(facts, "data", one.name, one.still_ms, by=one.slowest)
 
 
+def _arriving(one: InputFacts) -> bool:
+    return one.quiet_ms < STILL_MS
+
+
+def _aside(one: InputFacts) -> str:
+    words = set_aside(one.aside) if _arriving(one) else ""
+    return f"; since then, of the task's messages, {words}" if words else ""
+
+
+def _refused(one: InputFacts) -> str:
+    """The remedy for messages that don't even reach event time; empty if there are none."""
+    refused = one.aside.get("skipped", 0) + one.aside.get("dead_lettered", 0)
+    return "see in the log or in the dead letters why they don't fit the input's schema" if refused else ""
+
+
 def _said(one: InputFacts) -> str:
+    if _arriving(one):
+        return "messages arrive, but the input has no event time"
     return "no message has arrived yet" if one.watermark is None else "no newer message has arrived"
 
 
 def _wake(one: InputFacts) -> str:
+    if _arriving(one):
+        return "give the input an event_time, so that its messages move time on"
     if one.idle_timeout_ms is not None:
         return f"wait: it counts as idle after {format_ms(one.idle_timeout_ms)}"
     return "write to this partition or seal the stream, or give the input an idle_timeout, so that no task waits for it"
@@ -209,10 +242,11 @@ def older(status: TaskStatus, ms: int) -> TaskStatus:
 
 
 class Standstill:
-    """Records since when values are unchanged. The oldest are kept as long as they are asked for."""
+    """Records since when values are unchanged, and what has been counted since. All are kept."""
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, tuple[object, float]] = {}
+        self._counts: dict[Hashable, tuple[float, Mapping[str, int]]] = {}
 
     def for_ms(self, key: Hashable, value: object, now_ms: float) -> float:
         """For how long the value of ``key`` has been this one."""
@@ -221,3 +255,11 @@ class Standstill:
             self._seen[key] = value, now_ms
             return 0.0
         return now_ms - known[1]
+
+    def counted(self, key: Hashable, counts: Mapping[str, int]) -> dict[str, int]:
+        """How much each of the counts has grown since the value of ``key`` is unchanged."""
+        since_ms = self._seen[key][1]
+        if key not in self._counts or self._counts[key][0] != since_ms:
+            self._counts[key] = since_ms, counts
+        before = self._counts[key][1]
+        return {name: count - before[name] for name, count in counts.items()}

@@ -187,7 +187,7 @@ def _stage(stage: StageStatus) -> str:
     return f"{stage.name} {time_of(stage.watermark)} lag {lag_of(stage.lag)}"
 
 
-_SET_ASIDE = {
+SET_ASIDE = {
     "backfilled": "of the history left out",
     "skipped": "skipped",
     "failed_skipped": "skipped as a function raised",
@@ -199,7 +199,7 @@ _SET_ASIDE = {
 
 def set_aside(counters: Mapping[str, int]) -> str:
     """Return what happened to messages that had no effect; empty if there were none."""
-    counts = {words: counters.get(counter, 0) for counter, words in _SET_ASIDE.items()}
+    counts = {words: counters.get(counter, 0) for counter, words in SET_ASIDE.items()}
     return ", ".join(f"{count:,} {words}" for words, count in counts.items() if count)
 
 

@@ -17,6 +17,7 @@ from headrace.runners.coordination.messages import (
 )
 from headrace.runners.holdups import InputFacts, Standstill, TaskFacts, holdups
 from headrace.runners.metering import series_of, untraced
+from headrace.runners.progress import SET_ASIDE
 from headrace.runtime.event_time.watermark import FOREVER, NEVER, PartitionTime
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.metrics import TaskMetrics
@@ -178,10 +179,16 @@ def _blockers(host: TaskHost) -> dict[What, str]:
 def _input_facts(host: TaskHost, ssp: SSP, now_ms: float, still: Standstill) -> InputFacts:
     partition = host.task.times[ssp]
     slowest, uneven = _slowest(partition)
+    metrics, stands = host.metrics, (partition.progress.watermark, partition.progress.idle)
+    still_ms = still.for_ms((host.name, ssp), stands, now_ms)
+    counts = {name: metrics.counters.get(name, 0) for name in SET_ASIDE}
     return InputFacts(
         name=str(ssp),
         watermark=_time(partition.progress.watermark),
-        still_ms=still.for_ms((host.name, ssp), (partition.progress.watermark, partition.progress.idle), now_ms),
+        still_ms=still_ms,
+        quiet_ms=still.for_ms((host.name, ssp, "bytes"), metrics.bytes_of.get(ssp, 0), now_ms),
+        aside=still.counted((host.name, ssp), counts),
+        timed=host.task.specs[ssp].event_time is not None,
         lag=host.lag(ssp),
         idle=partition.progress.idle,
         ended=partition.progress.ended,

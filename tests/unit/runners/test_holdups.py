@@ -67,6 +67,46 @@ def found(*inputs: InputFacts, **rest: Any) -> list[tuple[str, str, int]]:
             [("watermark", "b[0]: the watermark of b/1 and 1 more stands still", 60)],
         ),
         ([source("b[0]", 3, slowest=("b/0", "b/1"))], [("data", "b[0]", 60)]),
+        # Messages arrive, but event time stands still all the same: all of them are late, or don't fit.
+        (
+            [source("in[0]", 3000, quiet_ms=9.0, aside={"late": 1200, "skipped": 0})],
+            [
+                (
+                    "late",
+                    "in[0]: messages arrive, but none moves event time on, which is at 1970-01-01 00:00:03Z; since "
+                    "then, of the task's messages, 1,200 too late",
+                    60,
+                )
+            ],
+        ),
+        (
+            [source("in[0]", None, quiet_ms=9.0, aside={"skipped": 7}), source("in[1]", 5)],
+            [
+                (
+                    "late",
+                    "in[0]: messages arrive, but none moves event time on; since then, of the task's messages, 7 "
+                    "skipped",
+                    60,
+                )
+            ],
+        ),
+        ([source("in[0]", 3, quiet_ms=9.0, still_ms=STILL_MS - 1)], []),
+        ([source("in[0]", 3, quiet_ms=STILL_MS, aside={"late": 9})], [("data", "in[0]", 60)]),
+        (
+            [source("in[0]", None, quiet_ms=9.0, timed=False), source("in[1]", 5)],
+            [("watermark", "in[0]: messages arrive, but the input has no event time", 60)],
+        ),
+        (
+            [source("b[0]", 3, slowest=("b/0", "b/1"), quiet_ms=9.0, aside={"late": 5})],
+            [
+                (
+                    "watermark",
+                    "b[0]: the watermark of b/0 and 1 more stands still; since then, of the task's messages, 5 too "
+                    "late",
+                    60,
+                )
+            ],
+        ),
     ],
 )
 def test_time(inputs: list[InputFacts], expected: list[tuple[str, str, int]]) -> None:
@@ -101,6 +141,9 @@ def remedy(*inputs: InputFacts, **rest: Any) -> tuple[str, list[str]]:
 def test_the_remedy_fits_the_cause() -> None:
     silent, other = source("in[0]", None), source("in[1]", 5)
     assert "idle_timeout" in remedy(silent, other)[0]
+    assert "event times" in remedy(source("in[0]", 3, quiet_ms=0.0, aside={"late": 9}))[0]
+    assert "the input's schema" in remedy(source("in[0]", 3, quiet_ms=0.0, aside={"skipped": 9, "late": 1}))[0]
+    assert "event_time" in remedy(source("in[0]", None, quiet_ms=0.0, timed=False), other)[0]
     timed = source("in[0]", None, idle_timeout_ms=90_000)
     assert "it counts as idle after" in remedy(timed, other)[0]
     assert remedy(source("b[0]", 3, slowest=("b/1",), uneven=True)) == ("find out what holds b/1 up", ["b/1"])
@@ -165,3 +208,19 @@ def test_a_value_stands_still_until_it_changes() -> None:
     seen = [(1, 0), (1, 5), (2, 7), (2, 9), (1, 10)]
     assert [still.for_ms("a", value, now) for value, now in seen] == [0, 5, 0, 2, 0]
     assert still.for_ms("b", 1, 10) == 0
+
+
+def test_what_is_counted_since_something_stands_still() -> None:
+    still = Standstill()
+
+    def counted(value: int, late: int, now_ms: float) -> dict[str, int]:
+        still.for_ms("a", value, now_ms)
+        return still.counted("a", {"late": late})
+
+    assert [counted(1, 5, 0), counted(1, 9, 10), counted(2, 9, 20), counted(2, 9, 30), counted(2, 10, 40)] == [
+        {"late": 0},
+        {"late": 4},
+        {"late": 0},
+        {"late": 0},
+        {"late": 1},
+    ]

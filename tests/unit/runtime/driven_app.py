@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import polars as pl
@@ -52,10 +52,10 @@ class JumpingClock(ManualClock):
         self.jumped += ms
 
 
-def orders_app(home: Path, **settings: Any) -> hr.App:
+def orders_app(home: Path, on_error: Literal["fail", "skip"] = "fail", **settings: Any) -> hr.App:
     settings = {"intermediate_partitions": PARTITIONS, "checkpoint_interval": f"{INTERVAL_MS}ms"} | settings
     app = hr.App("orders", home=str(home), **settings)
-    orders = app.input("orders", COLUMNS, event_time="ts", lateness="500ms")
+    orders = app.input("orders", COLUMNS, event_time="ts", lateness="500ms", on_error=on_error)
     by_member = orders.filter(pl.col("amount") > 0).partition_by("member", id="by-member")
     by_member.select("order", "member", "amount").send_to(app.output("seen", partitions=PARTITIONS))
     per_second = by_member.window(hr.tumbling("1s"), key="member", id="per-second").agg(

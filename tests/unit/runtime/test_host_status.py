@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from driven_app import INTERVAL_MS, DrivenApp, Orders, check, orders_app
+from driven_app import INTERVAL_MS, START_MS, DrivenApp, Orders, check, orders_app
 
+import headrace as hr
 from headrace.cli.status_view import age, to_text
 from headrace.core.ids import TaskName
 from headrace.runners.coordination.holders import holders
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.messages import AppStatus, Heartbeat, Register
+from headrace.runners.holdups import Standstill
 from headrace.runners.reporting import LATE_INTERVALS, LATE_MS, task_status
 
 OVERDUE_MS = LATE_INTERVALS * INTERVAL_MS + LATE_MS
@@ -94,6 +96,35 @@ def test_one_task_that_is_away_is_named_for_all_who_wait(tmp_path: Path, orders:
         app.finish()
         check(app, orders)
         assert one in app.living
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_messages_that_do_not_move_event_time_are_the_reason(tmp_path: Path, orders: Orders, fits: bool) -> None:
+    app_with = orders_app(tmp_path, on_error="skip")
+    still = Standstill()
+    with DrivenApp(app_with) as app, hr.streams.StreamWriter("orders", key="order", home=tmp_path) as writer:
+        app.start()
+        orders.write()
+        app.run(2 * INTERVAL_MS)
+        late = [{"order": n, "member": n, "amount": 5, "ts": START_MS - 60_000 if fits else None} for n in range(20)]
+        for _ in range(12):
+            writer.write(late)
+            app.run(500)
+            now = app.clock.monotonic_ms()
+            tasks = [task_status(host, now, still, app.clock.now_ms()) for host in app.hosts]
+        held = {task.name: task.holdups for task in tasks}
+        for n in (0, 1):
+            (source,), (reader,) = held[f"orders/{n}"], held[f"by-member/{n}"]
+            assert source.what == "late"
+            assert source.where.startswith(
+                f"log.orders[{n}]: messages arrive, but none moves event time on, which is at "
+            )
+            assert source.where.endswith("skipped") is not fits
+            assert ("event times" if fits else "schema") in source.remedy
+            if fits:  # its windows are over
+                assert (reader.what, reader.where.endswith("too late")) == ("watermark", True)
+        orders.end()
+        app.finish()
 
 
 def test_rollbacks_are_counted(tmp_path: Path, orders: Orders) -> None:

@@ -31,7 +31,17 @@ RESTARTS_KEPT = 100
 TaskState = Literal["starting", "restoring", "running", "blocked", "finished"]
 ContainerState = Literal["waiting", "running", "lost", "hung", "failed", "finished"]
 What = Literal[
-    "user code", "run loop", "restore", "side inputs", "readers", "target", "calls", "checkpoint", "watermark", "data"
+    "user code",
+    "run loop",
+    "restore",
+    "side inputs",
+    "readers",
+    "target",
+    "calls",
+    "checkpoint",
+    "watermark",
+    "late",
+    "data",
 ]
 """What may hold a task up."""
 

@@ -27,6 +27,7 @@ _ALONE: Mapping[What, str] = {
     "target": "{task} can't write to its target: {where}",
     "calls": "{task} waits for calls of {where}",
     "watermark": "{task} waits for {where}",
+    "late": "the event time of {task} stands still: {where}",
     "user code": "{where} is running",
     "run loop": "{task} waits for the end of {where}",
     "readers": "{where}, and no task of this deployment reads it",

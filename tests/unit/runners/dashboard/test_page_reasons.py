@@ -88,6 +88,13 @@ def test_an_input_without_messages_holds_the_watermark():
     )
 
 
+def test_late_messages_are_a_culprit_of_their_own():
+    late = holdup("late", "log.in[0]: messages arrive, but none moves event time on", remedy="check their times")
+    (one,) = told(status(task("a/0", holdups=[late])))
+    assert one.text == "the event time of a/0 stands still: log.in[0]: messages arrive, but none moves event time on"
+    assert (one.kind, one.remedy) == ("late", "check their times")
+
+
 def test_a_circle_ends_where_it_closes():
     given = status(
         task("a/0", holdups=[holdup("checkpoint", "x", "b/0")]), task("b/0", holdups=[holdup("checkpoint", "y", "a/0")])
@@ -95,7 +102,9 @@ def test_a_circle_ends_where_it_closes():
     assert all(one.text for one in told(given))
 
 
-@pytest.mark.parametrize("what", ["user code", "run loop", "restore", "readers", "target", "calls", "checkpoint"])
+@pytest.mark.parametrize(
+    "what", ["user code", "run loop", "restore", "readers", "target", "calls", "checkpoint", "late"]
+)
 def test_every_kind_has_a_sentence_with_its_place(what):
     waits = task("b/0", holdups=[holdup("checkpoint", "log.b[0]", "a/0")])
     found = told(status(task("a/0", holdups=[holdup(what, "the place")]), waits))
