@@ -90,9 +90,13 @@ class Capacity:
         grows = settings.grows(lookup)
         return cls(master=settings.without_retries(master), limit=limit, settled_s=settled_s, grows=grows)
 
+    def due(self, wanted: int) -> int:
+        """How many of the wanted slots it can have."""
+        return wanted if self.limit is None else min(wanted, self.limit)
+
     def can_have(self, slots: int) -> bool:
         """Whether nothing says that it can't have so many."""
-        return self.limit is None or slots <= self.limit
+        return self.due(slots) == slots
 
 
 def waits(asked: Asked, capacity: Capacity, slots: Slots, elapsed_s: float, unchanged_s: float) -> bool:
@@ -104,7 +108,7 @@ def waits(asked: Asked, capacity: Capacity, slots: Slots, elapsed_s: float, unch
     if asked.containers is not None:  # these are waited for however long no other has registered
         possible = capacity.can_have(asked.containers) and capacity.settled_s > 0
         return possible and slots.registered < asked.containers
-    due = asked.wanted if capacity.limit is None else min(asked.wanted, capacity.limit)
+    due = capacity.due(asked.wanted)
     if slots.registered < due:
         return unchanged_s < capacity.settled_s
     return slots.free < due and unchanged_s < FREED_S
@@ -145,7 +149,7 @@ def note_on(asked: Asked, capacity: Capacity, slots: Slots, containers: int) -> 
             f"{asked.app} takes all free slots of {capacity.master} ({slots.free}), so other Spark jobs of this "
             f"session wait until it ends; {remedy}"
         )
-    due = asked.tasks if capacity.limit is None else min(asked.tasks, capacity.limit)
+    due = capacity.due(asked.tasks)
     if asked.containers is None and containers < due - asked.beside and not settings.is_local(capacity.master):
         some = "1 container" if containers == 1 else f"{containers} containers"
         return (
@@ -230,7 +234,7 @@ def decide(
             )
         if now - began >= TOLD_S:
             say(
-                f"{asked.app} waits for slots of {capacity.master}: {slots.registered} of {asked.wanted} "
+                f"{asked.app} waits for slots of {capacity.master}: {slots.registered} of {capacity.due(asked.wanted)} "
                 f"after {now - began:.0f} s"
             )
         time.sleep(_POLL_S)
