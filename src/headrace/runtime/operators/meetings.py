@@ -237,11 +237,9 @@ class MeetingPoint:
         self, entries: dict[int, tuple[pl.DataFrame, Places]], order: Indexes, owner: Indexes
     ) -> Iterator[tuple[int, int, int]]:
         keys = self._keys(entries)[order]
-        among = pl.int_range(pl.len(), dtype=pl.Int64)
         last = self._meeting.pace == "last"
-        number = (pl.len() - 1 - among if last else among).over(keys.columns).cast(pl.Int64)
         rounds = np.empty(keys.height, np.int64)
-        rounds[order] = keys.select(number).to_series().to_numpy()
+        rounds[order] = _not_last(keys) if last else _times_before(keys)
         bounds: list[tuple[int, Indexes]] = []
         for which, entry in enumerate(list(entries)):
             rows, places = entries[entry]
@@ -345,6 +343,25 @@ class Meetings:
         passage.part = 0
         passage.before += rows.height
         passage.origins = passage.cached = None  # the next results are others
+
+
+def _not_last(keys: pl.DataFrame) -> Indexes:
+    """For each row 0 if it is the last of its key, and otherwise 1."""
+    numbers = keys.with_row_index("__number").unique(keys.columns, keep="last")["__number"].to_numpy()
+    later = np.ones(keys.height, np.int64)
+    later[numbers] = 0
+    return later
+
+
+def _times_before(keys: pl.DataFrame) -> Indexes:
+    """For each row how often its key has come before. Keys whose hashes are equal by chance count as one."""
+    hashes = keys.hash_rows().to_numpy()
+    order = np.argsort(hashes, kind="stable")
+    numbers = np.arange(len(order))
+    begins = np.append(True, hashes[order[1:]] != hashes[order[:-1]])
+    times = np.empty(len(order), np.int64)
+    times[order] = numbers - np.maximum.accumulate(np.where(begins, numbers, 0))
+    return times
 
 
 def _by_entry(chunks: Sequence[_Chunk]) -> dict[int, tuple[pl.DataFrame, Places]]:
