@@ -1,4 +1,4 @@
-"""The cost of a message in a low-level task, compared with ``map`` and a function that does nothing.
+"""The cost of a message in a low-level task, compared with functions of rows and a task that does nothing.
 
 ``python -m bench.tasks``. Rows pass through the operators of one task, without streams, changelogs and checkpoints, so
 only the call of the user's function and its overhead are measured. With ``--app``, each task is a whole app in this
@@ -99,7 +99,17 @@ def with_map_to_new(app: hr.App, source: hr.Stream) -> None:
     source.map(lambda row: {"member": row["member"], "ts": row["ts"] + 1}, COLUMNS).send_to(app.output("out"))
 
 
+def with_filter(app: hr.App, source: hr.Stream) -> None:
+    source.filter(lambda row: row["ts"] % 2 == 0).send_to(app.output("out"))
+
+
+def with_flat_map(app: hr.App, source: hr.Stream) -> None:
+    source.flat_map(lambda row: [row], COLUMNS).send_to(app.output("out"))
+
+
 TASKS: dict[str, Declare] = {
+    "filter": with_filter,
+    "flat_map": with_flat_map,
     "map": with_map,
     "map: a new dict": with_map_to_new,
     "process: nothing": with_task(Nothing()),

@@ -309,7 +309,8 @@ def fold(
     initial
         The first result: a value, which is copied, or a function that returns it.
     step
-        ``step(so_far, row)`` returns the new result. ``row`` is as in ``map``, or a value of ``column``.
+        ``step(so_far, row)`` returns the new result, which may be None only if ``initial`` is. ``row`` is as in
+        ``map``, or a value of ``column``.
     merge
         ``merge(a, b)`` merges two results. Sessions need it.
     dtype
@@ -352,7 +353,8 @@ def reduce(
     Parameters
     ----------
     function
-        ``function(a, b)`` combines two values. It must be associative: ``f(f(a, b), c)`` equals ``f(a, f(b, c))``.
+        ``function(a, b)`` combines two values to one that isn't None. It must be associative: ``f(f(a, b), c)`` equals
+        ``f(a, f(b, c))``.
     column
         The name of a column, or a Polars expression of one value for each message.
     dtype

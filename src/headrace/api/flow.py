@@ -141,7 +141,7 @@ class Flow(Composed):
         on_error: OnError,
         dead_letter: Output | None,
     ) -> Self:
-        check_function(function, "its argument")
+        check_function(function, "its argument", may_yield=mode == "flat_map")
         after = output_schema(function, schema, many=mode == "flat_map")
         time = after_function(self._time, after, mode, here)
         step = RowFunction(mode, function, self._schema, after, on_error)

@@ -43,7 +43,7 @@ class MappedFlow(Flow):
         ----------
         predicate
             A Polars expression, the name of a Boolean column, or a function that is called once a row. The function
-            gets a dict, or an instance of the dataclass that the schema was made from.
+            gets a dict, or an instance of the dataclass that the schema was made from, and returns True or False.
         on_error
             What happens to a row on which the function raises, or whose result doesn't fit: ``"fail"`` stops the app,
             ``"skip"`` drops the row and counts it, ``"dead_letter"`` sends it with the error to ``dead_letter``.
@@ -83,8 +83,8 @@ class MappedFlow(Flow):
         Parameters
         ----------
         function
-            Gets a row: a dict, or an instance of the dataclass that the schema was made from. Returns a dict or an
-            instance of a dataclass.
+            Gets a row: a dict, or an instance of the dataclass that the schema was made from. Returns a dict with
+            exactly the new columns, or an instance of a dataclass.
         schema
             The new columns; by default those of the dataclass that the function is annotated to return.
         on_error
@@ -257,7 +257,7 @@ class MappedFlow(Flow):
         Parameters
         ----------
         function
-            Gets a batch as a DataFrame. If it raises, its effects so far aren't undone.
+            Gets a batch as a DataFrame, and returns None. If it raises, its effects so far aren't undone.
         on_error
             What happens to a batch on which the function raises: ``"fail"`` stops the app, ``"skip"`` drops the batch
             and counts its rows, ``"dead_letter"`` sends it with the error to ``dead_letter``.

@@ -121,7 +121,7 @@ def remote(
             raise DeclarationError("delete= is given, but no write=", hint="give both, or leave delete= out")
         for name, function, of in (("read", read, "keys"), ("write", write, "rows"), ("delete", delete, "keys")):
             if function is not None:
-                check_function(function, f"{name}=", (of,), may_be_async=True)
+                check_function(function, f"{name}=", (of,), may_be_async=True, may_yield=name == "read")
         check_count("batch", batch)
         return Remote(
             read=read,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +10,7 @@ from typing import Any, Protocol
 
 import polars as pl
 
-from headrace.core.calling import is_async
+from headrace.core.calling import called_by, is_async
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
 
@@ -33,17 +32,24 @@ ROW, BATCH = ("a row",), ("a batch",)
 """The arguments of most functions."""
 
 
-def check_function(function: object, what: str, given: Sequence[str] = ROW, *, may_be_async: bool = False) -> None:
+def check_function(
+    function: object, what: str, given: Sequence[str] = ROW, *, may_be_async: bool = False, may_yield: bool = False
+) -> None:
     """Raise unless ``function`` can be called with the arguments ``given``, a description of each."""
     if isinstance(function, pl.Expr) or not callable(function):
         raise DeclarationError(
             f"{what} must be a function, not {type(function).__name__} {function!s:.80}",
             hint="for expressions there are select(...), with_columns(...) and filter(...)",
         )
-    if inspect.isasyncgenfunction(function) or (is_async(function) and not may_be_async):
+    if inspect.isasyncgenfunction(called_by(function)) or (is_async(function) and not may_be_async):
         raise DeclarationError(
             f"{what} must be a plain function, and {name_of(function)} is async",
             hint="a function that waits for something is for map_async(...)",
+        )
+    if not may_yield and inspect.isgeneratorfunction(called_by(function)):
+        raise DeclarationError(
+            f"{what} must be a plain function, and {name_of(function)} has a yield, so a call doesn't run it",
+            hint="write return instead of yield; flat_map(...) takes functions that yield rows",
         )
     _check_parameters(function, given)
 
@@ -89,11 +95,14 @@ def name_of(function: object) -> str:
     return "the lambda" if name.endswith("<lambda>") else f"{name}()"
 
 
+def place_of(function: object) -> str:
+    """Return where a function is defined, ``file:line``; empty if that is unknown."""
+    code = getattr(inspect.unwrap(called_by(function)), "__code__", None) if callable(function) else None
+    return "" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+
+
 def _returned(function: Callable[..., Any]) -> Any:
-    while isinstance(function, functools.partial):
-        function = function.func
-    if not inspect.isroutine(function) and not isinstance(function, type):
-        function = type(function).__call__
+    function = called_by(function)
     if isinstance(function, type):
         return function  # calling a class returns one of its instances
     try:

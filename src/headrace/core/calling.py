@@ -28,8 +28,11 @@ class Calling:
 
 def is_async(function: Callable[..., object]) -> bool:
     """Whether calling the function returns a coroutine, as far as can be known without calling it."""
+    return inspect.iscoroutinefunction(called_by(function))
+
+
+def called_by(function: Callable[..., object]) -> Callable[..., object]:
+    """Return what a call of ``function`` runs: the function of a partial one, the method of an instance."""
     while isinstance(function, functools.partial):
         function = function.func
-    if inspect.isroutine(function) or isinstance(function, type):
-        return inspect.iscoroutinefunction(function)
-    return inspect.iscoroutinefunction(type(function).__call__)
+    return function if inspect.isroutine(function) or isinstance(function, type) else type(function).__call__

@@ -7,7 +7,6 @@ out Arrow data is taken as that.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
@@ -38,7 +37,7 @@ def given_rows(rows: Rows, schema: Schema | None, where: str, optional: Collecti
     table = as_polars(rows)
     if isinstance(table, pl.DataFrame):
         if schema is not None:
-            _check_known(table.columns, schema, where)
+            schema.refuse_others(table.columns, where)
         return table
     records = as_records(table)
     if schema is None:
@@ -51,7 +50,7 @@ def given_rows(rows: Rows, schema: Schema | None, where: str, optional: Collecti
     if schema.record is None and records and max(map(len, records)) > len(schema.columns):
         # Each record has all columns, so those that have more keys have others.
         for record in records:
-            _check_known(record, schema, where)
+            schema.refuse_others(record, where)
     return frame
 
 
@@ -101,18 +100,7 @@ def _schema_of(records: Sequence[Any], schema: Schema, where: str, optional: Col
         dicts = bool(records) and isinstance(first, Mapping)
         return Schema(schema.columns) if dicts else schema
     fields = [field.name for field in dataclasses.fields(first)]
-    _check_known(fields, schema, where)
+    schema.refuse_others(fields, where)
     if lacking := [name for name in schema.columns if name not in fields and name not in optional]:
         raise DataError(f"{type(first).__name__} has no field {lacking[0]!r}, which is a column of {where}")
     return Schema({name: dtype for name, dtype in schema.columns.items() if name in fields}, type(first))
-
-
-def _check_known(names: Iterable[object], schema: Schema, where: str) -> None:
-    """Raise ``DataError`` for a name that isn't a column: its values would be lost."""
-    for name in names:
-        if name not in schema.columns:
-            close = difflib.get_close_matches(str(name), schema.columns, n=1)
-            raise DataError(
-                f"{where} has no column {name!r}; it has {', '.join(schema.columns)}",
-                hint=f"did you mean {close[0]!r}?" if close else f"leave {name!r} out",
-            )

@@ -167,6 +167,16 @@ class Schema:
                     hint=_did_you_mean(name, self._names),
                 )
 
+    def refuse_others(self, names: Iterable[object], where: str) -> None:
+        """Raise ``DataError`` for a name that isn't a column: its values would be lost. ``where`` has the columns."""
+        for name in names:
+            if name not in self.columns:
+                close = _did_you_mean(str(name), self._names)
+                raise DataError(
+                    f"{where} has no column {name!r}; it has {', '.join(self._names)}",
+                    hint=close or f"leave {name!r} out, or declare it as a column",
+                )
+
     def conform(
         self, df: pl.DataFrame, optional: Collection[str] = frozenset()
     ) -> tuple[pl.DataFrame, Mismatch | None]:
@@ -213,25 +223,27 @@ class Schema:
         """Return the rows as instances of ``record``, or as dicts. The batch must conform."""
         return self._build([series.to_list() for series in df.get_columns()])
 
-    def from_records(self, records: Sequence[Any]) -> pl.DataFrame:
-        """Return a batch of dicts, or of instances of ``record``. Keys that the schema doesn't name are dropped.
+    def from_records(self, records: Sequence[Any], *, exact: bool = False) -> pl.DataFrame:
+        """Return a batch of dicts, or of instances of ``record``.
+
+        Keys that the schema doesn't name are dropped, unless it is to be ``exact``: then they don't fit.
 
         Raises ``DataError`` with the index of the first record that doesn't fit, and the reason.
         """
         try:
-            return self._batch(records)
+            return self._batch(records, exact)
         except Exception as error:
             for index, record in enumerate(records):
-                self._check_record(index, record)
+                self._check_record(index, record, exact)
             raise DataError(f"{len(records)} records fit the schema one by one, but not as a batch: {error}") from error
 
     def sift(self, records: Sequence[Any], start: int = 0) -> tuple[pl.DataFrame, list[tuple[int, DataError]]]:
-        """Return a batch of the records that fit, and for each other one its index (from ``start``) and an error.
+        """Return a batch of the records that fit exactly, and for each other its index (from ``start``) and an error.
 
         Records that don't fit are found by bisection, so that a few of them among many records cost little.
         """
         try:
-            return self._batch(records), []
+            return self._batch(records, exact=True), []
         except Exception as error:  # noqa: BLE001  # a value may raise anything; its record is reported in the end
             if len(records) == 1:
                 return self.empty(), [(start, self._misfit(records[0], error))]
@@ -240,12 +252,16 @@ class Schema:
         right, wrong_right = self.sift(records[half:], start + half)
         return pl.concat([left, right], rechunk=True), wrong_left + wrong_right
 
-    def _batch(self, records: Sequence[Any]) -> pl.DataFrame:
-        return pl.DataFrame([self._column(name, dtype, records) for name, dtype in self.columns.items()])
+    def _batch(self, records: Sequence[Any], exact: bool) -> pl.DataFrame:
+        table = pl.DataFrame([self._column(name, dtype, records) for name, dtype in self.columns.items()])
+        # Each dict has all columns, so that there are more keys only if there are others.
+        if exact and self.record is None and sum(map(len, records)) > len(records) * len(self._names):
+            raise DataError("a record has other keys than the schema")
+        return table
 
     def _misfit(self, record: Any, error: Exception) -> DataError:
         try:
-            self._check_record(0, record)
+            self._check_record(0, record, exact=True)
         except DataError as misfit:
             return misfit
         return DataError(f"the record can't be converted to a row: {error}")
@@ -255,11 +271,14 @@ class Schema:
     def values_of(self, record: Any) -> Sequence[Any]:
         """Return the values of a dict, or of an instance of ``record``. Their types aren't checked.
 
-        Raises ``DataError`` for any other object, and for a dict that lacks a column.
+        Raises ``DataError`` for any other object, and for a dict that lacks a column or has another key.
         """
         try:
             if type(record) is dict or isinstance(record, Mapping):
-                return self.dict_values(record)
+                values = self.dict_values(record)
+                if len(record) > len(self._names):
+                    self.refuse_others(record, f"{record!r:.200}: the schema")
+                return values
             if self._instance_values is not None and self.record is not None and isinstance(record, self.record):
                 return [_without_dataclasses(value) for value in self._instance_values(record)]
         except KeyError as error:
@@ -292,7 +311,7 @@ class Schema:
             values = [_without_dataclasses(value) for value in values]
         return column(name, values, dtype)
 
-    def _check_record(self, index: int, record: Any) -> None:
+    def _check_record(self, index: int, record: Any, exact: bool) -> None:
         """Raise ``DataError`` if this record doesn't fit."""
         wanted = self.record.__name__ if self.record else "dict"
         fits = isinstance(record, self.record) if self.record else isinstance(record, Mapping)
@@ -310,6 +329,8 @@ class Schema:
                 raise DataError(
                     f"record {index}, column {name!r}: {value!r:.100} ({type(value).__name__}) is not of type {dtype}"
                 ) from error
+        if exact and self.record is None:
+            self.refuse_others(record, f"record {index} is {record!r:.200}; the schema")
 
 
 def nulls(name: str, dtype: pl.DataType, height: int) -> pl.Series:

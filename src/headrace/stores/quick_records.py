@@ -33,7 +33,7 @@ def put(key, record):
         except (KeyError, AttributeError, OverflowError):
             pass  # otherwise_put says what is wrong
         else:
-            if {key_fits} and {values_fit}:
+            if {key_fits} and {values_fit}{none_other}:
                 top[key] = ({variables},)
                 return
     otherwise_put(key, record)
@@ -85,6 +85,7 @@ def quick_records(
         values="\n            ".join(values),
         values_fit=" and ".join(f"({v} is None or {fits(dtype, v)})" for v, (_, dtype) in variables.items()),
         variables=", ".join(variables),
+        none_other="" if value.record else f" and len(record) == {len(variables)}",
     )
     known: dict[str, Any] = {
         "__name__": __name__, **NAMES, "top": top, "found": top.get, "kind": value.record or dict, "make": value.make,

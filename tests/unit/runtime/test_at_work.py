@@ -48,7 +48,7 @@ def test_each_message_of_a_batch_counts(kind: str, monkeypatch: pytest.MonkeyPat
 
     def look(row: Any) -> Any:
         seen.append(begun[-1].done())
-        return [row] if kind == "flat_map" else row
+        return {"flat_map": [row], "filter": True}.get(kind, row)
 
     app = hr.App("counted")
     rows = app.input("in", {"n": pl.Int64})

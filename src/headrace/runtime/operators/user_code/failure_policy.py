@@ -26,6 +26,7 @@ from headrace.core.log import Throttle, logger
 from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.provenance import Origin, ProvenanceSnapshot
+from headrace.runtime.operators.user_code.results import WrongResult
 from headrace.runtime.operators.user_code.source_line import line_of, users_line
 from headrace.serdes.ipc import encode_rows
 from headrace.serdes.json_lines import encode_lines
@@ -49,10 +50,17 @@ class RowFailure:
     @property
     def reason(self) -> str:
         """What went wrong, in one or more lines."""
+        if isinstance(self.error, WrongResult):
+            return str(self.error)
         text = self.error.message if isinstance(self.error, HeadraceError) else str(self.error)
         if self.misfit:
             return f"doesn't fit its schema: {text}"
         return f"{type(self.error).__name__}{self.note and ' '}{self.note}: {text}"
+
+    @property
+    def line(self) -> str | None:
+        """The line of the app's own code that went wrong."""
+        return self.error.line if isinstance(self.error, WrongResult) else line_of(self.error)
 
 
 class FailurePolicy:
@@ -106,6 +114,10 @@ class FailurePolicy:
 
     def _stopped(self, what: str, failure: RowFailure, place: Origin | None, row: str = "") -> UserFunctionError:
         found = "" if place is None else f"\n  {place}"
+        if isinstance(failure.error, WrongResult):
+            named = self._operator.described(what)
+            hint = f'{failure.error.hint}; or give the step on_error="skip" or "dead_letter"'
+            return UserFunctionError(f"{named}: {failure.error}{found}{row}", hint=hint)
         hint = failure.error.hint if failure.misfit and isinstance(failure.error, HeadraceError) else None
         remedy = "fix the function, or declare the schema that it returns" if failure.misfit else "fix the function"
         if isinstance(failure.error, SystemExit):
@@ -131,7 +143,7 @@ class FailurePolicy:
             [None if place is None else place.last for place in places],
             [None if place is None else place.index for place in places],
             [failure.reason for failure in failures],
-            [line_of(failure.error) for failure in failures],
+            [failure.line for failure in failures],
             _as_json(failed),
             [encode_rows(row) for row in failed.iter_slices(1)],
         ]

@@ -7,7 +7,7 @@ results of a row can't be used, the row has no results at all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, assert_never, cast
 
@@ -23,6 +23,7 @@ from headrace.core.errors import DataError
 from headrace.runtime.operators.base import RAISED, Operator
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.user_code.failure_policy import FailurePolicy, RowFailure
+from headrace.runtime.operators.user_code.results import WrongResult, check_nothing, decided, rows_in, sifted
 from headrace.serdes.rows import concat_rows, rows_where
 
 _ROWS_AT_ONCE = 4096
@@ -49,15 +50,14 @@ class RowFunctionOperator(Operator):
             part = rows[first : first + _ROWS_AT_ONCE]
             flat: list[Any] = []
             results, failed = self._called(self._spec.input.to_records(part), flat, first)
-            if failed and self._policy.stops:
-                self._policy.rows(_ROW, rows, failed)
             wrong = {failure.row for failure in failed}
             tried: Sequence[int] = range(first, first + part.height)
             if wrong:
-                tried = [number for number in tried if number not in wrong]
+                tried = [number for number in tried if number not in wrong][: len(results)]
             match self._spec.mode:
                 case "filter":
-                    kept += results
+                    decisions, tried, failed = self._decided(results, tried, failed)
+                    kept += decisions
                 case "map":
                     table, tried, failed = self._tabled(results, tried, failed)
                     tables.append(table)
@@ -66,6 +66,8 @@ class RowFunctionOperator(Operator):
                     tables.append(table)
                 case mode:
                     assert_never(mode)
+            if failed and self._policy.stops:
+                self._policy.rows(_ROW, rows, failed)
             numbers.append(tried)
             failures += failed
         self._policy.rows(_ROW, rows, failures)
@@ -81,23 +83,19 @@ class RowFunctionOperator(Operator):
         ``first`` is the number of the first row. For ``flat_map`` the results themselves go to ``flat``. The result of
         a row is then the length of ``flat`` after the row: rows with 2, 0 and 3 results give 2, 2, 5.
         """
-        function = self._spec.function
-
-        def spread(record: Any) -> int:
-            flat.extend(function(record))
-            return len(flat)
-
         results: list[Any] = []
         failures: list[RowFailure] = []
         # Lazily: if a call raises, the results before it are kept, and the iterator continues after it.
-        calls = map(spread if self._spec.mode == "flat_map" else function, iter(records))
-        if self._spec.mode == "filter":
-            calls = map(bool, calls)
+        rest = iter(records)
+        calls = map(self._spec.function, rest)
         while len(results) + len(failures) < len(records):
             error: BaseException = StopIteration()  # a function that raises it ends the calls silently
             try:
                 with self.user_call(lambda: first + len(results)):
-                    results.extend(calls)
+                    if self._spec.mode == "flat_map":
+                        _spread(self._spec.function, rest, flat, results)
+                    else:
+                        results.extend(calls)
                 if len(results) + len(failures) == len(records):
                     break
             except RAISED as raised:  # the policy decides what happens
@@ -107,6 +105,16 @@ class RowFunctionOperator(Operator):
             if self._policy.stops:
                 break
         return results, failures
+
+    def _decided(
+        self, results: list[Any], numbers: Sequence[int], failures: list[RowFailure]
+    ) -> tuple[list[bool], Sequence[int], list[RowFailure]]:
+        """What a filter decided, the numbers of those rows, and the failures with those that it didn't decide on."""
+        kept, wrong = decided(self._spec.function, results)
+        if wrong:
+            failures = [*failures, *(RowFailure(numbers[index], error) for index, error in wrong.items())]
+            numbers = [number for index, number in enumerate(numbers) if index not in wrong]
+        return kept, numbers, sorted(failures, key=lambda failure: failure.row)
 
     def _emit_kept(self, rows: pl.DataFrame, numbers: Sequence[int], results: list[bool]) -> None:
         kept = pl.Series(results, dtype=pl.Boolean)
@@ -125,14 +133,14 @@ class RowFunctionOperator(Operator):
         ``origins`` has the number of the row of each record.
         """
         try:
-            return self._spec.output.from_records(records), cast("Sequence[int]", origins), failures
+            return self._spec.output.from_records(records, exact=True), cast("Sequence[int]", origins), failures
         except DataError:
             table, left, misfits = self._sifted(records, [int(number) for number in origins])
             return table, left, sorted([*failures, *misfits], key=lambda failure: failure.row)
 
     def _sifted(self, records: list[Any], numbers: Sequence[int]) -> tuple[pl.DataFrame, list[int], list[RowFailure]]:
         """The records of the rows whose records all fit, the numbers of those rows, and the failures."""
-        table, misfits = self._spec.output.sift(records)
+        table, misfits = sifted(self._spec.output, records)
         wrong = {index for index, _ in misfits}
         failures = {
             numbers[index]: RowFailure(numbers[index], error, misfit=True) for index, error in reversed(misfits)
@@ -140,6 +148,15 @@ class RowFunctionOperator(Operator):
         fitting = [number for index, number in enumerate(numbers) if index not in wrong]
         whole = pl.Series([number not in failures for number in fitting], dtype=pl.Boolean)
         return table.filter(whole), [n for n in fitting if n not in failures], list(failures.values())
+
+
+def _spread(function: Callable[[Any], Any], records: Iterator[Any], flat: list[Any], ends: list[int]) -> None:
+    """Add to ``flat`` the rows that ``function`` returns for each record, and to ``ends`` its length after each."""
+    add, end = flat.extend, ends.append
+    for record in records:
+        result = function(record)
+        add(result if type(result) is list else rows_in(function, result))
+        end(len(flat))
 
 
 def _owners(numbers: Sequence[int], ends: Sequence[int]) -> npt.NDArray[np.int64]:
@@ -165,7 +182,7 @@ class BatchFunctionOperator(Operator):
             self._policy.batch(_BATCH, rows, error)
             return
         if not isinstance(result, pl.DataFrame):
-            wrong = TypeError(f"it returned {type(result).__name__}, not a polars DataFrame")
+            wrong = WrongResult(self._spec.function, result, "a polars DataFrame", "return pl.DataFrame(...)")
             self._policy.batch(_BATCH, rows, wrong)
             return
         if isinstance(self._spec.function, Sampler):
@@ -173,6 +190,7 @@ class BatchFunctionOperator(Operator):
             return
         try:
             fitting, mismatch = self._spec.output.conform(result)
+            self._spec.output.refuse_others(result.columns, "the schema")
             if mismatch is not None:
                 raise mismatch.error()
         except DataError as error:
@@ -193,6 +211,6 @@ class SinkOperator(Operator):
     def on_batch(self, rows: pl.DataFrame) -> None:
         try:
             with self.user_call():
-                self._function(rows.clone())
+                check_nothing(self._function, self._function(rows.clone()))
         except RAISED as error:  # the policy decides what happens
             self._policy.batch(_SINK, rows, error)

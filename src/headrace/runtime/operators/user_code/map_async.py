@@ -21,6 +21,7 @@ from headrace.runtime.calls.lanes import Done, Lane
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.provenance import ProvenanceSnapshot
 from headrace.runtime.operators.user_code.failure_policy import FailurePolicy, RowFailure
+from headrace.runtime.operators.user_code.results import sifted
 from headrace.runtime.operators.user_code.waiting import LaneCounts, WaitingOperator
 
 _WHAT = "the function"
@@ -77,9 +78,9 @@ class MapAsyncOperator(WaitingOperator[_Answer]):
         answers = [answer for answer in results if answer.done.error is None]
         records = [answer.done.result for answer in answers]
         try:
-            table = self._spec.output.from_records(records)
+            table = self._spec.output.from_records(records, exact=True)
         except DataError:
-            table, misfits = self._spec.output.sift(records)
+            table, misfits = sifted(self._spec.output, records)
             failures += [(answers[i], RowFailure(answers[i].row, error, misfit=True)) for i, error in misfits]
         self._fail(failures)
         self.emit(table)

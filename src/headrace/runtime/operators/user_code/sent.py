@@ -35,7 +35,7 @@ class Sent:
         """The numbers of frames, and of rows in ``_columns``, when the trial began."""
         self.append = _appending(schema.columns, self._columns)
         """Adds a dict, and returns whether it surely fits. If not, ``doubt`` must be called. Raises ``KeyError``,
-        without any effect, if a column is missing."""
+        without any effect, if a column is missing or the dict has another key."""
 
     @property
     def waiting(self) -> bool:
@@ -49,6 +49,7 @@ class Sent:
                 self.doubt(sender)
             return
         fitting, mismatch = self._schema.conform(rows)
+        self._schema.refuse_others(rows.columns, "the output")
         if mismatch is not None:
             raise mismatch.error()
         if fitting.height:
@@ -108,6 +109,7 @@ def _appending(columns: Mapping[str, pl.DataType], lists: list[list[Any]]) -> Ca
     # Source text is compiled, as for dataclasses; only repr() of names enters it. With {"n": Int64} the source is:
     #   def append(row):
     #       v0 = row['n']
+    #       if len(row) > 1: raise KeyError
     #       a0(v0)
     #       return (v0 is None or type(v0) is int and -9223372036854775808 <= v0 <= 9223372036854775807)
     names = {f"v{at}": name for at, name in enumerate(columns)}
@@ -115,6 +117,7 @@ def _appending(columns: Mapping[str, pl.DataType], lists: list[list[Any]]) -> Ca
     lines = [
         "def append(row):",
         *(f"    {v} = row[{name!r}]" for v, name in names.items()),
+        f"    if len(row) > {len(names)}: raise KeyError",
         *(f"    a{v[1:]}({v})" for v in names),
         "    return " + " and ".join(sure),
     ]

@@ -38,6 +38,7 @@ from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.operators.base import RAISED, Operator
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.user_code.failure_policy import FailurePolicy, RowFailure
+from headrace.runtime.operators.user_code.results import WrongResult, mean_nothing
 from headrace.runtime.operators.user_code.sent import Sent
 from headrace.runtime.operators.user_code.source_line import users_line
 from headrace.runtime.operators.user_code.task_context import TaskPort
@@ -88,14 +89,14 @@ class TaskOperator(Operator):
         self._port.name = task
         self._begun = True
         with self._calling("init"):
-            self._task.init(self._port)
+            _check_none(self._task.init, self._task.init(self._port))
 
     @override
     def close(self) -> None:
         if self._begun:
             self._begun = False
             with self._calling("close"):
-                self._task.close()
+                _check_none(self._task.close, self._task.close())
 
     @override
     def stores(self) -> Sequence[StateStore]:
@@ -137,7 +138,8 @@ class TaskOperator(Operator):
         process, port = self._task.process, self._port
         if self._policy.stops:
             for record in records:
-                process(record, port)
+                if (result := process(record, port)) is not None:
+                    raise mean_nothing(process, result)
             return
         for row, record in enumerate(records):
             error = self._tried(process, record)
@@ -147,14 +149,14 @@ class TaskOperator(Operator):
     def _tried(self, call: Callable[[Any, Out], None], given: Any) -> BaseException | None:
         """Call the user's code. Return what it raised, after undoing what the call did; or raise, by policy."""
         if self._policy.stops:
-            call(given, self._port)
+            _check_none(call, call(given, self._port))
             return None
         asked = self._port.wants_commit, self._port.wants_shutdown
         for part in self._trial:
             part.begin_trial()
         failed: BaseException | None = None
         try:
-            call(given, self._port)
+            _check_none(call, call(given, self._port))
         except RAISED as error:
             if isinstance(error, HeadraceError) and not _is_users(error):
                 raise
@@ -170,7 +172,7 @@ class TaskOperator(Operator):
         self._fire("event", watermark)
         if self._has_on_watermark:
             with self._calling("on_watermark"):
-                self._task.on_watermark(watermark, self._port)
+                _check_none(self._task.on_watermark, self._task.on_watermark(watermark, self._port))
             self._fire("event", watermark)
         self._hand_out()
 
@@ -192,7 +194,7 @@ class TaskOperator(Operator):
         self._fire("event", TIME_MAX)
         self._fire("processing", TIME_MAX)
         with self._calling("on_end_of_stream"):
-            self._task.on_end_of_stream(self._port)
+            _check_none(self._task.on_end_of_stream, self._task.on_end_of_stream(self._port))
         self._hand_out()
 
     # -- requests to the host
@@ -219,7 +221,7 @@ class TaskOperator(Operator):
             self._hand_out()
 
     def _fire_some(self, axis: TimerAxis, through: int) -> int:
-        fired = 0
+        fired, on_timer = 0, self._task.on_timer
         if (earliest := self.timers.earliest(axis)) is None or earliest > through:
             return fired
         with self._calling("on_timer"):
@@ -227,7 +229,8 @@ class TaskOperator(Operator):
                 time, identity = due
                 name, key = named(identity)
                 self._port.firing = (axis, time)
-                self._task.on_timer(Timer(key, time, name, axis), self._port)
+                if (result := on_timer(Timer(key, time, name, axis), self._port)) is not None:
+                    raise mean_nothing(on_timer, result)
                 fired += 1
         self._counters.count("timers_fired", fired)
         return fired
@@ -262,11 +265,18 @@ class TaskOperator(Operator):
             what = self.described(f"{method} of the task {type(self._task).__name__}")
             text = f"{what} failed{users_line(error)}: {error.message}{self.at_work_on()}"
             raise UserFunctionError(text, hint=error.hint) from error
+        except WrongResult as error:
+            raise error.told(self, f"{method} of the task {type(self._task).__name__}") from error
         except RAISED as error:
             raise self.failed(error, f"{method} of the task {type(self._task).__name__}", users_line(error)) from error
         finally:
             self._port.shut()
             self._port.firing = None
+
+
+def _check_none(method: Callable[..., object], result: object) -> None:
+    if result is not None:
+        raise mean_nothing(method, result)
 
 
 def _is_users(error: HeadraceError) -> bool:

@@ -26,6 +26,7 @@ from headrace.runtime.event_time.limits import StepTime
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.base import RAISED, UNCOMPUTABLE, Operator
+from headrace.runtime.operators.user_code.results import WrongResult
 from headrace.runtime.operators.user_code.source_line import users_line
 from headrace.runtime.operators.windows.aggregation import TIME, Aggregation
 from headrace.serdes.calendar import holds_times
@@ -218,5 +219,7 @@ class WindowOperator(Operator):
         try:
             with self.user_call():
                 yield
+        except WrongResult as error:
+            raise error.told(self, what) from error
         except RAISED as error:
             raise self.failed(error, what, users_line(error)) from error

@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from headrace.api.operators.aggregate import Aggregate
+from headrace.runtime.operators.user_code.results import WrongResult
 from headrace.serdes.schema import Schema
 from headrace.serdes.values import column
 
@@ -95,11 +96,17 @@ class UserAggregate:
         function = self._aggregate.function
         if function is None:
             raise ValueError("an aggregate by a function has one")
-        if so_far:
-            return function(so_far[0], value)
-        if self._aggregate.kind == "reduce":
+        if not so_far and self._aggregate.kind == "reduce":
             return value
-        return function(self._initial(), value)
+        return self._checked(function, function(so_far[0] if so_far else self._initial(), value))
+
+    def _checked(self, function: Callable[..., Any], result: Any) -> Any:
+        # Only a fold that begins with None has declared that None can be a result.
+        if result is None and (self._aggregate.kind == "reduce" or self._initial() is not None):
+            error = WrongResult(function, None, "a result", "")
+            error.hint += "; only a fold that begins with None may return it"
+            raise error
+        return result
 
     def _initial(self) -> Any:
         initial = self._aggregate.initial
@@ -111,7 +118,7 @@ class UserAggregate:
             raise ValueError("partial values can't be merged without merge=")
         result = made[0]
         for other in made[1:]:
-            result = merge(result, other)
+            result = self._checked(merge, merge(result, other))
         return result
 
 

@@ -90,7 +90,8 @@ def test_of_a_row_that_fails_no_result_is_taken(app: hr.App, views: hr.Stream, o
 
 
 def test_a_filter_that_fails(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
-    views.filter(lambda row: 1 // row["ms"], on_error="dead_letter", dead_letter=app.output("failed")).send_to(out)
+    failed = app.output("failed")
+    views.filter(lambda row: 1 // row["ms"] == 1, on_error="dead_letter", dead_letter=failed).send_to(out)
     with app.test() as t:
         t.feed("views", [row(0, "a"), row(1, "b"), row(2, "c"), row(0, "d"), row(1, "e")])
         assert t.read("out")["member"].to_list() == ["b", "e"]

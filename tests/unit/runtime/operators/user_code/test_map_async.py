@@ -171,9 +171,8 @@ def test_the_end_waits_for_the_calls_under_way() -> None:
     gate = Gate()
     app = hr.App("asking")
     asked = app.input("numbers", ROW, event_time="ts").map_async(gate, ROW)
-    asked.window(hr.tumbling("1s"), key=None, id="w").agg(n=hr.sum("n")).map_async(gate, {"n": pl.Int64}).send_to(
-        app.output("out")
-    )
+    sums = asked.window(hr.tumbling("1s"), key=None, id="w").agg(n=hr.sum("n"))
+    sums.select("n").map_async(gate, {"n": pl.Int64}).send_to(app.output("out"))
     with app.test() as t:
         t.feed("numbers", numbers(1, 2), settle=False)
         t._connections.admin(t._memory).seal("numbers")
