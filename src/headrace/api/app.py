@@ -15,6 +15,7 @@ from headrace.api.draft import Draft, Preview
 from headrace.api.event_time import check_time_column
 from headrace.api.freeze import freeze
 from headrace.api.handles import Output, Table
+from headrace.api.keys import key_names
 from headrace.api.literals import one_of
 from headrace.api.location import Declaring, Location
 from headrace.api.operators.spec import OnError
@@ -326,7 +327,7 @@ class Declarations:
             spec = declared_table(
                 TableSpec(
                     id=id,
-                    key=(key,) if isinstance(key, str) else tuple(key or ()),
+                    key=key_names(key),
                     location=here,
                     schema=None if schema is None else Schema.of(schema),
                     kind=kind,

@@ -11,7 +11,7 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.api.expressions import as_expression, check_predicate
-from headrace.api.keys import key_columns
+from headrace.api.keys import key_columns, key_parts
 from headrace.core.errors import DeclarationError
 from headrace.serdes.hashing import hash_rows
 from headrace.serdes.schema import Schema
@@ -56,7 +56,7 @@ def sampler(schema: Schema, fraction: float, key: str | Sequence[str] | None, se
         return SomeMessages(fraction)
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 63):
         raise DeclarationError(f"seed={seed!r} is not a whole number of at least 0")
-    if not isinstance(key, str) and not list(key):
+    if not key_parts(key):
         raise DeclarationError("key= names no column", hint='write key="member", or leave it out')
     return SomeKeys(fraction, key_columns(key, schema, "sample"), seed or 0)
 

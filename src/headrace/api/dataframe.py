@@ -15,6 +15,7 @@ import polars as pl
 
 from headrace.api.descriptors import check_partitions
 from headrace.api.expressions import unknown_column
+from headrace.api.keys import key_names
 from headrace.api.location import Declaring
 from headrace.api.rows import SchemaLike
 from headrace.api.system_descriptor import InputUse
@@ -145,7 +146,7 @@ def dataframe(df: Any, *, partitions: int = PARTITIONS, key: str | Sequence[str]
             raise DeclarationError("partitions=None is not a number of partitions", hint="leave it out")
         _check_dataframe(df)
         columns = columns_of(df.schema.jsonValue())
-        keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+        keys = key_names(key)
         for name in keys:
             if name not in columns:
                 raise unknown_column(name, columns, " in the DataFrame")

@@ -13,13 +13,14 @@ from typing import Literal
 
 from typing_extensions import override
 
+from headrace.api.keys import key_names
 from headrace.api.literals import one_of
 from headrace.api.location import Declaring
 from headrace.api.rows import SchemaLike
 from headrace.api.system_descriptor import InputUse, OutputOnly
 from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DeclarationError
-from headrace.core.ids import check_id
+from headrace.core.ids import MAX_PARTITIONS, check_id
 from headrace.core.url import SecretUrl, check_no_credentials
 from headrace.serdes.csv_format import CsvFormat
 from headrace.serdes.dtypes import columns_to_json
@@ -327,16 +328,16 @@ def sql(url: str, table: str, *, key: str | Sequence[str] | None = None, create_
             )
         if not table or not all(table.split(".")):
             raise DeclarationError(f"{table!r} is not the name of a table", hint='write "views" or "reports.views"')
-        keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+        keys = key_names(key)
         return Sql(secret, table, keys, bool(create_table))
 
 
 def check_partitions(partitions: int | None, name: str = "partitions") -> int | None:
-    """Return ``partitions`` if it is None or a whole number of at least 1; raise otherwise."""
-    if partitions is not None and (isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1):
+    """Return ``partitions`` if it is None or a number of partitions that a stream can have; raise otherwise."""
+    if partitions is not None and (type(partitions) is not int or not 1 <= partitions <= MAX_PARTITIONS):
         raise DeclarationError(
             f"{name}={partitions!r} is not a number of partitions",
-            hint="write a whole number of at least 1, or leave it out for the planner to decide",
+            hint=f"write a whole number from 1 to {MAX_PARTITIONS}, or leave it out for the planner to decide",
         )
     return partitions
 

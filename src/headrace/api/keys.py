@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import polars as pl
 
@@ -11,20 +12,35 @@ from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
 
 
+def key_parts(key: object) -> tuple[Any, ...]:
+    """Return the parts of a key as users write it: one or several, or None for none."""
+    if key is None:
+        return ()
+    return tuple(key) if isinstance(key, Iterable) and not isinstance(key, str) else (key,)
+
+
+def key_names(key: object) -> tuple[str, ...]:
+    """Return the names in ``key``; raise if a part isn't the name of a column."""
+    parts = key_parts(key)
+    for part in parts:
+        if isinstance(part, pl.Expr) and part.meta.is_column():
+            raise DeclarationError(f"a key is a column name, not {part}", hint=f'write "{part.meta.output_name()}"')
+        if not isinstance(part, str):
+            raise DeclarationError(
+                f"a key is a column name, not {type(part).__name__} {part!s:.80}",
+                hint='compute it first, with_columns(domain=...), and name it: "domain"',
+            )
+    return parts
+
+
 def key_columns(key: str | Iterable[str], schema: Schema, what: str) -> tuple[str, ...]:
     """Return the columns of ``key``; raise unless there is at least one, all exist, and their types have equality."""
-    names = (key,) if isinstance(key, str) else tuple(key)
+    names = key_names(key)
     if not names:
         raise DeclarationError(
             f"{what} needs a key",
             hint="name one or more columns; for one group of everything add a constant: "
             'with_columns(all=pl.lit(0)).partition_by("all", id=...)',
-        )
-    wrong = [name for name in names if not isinstance(name, str)]
-    if wrong:
-        raise DeclarationError(
-            f"a key is a column name, not {type(wrong[0]).__name__}",
-            hint='compute it first, with_columns(domain=...), and name it: "domain"',
         )
     for name in check_columns(names, schema, "the key"):
         dtype = schema.columns[name]

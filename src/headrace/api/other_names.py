@@ -7,7 +7,7 @@ with the existing ones. Python and notebooks look up names that begin with ``_``
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 _PARTITION = 'partition_by("key", id="by-key")'
 _WINDOW = 'window(hr.tumbling("10s"), key="key", id="per-10s")'
@@ -149,13 +149,31 @@ WINDOWS: Mapping[str, str] = {
 }
 
 
-def missing(owner: str, name: str, words: Mapping[str, str], known: Iterable[str]) -> AttributeError:
+def missing(
+    owner: str, name: str, words: Mapping[str, str], known: Iterable[str], columns: Container[str] = ()
+) -> AttributeError:
     """Return the error for an attribute that ``owner`` doesn't have; ``known`` are those that it has."""
     text = f"{owner} has no {name!r}"
     if name.startswith("_"):
         return AttributeError(text)
+    if name in columns:
+        return AttributeError(f"{text}; the column is pl.col({name!r}), in filter(...), select(...) and other steps")
     if name in words:
         advice = words[name]
         return AttributeError(f"{text}: {advice}" if _BROKER in advice else f"{text}; write {advice}")
     close = difflib.get_close_matches(name, [one for one in known if not one.startswith("_")], n=1)
     return AttributeError(f"{text}; did you mean {close[0]!r}?" if close else text)
+
+
+def indexed(index: object) -> TypeError:
+    """Return the error for ``stream[index]``."""
+    match index:
+        case str():
+            advice = f"the column is pl.col({index!r}), in filter(...), select(...) and other steps"
+        case list() | tuple():
+            advice = f"write select({', '.join(map(repr, index))}) for some of its columns"
+        case int() | slice():
+            advice = "head(5) returns the first messages of a test run"
+        case _:
+            advice = "write filter(...) for some of its messages"
+    return TypeError(f"a stream has no []; {advice}")

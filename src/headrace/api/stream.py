@@ -16,7 +16,7 @@ from typing_extensions import override
 from headrace.api.descriptors import check_partitions
 from headrace.api.event_time import after_merge
 from headrace.api.handles import Output, Table
-from headrace.api.keys import key_columns, key_name
+from headrace.api.keys import key_columns, key_name, key_parts
 from headrace.api.location import Declaring
 from headrace.api.mapped import MappedFlow
 from headrace.api.operators.deduplicate import deduplicate_step, drop_late_step
@@ -26,7 +26,7 @@ from headrace.api.operators.streams import LATE, Broadcast, Merge, PartitionBy, 
 from headrace.api.operators.table import TableJoinHow, holds_messages, table_join
 from headrace.api.operators.task import add_task
 from headrace.api.operators.window import Timing, late_target, window_step
-from headrace.api.other_names import STREAM, missing
+from headrace.api.other_names import STREAM, indexed, missing
 from headrace.api.rows import SchemaLike
 from headrace.api.schemas import schema_difference
 from headrace.api.shapes import Panes, Trigger, WindowShape
@@ -114,7 +114,7 @@ class Stream(MappedFlow):
         """
         with Declaring("partition_by") as here:
             check_partitions(partitions)
-            keys = (key,) if isinstance(key, str | pl.Expr) else tuple(key)
+            keys = key_parts(key)
             stream = self._with_keys(keys, here)
             names = key_columns((key_name(key) for key in keys), stream._schema, "partition_by")
             example = f'partition_by({", ".join(map(repr, names))}, id="by-{names[0]}")'
@@ -476,6 +476,11 @@ class Stream(MappedFlow):
             self._delete(table, here)
 
     if not TYPE_CHECKING:  # type checkers must go on to report names that don't exist
+        __iter__ = None  # __getitem__ doesn't make it a sequence
 
         def __getattr__(self, name: str) -> NoReturn:
-            raise missing("a stream", name, STREAM, dir(type(self)))
+            columns = () if name.startswith("_") else self._schema.columns
+            raise missing("a stream", name, STREAM, dir(type(self)), columns)
+
+        def __getitem__(self, index: object) -> NoReturn:
+            raise indexed(index)

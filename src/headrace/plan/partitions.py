@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from headrace.api.specs import Graph, Role, StreamSpec
 from headrace.core.errors import PlanError
+from headrace.core.ids import MAX_PARTITIONS
 from headrace.plan.joins import JoinGroup
 from headrace.systems.base import StreamInfo
 
@@ -48,7 +49,20 @@ def partition_counts(graph: Graph, facts: Facts, groups: Sequence[JoinGroup]) ->
     for spec in graph.streams.values():
         if spec.role is Role.SINK:
             counts[spec.id] = outputs.get(spec.id, max(inputs.values()))
+    _check_limit(graph, counts)
     return counts
+
+
+def _check_limit(graph: Graph, counts: Mapping[str, int]) -> None:
+    """Raise for the first stream with more partitions than Headrace can handle."""
+    for id_, count in counts.items():
+        if count > MAX_PARTITIONS:
+            spec = graph.streams[id_]
+            raise PlanError(
+                f"{spec.role.value} {id_!r} ({spec.location}: {spec.location.text}) would have {count:,} partitions, "
+                f"and a stream may have at most {MAX_PARTITIONS:,}",
+                hint="write partitions= at an output or partition_by; for an input, use a stream with fewer",
+            )
 
 
 # -- given counts -------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import msgspec
 
 from headrace.checkpoint.record import CommitRecord
 from headrace.core.errors import UsageError
-from headrace.core.ids import TaskName
+from headrace.core.ids import MAX_PARTITIONS, TaskName
 from headrace.plan.inventory import Inventory, Part, StageRecord
 from headrace.plan.tasks import producer_ids
 from headrace.runtime.event_time.watermark import decode_times
@@ -28,7 +28,6 @@ NO_COMMITS: Commits = MappingProxyType({})
 TO_ALL = "to all"
 """The key of a broadcast stream in the inventory."""
 
-PARTITIONS_MAX = 1 << 16
 _WAY = re.compile(r"^(?P<key>.*) over [0-9]+ partitions$")
 
 
@@ -174,8 +173,8 @@ def _reader(inventory: Inventory, id_: str) -> StageRecord:
 
 
 def _check(inventory: Inventory, id_: str, count: int, streams: Mapping[str, int], kept: Commits) -> None:
-    if type(count) is not int or not 1 <= count <= PARTITIONS_MAX:
-        raise UsageError(f"{id_!r} can't have {count!r} partitions", hint=f"give a number from 1 to {PARTITIONS_MAX}")
+    if type(count) is not int or not 1 <= count <= MAX_PARTITIONS:
+        raise UsageError(f"{id_!r} can't have {count!r} partitions", hint=f"give a number from 1 to {MAX_PARTITIONS}")
     what = f"{id_!r} can't have {count} partitions"
     record = _reader(inventory, id_)
     if (why := _why_not_dealt(record.parts[id_])) is not None:

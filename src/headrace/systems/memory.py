@@ -43,8 +43,6 @@ from headrace.systems.option_names import check_option_names
 from headrace.systems.registered import Reading, RegisteringConsumer
 from headrace.systems.shape import new_columns, require_same_shape, wanted_shape, with_columns
 
-_PARTITIONS_MAX = 100_000
-
 
 @dataclass(slots=True)
 class _Partition:
@@ -148,7 +146,7 @@ class MemoryAdmin(Admin):
 
     @override
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
-        wanted = wanted_shape(check_id("stream", stream), partitions, columns, _PARTITIONS_MAX)
+        wanted = wanted_shape(check_id("stream", stream), partitions, columns)
         with self._system._lock:
             there = self._system._streams.get(stream)
             if there is None:
@@ -165,7 +163,7 @@ class MemoryAdmin(Admin):
 
     @override
     def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
-        wanted_shape(stream, max(partitions, 1), None, _PARTITIONS_MAX)
+        wanted_shape(stream, max(partitions, 1), None)
         with self._system._lock:
             there = self._system._stream(stream)
             if there.sealed and partitions > len(there.partitions):

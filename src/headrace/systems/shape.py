@@ -8,6 +8,7 @@ from dataclasses import replace
 import polars as pl
 
 from headrace.core.errors import DeclarationError, StreamExistsError, UsageError
+from headrace.core.ids import MAX_PARTITIONS
 from headrace.serdes.dtypes import instantiate
 from headrace.systems.base import StreamInfo
 
@@ -17,10 +18,10 @@ _HINT = (
 )
 
 
-def wanted_shape(name: str, partitions: int, columns: Mapping[str, pl.DataType] | None, most: int) -> StreamInfo:
+def wanted_shape(name: str, partitions: int, columns: Mapping[str, pl.DataType] | None) -> StreamInfo:
     """Return the requested shape of a stream. Raises ``DeclarationError`` if no stream can have it."""
-    if type(partitions) is not int or not 1 <= partitions <= most:
-        raise DeclarationError(f"stream {name!r} can't have {partitions!r} partitions; use 1 to {most}")
+    if type(partitions) is not int or not 1 <= partitions <= MAX_PARTITIONS:
+        raise DeclarationError(f"stream {name!r} can't have {partitions!r} partitions; use 1 to {MAX_PARTITIONS}")
     return StreamInfo(name, partitions, None if columns is None else _typed(columns))
 
 

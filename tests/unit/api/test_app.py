@@ -100,6 +100,8 @@ WRONG: list[tuple[Step, str]] = [
     (lambda a, v: a.input("i", system="files"), "system= takes a system, not str"),  # type: ignore[arg-type]
     (lambda a, v: a.input("i", system=hr.io.log("/x", name="log")), "two systems are named 'log'"),
     (lambda a, v: a.output("o", partitions=-1), "partitions=-1 is not a number of partitions"),
+    (lambda a, v: a.output("o", partitions=65_537), "partitions=65537 is not a number of partitions"),
+    (lambda a, v: hr.App("a", intermediate_partitions=10**9), "partitions=1000000000 is not a number of partitions"),
     (lambda a, v: a.table("t", key=()), "a table needs a key"),
     (lambda a, v: a.table("t", key=None), "a table needs a key"),
     (lambda a, v: a.table("t", key="x", schema={"y": pl.Int64}), "there is no column 'x'"),

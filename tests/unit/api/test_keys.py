@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import polars as pl
 import pytest
@@ -28,3 +29,28 @@ STEPS: list[Callable[[hr.App, hr.Stream], object]] = [
 def test_a_key_column_that_is_not_there(app: hr.App, views: hr.Stream, step: Callable[..., object]) -> None:
     with pytest.raises(hr.errors.DeclarationError, match=r"'(nope|member)'"):
         step(app, views)
+
+
+EXPRESSIONS: list[Callable[[hr.App, hr.Stream, Any], object]] = [
+    lambda app, s, key: s.window(hr.tumbling("1s"), key=key, id="x"),
+    lambda app, s, key: s.deduplicate(key, "1h", id="x"),
+    lambda app, s, key: s.join(s, on=key, within="1s", id="x"),
+    lambda app, s, key: s.send_to(app.output(f"o{id(key)}"), key=key),
+    lambda app, s, key: s.sample(0.5, key=key),
+    lambda app, s, key: app.table("t", key=key, schema={"member": pl.String}),
+    lambda app, s, key: hr.io.sql("sqlite:///x.db", "t", key=key),
+]
+
+
+@pytest.mark.parametrize("step", EXPRESSIONS)
+def test_an_expression_is_no_key_and_the_error_says_what_to_write(
+    app: hr.App, views: hr.Stream, step: Callable[..., object]
+) -> None:
+    member = pl.col("member")
+    for key in (member, [member]):
+        with pytest.raises(hr.errors.DeclarationError, match=r'a key is a column name, not col\("member"\)') as raised:
+            step(app, views, key)
+        assert raised.value.hint == 'write "member"'
+    for other in (member.str.to_lowercase(), 7, ["member", 7]):
+        with pytest.raises(hr.errors.DeclarationError, match=r"a key is a column name, not (Expr|int)"):
+            step(app, views, other)

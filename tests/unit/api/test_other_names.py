@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import polars as pl
@@ -112,3 +112,20 @@ def test_streams_are_copied_and_pickled_as_before() -> None:
     assert not hasattr(type(stream).__new__(type(stream)), "__deepcopy__")
     with pytest.raises(AttributeError):
         _ = type(stream).__new__(type(stream)).node
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "says"),
+    [
+        (lambda s: s["member"], TypeError, r"a stream has no \[\]; the column is pl.col\('member'\)"),
+        (lambda s: s.member, AttributeError, r"a stream has no 'member'; the column is pl.col\('member'\)"),
+        (lambda s: s[["member", "ts"]], TypeError, r"write select\('member', 'ts'\)"),
+        (lambda s: s[pl.col("member") == "a"], TypeError, r"write filter\(...\)"),
+        (lambda s: s[:5], TypeError, r"head\(5\) returns"),
+        (list, TypeError, "'Stream' object is not iterable"),
+    ],
+)
+def test_a_stream_used_as_a_dataframe(use: Callable[[Any], object], error: type[Exception], says: str) -> None:
+    stream = hr.App("framed").input("views", {"member": pl.String, "ts": pl.Int64})
+    with pytest.raises(error, match=says):
+        use(stream)

@@ -73,6 +73,7 @@ WRONG: list[tuple[Callable[[hr.Stream], object], str]] = [
     (lambda s: s.partition_by(pl.col("url").str.head(1), id="x"), "would replace the column 'url'"),
     (lambda s: s.with_columns(t=pl.concat_list("url")).partition_by("t", id="x"), "can't be a key"),
     (lambda s: s.partition_by("url", id="x", partitions=0), "partitions=0 is not a number of partitions"),
+    (lambda s: s.partition_by("url", id="x", partitions=10**9), "partitions=1000000000 is not a number of partitions"),
     (lambda s: s.partition_by("url", id="x", partitions=True), "partitions=True is not a number"),
 ]
 

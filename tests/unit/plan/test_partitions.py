@@ -191,3 +191,13 @@ def test_an_intermediate_stream_that_exists_with_another_count_than_it_must_have
     app.facts["a"] = StreamInfo("a", 2)
     with pytest.raises(PlanError, match=r"'log\.a' exists with 2 partitions, and this app needs 5"):
         app.plan()
+
+
+@pytest.mark.parametrize("role", ["input", "output", "partition_by"])
+def test_a_stream_has_as_many_partitions_as_the_log_allows_at_most(role):
+    app = AppBuilder()
+    views = app.input("in", 65_537 if role == "input" else 1)
+    by_k = app.partition_by("by-k", views, **({"partitions": 65_537} if role == "partition_by" else {}))
+    app.output("out", by_k, **({"partitions": 65_537} if role == "output" else {}))
+    with pytest.raises(PlanError, match=r"would have 65,537 partitions, and a stream may have at most 65,536"):
+        app.counts()

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from headrace.api.event_time import Time, needed_time
 from headrace.api.handles import Output, check_target
-from headrace.api.keys import key_columns
+from headrace.api.keys import key_columns, key_parts
 from headrace.api.operators.column_set import ColumnSet
 from headrace.api.operators.spec import EventTime, OperatorSpec, StateMeaning, typed
 from headrace.api.operators.wording import names, offset
@@ -82,7 +82,7 @@ class DropLate(OperatorSpec):
 
 def deduplicate_step(schema: Schema, time: Time, key: str | Sequence[str], within: Duration) -> Deduplicate:
     """The checked spec of ``deduplicate``."""
-    if key is not None and not isinstance(key, str) and not list(key):
+    if key is not None and not key_parts(key):
         raise DeclarationError(
             "key= names no column, so any two messages would be duplicates",
             hint='write key="order" or key=["shop", "order"]',

@@ -13,7 +13,7 @@ from headrace.api.aggregates import aggregate_dtype
 from headrace.api.event_time import LostTime, Time, bound_dtype, needed_time
 from headrace.api.expressions import value_dtype
 from headrace.api.handles import Output
-from headrace.api.keys import key_columns
+from headrace.api.keys import key_columns, key_parts
 from headrace.api.location import Location
 from headrace.api.operators.aggregate import Aggregate
 from headrace.api.operators.column_set import ColumnSet, columns_read, union
@@ -219,7 +219,7 @@ def window_step(
             hint='write hr.tumbling("10s"), hr.hopping("1m", every="10s"), hr.session("30m"), '
             'hr.windows.sliding("10s"), hr.windows.count(100) or hr.windows.global_()',
         )
-    keys = () if key is None or (not isinstance(key, str) and not tuple(key)) else key_columns(key, schema, "window")
+    keys = key_columns(key, schema, "window") if key is not None and key_parts(key) else ()
     axis: TimeAxis = "processing" if timing.time == PROCESSING else "event"
     early, late, lateness_ms = _triggers(timing)
     marked = early is not None or late is not None or lateness_ms > 0

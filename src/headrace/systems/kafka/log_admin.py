@@ -21,7 +21,7 @@ from headrace.systems.kafka.log_marks import mark_ends
 from headrace.systems.kafka.log_metadata import Metadata
 from headrace.systems.kafka.log_positions import Distances, Reports, Sizes
 from headrace.systems.kafka.log_registry import Entry, Order, addition, creation
-from headrace.systems.kafka.log_topics import PARTITIONS_MAX, LogOptions, check_settings
+from headrace.systems.kafka.log_topics import LogOptions, check_settings
 from headrace.systems.kafka.record_times import RecordTimes
 from headrace.systems.shape import new_columns, require_same_shape, wanted_shape
 
@@ -55,7 +55,7 @@ class KafkaLogAdmin(Admin):
     @override
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
         topic = self._options.topic(stream)
-        wanted = wanted_shape(stream, partitions, columns, PARTITIONS_MAX)
+        wanted = wanted_shape(stream, partitions, columns)
         entry = self._metadata.find(stream)
         if entry is None:
             entry = self._new(topic, wanted)
@@ -89,7 +89,7 @@ class KafkaLogAdmin(Admin):
 
     @override
     def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
-        wanted_shape(stream, max(partitions, 1), None, PARTITIONS_MAX)
+        wanted_shape(stream, max(partitions, 1), None)
         entry, found = self._require(stream)
         if partitions > found:
             entry.require_open()

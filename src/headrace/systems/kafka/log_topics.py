@@ -18,7 +18,6 @@ from headrace.systems.kafka.settings import SETTINGS, KafkaSettings
 PREFIX = "headrace."
 RECORD_BYTES = 64 << 20
 """How large a record may be: a frame has up to 65,536 rows."""
-PARTITIONS_MAX = 100_000
 
 # With a stream's name of up to 128 characters it is no longer than the 249 that Kafka allows.
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

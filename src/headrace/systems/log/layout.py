@@ -39,7 +39,7 @@ from headrace.core.errors import (
     StreamSealedError,
     UsageError,
 )
-from headrace.core.ids import MAX_PARTITIONS, Offset, check_id
+from headrace.core.ids import Offset, check_id
 from headrace.core.private_folder import make_private_folder, open_private
 from headrace.serdes.dtypes import columns_from_json, columns_to_json
 from headrace.systems.base import StreamInfo
@@ -135,7 +135,7 @@ class StreamFolder:
 
     def create(self, partitions: int, columns: dict[str, pl.DataType] | None) -> StreamInfo:
         """Create the stream, or return the existing one if its shape is the same, as ``Admin.create`` says."""
-        wanted = wanted_shape(self.name, partitions, columns, MAX_PARTITIONS)
+        wanted = wanted_shape(self.name, partitions, columns)
         found = self.read_info()
         if found is not None:
             return require_same_shape(found, wanted)
@@ -174,7 +174,7 @@ class StreamFolder:
     def add_partitions(self, partitions: int) -> StreamInfo:
         """Add partitions until there are this many, as ``Admin.add_partitions`` says: a file is a partition."""
         found = self.require_info()
-        wanted_shape(self.name, max(partitions, 1), None, MAX_PARTITIONS)
+        wanted_shape(self.name, max(partitions, 1), None)
         if partitions > found.partitions and self.seal.exists():
             raise StreamSealedError(
                 f"stream {self.name!r} is sealed, so it can't get more partitions",

@@ -40,6 +40,7 @@ def test_create_again_in_the_same_shape_is_fine(cli: Cli) -> None:
     [
         (("views", "--partitions", 3), 1, "already exists with 1 partitions, not 3"),
         (("x", "--partitions", 0), 2, "0 partitions; use 1 to 65536"),
+        (("x", "--partitions", 10**9), 2, "1000000000 partitions; use 1 to 65536"),
         (("x",), 2, "Missing option '--partitions'"),
         (("x", "--partitions", "two"), 2, "'--partitions'"),
         (("../x", "--partitions", 1), 2, "'../x' is not a usable id"),
