@@ -5,7 +5,8 @@ starts at each input and crosses from a write of a table to its joins as if they
 where all messages of a key must be in one task (``OperatorSpec.gathers_keys``). Flows that write a table meet at each
 join with it; if nothing joins the table, they meet at the table.
 
-Streams that every task reads completely (broadcast streams, the side inputs of a global table) don't count.
+Streams that every task reads completely (broadcast streams, the side inputs of a global table) don't count. Where an
+outer join would emit their messages without partners in the tasks that don't have these, the app is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from headrace.api.operators.join import StreamJoin
+from headrace.api.operators.table import TableJoin
 from headrace.api.specs import Graph, Node
+from headrace.core.errors import PlanError
 from headrace.plan.traverse import reachable
 
 
@@ -73,6 +77,54 @@ def inputs_of_meetings(graph: Graph, joins_of_writes: Mapping[str, tuple[str, ..
             if _gathers_keys(graph, graph.nodes[id_]):
                 reached_by.setdefault(id_, set()).add(start)
     return reached_by
+
+
+def streams_upstream(graph: Graph, node: str) -> list[str]:
+    """Return the streams whose messages reach a node, sorted."""
+    read = (graph.nodes[id_].operator.stream_read for id_ in upstream(graph, node))
+    return sorted({stream for stream in read if stream is not None})
+
+
+def upstream(graph: Graph, node: str) -> list[str]:
+    """Return the nodes of its stage that a node's messages have passed, itself first."""
+    return reachable(node, lambda vertex: graph.nodes[vertex].inputs)
+
+
+def check_outer_joins(graph: Graph) -> None:
+    """Raise ``PlanError`` for a join that would emit broadcast messages without partners in all tasks but one."""
+    for id_ in sorted(graph.nodes):
+        node = graph.nodes[id_]
+        for flow, partners in _outer_sides(graph, node):
+            to_all = [stream for stream in streams_upstream(graph, flow) if graph.streams[stream].broadcast]
+            divided = [stream for stream in partners if not graph.streams[stream].broadcast]
+            if to_all and divided:
+                spec = graph.streams[to_all[0]]
+                raise PlanError(
+                    f"{_meant(node)} keeps messages without a partner, and every task gets those of {spec.id!r} "
+                    f"({spec.location}: {spec.location.text}), but only one has the partner, because each task has its "
+                    f"part of {divided[0]!r}: the others would emit the message without it",
+                    hint='write how="inner", so that only the task that has the partner emits the message; or put a '
+                    "partition_by before the join instead of the broadcast",
+                )
+
+
+def _outer_sides(graph: Graph, node: Node) -> list[tuple[str, list[str]]]:
+    """The flows whose messages a join emits even without a partner, each with the streams that the partners are of."""
+    match node.operator:
+        case TableJoin(table=table, how="left") if graph.tables[table].kind == "local":
+            writers = (writer.inputs[0] for writer in graph.writers_of(table))
+            filled = [stream for flow in writers for stream in streams_upstream(graph, flow)]
+            return [(node.inputs[0], [*graph.tables[table].side_inputs, *filled])]
+        case StreamJoin(how="left" | "full" as how):
+            left, right = node.inputs
+            sides = [(left, streams_upstream(graph, right)), (right, streams_upstream(graph, left))]
+            return sides if how == "full" else sides[:1]
+        case _:
+            return []
+
+
+def _meant(node: Node) -> str:
+    return f"{node.operator.kind} {node.id!r} ({node.location}: {node.location.text})"
 
 
 def _gathers_keys(graph: Graph, node: Node) -> bool:

@@ -13,7 +13,7 @@ from headrace.core.errors import UsageError
 from headrace.plan.combining import combined_windows
 from headrace.plan.event_time import check_event_time
 from headrace.plan.heritage import NO_HERITAGE, Heritage
-from headrace.plan.joins import join_groups
+from headrace.plan.joins import check_outer_joins, join_groups
 from headrace.plan.keys import check_keys
 from headrace.plan.model import Plan, StagePlan, StreamPlan
 from headrace.plan.partitions import partition_counts
@@ -44,6 +44,7 @@ def plan(
     groups = join_groups(graph)
     counts = partition_counts(graph, facts, groups)
     check_keys(graph)
+    check_outer_joins(graph)
     check_slots(graph)
     cuts = cut_stages(graph, heritage, lambda stage: len(task_inputs(graph, stage, counts, containers)))
     stages = group_tasks(graph, cuts, counts, containers, heritage)

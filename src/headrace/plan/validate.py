@@ -17,7 +17,7 @@ from headrace.api.operators.table import SendToTable, TableJoin
 from headrace.api.specs import Graph, Node, Role, StreamSpec, TableSpec
 from headrace.core.errors import DataError, PlanError
 from headrace.core.home import home_of
-from headrace.plan.joins import fillers_of_versions, input_nodes
+from headrace.plan.joins import fillers_of_versions, input_nodes, streams_upstream, upstream
 from headrace.plan.partitions import Facts
 from headrace.plan.traverse import a_cycle, reachable
 from headrace.serdes.dtypes import written
@@ -202,7 +202,7 @@ def _check_waiting(graph: Graph) -> None:
 
 def _check_global_writer(graph: Graph, table: TableSpec, writer: Node) -> None:
     """Check that flows that fill a global table reach every task, because every task has all rows."""
-    for start in _streams_upstream(graph, writer):
+    for start in streams_upstream(graph, writer.id):
         spec = graph.streams[start]
         if not spec.broadcast:
             raise PlanError(
@@ -210,7 +210,7 @@ def _check_global_writer(graph: Graph, table: TableSpec, writer: Node) -> None:
                 f"{_at(writer)} fills it from {_the(spec)}, of which each task reads its own partition",
                 hint=f'put .broadcast(id="...") before the {writer.operator.kind}, or make it a local table',
             )
-    for id_ in _upstream(graph, writer):
+    for id_ in upstream(graph, writer.id):
         other = graph.nodes[id_].operator.table_joined
         if other is not None and graph.tables[other].kind == "local":
             raise PlanError(
@@ -223,7 +223,7 @@ def _check_global_writer(graph: Graph, table: TableSpec, writer: Node) -> None:
 
 def _check_local_writers(graph: Graph, table: TableSpec, writers: Sequence[Node]) -> None:
     """Refuse a mix of broadcast flows, which write a row in every task, and other flows, which write it only in one."""
-    whole = [node for node in writers if all(graph.streams[id_].broadcast for id_ in _streams_upstream(graph, node))]
+    whole = [node for node in writers if all(graph.streams[id_].broadcast for id_ in streams_upstream(graph, node.id))]
     parts = [node for node in writers if node not in whole]
     if whole and parts:
         raise PlanError(
@@ -232,17 +232,6 @@ def _check_local_writers(graph: Graph, table: TableSpec, writers: Sequence[Node]
             hint='partition every flow that writes it by its key; or make it kind="global" and broadcast '
             "every flow that writes it",
         )
-
-
-def _streams_upstream(graph: Graph, node: Node) -> list[str]:
-    """Return the streams whose messages reach ``node``."""
-    read = (graph.nodes[id_].operator.stream_read for id_ in _upstream(graph, node))
-    return sorted({stream for stream in read if stream is not None})
-
-
-def _upstream(graph: Graph, node: Node) -> list[str]:
-    """Return the nodes of its stage that a node's messages have passed, itself first."""
-    return reachable(node.id, lambda vertex: graph.nodes[vertex].inputs)
 
 
 # -- existing streams ---------------------------------------------------------------------------------

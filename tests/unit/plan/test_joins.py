@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import polars as pl
+import pytest
 from graph_builder import AppBuilder
 
+import headrace as hr
 from headrace.api.operators.deduplicate import Deduplicate
 from headrace.api.operators.spec import EventTime
+from headrace.core.errors import PlanError
 from headrace.plan.joins import inputs_of_meetings, join_groups, joins_of_table_writes
+from headrace.plan.planner import plan
+from headrace.systems.base import StreamInfo
 
 
 def groups_of(app: AppBuilder) -> dict[str, tuple[str, ...]]:
@@ -130,3 +139,46 @@ def test_deduplicate_is_a_meeting():
     app.merge("m", app.input("s1", 8), app.input("s2", 4))
     app.output("out", app.node("d", Deduplicate(("k",), 1_000, EventTime("ts")), "m"))
     assert groups_of(app) == {"d": ("s1", "s2")}
+
+
+RULE, MEMBER = {"k": pl.String, "ts": pl.Int64}, {"k": pl.String, "v": pl.Int64, "at": pl.Int64}
+OUTER: list[tuple[str, Callable[[hr.Stream, hr.Stream, hr.Table], hr.Stream], bool]] = [
+    ("left, table", lambda rules, members, table: rules.join(table, how="left"), True),
+    ("inner, table", lambda rules, members, table: rules.join(table), False),
+    ("left", lambda rules, members, table: rules.join(members, on="k", within="1s", how="left", id="j"), True),
+    ("full", lambda rules, members, table: members.join(rules, on="k", within="1s", how="full", id="j"), True),
+    ("inner", lambda rules, members, table: rules.join(members, on="k", within="1s", id="j"), False),
+    ("of parts", lambda rules, members, table: members.join(rules, on="k", within="1s", how="left", id="j"), False),
+    ("latest", lambda rules, members, table: rules.join_latest(members, "k", ttl="1h", how="left", id="j"), True),
+    ("of itself", lambda rules, members, table: rules.join_latest(rules, "k", ttl="1h", how="full", id="j"), False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["local", "global"])
+@pytest.mark.parametrize("filled", ["by side inputs", "by a flow"])
+@pytest.mark.parametrize("through", ["broadcast", "input", "merge"])
+@pytest.mark.parametrize(("name", "join", "refused"), OUTER)
+def test_an_outer_join_of_what_every_task_gets_with_what_is_divided_is_refused(
+    name: str, join: Any, refused: bool, through: str, filled: str, kind: Any
+) -> None:
+    app = hr.App("outer")
+    rules = app.input("rules", RULE, event_time="ts", broadcast=through == "input")
+    if through != "input":
+        rules = rules.broadcast(id="to-all")
+    if through == "merge":
+        rules = rules.merge(app.input("more", RULE, event_time="ts").partition_by("k", id="more-by-k"))
+    side = filled == "by side inputs"
+    table = app.table("t", key="k", schema=MEMBER, kind=kind, side_inputs=[app.input("side", MEMBER)] if side else [])
+    members = app.input("members", MEMBER, event_time="at").partition_by("k", id="by-k")
+    if not side:
+        (members if kind == "local" else app.input("rows", MEMBER).broadcast(id="rows-to-all")).send_to(table)
+    join(rules, members, table).send_to(app.output("out"))
+    members.sink(print)
+    facts = dict.fromkeys(("rules", "more", "members", "side", "rows"), 3)
+    refused |= (through, name) == ("merge", "of itself")  # a part of the flow is divided
+    if refused and (kind == "local" or "table" not in name):
+        with pytest.raises(PlanError, match=r"keeps messages without a partner, and every task gets") as raised:
+            plan(app.graph(), {id_: StreamInfo(id_, count) for id_, count in facts.items()})
+        assert 'how="inner"' in (raised.value.hint or "")
+    else:
+        plan(app.graph(), {id_: StreamInfo(id_, count) for id_, count in facts.items()})
