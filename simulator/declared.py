@@ -335,6 +335,34 @@ def _declare_task(app: App) -> None:
     )
 
 
+class _Tallying(Task):
+    """Counts the views of each key in a table, and reads another one, which a flow fills."""
+
+    @override
+    def process(self, message: dict[str, int], out: Out) -> None:
+        """Send the message with its number among those of its key."""
+        tallies = out.tables["tallies"]
+        n = (tallies.get(message["k"]) or {"n": 0})["n"] + 1
+        tallies.put(message["k"], {"n": n})
+        found = out.tables["profiles"].get(message["k"])
+        out.send("tallied", {"id": message["id"], "k": message["k"], "n": n, "profile": found and found["profile"]})
+
+
+def _declare_tallies(app: App) -> None:
+    """A low-level task that reads one table and writes another, which a flow joins: one stage."""
+    profiles = app.table("profiles", key="k", schema={"k": pl.Int64, "profile": pl.Int64})
+    tallies = app.table("tallies", key="k", schema={"k": pl.Int64, "n": pl.Int64})
+    filling = read(app, "changes").partition_by("k", id="changes-by-k", partitions=2)
+    filling.select("k", profile="id").send_to(profiles)
+    views = read(app, "views").partition_by("k", id="views-by-k", partitions=2)
+    columns = {"id": pl.Int64, "k": pl.Int64, "n": pl.Int64, "profile": pl.Int64}
+    tables = {"profiles": profiles, "tallies": tallies}
+    flows = views.process(_Tallying(), {"tallied": columns}, id="tally", tables=tables, writes="tallies")
+    flows["tallied"].send_to(app.output("tallied", partitions=1))
+    orders = read(app, "orders").partition_by("k", id="orders-by-k", partitions=2)
+    orders.join(tallies, how="left").send_to(app.output("found", partitions=1))
+
+
 _NEVER_LATE = 100_000
 """The lateness, in ticks, of inputs in which users move positions: event time closes nothing before the end."""
 
@@ -389,6 +417,14 @@ CASES: Mapping[str, AppCase] = {
         AppCase("app-distinct", {"views": 2}, _declare_distinct, expected.distinct, repeats=True),
         # The keys of its timers aren't those of the shuffle alone, which only shows when they are dealt.
         AppCase("app-task", {"views": 2, "orders": 1}, _declare_task, expected.by_hand, rescales=False),
+        AppCase(
+            "app-tallies",
+            {"views": 2, "changes": 1, "orders": 1},
+            _declare_tallies,
+            expected.tallied,
+            expected.tallies,
+            "n",
+        ),
         AppCase("app-async", {"views": 2}, lambda app: _declare_async(app, ordered=False), expected.priced),
         AppCase("app-ordered", {"views": 1}, lambda app: _declare_async(app, ordered=True), expected.priced),
         AppCase("app-remote", {"views": 2}, _declare_remote, expected.grouped),

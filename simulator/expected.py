@@ -274,6 +274,27 @@ def by_hand(sources: Sources, outputs: Outputs) -> str | None:
     return differ("orders-out", columns(outputs["orders-out"], "k", "id", "end"), orders)
 
 
+def tallied(sources: Sources, outputs: Outputs) -> str | None:
+    """Each view once; those of a key are numbered. An order finds what the number may have been at the time."""
+    views = sources["views"]
+    if wrong := differ("tallied", columns(outputs["tallied"], "id", "k"), ((view.id, view.k) for view in views)):
+        return wrong
+    number = Counter(view.k for view in views)
+    numbers = [(k, n + 1) for k, most in number.items() for n in range(most)]
+    if wrong := differ("tallied", columns(outputs["tallied"], "k", "n"), numbers):
+        return wrong
+    orders = sources["orders"]
+    if wrong := differ("found", columns(outputs["found"], "id"), ((order.id,) for order in orders)):
+        return wrong
+    odd = [(k, n) for k, n in columns(outputs["found"], "k", "n") if n is not None and not 1 <= n <= number[k]]
+    return f"orders found {odd}" if odd else None
+
+
+def tallies(sources: Sources) -> Mapping[str, dict[int, set[int]]]:
+    """The table ``tallies`` at the end."""
+    return {"tallies": {k: {n} for k, n in Counter(view.k for view in sources["views"]).items()}}
+
+
 def distinct(sources: Sources, outputs: Outputs) -> str | None:
     """Each id once; counted by key."""
     ids = {message.id: message.k for message in sources["views"]}

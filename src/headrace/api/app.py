@@ -356,6 +356,8 @@ class Declarations:
         event_time: str | Mapping[str, str] | None = None,
         on_error: OnError = "fail",
         dead_letter: Output | None = None,
+        tables: Mapping[str, Table] | None = None,
+        writes: str | Sequence[str] = (),
     ) -> dict[str, Stream]:
         """Run your own low-level task.
 
@@ -381,6 +383,10 @@ class Declarations:
             undone.
         dead_letter
             The output for such messages, with ``on_error="dead_letter"``. No flow may write it as well.
+        tables
+            The tables that the task reads, by names that it chooses: it uses ``out.tables[name]``.
+        writes
+            The names of the tables that it also writes.
 
         Returns
         -------
@@ -404,7 +410,8 @@ class Declarations:
         >>> flows["keen"].send_to(app.output("keen-members"))
         """
         with Declaring("task") as here:
-            return add_task(self._draft, Stream, task, inputs, outputs, id, event_time, on_error, dead_letter, here)
+            how = event_time, on_error, dead_letter, tables, writes
+            return add_task(self._draft, Stream, task, inputs, outputs, id, *how, here)
 
     def graph(self) -> Graph:
         """Return the app as an immutable graph, without inputs, outputs and tables that no flow uses.

@@ -15,7 +15,6 @@ from headrace.api.draft import Draft
 from headrace.api.location import Location, at
 from headrace.api.operators.functions import FAILED_COLUMNS
 from headrace.api.operators.streams import FAILED, SendTo, SideOutput
-from headrace.api.operators.table import SendToTable
 from headrace.api.specs import DEAD_LETTER_COLUMNS, Graph, Node, StreamSpec, TableSpec
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
@@ -57,7 +56,7 @@ def _unfinished(node: Node) -> DeclarationError:
 
 def _used_tables(draft: Draft, nodes: Mapping[str, Node]) -> dict[str, TableSpec]:
     operators = [node.operator for node in nodes.values()]
-    filled = {spec.table for spec in operators if isinstance(spec, SendToTable) and not spec.deletes}
+    filled = {spec.table_filled for spec in operators}
     joins = {table: node for node in nodes.values() if (table := node.operator.table_joined) is not None}
     for id_, node in joins.items():
         if id_ not in filled and not draft.tables[id_].side_inputs and draft.tables[id_].remote is None:

@@ -395,6 +395,8 @@ class Stream(MappedFlow):
         event_time: str | Mapping[str, str] | None = None,
         on_error: OnError = "fail",
         dead_letter: Output | None = None,
+        tables: Mapping[str, Table] | None = None,
+        writes: str | Sequence[str] = (),
     ) -> dict[str, Stream]:
         """Run your own low-level task on these messages: ``app.task`` with one input, named ``"messages"``.
 
@@ -414,6 +416,10 @@ class Stream(MappedFlow):
             effects of the call before it raised are undone.
         dead_letter
             The output for such messages, with ``on_error="dead_letter"``. No flow may write it as well.
+        tables
+            The tables that the task reads, by names that it chooses: it uses ``out.tables[name]``.
+        writes
+            The names of the tables that it also writes.
 
         Returns
         -------
@@ -436,7 +442,7 @@ class Stream(MappedFlow):
         """
         with Declaring("process") as here:
             one = {"messages": self}
-            how = event_time, on_error, dead_letter
+            how = event_time, on_error, dead_letter, tables, writes
             return add_task(self.draft, Stream, task, one, outputs, id, *how, here, 'process(..., id="alerts")')
 
     # -- ends of flows -------------------------------------------------------------------------------

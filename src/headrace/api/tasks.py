@@ -28,7 +28,7 @@ Rows sent within a call are emitted when it has returned, in order for each outp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copyreg import __newobj__  # type: ignore[attr-defined]
 from dataclasses import dataclass
 from datetime import datetime
@@ -78,8 +78,53 @@ class Timer:
     axis: TimerAxis = "event"
 
 
+class Records(Protocol):
+    """A table as a low-level task uses it: rows as records under keys, as in a ``Store``. Writes need ``writes=``."""
+
+    def get(self, key: Any) -> Any:
+        """Return the record of a key, without the key's columns; None if there is no row."""
+        ...
+
+    def get_many(self, keys: Sequence[Any]) -> list[Any]:
+        """Return the record of each key, or None."""
+        ...
+
+    def __contains__(self, key: object) -> bool: ...
+
+    def items(
+        self, prefix: Any = None, *, start: Any = None, stop: Any = None, reverse: bool = False
+    ) -> Iterator[tuple[Any, Any]]:
+        """Yield keys and records, in key order or reversed."""
+        ...
+
+    def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
+        """Return the other columns for each row of ``keys``; null for keys without a row."""
+        ...
+
+    def put(self, key: Any, record: Any) -> None:
+        """Set the record of a key."""
+        ...
+
+    def delete(self, key: Any) -> None:
+        """Delete a key, if it exists."""
+        ...
+
+    def put_rows(self, rows: pl.DataFrame) -> None:
+        """Set rows; of equal keys the last one counts."""
+        ...
+
+    def delete_rows(self, keys: pl.DataFrame) -> None:
+        """Delete the row of each key, if there is one."""
+        ...
+
+
 class TaskContext(Protocol):
     """The task's methods for use at any time. ``init`` gets the context and may keep it."""
+
+    @property
+    def tables(self) -> Mapping[str, Records]:
+        """The tables that the task was declared with, by name."""
+        ...
 
     @property
     def task(self) -> str:

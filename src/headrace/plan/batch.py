@@ -16,6 +16,7 @@ from headrace.api.operators.functions import BatchFunction, MapAsync, RowFunctio
 from headrace.api.operators.join import IntervalJoin
 from headrace.api.operators.spec import EventTime, OperatorSpec
 from headrace.api.operators.streams import Broadcast, Input, Merge, PartitionBy, SendTo, SideOutput
+from headrace.api.operators.table import TaskTable
 from headrace.api.operators.task import TaskStep
 from headrace.api.operators.window import Window
 from headrace.api.specs import Graph, Node
@@ -37,6 +38,7 @@ _STATELESS = (
     SendTo,
     SideOutput,
     Sink,
+    TaskTable,
 )
 """Steps that keep no state between messages. In a batch, no message is late."""
 

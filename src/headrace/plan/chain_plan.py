@@ -22,6 +22,8 @@ class TablesPlan:
     side_inputs: Mapping[str, StreamSpec]
     readers: Mapping[str, int]
     """How many tasks of the app read each remote table; each task has an equal share of its rate."""
+    by_record: frozenset[str]
+    """The tables that low-level tasks read and write record by record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,12 @@ def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
             tables=tuple(graph.tables[id_] for id_ in stage.tables),
             side_inputs={id_: graph.streams[id_] for id_ in stage.side_inputs},
             readers={id_: _readers(plan, id_) for id_ in stage.tables if graph.tables[id_].remote is not None},
+            by_record=frozenset(
+                use.table
+                for node in nodes.values()
+                if isinstance(node.operator, TaskStep)
+                for use in node.operator.tables
+            ),
         ),
         fillers={id_: fillers[id_] for id_ in nodes if id_ in fillers},
         unjoined_versions=_unjoined_versions(graph, stage),

@@ -87,10 +87,11 @@ def _check_table(graph: Graph, table: TableSpec, known: Mapping[str, Partitionin
         if places is None and isinstance(node.operator, TableJoin):
             raise _apart(graph, node, on, "the flow", flow)
         if places is None:
+            does, what = ("writes", "what fills") if node.operator.table_written else ("reads", "what reads")
             raise PlanError(
-                f"{_step(node)} writes table {table.id!r}, whose key is {_names(table.key)}, but {_by(graph, flow)}: "
+                f"{_step(node)} {does} table {table.id!r}, whose key is {_names(table.key)}, but {_by(graph, flow)}: "
                 f"rows of one {_names(table.key)} would be in several tasks",
-                hint=f"partition what fills the table by its key: {_partition_by(table.key)}",
+                hint=f"partition {what} the table by its key: {_partition_by(table.key)}",
             )
         if first is None:
             first = (node, flow, places)

@@ -141,7 +141,7 @@ def _check_table(graph: Graph, table: TableSpec) -> None:
     if table.remote is not None:
         return
     writers = graph.writers_of(table.id)
-    fillers = [node for node in writers if isinstance(node.operator, SendToTable) and not node.operator.deletes]
+    fillers = [node for node in writers if node.operator.table_filled is not None]
     for stream in table.side_inputs:
         spec = graph.streams.get(stream)
         if spec is None or spec.role not in (Role.SOURCE, Role.SIDE_INPUT):
@@ -222,7 +222,11 @@ def _check_global_writer(graph: Graph, table: TableSpec, writer: Node) -> None:
 
 
 def _check_local_writers(graph: Graph, table: TableSpec, writers: Sequence[Node]) -> None:
-    """Refuse a mix of broadcast flows, which write a row in every task, and other flows, which write it only in one."""
+    """Refuse a mix of broadcast flows, which write a row in every task, and other flows, which write it only in one.
+
+    A low-level task may write its own keys whatever message it gets.
+    """
+    writers = [node for node in writers if isinstance(node.operator, SendToTable)]
     whole = [node for node in writers if all(graph.streams[id_].broadcast for id_ in streams_upstream(graph, node.id))]
     parts = [node for node in writers if node not in whole]
     if whole and parts:

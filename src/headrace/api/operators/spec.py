@@ -109,6 +109,11 @@ class OperatorSpec:
         return None
 
     @property
+    def table_filled(self) -> str | None:
+        """The id of the table into which it may put rows; it may also delete some."""
+        return self.table_written
+
+    @property
     def table_used(self) -> str | None:
         """The id of the table that it joins or writes."""
         return self.table_joined if self.table_joined is not None else self.table_written

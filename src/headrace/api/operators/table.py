@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from typing_extensions import override
 
+from headrace.api.draft import Draft
 from headrace.api.event_time import Time, needed_time
 from headrace.api.handles import Table
 from headrace.api.keys import key_columns
@@ -17,6 +18,7 @@ from headrace.api.operators.wording import names, offset
 from headrace.api.specs import TableSpec
 from headrace.api.table_checks import check_filled_by_flows
 from headrace.core.errors import DeclarationError
+from headrace.core.ids import check_id
 from headrace.serdes.schema import Schema
 from headrace.stores.form import StateForm, with_types
 
@@ -121,8 +123,106 @@ class SendToTable(OperatorSpec):
 
     @property
     @override
+    def table_filled(self) -> str | None:
+        return None if self.deletes else self.table
+
+    @property
+    @override
     def table_preposition(self) -> str:
         return "from" if self.deletes else "into"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTable(OperatorSpec):
+    """A flow on its way into a low-level task that uses a table: for the planner, a join with it or a writer.
+
+    It passes the messages on. The task reads and writes the table itself.
+    """
+
+    table: str
+    writes: bool
+    passes_rows = True
+    gathers_keys = True
+
+    @property
+    @override
+    def kind(self) -> str:
+        return "writes" if self.writes else "reads"
+
+    @property
+    @override
+    def table_joined(self) -> str | None:
+        return None if self.writes else self.table
+
+    @property
+    @override
+    def table_written(self) -> str | None:
+        return self.table if self.writes else None
+
+
+@dataclass(frozen=True, slots=True)
+class TableUse:
+    """A table that a low-level task uses under a name; it may put and delete rows if it ``writes``."""
+
+    name: str
+    table: str
+    writes: bool
+
+
+def table_uses(draft: Draft, tables: object, writes: str | Iterable[str]) -> tuple[TableUse, ...]:
+    """The checked tables of a low-level task, by name. A task can read all of them, and write those in ``writes``."""
+    if not isinstance(tables, Mapping):
+        raise DeclarationError(
+            f"tables= must be a dict of tables, not {type(tables).__name__} {tables!s:.80}",
+            hint='write tables={"stock": stock}, and use it as out.tables["stock"]',
+        )
+    written = (writes,) if isinstance(writes, str) else tuple(writes)
+    for name in written:
+        if name not in tables:
+            raise DeclarationError(
+                f"writes= names {name!r}, which isn't among tables=",
+                hint=f"name some of these: {', '.join(tables) or 'there are none'}",
+            )
+    for name, table in tables.items():
+        check_id("the table", name)
+        if not isinstance(table, Table):
+            raise DeclarationError(
+                f"the table {name!r} is {type(table).__name__} {table!s:.80}",
+                hint='tables come from app.table("...", key=...)',
+            )
+        if table.draft is not draft:
+            raise DeclarationError(f"the table {table.id!r} belongs to another app, {table.draft.app!r}")
+        _check_records(table.spec, writes=name in written)
+    uses = tuple(TableUse(name, table.id, name in written) for name, table in tables.items())
+    twice = [use.table for use in uses if [other.table for other in uses].count(use.table) > 1]
+    if twice:
+        raise DeclarationError(f"the table {twice[0]!r} has two names in tables=", hint="name it once")
+    return uses
+
+
+def _check_records(spec: TableSpec, *, writes: bool) -> None:
+    """Raise unless a task can read the rows of a table as records and, if it ``writes``, put and delete them."""
+    what, hint = None, ""
+    if spec.remote is not None:
+        what, hint = "is remote", "join it before the task, and send rows to it by an output of the task"
+    elif spec.versions_ms is not None:
+        what, hint = "has versions", "join it before the task: it is read as of a message's time"
+    elif spec.storage != "disk":
+        what, hint = 'has storage="memory"', 'leave out storage="memory"'
+    elif spec.schema is None:
+        what, hint = "has no columns yet", "give it a schema=, or declare the flow that fills it before the task"
+    elif len(spec.schema.columns) == len(spec.key):
+        what, hint = "has no columns besides its key", "add a column, such as a Boolean one"
+    elif writes and spec.kind == "global":
+        what, hint = (
+            "is global, and a task has only its own messages",
+            ("send rows to an output of the task, and that flow by broadcast(...) and send_to(table) into the table"),
+        )
+    if what is not None:
+        verb = "write" if writes else "use"
+        raise DeclarationError(f"a task can't {verb} the table {spec.id!r} (at {spec.location}): it {what}", hint=hint)
+    if writes:
+        check_filled_by_flows(spec)
 
 
 def table_join(

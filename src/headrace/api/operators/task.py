@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,10 +13,11 @@ from typing_extensions import override
 from headrace.api.draft import Draft
 from headrace.api.event_time import LostTime, Time, check_time_column, is_time
 from headrace.api.flow import Flow, check_flow
-from headrace.api.handles import Output
+from headrace.api.handles import Output, Table
 from headrace.api.location import Location
 from headrace.api.operators.spec import EventTime, OnError, OperatorSpec, StateMeaning, expiry, typed
 from headrace.api.operators.streams import TASK_OUTPUT, SideOutput
+from headrace.api.operators.table import TableUse, TaskTable, table_uses
 from headrace.api.operators.wording import names
 from headrace.api.rows import SchemaLike
 from headrace.api.tasks import Store, StoreSpec, Task, overrides, stores_of
@@ -45,7 +46,7 @@ class TaskStep(OperatorSpec):
 
     ``inputs`` are the names and schemas of its flows, in the order of the node's inputs. All that it emits are side
     outputs, one for each of ``outputs``. ``timed``: all inputs have an event time. ``on_error`` says what happens to
-    messages on which it raises.
+    messages on which it raises. It uses ``tables``; for each one that is local, its flows pass a ``TaskTable``.
     """
 
     task: Any
@@ -54,6 +55,7 @@ class TaskStep(OperatorSpec):
     stores: tuple[StoreSpec, ...]
     timed: bool
     on_error: OnError = "fail"
+    tables: tuple[TableUse, ...] = ()
     kind = "task"
     places_results = False
     hidden_state = "a low-level task"
@@ -66,6 +68,9 @@ class TaskStep(OperatorSpec):
         words += [f"to {names(tuple(name for name, _ in self.outputs))}"] if self.outputs else []
         stores = tuple(f"{s.attribute} by {names(tuple(s.key.columns))}{_ttl(s)}" for s in self.stores)
         words += [f"keeps {' and '.join(stores)}"] if stores else []
+        for verb, writes in (("reads", False), ("writes", True)):
+            used = tuple(use.table for use in self.tables if use.writes is writes)
+            words += [f"{verb} {' and '.join(used)}"] if used else []
         return ", ".join(words)
 
     @override
@@ -104,17 +109,21 @@ def add_task(
     event_time: str | Mapping[str, str] | None,
     on_error: OnError,
     dead_letter: Output | None,
+    tables: Mapping[str, Table] | None,
+    writes: str | Iterable[str],
     here: Location,
     example: str = 'app.task(..., id="alerts")',
 ) -> dict[str, F]:
     """Add a low-level task to the draft. Return the flow of each output, an instance of ``flow_type``."""
     own = _checked_task(task)
     flows = _checked_inputs(draft, inputs)
+    uses = table_uses(draft, {} if tables is None else tables, writes)
     schemas = {check_id("the output", name): Schema.of(columns) for name, columns in (outputs or {}).items()}
     times = _output_times(flows, schemas, event_time, here)
     first = next(iter(flows.values()))
     letters = first._letters_to(on_error, dead_letter)
     name = draft.claim("a task", id_, here, example)
+    reaching = tuple(_past_tables(flow, uses, here) for flow in flows.values())
     step = TaskStep(
         task=_copied(own),
         inputs=tuple((input_, flow.schema) for input_, flow in flows.items()),
@@ -122,8 +131,9 @@ def add_task(
         stores=_claimed_stores(draft, own, name, here),
         timed=all(flow._time is not None for flow in flows.values()),
         on_error=on_error,
+        tables=uses,
     )
-    draft.add("task", step, tuple(flow.node for flow in flows.values()), here, id_=name)
+    draft.add("task", step, reaching, here, id_=name)
     first._send_letters(name, letters, here)
     found = {}
     for output, schema in schemas.items():
@@ -134,6 +144,14 @@ def add_task(
         )
         found[output] = flow_type(draft, node.id, schema, time)
     return found
+
+
+def _past_tables(flow: Flow, uses: Sequence[TableUse], here: Location) -> str:
+    """Lead a flow past the tables that its task uses. Return the last node."""
+    for use in uses:
+        step = TaskTable(use.table, use.writes)
+        flow = flow._then(step.kind, step, here, flow._schema, flow._time)
+    return flow.node
 
 
 def _checked_task(task: object) -> Task:

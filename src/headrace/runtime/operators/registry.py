@@ -11,7 +11,7 @@ from headrace.api.operators.functions import BatchFunction, MapAsync, RowFunctio
 from headrace.api.operators.join import IntervalJoin, LatestJoin
 from headrace.api.operators.spec import OperatorSpec
 from headrace.api.operators.streams import Broadcast, Input, Merge, PartitionBy, SendTo, SideOutput
-from headrace.api.operators.table import SendToTable, TableJoin
+from headrace.api.operators.table import SendToTable, TableJoin, TaskTable
 from headrace.api.operators.task import TaskStep
 from headrace.api.operators.window import Window
 from headrace.api.specs import Node
@@ -57,6 +57,7 @@ _runs(Window, build_window)
 _runs(IntervalJoin, IntervalJoinOperator)
 _runs(LatestJoin, LatestJoinOperator)
 _runs(TableJoin, build_table_join)
+_runs(TaskTable, PassOnOperator)
 _runs(SendToTable, TableWriter)
 _runs(TaskStep, TaskOperator)
 

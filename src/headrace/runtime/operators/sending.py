@@ -8,6 +8,7 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.api.operators.streams import Broadcast, Input, Merge, PartitionBy, SendTo, SideOutput
+from headrace.api.operators.table import TaskTable
 from headrace.api.operators.window import Window
 from headrace.api.specs import Node
 from headrace.core.errors import DataError
@@ -20,7 +21,7 @@ from headrace.runtime.operators.windows.choice import mergeable_window
 class PassOnOperator(Operator):
     """Hands rows on; everything else is decided by who is connected to it."""
 
-    def __init__(self, node: Node, spec: Input | Merge | SideOutput, context: BuildContext) -> None:
+    def __init__(self, node: Node, spec: Input | Merge | SideOutput | TaskTable, context: BuildContext) -> None:
         super().__init__(node)
 
 

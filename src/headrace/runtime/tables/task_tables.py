@@ -8,7 +8,7 @@ steps. On the run loop's thread; reads may wait for the disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 import polars as pl
 
@@ -28,6 +28,7 @@ from headrace.stores.base import StateStore
 from headrace.stores.conform import GONE, SINCE
 from headrace.stores.keyvalue import KeyValueStore
 from headrace.stores.memory_table import MemoryTable
+from headrace.stores.records import RecordStore
 from headrace.stores.table import RowTable, TableStore
 from headrace.stores.versions import VERSION_COLUMNS, VersionedTable
 
@@ -83,7 +84,7 @@ class TaskTables:
         }
         """Tables that are kept elsewhere."""
         specs = [spec for spec in plan.tables if spec.remote is None]
-        self.local = {spec.id: _opened(spec) for spec in specs}
+        self.local = {spec.id: _opened(spec, plan.by_record) for spec in specs}
         """Tables that are kept in this task."""
         self._now_ms = 0
         self._specs = {spec.id: spec for spec in specs}
@@ -100,6 +101,13 @@ class TaskTables:
     def feed(self, send: SendToTable, columns: Schema) -> TableFeed:
         """What writes a flow of these columns into a table."""
         return TableFeed(self._specs[send.table], self.local[send.table], columns, send.time, deletes=send.deletes)
+
+    def records(self, id_: str) -> RecordStore:
+        """A table that low-level tasks of the stage use."""
+        table = self.local[id_]
+        if not isinstance(table, RecordStore):
+            raise PlanError(f"table {id_!r} isn't one that tasks can use record by record")
+        return table
 
     def filled_by_flows(self, id_: str) -> bool:
         """Whether flows of this stage fill a table, and not side inputs."""
@@ -173,12 +181,15 @@ class TaskTables:
         self._sweeper.on_time(now_ms)
 
 
-def _opened(spec: TableSpec) -> LocalTable:
+def _opened(spec: TableSpec, by_record: Container[str]) -> LocalTable:
     if spec.schema is None:
         raise PlanError(
             f"the columns of table {spec.id!r} ({spec.location}) aren't known", hint="give the table a schema="
         )
     columns = dict(spec.schema.columns)
+    if spec.id in by_record:
+        key = {name: columns.pop(name) for name in spec.key}
+        return RecordStore(KeyValueStore(spec.id, ttl_ms=spec.ttl_ms), key, Schema.of(columns))
     if spec.versions_ms is None:
         return _rows(spec, columns)
     return VersionedTable(spec.id, _rows(spec, {**columns, **VERSION_COLUMNS}), spec.versions_ms)

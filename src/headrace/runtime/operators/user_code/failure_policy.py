@@ -116,8 +116,8 @@ class FailurePolicy:
         found = "" if place is None else f"\n  {place}"
         if isinstance(failure.error, WrongResult):
             named = self._operator.described(what)
-            hint = f'{failure.error.hint}; or give the step on_error="skip" or "dead_letter"'
-            return UserFunctionError(f"{named}: {failure.error}{found}{row}", hint=hint)
+            advice = f'{failure.error.hint}; or give the step on_error="skip" or "dead_letter"'
+            return UserFunctionError(f"{named}: {failure.error}{found}{row}", hint=advice)
         hint = failure.error.hint if failure.misfit and isinstance(failure.error, HeadraceError) else None
         remedy = "fix the function, or declare the schema that it returns" if failure.misfit else "fix the function"
         if isinstance(failure.error, SystemExit):

@@ -6,7 +6,7 @@ A slip, such as a forgotten ``return``, must not pass for a result: a filter wou
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import GeneratorType
 from typing import Any
 
@@ -75,7 +75,8 @@ def rows_in(function: object, result: Any) -> Iterable[Any]:
     if type(result) not in _ROWS and (isinstance(result, _NO_ROWS) or not isinstance(result, Iterable)):
         hint = "return a list of rows, [] for none"
         raise WrongResult(function, result, "rows", f"{hint}; .to_dicts() makes one of a DataFrame")
-    return result
+    rows: Iterable[Any] = result
+    return rows
 
 
 def sifted(schema: Schema, records: list[Any]) -> tuple[pl.DataFrame, list[tuple[int, DataError]]]:
@@ -93,7 +94,7 @@ def check_nothing(function: object, result: object) -> None:
         raise WrongResult(function, result, "None", hint)
 
 
-def mean_nothing(method: Callable[..., None], result: object) -> WrongResult:
+def mean_nothing(method: Callable[..., object], result: object) -> WrongResult:
     """Return the error for a result of a method of a low-level task."""
     return WrongResult(method, result, "None", "nothing takes what it returns; out.send(output, row) does")
 
@@ -103,6 +104,5 @@ def _is_async(result: object) -> bool:
 
 
 def _shown(result: object) -> str:
-    if isinstance(result, str | bytes | int | float | Mapping | Sequence) and not isinstance(result, pl.Series):
-        return f"{result!r:.80}"
-    return "None" if result is None else f"a {type(result).__name__}"
+    plain = isinstance(result, str | bytes | int | float | Mapping | list | tuple)
+    return f"{result!r:.80}" if plain else "None" if result is None else f"a {type(result).__name__}"

@@ -41,6 +41,7 @@ from headrace.runtime.operators.user_code.failure_policy import FailurePolicy, R
 from headrace.runtime.operators.user_code.results import WrongResult, mean_nothing
 from headrace.runtime.operators.user_code.sent import Sent
 from headrace.runtime.operators.user_code.source_line import users_line
+from headrace.runtime.operators.user_code.table_records import TableRecords
 from headrace.runtime.operators.user_code.task_context import TaskPort
 from headrace.runtime.operators.user_code.timers import TIME_MAX, Timers, named
 from headrace.runtime.tables.expiry import Sweeper
@@ -73,8 +74,10 @@ class TaskOperator(Operator):
         self._sides = [TaskInput(self, name, columns) for name, columns in spec.inputs]
         self._port = TaskPort(spec, self._task, self.timers, self, context.counters)
         self._policy = FailurePolicy(self, spec.on_error, context.counters)
+        self._port.records = {use.name: TableRecords(use, context.tables.records(use.table)) for use in spec.tables}
+        written = [context.tables.records(use.table) for use in spec.tables if use.writes]
         self._trial: list[KeyValueStore | RecordStore | Sent] = [
-            self.timers.store, *self._records.values(), *self._port.sent.values()
+            self.timers.store, *self._records.values(), *written, *self._port.sent.values()
         ]  # fmt: skip
         self._begun = False
         vars(self._task)[STORES] = SimpleNamespace(**self._records)
@@ -89,14 +92,14 @@ class TaskOperator(Operator):
         self._port.name = task
         self._begun = True
         with self._calling("init"):
-            _check_none(self._task.init, self._task.init(self._port))
+            _call(self._task.init, self._port)
 
     @override
     def close(self) -> None:
         if self._begun:
             self._begun = False
             with self._calling("close"):
-                _check_none(self._task.close, self._task.close())
+                _call(self._task.close)
 
     @override
     def stores(self) -> Sequence[StateStore]:
@@ -149,14 +152,14 @@ class TaskOperator(Operator):
     def _tried(self, call: Callable[[Any, Out], None], given: Any) -> BaseException | None:
         """Call the user's code. Return what it raised, after undoing what the call did; or raise, by policy."""
         if self._policy.stops:
-            _check_none(call, call(given, self._port))
+            _call(call, given, self._port)
             return None
         asked = self._port.wants_commit, self._port.wants_shutdown
         for part in self._trial:
             part.begin_trial()
         failed: BaseException | None = None
         try:
-            _check_none(call, call(given, self._port))
+            _call(call, given, self._port)
         except RAISED as error:
             if isinstance(error, HeadraceError) and not _is_users(error):
                 raise
@@ -172,7 +175,7 @@ class TaskOperator(Operator):
         self._fire("event", watermark)
         if self._has_on_watermark:
             with self._calling("on_watermark"):
-                _check_none(self._task.on_watermark, self._task.on_watermark(watermark, self._port))
+                _call(self._task.on_watermark, watermark, self._port)
             self._fire("event", watermark)
         self._hand_out()
 
@@ -194,7 +197,7 @@ class TaskOperator(Operator):
         self._fire("event", TIME_MAX)
         self._fire("processing", TIME_MAX)
         with self._calling("on_end_of_stream"):
-            _check_none(self._task.on_end_of_stream, self._task.on_end_of_stream(self._port))
+            _call(self._task.on_end_of_stream, self._port)
         self._hand_out()
 
     # -- requests to the host
@@ -274,8 +277,9 @@ class TaskOperator(Operator):
             self._port.firing = None
 
 
-def _check_none(method: Callable[..., object], result: object) -> None:
-    if result is not None:
+def _call(method: Callable[..., object], *given: object) -> None:
+    """Call a method of the user's task, which must return nothing."""
+    if (result := method(*given)) is not None:
         raise mean_nothing(method, result)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from headrace.api.operators.task import TaskStep
-from headrace.api.tasks import Task, TaskContext, TimerAxis, overrides
+from headrace.api.tasks import Records, Task, TaskContext, TimerAxis, overrides
 from headrace.core.errors import DataError, UsageError
 from headrace.core.ids import TaskName
 from headrace.runtime.event_time.watermark import NEVER
@@ -45,6 +45,8 @@ class TaskPort(TaskContext):
         self._counters = counters
         self.name = TaskName("", 0)
         self.ending = False
+        self.records: Mapping[str, Records] = {}
+        """The tables, by the names that the task uses."""
         self.firing: tuple[TimerAxis, int] | None = None
         """The axis and time of the timer that is firing."""
         self.sent: Mapping[str, Sent] = {name: Sent(name, schema) for name, schema in spec.outputs}
@@ -64,6 +66,11 @@ class TaskPort(TaskContext):
     @override
     def partition(self) -> int:
         return self.name.number
+
+    @property
+    @override
+    def tables(self) -> Mapping[str, Records]:
+        return self.records
 
     @property
     @override

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import task_scene
 
 import headrace as hr
-from tests.unit.runtime.operators.user_code import task_scene
 
 ROWS = [{"member": "a", "ms": 5, "ts": 1}, {"member": "b", "ms": 50, "ts": 2}]
 MEMBER = {"member": pl.String}
