@@ -42,9 +42,10 @@ def after(messages: int) -> Trigger:
 
 
 def every(step: int | str | timedelta, time: Clock = "event") -> Trigger:
-    """Fire after every n messages, or at every full multiple of a duration.
+    """Fire after every n messages, or at full multiples of a duration.
 
-    At a multiple, it fires only if a message has arrived since the previous result.
+    A multiple counts only if it comes after the earliest message since the previous result. With ``every("1s")``, a
+    message of 12:00:04 makes a result when the watermark reaches 12:00:05, which has whatever has arrived by then.
 
     Parameters
     ----------

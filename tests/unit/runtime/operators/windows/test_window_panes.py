@@ -220,3 +220,16 @@ def test_a_fold_begins_with_its_own_copy(app: hr.App, views: hr.Stream, out: hr.
         t.feed("views", [view("a", 1), view("b", 2), view("a", 3)])
         t.end()
         assert t.read("out").select("member", "seen").rows() == [("a", [1, 3]), ("b", [2])]
+
+
+def test_a_multiple_counts_after_the_earliest_new_message(app: hr.App, out: hr.Output) -> None:
+    late = app.input("late", {"member": pl.String, "ts": pl.Int64}, event_time="ts", lateness="1s")
+    late.window(hr.tumbling("1h"), key="member", id="w", early=hr.triggers.every("1s")).agg(n=hr.count()).send_to(out)
+    with app.test() as t:
+        seen = []
+        for ts in (1500, 3502, 4000, 5002, 6002):
+            t.feed("late", [{"member": "a", "ts": ts}])
+            seen.append(t.read("out").height)
+        # The watermark of 2501 is past 2 s, which is after 1500. That of 4001 is not past 5 s, which is after 4000.
+        assert seen == [0, 1, 1, 1, 2]
+        assert t.read("out")["n"].to_list() == [2, 5]
