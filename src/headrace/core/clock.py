@@ -51,6 +51,11 @@ class ManualClock(Clock):
         """Show an earlier wall time from now on, as when the clock is set. Monotonic time isn't affected."""
         self._behind_ms += ms
 
+    def wait(self, ms: int) -> None:
+        """Let monotonic time pass while the wall clock stands still."""
+        self.advance(ms)
+        self.set_back(ms)
+
     def advance(self, ms: int) -> None:
         """Move time forward."""
         if ms < 0:

@@ -196,7 +196,7 @@ class TestApp:
                 quiet = 0
             elif any(host.owes for host in self._container.hosts):
                 quiet = 0
-                self.clock.advance(max(1, int(sleep)))
+                self.clock.wait(max(1, int(sleep)))  # a watermark is announced a little later
             else:
                 quiet += 1
             if quiet == 2:

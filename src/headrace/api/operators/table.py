@@ -212,7 +212,7 @@ def _check_records(spec: TableSpec, *, writes: bool) -> None:
     elif spec.schema is None:
         what, hint = "has no columns yet", "give it a schema=, or declare the flow that fills it before the task"
     elif len(spec.schema.columns) == len(spec.key):
-        what, hint = "has no columns besides its key", "add a column, such as a Boolean one"
+        what, hint = "has no columns but its key", "add a column, such as a Boolean one"
     elif writes and spec.kind == "global":
         what, hint = (
             "is global, and a task has only its own messages",

@@ -232,7 +232,7 @@ REFUSED: list[tuple[Callable[[hr.App], Any], Any, str]] = [
     (lambda app: {"t": table(app, storage="memory")}, (), 'use the table .*: it has storage="memory"'),
     (lambda app: {"t": table(app, versions="1h")}, (), "it has versions"),
     (lambda app: {"t": table(app, schema=None)}, (), "it has no columns yet"),
-    (lambda app: {"t": table(app, schema={"article": pl.String})}, (), "it has no columns besides its key"),
+    (lambda app: {"t": table(app, schema={"article": pl.String})}, (), "it has no columns but its key"),
     (lambda app: {"t": table(app, kind="global")}, "t", "can't write the table 't' .*: it is global"),
     (lambda app: {"t": table(app, remote=hr.tables.remote(read=print))}, (), "it is remote"),
     (lambda app: {"t": table(app, side_inputs=[app.input("s", STOCK)])}, "t", "is filled by side inputs"),
