@@ -28,6 +28,7 @@ from typing import Literal
 from headrace.api.operators.join import IntervalJoin, StreamJoin
 from headrace.api.operators.spec import OperatorSpec
 from headrace.api.operators.streams import Merge, SideOutput
+from headrace.api.operators.table import TaskTable
 from headrace.api.operators.task import TaskStep
 from headrace.api.specs import Graph, Node
 
@@ -123,18 +124,28 @@ def _cores(graph: Graph, nodes: Mapping[str, Node], before: Ancestors) -> Iterat
     for node in nodes.values():
         if node.operator.stream_written is not None:
             writers.setdefault(node.operator.stream_written, []).append(node.id)
-    users = ([node.id for node in nodes.values() if _uses(graph, node, table)] for table in graph.tables)
-    for group in (*writers.values(), *users):
-        if _share([before[id_] for id_ in group]) and any(_writes(nodes[id_].operator) for id_ in group):
+    users = (
+        [node for node in nodes.values() if _uses(graph, node, table)]
+        for table in graph.tables
+        if any(_writes(node.operator, table) for node in nodes.values())
+    )
+    for group in (*writers.values(), *([node.id for node in using] for using in users)):
+        if _share([before[id_] for id_ in group]):
             yield frozenset(group)
 
 
-def _writes(operator: OperatorSpec) -> bool:
-    return operator.stream_written is not None or operator.table_written is not None
+def _writes(operator: OperatorSpec, table: str) -> bool:
+    if isinstance(operator, TaskStep):
+        return any(use.table == table and use.writes for use in operator.tables)
+    return operator.table_written == table and not isinstance(operator, TaskTable)
 
 
 def _uses(graph: Graph, node: Node, table: str) -> bool:
     """Whether the order of messages at this step affects what the table has, or what is found there."""
+    if isinstance(node.operator, TaskStep):
+        return any(use.table == table for use in node.operator.tables)
+    if isinstance(node.operator, TaskTable):
+        return False  # its task reads and writes the table
     if node.operator.table_written == table:
         return True
     # Versions are found by time, whenever they were written.

@@ -208,6 +208,50 @@ def tasks(app: hr.App, i: hr.Stream) -> None:
     outputs["notes"].merge(outputs["fours"]).send_to(app.output("out"))
 
 
+class Tables(hr.tasks.Task):
+    """Tells what the table has of the next key, and may put down how often its own has come."""
+
+    def __init__(self, *, puts: bool) -> None:
+        self.puts = puts
+
+    def process(self, message: dict[str, Any], out: hr.tasks.Out) -> None:
+        t, k = out.tables["t"], message["k"]
+        found = t.get((k + 1) % 4)
+        if self.puts:
+            t.put(k, {"v": (t.get(k) or {"v": 0})["v"] + 1})
+        if self.puts and message["v"] == 7:
+            t.delete((k + 2) % 4)
+        out.send("told", {"k": k, "v": -1 if found is None else found["v"]})
+
+
+def with_tables(i: hr.Stream, t: hr.tables.Table, *, puts: bool, id_: str = "step") -> hr.Stream:
+    told = {"told": {"k": pl.Int64, "v": pl.Int64}}
+    return i.process(Tables(puts=puts), told, id=id_, tables={"t": t}, writes=["t"] if puts else [])["told"]
+
+
+def a_task_with_a_table(app: hr.App, i: hr.Stream) -> None:
+    with_tables(i, table(app), puts=True).send_to(app.output("out"))
+
+
+def a_task_reads_what_its_input_writes(app: hr.App, i: hr.Stream) -> None:
+    t = table(app)
+    i.filter(odd).select("k", "v").send_to(t)
+    with_tables(i, t, puts=False).send_to(app.output("out"))
+    i.filter(pl.col("v") == 4).delete_from(t)
+
+
+def a_task_writes_what_its_input_joins(app: hr.App, i: hr.Stream) -> None:
+    t = table(app)
+    i.join(t, how="left", suffix="_old").send_to(app.output("before"))
+    with_tables(i.filter(odd), t, puts=True).join(t, how="left", suffix="_new").send_to(app.output("after"))
+
+
+def two_tasks_with_a_table(app: hr.App, i: hr.Stream) -> None:
+    t = table(app)
+    with_tables(i, t, puts=True, id_="first").send_to(app.output("one"))
+    with_tables(i.filter(odd), t, puts=True, id_="second").send_to(app.output("other"))
+
+
 def letters(app: hr.App, i: hr.Stream) -> None:
     """Rows that fail and rows that don't go into one low-level task."""
     fine = i.map(lambda r: {**r, "v": 12 // (r["v"] % 3)}, COLUMNS, on_error="skip")
@@ -257,6 +301,10 @@ CASES: list[Declare] = [
     counted_and_merged,
     windows_of_branches,
     tasks,
+    a_task_with_a_table,
+    a_task_reads_what_its_input_writes,
+    a_task_writes_what_its_input_joins,
+    two_tasks_with_a_table,
     letters,
     late_and_timely,
     versions,
@@ -299,3 +347,9 @@ def test_results_are_those_of_one_message_at_a_time(
     assert together.written.rows == single.written.rows
     assert together.tables(KEYS) == single.tables(KEYS)
     assert together.metrics.counters == single.metrics.counters
+
+
+def test_a_task_that_alone_uses_a_table_takes_whole_batches() -> None:
+    assert not plan_of(declared(a_task_with_a_table), "i").order.meetings
+    found = plan_of(declared(a_task_writes_what_its_input_joins), "i").order
+    assert {"step"} < set(found.slow)

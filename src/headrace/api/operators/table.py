@@ -143,6 +143,7 @@ class TaskTable(OperatorSpec):
     writes: bool
     passes_rows = True
     gathers_keys = True
+    row_by_row = True
 
     @property
     @override
