@@ -271,6 +271,31 @@ def versions(app: hr.App, i: hr.Stream) -> None:
     i.join(t, how="left", suffix="_then", id="as-of").send_to(app.output("out"))
 
 
+class Reminders(hr.tasks.Task):
+    """Sets timers, some of which are due at once: they fire before the next message."""
+
+    def process(self, message: dict[str, Any], out: hr.tasks.Out) -> None:
+        out.send("notes", {**message, "n": 0, "side": "message"})
+        out.set_timer(message["k"], max(0, message["ts"] - 3 * message["v"]))
+
+    def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None:
+        out.send("notes", {"k": timer.key, "v": 0, "n": timer.time, "side": "timer", "ts": timer.time})
+
+
+def reminders(app: hr.App, i: hr.Stream) -> None:
+    notes = {**NOTES, "ts": pl.Int64}
+    app.task(Reminders(), inputs={"i": i}, outputs={"notes": notes}, id="remind")["notes"].send_to(app.output("out"))
+
+
+def panes_in_time(app: hr.App, i: hr.Stream) -> None:
+    """Panes that are due so long after the first message, or the last one: perhaps at once."""
+    for number, early in enumerate(
+        (hr.triggers.since_first("3ms"), hr.triggers.since_last("3ms"), hr.triggers.every("4ms"))
+    ):
+        window = i.window(hr.tumbling("30ms"), key="k", early=early, allowed_lateness="5ms", id=f"w{number}")
+        window.agg(n=pl.len(), v=pl.col("v").sum()).send_to(app.output(f"out{number}"))
+
+
 KEYS = pl.DataFrame({"k": range(-1, 12)})
 
 CASES: list[Declare] = [
@@ -308,6 +333,8 @@ CASES: list[Declare] = [
     letters,
     late_and_timely,
     versions,
+    reminders,
+    panes_in_time,
 ]
 
 messages = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 8)), min_size=1, max_size=40)

@@ -122,6 +122,7 @@ class TaskOperator(Operator):
         failures: list[RowFailure] = []
         for number, part in enumerate(rows.iter_slices(ROWS_AT_ONCE)):
             first = number * ROWS_AT_ONCE
+            after = first + part.height
             if self._by_batch:
                 with self._calling("process_batch", input_=name):
                     error = self._tried(self._task.process_batch, part)
@@ -129,25 +130,31 @@ class TaskOperator(Operator):
                     failures += [RowFailure(first + row, error) for row in range(part.height)]
             else:
                 records = iter(to_records(part))
-                with self._calling("process", input_=name, done=partial(length_hint, records)):
-                    failures += [RowFailure(first + row, error) for row, error in self._each(records)]
+                while length_hint(records):
+                    with self._calling("process", input_=name, done=partial(length_hint, records)):
+                        failures += [RowFailure(after - length_hint(records) - 1, e) for e in self._each(records)]
+                    self._fire("event", self.event_time)
             self._fire("event", self.event_time)
             self._hand_out()
         method = "process_batch" if self._by_batch else "process"
         self._policy.rows(f"{method} of the task {type(self._task).__name__}", rows, failures)
 
-    def _each(self, records: Iterable[Any]) -> Iterator[tuple[int, BaseException]]:
-        """Process messages. Yield those that failed, unless the policy stops at the first: then raise."""
+    def _each(self, records: Iterable[Any]) -> Iterator[BaseException]:
+        """Process messages up to the first that sets a timer which is due at once, as it fires before the next message.
+
+        Yield the error of each that failed, unless the policy stops at the first: then raise.
+        """
         process, port = self._task.process, self._port
-        if self._policy.stops:
-            for record in records:
+        port.overdue = False
+        stops = self._policy.stops
+        for record in records:
+            if stops:
                 if (result := process(record, port)) is not None:
                     raise mean_nothing(process, result)
-            return
-        for row, record in enumerate(records):
-            error = self._tried(process, record)
-            if error is not None:
-                yield row, error
+            elif (error := self._tried(process, record)) is not None:
+                yield error
+            if port.overdue:
+                return
 
     def _tried(self, call: Callable[[Any, Out], None], given: Any) -> BaseException | None:
         """Call the user's code. Return what it raised, after undoing what the call did; or raise, by policy."""

@@ -51,6 +51,8 @@ class TaskPort(TaskContext):
         """The axis and time of the timer that is firing."""
         self.sent: Mapping[str, Sent] = {name: Sent(name, schema) for name, schema in spec.outputs}
         self.input = ""
+        self.overdue = False
+        """A timer was set that event time has passed already."""
         self.wants_commit = False
         self.wants_shutdown = False
         self._open = False
@@ -97,6 +99,8 @@ class TaskPort(TaskContext):
                 hint="do the work now, or set the timer for a later time",
             )
         self._timers.set(axis, identity, time)
+        if axis == "event" and time <= self._time.event_time:
+            self.overdue = True
 
     @override
     def delete_timer(self, key: Any, *, name: str = "", axis: TimerAxis = "event") -> None:

@@ -21,6 +21,7 @@ from headrace.api.shapes import CountWindow, GlobalWindow
 from headrace.api.specs import Node
 from headrace.runtime.event_time.watermark import FOREVER
 from headrace.runtime.metrics import Counters
+from headrace.runtime.operators.windows.aggregation import TIME
 from headrace.runtime.operators.windows.base import END, ROW, START, WindowOperator
 from headrace.runtime.operators.windows.panes import DUE, FULL, INDEX, NOW, NUMBER, PANE, PLACE, TOTAL, WAKE, Panes
 from headrace.serdes.rows import concat_rows
@@ -69,6 +70,17 @@ class KeyedWindow(WindowOperator):
 
     @override
     def take_in(self, rows: pl.DataFrame) -> None:
+        soonest = self._panes.soonest
+        earliest = None if soonest is None else rows.get_column(TIME).min()
+        if soonest is not None and isinstance(earliest, int) and earliest + soonest <= self.time:
+            # The pane of some message is due at once, before the next message is in it.
+            for row in rows.iter_slices(1):
+                self.take_together(row)
+        else:
+            self.take_together(rows)
+
+    def take_together(self, rows: pl.DataFrame) -> None:
+        """Take messages; panes by time that are due already follow them all."""
         if self._panes.counted:
             rows = rows.with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.Int64))
         assigned, before = self.assign(self.clocked(rows))

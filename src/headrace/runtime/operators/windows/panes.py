@@ -44,6 +44,8 @@ class Panes:
         waits = [d for a in (*self._early, *self._late) for d in a.deadlines]
         self.clocked = any(deadline.processing for deadline in waits)
         """A trigger uses the wall clock, in a window over event time."""
+        self.soonest = min((d.ms for d in waits if not d.processing and d.since != "tick"), default=None)
+        """How long after a message's time its pane can be due by event time."""
         self.early_limits, self.late_limits = _limits(self._early), _limits(self._late)
         self.counted = self.early_limits != (None, None) or self.late_limits != (None, None)
         """A trigger counts messages."""

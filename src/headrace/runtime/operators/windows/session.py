@@ -72,7 +72,7 @@ class SessionWindow(KeyedWindow):
     @override
     def take_in(self, rows: pl.DataFrame) -> None:
         if self._panes.counted or LATE in self.aside:
-            super().take_in(rows)
+            self.take_together(rows)
         else:
             self._take_spans(self._spans(self.clocked(rows)))
 

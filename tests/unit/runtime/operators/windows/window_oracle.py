@@ -76,6 +76,7 @@ class Oracle:
         else:
             for key, time, value in messages:
                 self._one(key, time, value)
+                self._look(self.time, self.time)
         self._look(self.time, self.time)
 
     def advance(self, time: int) -> None:
