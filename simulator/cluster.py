@@ -21,6 +21,7 @@ from headrace.core.frame import Header, Kind, body_of, encode
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.runtime.connections import Connections
 from headrace.runtime.host.attempt import Factories
+from headrace.runtime.inputs.version_buffer import MEMORY_BYTES_MAX
 from headrace.runtime.task_scope import TaskScope
 from headrace.systems.registry import SystemSpec
 from simulator.bare import BareIntakes, bare_scopes
@@ -80,6 +81,8 @@ class RunSettings:
     power_fails: bool = False
     """All of it is on one machine, whose power is cut at times."""
     durability: Durability = "commit"
+    early_bytes: tuple[int, ...] = (MEMORY_BYTES_MAX,)
+    """How many bytes of early frames tasks keep in memory: each one of these."""
     ends_late: bool = False
     """No source ends before the faults are over."""
 

@@ -379,6 +379,7 @@ class SimContainer:
                 partial(self._report, scope.name),
                 jitter=chance,
                 trim_step=trim_step,
+                early_bytes_max=self.world.limits.choice(cluster.settings.early_bytes),
             )
             self.hosts.append(parts.host(scope, ports, pressures[scope.name.stage]))
         loop = parts.loop(self.hosts, self._connections, self.clock)

@@ -13,6 +13,7 @@ from headrace.core.ids import SSP
 from headrace.plan.heritage import Heritage
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.inputs.idleness import Idleness
+from headrace.runtime.inputs.version_buffer import MEMORY_BYTES_MAX
 from headrace.runtime.outputs.publisher import Publisher as TargetPublisher
 from headrace.runtime.run_loop import RunLoop
 from headrace.runtime.task import Task
@@ -86,6 +87,8 @@ MIX = (
 
 In one of eight the power fails.
 """
+
+_EARLY_BYTES = (MEMORY_BYTES_MAX,), (0, 100, 400)
 
 _DEALING_MS = 12_000
 """How much longer that may take if shards have to be dealt."""
@@ -345,6 +348,7 @@ def _draw_settings(world: World, shape: Shape) -> RunSettings:
         faults_until=float(chance.choice((150, 250, 400, 400, 900))),
         trims=chance.random() < 0.7,
         crowding=chance.choice((0.0, 0.0, 0.0, 0.3, 0.6)),
+        early_bytes=world.limits.choice(_EARLY_BYTES),
     )
 
 
@@ -361,4 +365,5 @@ def _draw_app_settings(world: World, shape: AppShape) -> RunSettings:
         faults_until=float(chance.choice((150, 250, 400) if shape.case.slotted else (60, 100, 180))),
         trims=chance.random() < 0.7,
         crowding=chance.choice((0.0, 0.0, 0.0, 0.3, 0.6)),
+        early_bytes=world.limits.choice(_EARLY_BYTES),
     )

@@ -24,6 +24,8 @@ class World:
         self.chance = random.Random(seed)
         self.mishaps = random.Random(f"mishaps {seed}")
         """For what was thought of later: the other draws stay what they were."""
+        self.limits = random.Random(f"limits {seed}")
+        """For the limits of the processes of a run."""
         self.now = 0.0
         self.steps = 0
         self.story = story

@@ -15,7 +15,8 @@ from headrace.checkpoint.record import LocalCheckpoint, encode_record
 from headrace.core.frame import Kind, encode_control
 from headrace.runtime.host.attempt import Attempt
 from headrace.runtime.host.task_host import TaskHost
-from headrace.runtime.inputs.version_buffer import VersionBuffer
+from headrace.runtime.inputs.frame_receiver import FrameReceiver
+from headrace.runtime.inputs.version_buffer import BufferedFrame, VersionBuffer
 from headrace.runtime.pauses import Pause
 from simulator.journal import WatchedMachine
 from simulator.readers import Publisher
@@ -360,7 +361,7 @@ mutant("trims before the snapshot", "the changelog is trimmed before the snapsho
 
 class KeepsEarly(TaskHost):
     def _start_over(self):
-        early, self.receiver.buffer = self.receiver.buffer, VersionBuffer()
+        early, self.receiver.buffer = self.receiver.buffer, VersionBuffer(self.inputs.read_again)
         super()._start_over()
         self.receiver.buffer = early
 
@@ -370,6 +371,56 @@ mutant(
     "a rollback keeps early arrivals, which are read again",
     Parts(host=KeepsEarly),
     first_seed=3,
+)
+
+
+def whole_range(self, ssp, absent):
+    for records in self._reread(ssp, min(early.offset for early in absent), max(early.after for early in absent)):
+        for offset, payload in zip(records.offsets, records.payloads, strict=True):
+            yield BufferedFrame(ssp, offset, records.next, payload)
+
+
+mutant(
+    "reads again whatever is there",
+    "what is between the early frames of a label is processed with them",
+    Parts(),
+    patches=((VersionBuffer, "_read", whole_range),),
+)
+
+
+def what_is_in_memory(self, ssp, producer, seq):
+    for entries in self._labels.values():
+        entries[:] = [e for e in entries if not (e.payload and (e.ssp, e.producer) == (ssp, producer) and e.seq > seq)]
+
+
+mutant(
+    "void early frames are read again",
+    "a restore forgets only the early frames in memory",
+    Parts(),
+    patches=((VersionBuffer, "forget", what_is_in_memory),),
+)
+
+
+def turns_away(name):
+    """A full buffer doesn't take more of a partition that has early frames."""
+    receive = getattr(FrameReceiver, name)
+
+    def turned_away(self, envelope):
+        if self.buffer.stream_bytes and envelope.ssp in self._machine.early():
+            self._chooser.put_back(envelope)
+            self.positions[envelope.ssp] = self._machine.early()[envelope.ssp]
+        else:
+            receive(self, envelope)
+
+    return turned_away
+
+
+mutant(
+    "a full buffer pauses its partitions",
+    "behind early frames there is the checkpoint that they wait for",
+    Parts(),
+    "merge",
+    patches=tuple((FrameReceiver, name, turns_away(name)) for name in ("frames", "control")),
 )
 
 

@@ -193,6 +193,10 @@ class ProtocolMachine(TableMethods):
         """Return what the next commit waits for: the (input partition, producer) pairs that haven't closed it."""
         return self._judge.waiting_for()
 
+    def early(self) -> dict[SSP, Offset]:
+        """Return the offset of the first frame in the version buffer, of each input partition that has any."""
+        return self._judge.early()
+
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _decide(self) -> None:

@@ -80,7 +80,9 @@ The host (a container's run loop, or the simulator) owns I/O, buffers, state and
    first waits for operators that hold messages because calls haven't been answered;
 6. calls ``inputs_ended`` when every source has ended and every end-of-stream has been processed;
 7. keeps early frames in the version buffer, by label and in order of arrival. The buffer is not durable: after a start
-   or rollback its frames are read again;
+   or rollback its frames are read again. If it is full, it keeps only their places, and reads them again when they are
+   fed: until a commit covers them, they aren't trimmed. The host must not stop receiving a partition instead: behind
+   one task's early frames there may be the checkpoint of another task that the version in progress waits for;
 8. answers ``TakeGeneration`` with the most recent local state that the changelog can bring up to date: that of the
    local folder, else that of the newest snapshot, else None together with empty stores. The base may prove unusable:
    its offset was trimmed, is past the end or holds no record, or it is None and the changelog has lost its

@@ -391,7 +391,7 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "bytes",
         (*TASK, "where"),
-        "Frames that came early and wait for their version: in memory or on disk.",
+        "Frames that came early and wait for their version: in memory, or left in their stream.",
         "It keeps growing: a task upstream is late.",
     ),
     Metric(

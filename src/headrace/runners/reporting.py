@@ -39,7 +39,7 @@ def task_status(
     lags = [status.lag for status in inputs.values()]
     committed = host.committed_ms
     overdue_ms = overdue(host, now_ms)
-    in_memory, on_disk = host.receiver.buffer.memory_bytes, host.receiver.buffer.disk_bytes
+    in_memory, in_stream = host.receiver.buffer.memory_bytes, host.receiver.buffer.stream_bytes
     waits_for = _waits_for(host) if overdue_ms else {}
     facts = _facts(host, now_ms, still or Standstill(), epoch_ms, waits_for, overdue_ms)
     return TaskStatus(
@@ -62,8 +62,8 @@ def task_status(
         ),
         waits_for=waits_for,
         overdue_ms=overdue_ms,
-        early_bytes=in_memory + on_disk,
-        early_disk_bytes=on_disk,
+        early_bytes=in_memory + in_stream,
+        early_stream_bytes=in_stream,
         blocked_by=host.blocked_by,
         holdups=[] if host.finished else holdups(facts),
         uptime_ms=int(now_ms - host.started_ms),

@@ -44,6 +44,8 @@ class TaskScope:
     writers: Mapping[SSP, Mapping[str, int]] = field(default_factory=dict)
     """The stages that write each intermediate input partition, each with its number of tasks."""
     producers: Mapping[SSP, Mapping[int, TaskName]] = field(default_factory=dict)
+    written_by_clock: frozenset[SSP] = frozenset()
+    """The intermediate inputs whose writers read only sources, so that they commit by the clock."""
     outputs: Mapping[str, StreamPlan] = field(default_factory=dict)
     """The streams and targets that the stage writes."""
     own: frozenset[str] = frozenset()
@@ -101,6 +103,9 @@ class TaskScope:
                 ssp: {task.producer: task.name for name in names for task in plan.stage(name).tasks}
                 for ssp, names in writers.items()
             },
+            written_by_clock=frozenset(
+                ssp for ssp, names in writers.items() if not any(shuffled.keys() & plan.stage(n).inputs for n in names)
+            ),
             outputs={id_: plan.streams[id_] for id_ in stage.outputs},
             own=frozenset(_own(plan, stage)),
             output_tables=tables,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,11 @@ from polars.testing import assert_frame_equal
 from headrace.core.errors import FencedError, TrimmedOffsetError
 from headrace.core.ids import SSP, StreamId
 from headrace.runtime.container import Container
-from headrace.runtime.inputs import consumers, version_buffer
+from headrace.runtime.host import task_host
+from headrace.runtime.inputs import consumers
+from headrace.runtime.inputs.version_buffer import VersionBuffer
 from headrace.runtime.pauses import run
+from headrace.runtime.task_scope import TaskScope
 from headrace.systems.log.system import LogSystem
 
 
@@ -188,7 +192,7 @@ def test_early_arrivals_wait_in_order(
     tmp_path: Path, orders: Orders, monkeypatch: pytest.MonkeyPatch, memory: int
 ) -> None:
     """One of the upstream tasks is down: what its sister says of later versions is early, for longer and longer."""
-    monkeypatch.setattr(version_buffer.VersionBuffer.__init__, "__defaults__", (memory,))
+    monkeypatch.setattr(task_host, "VersionBuffer", lambda reread, _: VersionBuffer(reread, memory))
     with DrivenApp(orders_app(tmp_path)) as app:
         one, other = (app.start_tasks([task.name]) for task in app.plan.stage("orders").tasks)
         app.start("by-member", "by-region")
@@ -197,7 +201,7 @@ def test_early_arrivals_wait_in_order(
         fed(app, orders, 8)
         buffers = [host.receiver.buffer for host in app.hosts if host.name.stage == "by-member"]
         assert all((buffer.memory_bytes > 0) == (memory > 0) for buffer in buffers)
-        assert all((buffer.disk_bytes > 0) == (memory < 10_000) for buffer in buffers)
+        assert all((buffer.stream_bytes > 0) == (memory < 10_000) for buffer in buffers)
         # The living sister restarts as well: what is buffered of its uncommitted end is forgotten.
         orders.write()
         app.run(40)
@@ -206,8 +210,42 @@ def test_early_arrivals_wait_in_order(
         app.run(INTERVAL_MS)
         app.start_tasks([app.plan.stage("orders").tasks[1].name])
         app.run(4 * INTERVAL_MS)
-        assert all((buffer.memory_bytes, buffer.disk_bytes) == (0, 0) for buffer in buffers)
+        assert all(buffer.empty for buffer in buffers)
         finished(app, orders)
+
+
+def test_early_arrivals_hold_back_the_writers_that_commit_by_the_clock(
+    tmp_path: Path, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And need no local disk: what doesn't fit into memory is read again."""
+    monkeypatch.setattr(consumers, "WAITING_BYTES_MAX", 1000)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "full"))
+    limit = 60_000
+    with DrivenApp(orders_app(tmp_path, ahead_bytes_max=limit)) as app:
+        one, other = (app.start_tasks([task.name]) for task in app.plan.stage("orders").tasks)
+        app.start("by-member", "by-region")
+        fed(app, orders, 3)
+        app.kill(other)
+        for _ in range(30):
+            orders.write(400)
+            app.run(100)
+        buffers = [host.receiver.buffer for host in app.hosts if host.name.stage == "by-member"]
+        assert all(limit / 2 < buffer.memory_bytes + buffer.stream_bytes < 3 * limit for buffer in buffers)
+        assert all("by-member" in (host.blocked_by or "") for host in one.hosts)
+        assert sum(host.lag(ssp) or 0 for host in one.hosts for ssp in host.task.specs) > 2 * limit
+        app.start_tasks([app.plan.stage("orders").tasks[1].name])
+        finished(app, orders)
+        assert all(buffer.empty for buffer in buffers)
+
+
+def test_early_arrivals_do_not_hold_back_writers_that_this_task_waits_for(tmp_path: Path, orders: Orders) -> None:
+    """A writer that follows other tasks closes a version only when it has read it."""
+    with DrivenApp(orders_app(tmp_path)) as app:
+        scopes = [TaskScope.of(app.plan, stage, task) for stage in app.plan.stages for task in stage.tasks]
+        by_clock = {
+            tuple(stages): ssp in scope.written_by_clock for scope in scopes for ssp, stages in scope.writers.items()
+        }
+        assert by_clock == {("orders",): True, ("by-member",): False}
 
 
 # -- clocks

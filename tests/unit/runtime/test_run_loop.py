@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from driven_app import INTERVAL_MS, DrivenApp, Orders, orders_app
 
-from headrace.runtime.host.task_host import TICK_INTERVAL_MS, TaskHost
+from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.pauses import Pause, Steps, run
+from headrace.runtime.timing import TICK_INTERVAL_MS
 
 
 @pytest.fixture

@@ -95,9 +95,9 @@ def _of_task(task: TaskStatus, labels: _Labels, now_ms: int) -> Iterator[Series]
         yield _gauge("headrace_checkpoint_version", labels, task.checkpoint.version)
         yield _gauge("headrace_checkpoint_age_seconds", labels, task.checkpoint.age_ms / 1000)
     yield _gauge("headrace_checkpoint_overdue_seconds", labels, task.overdue_ms / 1000)
-    in_memory = task.early_bytes - task.early_disk_bytes
+    in_memory = task.early_bytes - task.early_stream_bytes
     yield _gauge("headrace_early_bytes", {**labels, "where": "memory"}, in_memory)
-    yield _gauge("headrace_early_bytes", {**labels, "where": "disk"}, task.early_disk_bytes)
+    yield _gauge("headrace_early_bytes", {**labels, "where": "stream"}, task.early_stream_bytes)
     for name, input_ in task.inputs.items():
         yield from _of_input(input_, {**labels, **_partition(name)}, now_ms)
     for output, state in task.outputs.items():

@@ -198,13 +198,13 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
 
     ``waits_for`` is set when the next version is overdue: by input partition, the upstream tasks that have not closed
     it. ``overdue_ms`` is then the time since the last commit. ``early_bytes`` wait for their version,
-    ``early_disk_bytes`` of them on disk. ``side_inputs_percent`` is set while the task reads its side inputs, before
-    anything else. ``idle``: no input has sent anything for its idle timeout, so the task's watermark holds no
-    other task back. ``holdups``: what the task waits for. ``caught_up`` is the version of a commit at which the task
-    had read what was there when it started: see module ``caught_up``. ``cut`` is set while one is ordered. ``slots``
-    are its inputs that are slots, once it has resumed. ``warnings`` are the latest ones, as are ``commits``, if they
-    are traced. ``series`` are counters and histograms: a container sends those of its process, and the coordinator
-    shows the sum of all processes of the run.
+    ``early_stream_bytes`` of them in their streams. ``side_inputs_percent`` is set while the task reads its side
+    inputs, before anything else. ``idle``: no input has sent anything for its idle timeout, so the task's watermark
+    holds no other task back. ``holdups``: what the task waits for. ``caught_up`` is the version of a commit at which
+    the task had read what was there when it started: see module ``caught_up``. ``cut`` is set while one is ordered.
+    ``slots`` are its inputs that are slots, once it has resumed. ``warnings`` are the latest ones, as are ``commits``,
+    if they are traced. ``series`` are counters and histograms: a container sends those of its process, and the
+    coordinator shows the sum of all processes of the run.
     """
 
     name: str
@@ -223,7 +223,7 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     waits_for: dict[str, list[str]] = {}
     overdue_ms: int = 0
     early_bytes: int = 0
-    early_disk_bytes: int = 0
+    early_stream_bytes: int = 0
     blocked_by: str | None = None
     holdups: list[Holdup] = []
     uptime_ms: int = 0

@@ -34,6 +34,7 @@ from headrace.runtime.inputs.frame_receiver import FrameReceiver
 from headrace.runtime.inputs.idleness import Idleness
 from headrace.runtime.inputs.intake import DeadLetters
 from headrace.runtime.inputs.intakes import Intakes
+from headrace.runtime.inputs.version_buffer import VersionBuffer
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.outputs.announcer import Announcer
 from headrace.runtime.outputs.function_publisher import Written
@@ -71,6 +72,7 @@ class Attempt:
         metrics: TaskMetrics,
         jitter: random.Random,
         monotonic_ms: float,
+        early: VersionBuffer,
     ) -> None:
         self._scope = scope
         self.publisher = make.publisher(scope, connections, metrics.warnings, jitter, self._written)
@@ -81,7 +83,7 @@ class Attempt:
         self.chooser = Chooser(self.task.specs, self.task.side_inputs)
         self.bootstrap = Bootstrap(self.chooser)
         intakes = make.intakes(self.task, self.outlet.write, metrics)
-        self.receiver = FrameReceiver(machine, self.task, intakes, self.chooser, metrics)
+        self.receiver = FrameReceiver(machine, self.task, intakes, self.chooser, metrics, early)
         self._make_idleness = make.idleness
         self.idleness = make.idleness(self.task, monotonic_ms)
         self.settling_ms: float | None = None
@@ -105,7 +107,7 @@ class Attempt:
         )
 
     def close(self) -> None:
-        """Release calls in flight, connections of operators, and files of early frames."""
+        """Release calls in flight, connections of operators, and early frames."""
         with ExitStack() as closing:  # release the rest even if the user's part fails
             closing.callback(self.receiver.buffer.clear)
             closing.callback(self.publisher.close)

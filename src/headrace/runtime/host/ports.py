@@ -12,6 +12,7 @@ from headrace.core.clock import Clock
 from headrace.runtime.connections import Connections
 from headrace.runtime.host.attempt import Factories
 from headrace.runtime.host.startpoints import Report, Resolve, by_system
+from headrace.runtime.inputs.version_buffer import MEMORY_BYTES_MAX
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.outputs.published_positions import TRIM_STEP
 from headrace.runtime.state.depot import Depot
@@ -47,6 +48,8 @@ class Ports:
     """Called now and then during a long restore."""
     trim_step: int = TRIM_STEP
     """The bytes of an intermediate stream to trim at once."""
+    early_bytes_max: int = MEMORY_BYTES_MAX
+    """The bytes of early frames to keep in memory."""
 
     @classmethod
     def live(

@@ -93,8 +93,7 @@ def settled(host: TaskHost) -> bool:
         and not host.task.chain.holding
         and not host.attempt.chooser
         and not host.inputs.hungry
-        and not host.receiver.buffer.memory_bytes
-        and not host.receiver.buffer.disk_bytes
+        and host.receiver.buffer.empty
         and host.publishing.idle
     )
 

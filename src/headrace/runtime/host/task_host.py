@@ -40,6 +40,7 @@ from headrace.runtime.host.stopwatch import committed, part_of, timed
 from headrace.runtime.inputs.consumers import InputConsumers
 from headrace.runtime.inputs.envelope import RowBatch
 from headrace.runtime.inputs.frame_receiver import FrameReceiver
+from headrace.runtime.inputs.version_buffer import VersionBuffer
 from headrace.runtime.outputs.backpressure import Backpressure
 from headrace.runtime.outputs.published_positions import PublishedPositions
 from headrace.runtime.outputs.publisher import Publisher
@@ -48,10 +49,9 @@ from headrace.runtime.state.changelog_partition import ChangelogPartition
 from headrace.runtime.state.replay import Replay
 from headrace.runtime.task import Task
 from headrace.runtime.task_scope import TaskScope
-from headrace.runtime.timing import Every
+from headrace.runtime.timing import Ticks
 from headrace.systems.startpoint import Order
 
-TICK_INTERVAL_MS = 10
 RESTART_PATIENCE_MS = 10_000.0
 """How long a task that must start over waits for a commit, so that its readers needn't roll back with it."""
 SETTLING_MS = 1000.0
@@ -84,7 +84,6 @@ class TaskHost:
         self._ports = ports
         self._clock = ports.clock
         self._connections = connections = ports.connections
-        self._interval_ms = scope.interval_ms
         self._systems = {stream.spec.stream: stream.spec.system for stream in scope.outputs.values()}
         self._changelog = ChangelogPartition(*scope.changelog, connections)
         self.inputs = InputConsumers(scope.specs, connections)
@@ -98,8 +97,7 @@ class TaskHost:
         self.replay = Replay(str(scope.name), self._changelog, self.state, ports.pulse)
         self.slots = Slots(self.inputs)
         self._progress = PublishedPositions(scope, connections, now_ms, ports.trim_step)
-        self._tick_every = Every(TICK_INTERVAL_MS, now_ms)
-        self._ticked = 0
+        self._ticks = Ticks(scope.interval_ms, now_ms)
         self._commit_began = 0.0
         self.catching_up = CatchingUp(scope)
         self.attempt = self._new_attempt()
@@ -114,6 +112,7 @@ class TaskHost:
             self.metrics,
             ports.jitter,
             self._clock.monotonic_ms(),
+            VersionBuffer(self.inputs.read_again, ports.early_bytes_max),
         )
 
     def _start_over(self) -> None:
@@ -259,11 +258,7 @@ class TaskHost:
         return min(due, self.publishing.pause(now_ms))
 
     def _tick(self, now_ms: float) -> None:
-        """Show the protocol the clock: now and then, and as soon as another checkpoint interval begins."""
-        clock_ms = self._clock.now_ms()
-        interval = clock_ms // self._interval_ms
-        if self._tick_every.due(now_ms) or interval != self._ticked:
-            self._ticked = interval
+        if self._ticks.due(clock_ms := self._clock.now_ms(), now_ms):
             self.machine.tick(clock_ms)
 
     def publish(self, now_ms: float) -> None:
@@ -286,7 +281,7 @@ class TaskHost:
         """Announce the task's progress; return for how long (ms) nothing will be due."""
         if not self.task.finished:
             self.attempt.announcer.announce(self.task.outputs, now_ms)
-        self._progress.report(self.positions, now_ms)
+        self._progress.report(self.receiver.published(), now_ms)
         return self._until_due(now_ms)
 
     def ask_for_commit(self, beyond: int = 0) -> None:
@@ -295,7 +290,7 @@ class TaskHost:
         A task that follows several waits for the same version of all: one whose label exceeds ``beyond``.
         """
         if not self._over:
-            self.machine.tick(max(self.machine.label, beyond) + self._interval_ms)
+            self.machine.tick(max(self.machine.label, beyond) + self.scope.interval_ms)
 
     def has_committed(self, label: int) -> bool:
         """Return whether the version of this label is committed and published."""
@@ -481,17 +476,15 @@ class TaskHost:
         return not self.task.finished and self.attempt.announcer.news(self.task.outputs)
 
     def _until_due(self, now_ms: float) -> float:
-        interval, clock_ms = self._interval_ms, self._clock.now_ms()
+        clock_ms = self._clock.now_ms()
         due = [now_ms + REST_MS]
         if not self.rest.on:
-            if clock_ms // interval != self._ticked:  # a commit has taken longer
-                return 0.0
-            due.append(now_ms + interval - clock_ms % interval)
+            due.append(now_ms + self._ticks.left_ms(clock_ms))
         if not self.attempt.settling and (by_clock := self.task.chain.due_ms()) is not None:
             due.append(now_ms + by_clock - clock_ms)
         if self._has_news():
             due.append(self.attempt.announcer.next_ms)
-        if self._progress.news(self.positions):
+        if self._progress.news(self.receiver.published()):
             due.append(self._progress.next_ms)
         if self.backpressure.blocked_by is not None:
             due.append(now_ms + 5)

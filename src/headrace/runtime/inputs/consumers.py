@@ -37,6 +37,7 @@ class InputConsumers:
         self._ssps: dict[str, list[SSP]] = {}
         self._hungry: dict[str, bool] = {}
         self._limits: dict[SSP, Offset] = {}
+        self._again: dict[str, Consumer] = {}
         self._begun = False
         for ssp, spec in specs.items():
             name = spec.system.name
@@ -203,6 +204,23 @@ class InputConsumers:
             finally:
                 consumer.close()
 
+    def read_again(self, ssp: SSP, start: Offset, end: Offset) -> Iterator[Records]:
+        """Yield what an intermediate partition has from an offset up to another, without moving its position.
+
+        Only for records that were polled and that no commit covers. So they are there, except for a stale task.
+        """
+        spec = self._specs[ssp].system
+        if spec.name not in self._again:
+            self._again[spec.name] = self._connections.reader(spec)
+        consumer = self._again[spec.name]
+        try:
+            _register(consumer, ssp, start)
+            found = polled_to(consumer, ssp, end, POLL_BYTES_MAX)
+            yield from (polled for polled in found if isinstance(polled, Records))
+            consumer.unregister(ssp)
+        except TrimmedOffsetError as error:
+            raise self._given_up(ssp, error) from error
+
     def landmark(self, ssp: SSP, offset: Offset) -> str:
         """See ``Consumer``. A task that has just taken over its state has read nothing yet: it leaves none."""
         return self._consumers[self._specs[ssp].system.name].landmark(ssp, offset) if self._begun else ""
@@ -218,9 +236,10 @@ class InputConsumers:
 
     def close(self) -> None:
         """Release all consumers."""
-        for consumer in self._consumers.values():
+        for consumer in (*self._consumers.values(), *self._again.values()):
             consumer.close()
         self._consumers.clear()
+        self._again.clear()
         self._of_slots.clear()
 
 

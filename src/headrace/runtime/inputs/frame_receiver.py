@@ -38,6 +38,9 @@ from headrace.runtime.task import Task
 from headrace.systems.base import Records
 from headrace.systems.slot_reports import Shards
 
+FEED_BYTES = 4 << 20
+"""How much of a label is decoded at once: it may have been too much for the memory."""
+
 
 class FrameProtocol(Protocol):
     """What the receiver asks of the protocol; a ``ProtocolMachine`` is one."""
@@ -57,6 +60,10 @@ class FrameProtocol(Protocol):
         """Take note of a restore frame further on in the partition."""
         ...
 
+    def early(self) -> dict[SSP, Offset]:
+        """Return the offset of the first early frame of each partition that has any."""
+        ...
+
 
 class FrameReceiver:
     """The receiving side of one task, for one attempt. ``positions``: how far each input has been processed.
@@ -65,9 +72,15 @@ class FrameReceiver:
     """
 
     def __init__(
-        self, machine: FrameProtocol, task: Task, intakes: Intakes, chooser: Chooser, metrics: TaskMetrics
+        self,
+        machine: FrameProtocol,
+        task: Task,
+        intakes: Intakes,
+        chooser: Chooser,
+        metrics: TaskMetrics,
+        buffer: VersionBuffer,
     ) -> None:
-        self.buffer = VersionBuffer()
+        self.buffer = buffer
         self.positions: dict[SSP, Offset] = {}
         self.shards: dict[SSP, Shards] = {}
         self._machine = machine
@@ -90,6 +103,17 @@ class FrameReceiver:
         for ssp, since_ms in self._since.items():
             self._intakes.begin_at(ssp, since_ms)
 
+    def published(self) -> dict[SSP, Offset]:
+        """Return how far each input has been processed, as back-pressure needs it: without what waits for its version.
+
+        That slows down writers who close versions by the clock, whether or not they read. Others must go on reading,
+        because this task may be waiting for the next version that they close.
+        """
+        if self.buffer.empty:
+            return self.positions
+        by_clock = self._task.scope.written_by_clock
+        return self.positions | {ssp: at for ssp, at in self._machine.early().items() if ssp in by_clock}
+
     # -- envelopes
 
     def frames(self, frames: Frames) -> None:
@@ -111,7 +135,7 @@ class FrameReceiver:
             if verdict is Verdict.PROCESS:
                 turn.append(i)
             elif verdict is Verdict.BUFFER:
-                self.buffer.put(header.version, BufferedFrame(ssp, offset, after, payload))
+                self.buffer.put(header, BufferedFrame(ssp, offset, after, payload))
             else:
                 self._metrics.count("duplicates")
         if turn:
@@ -133,7 +157,7 @@ class FrameReceiver:
             case Verdict.PROCESS:
                 self._tell(ssp, message)
             case Verdict.BUFFER:
-                self.buffer.put(header.version, BufferedFrame(ssp, frame.offset, frame.next, frame.payload))
+                self.buffer.put(header, BufferedFrame(ssp, frame.offset, frame.next, frame.payload))
             case Verdict.ROLLBACK:
                 self._metrics.count("rollbacks")
             case Forget(producer=producer, seq=seq):
@@ -169,13 +193,15 @@ class FrameReceiver:
     def feed(self, label: int) -> None:
         """Process the buffered frames of a label, neighbouring user frames of a partition together."""
         waiting: list[BufferedFrame] = []
+        size = 0
         for frame in self.buffer.take(label):
             user = frame.payload[0] == Kind.USER
-            if waiting and (not user or frame.ssp != waiting[0].ssp):
+            if waiting and (not user or frame.ssp != waiting[0].ssp or size >= FEED_BYTES):
                 self._feed_rows(waiting)
-                waiting = []
+                waiting, size = [], 0
             if user:
                 waiting.append(frame)
+                size += len(frame.payload)
                 continue
             header = _header(frame.ssp, frame.offset, frame.payload)
             self._tell(frame.ssp, _message(frame.ssp, frame.offset, header, frame.payload))

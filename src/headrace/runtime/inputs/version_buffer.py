@@ -1,24 +1,27 @@
 """The version buffer: frames that arrived before their version's turn, by label, in order of arrival.
 
-Its memory is bounded: beyond a limit, frames go to an unnamed temporary file on the local disk. The buffer doesn't
-survive the process: the resume offset is before these frames, so they are read again from the stream.
+Its memory is bounded: of frames beyond a limit it keeps only the places, and reads them again from their stream when
+their turn comes. They are still there, because the resume offset of every commit is before the first buffered frame.
+So nothing goes to the local disk. A partition is read on beyond the limit, never paused: behind one writer's early
+frames there may be the checkpoint of another writer that the version in progress waits for. The buffer doesn't survive
+the process: a restart reads its frames again.
 """
 
 from __future__ import annotations
 
-import struct
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import IO
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
 
-from headrace.core.errors import StorageError
-from headrace.core.frame import decode_header
+from headrace.core.errors import ProtocolError
+from headrace.core.frame import Header
 from headrace.core.ids import SSP, Offset
+from headrace.systems.base import Records
 
 MEMORY_BYTES_MAX = 32 << 20
-_RECORD = struct.Struct(">IqqI")
+
+Reread = Callable[[SSP, Offset, Offset], Iterable[Records]]
+"""Reads a partition again, from an offset up to another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,108 +34,90 @@ class BufferedFrame:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Void:
-    """The producer's frames of a partition above ``seq`` are void, among the first ``spilled`` ones of the file."""
+@dataclass(slots=True)
+class _Early:
+    """A frame's place. ``payload`` is None if the frame has to be read again."""
 
     ssp: SSP
+    offset: Offset
+    after: Offset
     producer: int
     seq: int
-    spilled: int
-
-    def covers(self, frame: BufferedFrame) -> bool:
-        header = decode_header(frame.payload)
-        return frame.ssp == self.ssp and header.producer == self.producer and header.seq > self.seq
-
-
-@dataclass(slots=True)
-class _Label:
-    frames: list[BufferedFrame] = field(default_factory=list)
-    file: IO[bytes] | None = None
-    spilled: int = 0
-    voids: list[_Void] = field(default_factory=list)
+    size: int
+    payload: bytes | None
 
 
 class VersionBuffer:
     """The early frames of one attempt."""
 
-    def __init__(self, memory_bytes_max: int = MEMORY_BYTES_MAX) -> None:
+    def __init__(self, reread: Reread, memory_bytes_max: int = MEMORY_BYTES_MAX) -> None:
+        self._reread = reread
         self._limit = memory_bytes_max
-        self._labels: dict[int, _Label] = {}
-        self._ssps: list[SSP] = []
+        self._labels: dict[int, list[_Early]] = {}
         self.memory_bytes = 0
-        self.disk_bytes = 0
+        self.stream_bytes = 0
+        """The bytes of the frames that will be read again."""
 
-    def put(self, label: int, frame: BufferedFrame) -> None:
+    @property
+    def empty(self) -> bool:
+        """Nothing waits."""
+        return not (self.memory_bytes or self.stream_bytes)
+
+    def put(self, header: Header, frame: BufferedFrame) -> None:
         """Append a frame to the buffer of its label."""
-        entry = self._labels.setdefault(label, _Label())
-        if entry.file is None and self.memory_bytes + len(frame.payload) <= self._limit:
-            entry.frames.append(frame)
-            self.memory_bytes += len(frame.payload)
-        else:
-            self._spill(entry, frame)
+        size = len(frame.payload)
+        fits = self.memory_bytes + size <= self._limit
+        payload = frame.payload if fits else None
+        early = _Early(frame.ssp, frame.offset, frame.after, header.producer, header.seq, size, payload)
+        self._labels.setdefault(header.version, []).append(early)
+        self._count(early, size)
 
     def take(self, label: int) -> Iterator[BufferedFrame]:
-        """Yield the frames of a label, in order of arrival, and drop them."""
-        entry = self._labels.pop(label, None)
-        if entry is None:
-            return
-        self.memory_bytes -= sum(len(frame.payload) for frame in entry.frames)
-        yield from entry.frames
-        if entry.file is not None:
-            with entry.file as file:
-                with _told():
-                    file.seek(0)
-                for number, frame in enumerate(self._read(file)):
-                    if not any(number < void.spilled and void.covers(frame) for void in entry.voids):
-                        yield frame
+        """Yield the frames of a label, in order of arrival in each partition, and drop them."""
+        due = self._labels.pop(label, [])
+        for early in due:
+            self._count(early, -early.size)
+        if any(early.payload is None for early in due):  # then a partition is read again in one go
+            due.sort(key=lambda early: early.ssp)
+        for absent, group in groupby(due, key=lambda early: early.ssp if early.payload is None else None):
+            frames = list(group)
+            yield from _present(frames) if absent is None else self._read(absent, frames)
 
     def forget(self, ssp: SSP, producer: int, seq: int) -> None:
         """Drop the producer's frames of this partition above ``seq``. Frames put later belong to a new generation."""
-        for entry in self._labels.values():
-            void = _Void(ssp, producer, seq, entry.spilled)
-            kept = [frame for frame in entry.frames if not void.covers(frame)]
-            self.memory_bytes -= sum(len(f.payload) for f in entry.frames) - sum(len(f.payload) for f in kept)
-            entry.frames = kept
-            if entry.spilled:
-                entry.voids.append(void)
+        for label, entries in self._labels.items():
+            void = [e for e in entries if e.ssp == ssp and e.producer == producer and e.seq > seq]
+            for early in void:
+                self._count(early, -early.size)
+            if void:
+                gone = set(map(id, void))
+                self._labels[label] = [early for early in entries if id(early) not in gone]
 
     def clear(self) -> None:
         """Drop everything."""
-        for entry in self._labels.values():
-            if entry.file is not None:
-                with suppress(OSError):  # closing flushes data that nothing will read
-                    entry.file.close()
         self._labels.clear()
-        self.memory_bytes = self.disk_bytes = 0
+        self.memory_bytes = self.stream_bytes = 0
 
-    def _spill(self, entry: _Label, frame: BufferedFrame) -> None:
-        if entry.file is None:
-            with _told():
-                entry.file = tempfile.TemporaryFile(prefix="headrace-early-")  # noqa: SIM115 - lives until taken
-        if frame.ssp not in self._ssps:
-            self._ssps.append(frame.ssp)
-        number = self._ssps.index(frame.ssp)
-        with _told():
-            entry.file.write(_RECORD.pack(number, frame.offset, frame.after, len(frame.payload)))
-            entry.file.write(frame.payload)
-        entry.spilled += 1
-        self.disk_bytes += len(frame.payload)
+    def _count(self, early: _Early, size: int) -> None:
+        if early.payload is None:
+            self.stream_bytes += size
+        else:
+            self.memory_bytes += size
 
-    def _read(self, file: IO[bytes]) -> Iterator[BufferedFrame]:
-        while head := file.read(_RECORD.size):
-            number, offset, after, size = _RECORD.unpack(head)
-            self.disk_bytes -= size
-            yield BufferedFrame(self._ssps[number], offset, after, file.read(size))
+    def _read(self, ssp: SSP, absent: Collection[_Early]) -> Iterator[BufferedFrame]:
+        afters = {early.offset: early.after for early in absent}
+        for records in self._reread(ssp, min(afters), max(afters.values())):
+            for offset, payload in zip(records.offsets, records.payloads, strict=True):
+                if (after := afters.pop(offset, None)) is not None:
+                    yield BufferedFrame(ssp, offset, after, payload)
+        if afters:
+            raise ProtocolError(
+                f"{ssp}: the early frame at offset {min(afters)} isn't there any more",
+                hint="the stream lost frames, or its retention is shorter than its readers' lag",
+            )
 
 
-@contextmanager
-def _told() -> Iterator[None]:
-    """Turn disk errors into errors of ours. The task ends with one, and reads its early frames again."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"early arrivals can't be kept in {tempfile.gettempdir()}: {error}",
-            hint="free up space on that disk, or set TMPDIR to a folder on another disk; nothing is lost",
-        ) from error
+def _present(frames: Iterable[_Early]) -> Iterator[BufferedFrame]:
+    for early in frames:
+        if early.payload is not None:
+            yield BufferedFrame(early.ssp, early.offset, early.after, early.payload)
