@@ -6,6 +6,7 @@ dead, and replacements are placed: what Spark does, and its executors' heartbeat
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -83,6 +84,8 @@ class RunSettings:
     durability: Durability = "commit"
     early_bytes: tuple[int, ...] = (MEMORY_BYTES_MAX,)
     """How many bytes of early frames tasks keep in memory: each one of these."""
+    patience_ms: float = math.inf
+    """How long tasks wait for upstream tasks that are late."""
     ends_late: bool = False
     """No source ends before the faults are over."""
 
@@ -101,6 +104,7 @@ class Cluster:
         self.shape = shape
         self.settings = settings
         self.oracle = oracle
+        oracle.impatient = self.impatient
         self.parts = parts
         self.tasks = shape.tasks()
         self.scopes = self.make_scopes()
@@ -111,6 +115,8 @@ class Cluster:
         """The commits in savepoints; their databases are with the snapshots."""
         self.targets: dict[StreamId, RowTarget] = {}
         self.skews: dict[int, float] = {}
+        self.vacant: dict[int, float] = {}
+        """By seat until when nobody takes it."""
         """How far the clocks of the next incarnations at these seats are off; those of others are drawn."""
         self.doomed: dict[TaskName, type] = {}
         """Tasks whose process dies before the next instruction of a kind."""
@@ -147,6 +153,11 @@ class Cluster:
     def slotted(self) -> Collection[SimStream]:
         """The sources whose partitions are slots."""
         return ()
+
+    @property
+    def impatient(self) -> bool:
+        """Tasks don't wait long for upstream tasks that are late."""
+        return self.settings.patience_ms < math.inf
 
     # -- what an app is made of --------------------------------------------------------------------------
 
@@ -277,7 +288,8 @@ class Cluster:
                 elif coordinator.draining and coordinator.ledger.state == "finished":
                     self.restart()
                 for seat in range(self.seats):
-                    if coordinator.left(seat) and self._is_gone(self.current[seat]):
+                    vacant = self.world.now < self.vacant.get(seat, 0.0)
+                    if coordinator.left(seat) and self._is_gone(self.current[seat]) and not vacant:
                         self.place(seat)
             yield 5 + self.world.chance.random() * 15
 
@@ -357,6 +369,7 @@ class Cluster:
     def heal(self) -> None:
         """Nothing goes wrong any more."""
         self._soothe_admin()
+        self.vacant.clear()
         if self.power is not None:
             self.power.calm()
         if self.objects is not None:

@@ -380,6 +380,7 @@ class SimContainer:
                 jitter=chance,
                 trim_step=trim_step,
                 early_bytes_max=self.world.limits.choice(cluster.settings.early_bytes),
+                patience_ms=cluster.settings.patience_ms,
             )
             self.hosts.append(parts.host(scope, ports, pressures[scope.name.stage]))
         loop = parts.loop(self.hosts, self._connections, self.clock)

@@ -15,6 +15,9 @@ from simulator.readers import Publisher
 from simulator.storage import Folder
 from simulator.world import Steps, World
 
+_STAYS_AWAY = 0.4
+"""How often a container that was killed isn't replaced for long, where others go on without it."""
+
 
 class Faults:
     """The bad luck of one run."""
@@ -89,6 +92,8 @@ class Faults:
         if victim is not None:
             self.world.tell(victim.name, "is killed")
             victim.die()
+            if self.cluster.impatient and self.world.limits.random() < _STAYS_AWAY:
+                self.cluster.vacant[victim.seat] = self.world.now + 150 + self.world.limits.random() * 300
 
     def _kill_several(self) -> None:
         """A machine dies, with most of what runs on it."""

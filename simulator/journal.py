@@ -111,10 +111,13 @@ class Journal:
                     (s, h) for s, h in frames if not ((s, h.producer) == void[:2] and h.seq > void[2])
                 ]
 
-    def fed(self, label: int) -> None:
-        """What was buffered under this label has been processed."""
-        for ssp, header in self._waiting.pop(label, ()):
-            self._note(ssp, header)
+    def fed(self, feed: do.Feed) -> None:
+        """What was buffered under this label has been processed, but for what is held."""
+        for ssp, header in (waiting := self._waiting.pop(feed.label, [])):
+            if (ssp, header.producer) not in feed.held:
+                self._note(ssp, header)
+        if held := [(ssp, header) for ssp, header in waiting if (ssp, header.producer) in feed.held]:
+            self._waiting[feed.label] = held
 
     def _note(self, ssp: SSP, header: Header) -> None:
         self.label = max(self.label, header.version)
@@ -212,7 +215,8 @@ class WatchedMachine(ProtocolMachine):
     @override
     def fed(self) -> None:
         super().fed()
-        self._journal.fed(self._feeding)
+        assert isinstance(self._current, do.Feed)
+        self._journal.fed(self._current)
 
     @override
     def next_step(self) -> do.Instruction | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -89,6 +90,7 @@ In one of eight the power fails.
 """
 
 _EARLY_BYTES = (MEMORY_BYTES_MAX,), (0, 100, 400)
+_PATIENCE_MS = math.inf, math.inf, 20.0, 60.0
 
 _DEALING_MS = 12_000
 """How much longer that may take if shards have to be dealt."""
@@ -349,6 +351,7 @@ def _draw_settings(world: World, shape: Shape) -> RunSettings:
         trims=chance.random() < 0.7,
         crowding=chance.choice((0.0, 0.0, 0.0, 0.3, 0.6)),
         early_bytes=world.limits.choice(_EARLY_BYTES),
+        patience_ms=world.limits.choice(_PATIENCE_MS),
     )
 
 
@@ -366,4 +369,5 @@ def _draw_app_settings(world: World, shape: AppShape) -> RunSettings:
         trims=chance.random() < 0.7,
         crowding=chance.choice((0.0, 0.0, 0.0, 0.3, 0.6)),
         early_bytes=world.limits.choice(_EARLY_BYTES),
+        patience_ms=world.limits.choice(_PATIENCE_MS),
     )

@@ -49,6 +49,8 @@ class Timeline(AppCluster):
     def __init__(self, before: AppCluster, oracle: AppOracle, scopes: Mapping[TaskName, TaskScope]) -> None:
         self.world, self.settings, self.parts, self.user = before.world, before.settings, before.parts, before.user
         self.shape, self.oracle = oracle.shape, oracle
+        oracle.impatient = self.impatient
+        self.vacant = {}
         self.tasks = self.shape.tasks()
         self._version = self._wanted = 0
         self.scopes = dict(scopes)

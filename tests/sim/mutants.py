@@ -10,6 +10,7 @@ import mutants_of_durability
 import mutants_of_kinesis
 import mutants_of_objects
 import mutants_of_order
+import mutants_of_progress
 import mutants_of_savepoints
 import mutants_of_startpoints
 import mutants_of_the_host
@@ -29,6 +30,7 @@ __all__ = [
     "mutants_of_kinesis",
     "mutants_of_objects",
     "mutants_of_order",
+    "mutants_of_progress",
     "mutants_of_savepoints",
     "mutants_of_startpoints",
     "mutants_of_the_host",

@@ -29,11 +29,14 @@ class Cadence:
         """Return the label after a start from the commit of ``version``."""
         return self._timely(version) if timer_driven else version + 1
 
-    def closed(self, version: int, closed: int) -> int:
-        """Return the highest version through ``closed`` that a task at ``version`` may commit: not above the cut."""
+    def closed(self, version: int, closed: int, *, whole: bool = True) -> int:
+        """Return the highest version through ``closed`` that a task at ``version`` may commit: not above the cut.
+
+        It may commit the cut only if its commit is ``whole``: it leaves out no upstream task.
+        """
         if self.cut is None or closed == END_VERSION or version >= self.cut:
             return closed
-        return min(closed, self.cut)
+        return min(closed, self.cut if whole else self.cut - 1)
 
     def by_timer(self, label: int, highest: int) -> tuple[int, int]:
         """Return the version that a timer-driven task commits, and its next label; ``highest`` is the top in use."""

@@ -14,11 +14,21 @@ of one such pair is
   last frame, which may be a checkpoint or restore frame;
 - ``fences``, one (generation, S) for each restore seen: *what older generations sent above S is void*. Fences are facts
   about the stream, so they survive a rollback of this task. After a crash, scanning ahead learns them again;
-- ``buffered``, the early frames: those with a label above T.
+- ``buffered``, the early frames: those with a label above T, and all of an upstream task that is set aside;
+- ``aside``, set while this task doesn't wait for the upstream task: the version that others had closed by then.
 
-For the task as a whole, C is its last committed version; M = min(closed), or END when no upstream task is alive;
-T = C + 1, or END when M is. Frames labelled up to T are processed at once. Later ones are buffered (SEP-10's
-solution 3), so that commit V contains no effect of a version above V.
+For the task as a whole, C is its last committed version; M = min(closed) of the upstream tasks that aren't set aside,
+or END when no upstream task is alive; T = C + 1, or END when M is. Frames labelled up to T are processed at once. Later
+ones are buffered (SEP-10's solution 3), so that commit V contains no effect of a version above V.
+
+An upstream task may be late: down, slow or cut off, while others have closed versions above C. After a while the host
+has it *set aside*, and this task commits the others' versions without it. A commit must not contain what the upstream
+task hasn't committed, so from then on only frames labelled up to ``closed`` are processed: the upstream task has
+committed these, because it labels frames L only when it has committed the versions below. Later ones are buffered. If a
+frame above ``closed`` has been processed since C, this task rolls back and leaves it out (SEP-10: "skip, seek back and
+reconsume", for one producer). The upstream task is waited for again when a checkpoint or restore of it closes what the
+others had closed by then, and C. A label alone isn't enough: after the rollback, the same frames come again, and the
+same wait would follow, forever.
 
 Frames that no commit covers may be missing: a power cut loses any part of what wasn't on the disk yet, and later parts
 may survive it. So what comes after a gap is dropped, and only a checkpoint or restore frame that says that the missing
@@ -68,8 +78,8 @@ RULES = (
     Rule(ORDINARY, "unannounced", "refuse_unannounced", "generation > last: error, no restore came before it"),
     Rule(ORDINARY, "gap", "refuse_gap", "seq != last + 1: error, frames are missing"),
     Rule(CHECKPOINT, "always", "take_checkpoint", "closed := max(closed, next - 1)"),
-    Rule(DATA, "timely", "process", "label L <= T: closed := max(closed, L - 1); process; done := seq"),
-    Rule(DATA, "always", "buffer", "label L > T: closed := max(closed, L - 1); buffer under L"),
+    Rule(DATA, "timely", "process", "label L <= T, not aside: closed := max(closed, L - 1); process; done := seq"),
+    Rule(DATA, "always", "buffer", "label L > T, or aside: closed := max(closed, L - 1); buffer under L"),
 )
 
 
@@ -115,6 +125,7 @@ class FrameJudge:
             and label <= self.threshold
             and header.kind <= Kind.END_OF_STREAM
             and not parent.buffered
+            and parent.aside is None
         ):
             parent.seq = parent.done = seq
             parent.label = label
@@ -133,8 +144,10 @@ class FrameJudge:
             parent.fence(header.generation, restore.seq)
 
     def feed(self, label: int) -> None:
-        """Note that the buffered frames of ``label`` were processed."""
+        """Note that the buffered frames of ``label`` were processed, except those that are held."""
         for parent in self._parents:
+            if parent.holds(label):
+                continue
             buffered = parent.buffered
             while buffered and buffered[0].label == label:
                 parent.done = max(parent.done, buffered.popleft().seq)
@@ -151,12 +164,48 @@ class FrameJudge:
             self._set_covered(parent, first.seq - 1 if first else parent.seq)
         self._recount()
 
+    def set_aside(self) -> tuple[bool, bool]:
+        """Stop waiting for the upstream tasks that are late. Return whether it did, and whether that needs a rollback.
+
+        It doesn't if there is nothing to commit without them.
+        """
+        late = [parent for parent in self._awaited if parent.closed <= self.version]
+        ahead = self._committable([parent for parent in self._awaited if parent.closed > self.version])
+        if not self.lagging or ahead <= self.version:
+            return False, False
+        for parent in late:
+            parent.aside = ahead
+        self._recount()
+        return True, any(parent.label > parent.closed for parent in late)
+
     # -- derived from the state ------------------------------------------------------------------------
 
     @property
     def closed_through(self) -> int:
-        """M: the version through which all upstream tasks are complete; END when none is alive."""
+        """The version through which all upstream tasks are complete; END when none is alive."""
         return min((parent.closed for parent in self._parents), default=END_VERSION)
+
+    @property
+    def committable(self) -> int:
+        """M: the version through which all upstream tasks that aren't set aside are complete; END when none is alive.
+
+        If only tasks that are set aside are alive, it is the last version that any upstream task has announced.
+        """
+        return self._committable(self._awaited)
+
+    @property
+    def waits_for_all(self) -> bool:
+        """Whether no upstream task is set aside."""
+        return len(self._awaited) == len(self._parents)
+
+    @property
+    def lagging(self) -> bool:
+        """Whether some upstream tasks are late with a version that others have closed."""
+        return 0 < self._open < len(self._awaited)
+
+    def held(self, label: int) -> frozenset[tuple[SSP, int]]:
+        """Return the (input partition, producer) pairs whose buffered frames of ``label`` must not be processed yet."""
+        return frozenset((p.partition.ssp, p.producer) for p in self._parents if p.holds(label))
 
     @property
     def highest_label(self) -> int:
@@ -165,8 +214,13 @@ class FrameJudge:
 
     @property
     def lowest_buffered(self) -> int | None:
-        """The lowest label in the version buffer; None if it is empty."""
-        return min((parent.buffered[0].label for parent in self._parents if parent.buffered), default=None)
+        """The lowest label in the version buffer that isn't held; None if there is none."""
+        firsts = ((parent, parent.buffered[0].label) for parent in self._parents if parent.buffered)
+        return min((label for parent, label in firsts if not parent.holds(label)), default=None)
+
+    def late(self) -> list[tuple[SSP, int]]:
+        """Return the (input partition, producer) pairs that are awaited and have not closed the next version yet."""
+        return [(p.partition.ssp, p.producer) for p in self._awaited if p.closed <= self.version]
 
     def waiting_for(self) -> list[tuple[SSP, int]]:
         """Return the (input partition, producer) pairs that have not closed the next version yet."""
@@ -205,13 +259,17 @@ class FrameJudge:
             generation, seq, closed, resume = parent.generation, parent.seq, parent.closed, parent.partition.position
         else:
             first = parent.buffered[0]
-            generation, seq, closed, resume = first.generation, first.seq - 1, version, first.offset
+            generation, seq, resume = first.generation, first.seq - 1, first.offset
+            closed = min(version, first.label - 1)  # lower than the commit's only if the upstream task is set aside
         return ParentEntry(
             producer=parent.producer, generation=generation, version=closed, seq=seq, resume_offset=resume
         )
 
     def load(self, entries: Iterable[InputEntry], version: int, parents_version: int) -> None:
-        """Reset to a commit record, but keep the fences. Inputs that it doesn't name start at their oldest frame."""
+        """Reset to a commit record, but keep the fences, and who is set aside: the record says it, too.
+
+        Inputs that it doesn't name start at their oldest frame.
+        """
         self.version = version
         self.parents_version = parents_version
         saved = {(entry.stream, entry.partition): entry for entry in entries}
@@ -228,6 +286,8 @@ class FrameJudge:
                 parent.closed = known.version if known and self._barriers else self._initially_closed
                 parent.set_last(known.generation if known else 0, known.seq if known else 0)
                 self._set_covered(parent, parent.seq)
+                if known and self._barriers and known.version < version:
+                    parent.aside = version if parent.aside is None else max(version, parent.aside)
         self._recount()
 
     def _set_covered(self, parent: Parent, seq: int) -> None:
@@ -276,8 +336,8 @@ class FrameJudge:
         return header.seq != parent.seq + 1
 
     def timely(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """Whether the frame's label is the version in progress or an older one."""
-        return header.version <= self.threshold
+        """Whether the frame's label is the version in progress or an older one, of an upstream task that is awaited."""
+        return header.version <= self.threshold and parent.aside is None
 
     # -- actions ---------------------------------------------------------------------------------------
 
@@ -329,11 +389,11 @@ class FrameJudge:
         if not self._barriers:
             return Verdict.TAKEN
         if not self._voids(restore):
-            self.close(parent, END_VERSION)
+            self._announced(parent, END_VERSION)
             return Verdict.TAKEN
         parent.fence(header.generation, restore.seq)
         self.parents_version = max(self.parents_version, header.version)
-        self.close(parent, _closed_before(restore.next_version))
+        self._announced(parent, _closed_before(restore.next_version))
         forgotten = False
         while parent.buffered and parent.buffered[-1].seq > restore.seq:
             parent.buffered.pop()
@@ -349,7 +409,7 @@ class FrameJudge:
         parent.seq = header.seq
         if self._barriers:
             self.parents_version = max(self.parents_version, header.version)
-            self.close(parent, max(parent.closed, _closed_before(control.next_version)))
+            self._announced(parent, max(parent.closed, _closed_before(control.next_version)))
         return Verdict.TAKEN
 
     def process(self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset) -> Verdict:
@@ -375,13 +435,28 @@ class FrameJudge:
 
     def close(self, parent: Parent, version: int) -> None:
         """Set the version through which a parent is complete, and ``due`` if the task may now commit."""
-        was_open, parent.closed = parent.closed <= self.version, version
-        self._open += (version <= self.version) - was_open
+        before, parent.closed = parent.closed, version
+        if parent.aside is None:
+            self._open += (version <= self.version) - (before <= self.version)
+        elif version > before and parent.buffered:
+            self.due = True  # what was held may be processed
         if self._open == 0 or self.threshold == END_VERSION:
             self._set_threshold()
 
+    def _announced(self, parent: Parent, version: int) -> None:
+        """``close`` on the parent's own word: one that has caught up is awaited again."""
+        self.close(parent, version)
+        if parent.aside is not None and version >= max(parent.aside, self.version):
+            parent.aside = None
+            self._recount()
+
+    def _committable(self, parents: Iterable[Parent]) -> int:
+        closed = min((parent.closed for parent in parents), default=END_VERSION)
+        return closed if closed != END_VERSION or self.closed_through == END_VERSION else self.parents_version
+
     def _recount(self) -> None:
-        self._open = sum(parent.closed <= self.version for parent in self._parents)
+        self._awaited = [parent for parent in self._parents if parent.aside is None]
+        self._open = sum(parent.closed <= self.version for parent in self._awaited)
         self._set_threshold()
 
     def _set_threshold(self) -> None:

@@ -123,9 +123,13 @@ class ScanAhead:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Process the buffered frames of this label in order, and remove them. They aren't received again."""
+    """Process the buffered frames of this label in order, and remove them. They aren't received again.
+
+    But keep those of the (input partition, producer) pairs in ``held``.
+    """
 
     label: int
+    held: frozenset[tuple[SSP, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

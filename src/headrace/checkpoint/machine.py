@@ -96,6 +96,19 @@ class ProtocolMachine(TableMethods):
             self.phase = Phase.DOWN
         return verdict
 
+    def set_aside(self) -> bool:
+        """Stop waiting for the upstream tasks that are late. Return False if nothing can be committed without them.
+
+        If that undoes frames that were processed, the task rolls back, as after ``Verdict.ROLLBACK``.
+        """
+        self._expect("set_aside", Phase.RUNNING)
+        aside, undoes = self._judge.set_aside()
+        if undoes:
+            self.rollbacks += 1
+            self.phase, self._current = Phase.DOWN, None
+        self._woken = True
+        return aside
+
     def inputs_ended(self) -> None:
         """Note that every source has ended and every end-of-stream has been processed."""
         self._inputs_ended = self._woken = True
@@ -189,8 +202,17 @@ class ProtocolMachine(TableMethods):
         """The last commit read so far that counts. It is written in the same batch as the changes it commits."""
         return self._changelog.local
 
+    @property
+    def lagging(self) -> bool:
+        """Whether upstream tasks are late with a version that others have closed."""
+        return self.phase is Phase.RUNNING and self._judge.lagging
+
+    def late(self) -> list[tuple[SSP, int]]:
+        """Return the (input partition, producer) pairs that the next commit waits for, of those not set aside."""
+        return self._judge.late()
+
     def waiting_for(self) -> list[tuple[SSP, int]]:
-        """Return what the next commit waits for: the (input partition, producer) pairs that haven't closed it."""
+        """Return the (input partition, producer) pairs that haven't closed the next version, set aside or not."""
         return self._judge.waiting_for()
 
     def early(self) -> dict[SSP, Offset]:

@@ -28,6 +28,7 @@ class Parent:
     """One upstream task as seen from one input partition. The head of ``frame_judge`` explains the fields."""
 
     __slots__ = (
+        "aside",
         "buffered",
         "closed",
         "covered",
@@ -51,6 +52,7 @@ class Parent:
         self.covered = 0
         self.done = 0
         self.label = -1
+        self.aside: int | None = None
 
     def set_last(self, generation: int, seq: int) -> None:
         """Set the last frame taken, and ``limit``: the seq above which frames of its generation are void."""
@@ -71,6 +73,10 @@ class Parent:
                 hint="two incarnations got the same generation: the metadata store must issue each one only once",
             )
         self.limit = self.limit_of(self.generation)
+
+    def holds(self, label: int) -> bool:
+        """Return whether buffered frames of ``label`` must wait until the upstream task has committed them."""
+        return self.aside is not None and label > self.closed
 
     @override
     def __str__(self) -> str:

@@ -30,6 +30,13 @@ the effects of the versions up to its own. The label of outgoing frames is chose
 for a command-driven task, max(C + 1, clock) for a timer-driven one, so that a task that was down rejoins at the current
 version.
 
+Late tasks. While an upstream task is down, it closes nothing, and M stands still. So after a while the host has it *set
+aside* (SEP-10: "progress on processing node failure"): M is that of the others, and frames of the late task are
+processed only once it has committed them. That is safe because a commit may leave out any frames; it must only not
+contain what isn't committed. Frames that are left out get into later commits, although their labels are lower. So a
+version with a late task isn't complete, which matters to cuts and to whoever counts on completeness (``whole``). The
+task is waited for again when it has caught up. Any task may be set aside at any time: a wrong guess costs a rollback.
+
 Start and rollback are the same procedure. The task appends its abort record, reads the changelog up to it, adopts the
 last commit that counts, and announces it downstream with a *restore* frame: "committed through seq S; the rest of older
 generations is void". A reader records that as a *fence*, which voids frames, and if it has processed any of the void
@@ -94,9 +101,11 @@ The host (a container's run loop, or the simulator) owns I/O, buffers, state and
     the machine was given become the first commit. It answers ``Keep`` with a durable copy of local state and record;
 11. reports to the coordinator each order that it applied, and each that it can't apply; then it stops.
     ``ReleaseOrders`` waits until the coordinator knows;
-12. may call ``abandon`` after an external failure (a full disk, or a commit that may or may not have been written):
+12. may call ``set_aside`` while the task is ``lagging``, and should do so only if the late tasks are down or very slow:
+    it should have read what was there in the inputs when it lost its patience;
+13. may call ``abandon`` after an external failure (a full disk, or a commit that may or may not have been written):
     the task rolls back, and the changelog says what was committed;
-13. reads intermediate inputs only from the offsets that the instructions give; None is the beginning of the stream.
+14. reads intermediate inputs only from the offsets that the instructions give; None is the beginning of the stream.
     Only a task that was replaced long ago meets a trimmed offset, or a beginning that was trimmed: it stops.
 
 A crash between any two instructions is safe. So is a replacement that starts at any time, even while the old
@@ -211,8 +220,8 @@ class Decision:
 
 
 DECISIONS = (
-    Decision("keep_due", "nothing", Phase.KEEPING, "C is the cut, and isn't kept: keep the state"),
-    Decision("buffer_due", "decide_feed", Phase.FEEDING, "a buffered label <= max(T, M): feed the lowest"),
+    Decision("keep_due", "nothing", Phase.KEEPING, "C is the cut, is whole, and isn't kept: keep the state"),
+    Decision("buffer_due", "decide_feed", Phase.FEEDING, "a buffered label <= max(T, M) isn't held: feed the lowest"),
     Decision("finish_due", "nothing", Phase.FINISHING, "all inputs ended, end-of-stream not sent: finish"),
     Decision("final_due", "decide_final", Phase.FLUSHING, "end-of-stream sent and M = END: final commit, next END"),
     Decision("version_closed", "decide_command", Phase.FLUSHING, "L <= M < END: commit M, next M + 1"),

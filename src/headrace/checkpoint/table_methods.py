@@ -139,7 +139,7 @@ class TableMethods:
 
     def feed(self) -> Instruction:
         """Process the buffered frames of the lowest label."""
-        return Feed(self._feeding)
+        return Feed(self._feeding, self._judge.held(self._feeding))
 
     def finish(self) -> Instruction:
         """Fire open windows and send end-of-stream."""
@@ -209,8 +209,8 @@ class TableMethods:
         return self._founding
 
     def keep_due(self) -> bool:
-        """Whether the last commit is the cut, and the host hasn't kept it yet."""
-        return self.version == self._cadence.cut and not self.cut_kept
+        """Whether the last commit is the cut, contains all that belongs to it, and the host hasn't kept it yet."""
+        return self.version == self._cadence.cut and not self.cut_kept and self.whole
 
     def covered(self) -> bool:
         """Whether a commit covers startpoints that the coordinator still has."""
@@ -234,7 +234,7 @@ class TableMethods:
         return self.end_of_stream_sent and self._inputs_ended and self._timer_driven
 
     def version_closed(self) -> bool:
-        """Whether all upstream tasks have closed the next version, or several.
+        """Whether all upstream tasks that aren't set aside have closed the next version, or several.
 
         The task's own label is the next version, except if it was timer-driven until its upstream tasks changed to
         exactly-once. It has announced that label, so it waits until they have closed it, because labels don't fall.
@@ -249,7 +249,8 @@ class TableMethods:
     def cut_missed(self) -> bool:
         """Whether the task has passed over the cut, so that its state wouldn't match the state of others."""
         cut = self._cadence.cut
-        return cut is not None and self.version > cut and not self.cut_kept
+        passed = cut is not None and (self.version > cut or (self.version == cut and not self.whole))
+        return passed and not self.cut_kept
 
     @property
     def cut_kept(self) -> bool:
@@ -261,8 +262,16 @@ class TableMethods:
 
     @property
     def _closed_through(self) -> int:
-        """Return M, but not above a cut."""
-        return self._cadence.closed(self.version, self._judge.closed_through)
+        """Return M, but not above a cut, and below it while an upstream task is set aside: a cut needs all."""
+        judge = self._judge
+        return self._cadence.closed(self.version, judge.committable, whole=judge.waits_for_all)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the last commit contains all that upstream tasks had sent up to its version."""
+        record = self._changelog.record
+        entries = record.inputs if record else ()
+        return all(parent.version >= self.version for entry in entries for parent in entry.parents)
 
     @property
     def _timer_driven(self) -> bool:

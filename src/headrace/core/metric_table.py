@@ -406,7 +406,7 @@ METRICS: tuple[Metric, ...] = (
         "counter",
         "",
         TASK,
-        "Rollbacks to the last commit, because a task upstream did so.",
+        "Rollbacks to the last commit, because a task upstream did so, or stays away.",
         "It grows without restarts of containers.",
     ),
     Metric(

@@ -18,7 +18,7 @@ _log = logger(__name__)
 
 _LOGGED = {
     "late": "messages came too late and had no effect",
-    "rollbacks": "the task rolls back to its last commit, because a task upstream did",
+    "rollbacks": "the task rolls back to its last commit, because a task upstream did, or stays away",
     "timers_dropped": "timers that were set while the app ended will not fire",
 }
 """Counters that are also logged at info, because nothing else reports these events."""

@@ -364,3 +364,130 @@ def test_no_frame_is_received_during_a_commit(reader):
     assert isinstance(reader.run(until="FlushOutputs"), FlushOutputs)
     with pytest.raises(ProtocolError, match="flushing"):
         reader.receive(A0, user(1, 1, 3, 1))
+
+
+# -- upstream tasks that are late
+
+
+def late(host: Host, *frames) -> Host:
+    """The reader after the first restores, when producer 1 has closed 30 and producer 2 has sent only ``frames``."""
+    introduced(host)
+    for header, control in frames:
+        host.receive(A0, header, control)
+        host.run()
+    host.receive(A0, user(1, 1, 2))
+    host.receive(A0, *checkpoint(1, 1, 30, 3))
+    host.run()
+    assert host.take() == []
+    return host
+
+
+def test_what_others_have_closed_is_committed_without_a_task_that_is_late(reader):
+    late(reader)
+    assert reader.machine.lagging
+    assert reader.machine.set_aside()
+    reader.run()
+    assert (reader.take(), reader.machine.version) == (COMMIT, 30)
+    assert not reader.machine.lagging
+    assert not reader.machine.whole
+    assert reader.machine.waiting_for() == [(A0, 1), (A0, 2)]
+
+
+def test_what_a_late_task_has_not_committed_is_undone_and_held(reader):
+    late(reader, (user(2, 1, 2), None))
+    assert reader.machine.set_aside()
+    reader.run()
+    assert reader.take() == START
+    assert reader.machine.rollbacks == 1
+    introduced(reader)
+    assert reader.receive(A0, user(2, 1, 2)) is Verdict.BUFFER
+    reader.receive(A0, user(1, 1, 2))
+    reader.receive(A0, *checkpoint(1, 1, 30, 3))
+    reader.run()
+    assert (reader.take(), reader.machine.version) == (COMMIT, 30)
+    (entry,) = reader.machine.record.inputs
+    assert [(parent.producer, parent.seq, parent.version) for parent in entry.parents] == [(1, 3, 30), (2, 1, -1)]
+    # It comes back, and says that it had committed that.
+    reader.receive(A0, *restore(2, 2, 0, 2, 50))
+    reader.run()
+    assert reader.take() == ["Feed"]
+    assert reader.receive(A0, user(2, 2, 4, 50)) is Verdict.BUFFER  # as of everybody else: 50 is early
+    reader.receive(A0, *checkpoint(1, 1, 60, 4))
+    reader.run()
+    assert (reader.take(), reader.machine.version, reader.machine.whole) == ([*COMMIT, "Feed"], 49, True)
+
+
+def test_a_late_task_that_has_not_caught_up_yet_is_heard_but_not_waited_for(reader):
+    late(reader)
+    reader.machine.set_aside()
+    reader.run()
+    assert reader.receive(A0, user(2, 1, 2, 7)) is Verdict.BUFFER
+    reader.run()
+    reader.take()
+    reader.receive(A0, *checkpoint(2, 1, 7, 3))
+    reader.run()
+    assert reader.take() == ["Feed"]
+    assert reader.receive(A0, user(2, 1, 4, 8)) is Verdict.BUFFER
+    reader.receive(A0, *checkpoint(1, 1, 40, 4))
+    reader.run()
+    assert (reader.take(), reader.machine.version) == (COMMIT, 40)
+    assert reader.receive(A0, *checkpoint(2, 1, 40, 5)) is Verdict.TAKEN
+    reader.run()
+    assert reader.take() == ["Feed"]
+    assert reader.receive(A0, user(2, 1, 6, 41)) is Verdict.PROCESS
+    reader.receive(A0, *checkpoint(1, 1, 41, 5))
+    reader.run()
+    assert reader.take() == []  # it is awaited again
+
+
+def test_a_restart_knows_from_the_record_who_was_set_aside(reader):
+    late(reader)
+    reader.machine.set_aside()
+    reader.run()
+    again = Host(reader.config, reader.changelog, writer="w2", generations=iter([2]))
+    again.run()
+    again.take()
+    again.receive(A0, *checkpoint(1, 1, 40, 4))
+    again.run()
+    assert (again.take(), again.machine.version) == (COMMIT, 40)
+    assert again.receive(A0, user(2, 1, 2, 7)) is Verdict.BUFFER
+
+
+def test_nobody_is_set_aside_if_that_gains_nothing(reader):
+    introduced(reader)
+    assert not reader.machine.lagging
+    assert not reader.machine.set_aside()
+    reader.run()
+    assert reader.take() == []
+
+
+def test_when_the_others_have_ended_what_they_sent_is_committed(reader):
+    introduced(reader)
+    reader.receive(A0, user(1, 1, 2, 8))
+    reader.receive(A0, *checkpoint(1, 1, 8, 3, END))
+    reader.run()
+    reader.take()
+    assert reader.machine.set_aside()
+    reader.run()
+    assert (reader.take(), reader.machine.version) == (["Feed", *COMMIT], 8)
+
+
+def test_a_cut_waits_for_those_that_are_late(reader):
+    reader.machine.cut(20)
+    late(reader)
+    reader.machine.set_aside()
+    reader.run()
+    assert (reader.take(), reader.machine.version) == (COMMIT, 19)
+    reader.receive(A0, *checkpoint(2, 1, 30, 2))
+    reader.run()
+    assert (reader.machine.version, reader.kept.version) == (30, 20)
+
+
+def test_a_cut_that_is_committed_without_one_is_missed(reader):
+    late(reader)
+    reader.machine.set_aside()
+    reader.run()
+    reader.machine.cut(30)
+    reader.run()
+    assert reader.kept is None
+    assert reader.machine.cut_missed

@@ -17,6 +17,7 @@ from headrace.core.errors import FencedError, TrimmedOffsetError
 from headrace.core.ids import SSP, StreamId
 from headrace.runtime.container import Container
 from headrace.runtime.host import task_host
+from headrace.runtime.host.patience import Patience
 from headrace.runtime.inputs import consumers
 from headrace.runtime.inputs.version_buffer import VersionBuffer
 from headrace.runtime.pauses import run
@@ -246,6 +247,58 @@ def test_early_arrivals_do_not_hold_back_writers_that_this_task_waits_for(tmp_pa
             tuple(stages): ssp in scope.written_by_clock for scope in scopes for ssp, stages in scope.writers.items()
         }
         assert by_clock == {("orders",): True, ("by-member",): False}
+
+
+# -- upstream tasks that stay away
+
+
+def test_versions_are_committed_while_an_upstream_task_stays_away(
+    tmp_path: Path, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It died in the middle of a version, whose frames had been processed: they are left out until it is back."""
+    monkeypatch.setattr(task_host, "Patience", lambda scope, machine, inputs, _: Patience(scope, machine, inputs, 2000))
+    with DrivenApp(orders_app(tmp_path)) as app:
+        app.start_tasks([app.plan.stage("orders").tasks[0].name])
+        other = app.start_tasks([app.plan.stage("orders").tasks[1].name])
+        app.start("by-member", "by-region")
+        fed(app, orders, 3)
+        orders.write()
+        app.run(40)
+        app.kill(other)
+        known = len(orders.written)
+        readers = [host for host in app.hosts if host.name.stage == "by-member"]
+        app.run(1500)
+        assert not any(host.metrics.counters["rollbacks"] for host in readers)
+        fed(app, orders, 10)
+        assert all(host.metrics.counters["rollbacks"] for host in readers)
+        assert any("no longer waits for orders/1" in warning for warning in readers[0].metrics.warnings)
+        wanted = pl.concat(orders.written[known:-3])["order"]
+        seen = app.rows("seen")["order"]
+        assert wanted.len() / 3 < wanted.is_in(seen.implode()).sum() < wanted.len()  # those of the task that lives
+        assert not any(host.machine.whole for host in readers)
+        app.start_tasks([app.plan.stage("orders").tasks[1].name])
+        app.run(2 * INTERVAL_MS)
+        assert all(host.machine.whole for host in readers)
+        finished(app, orders)
+
+
+def test_a_reader_that_lags_behind_does_not_take_its_upstream_tasks_for_late(
+    tmp_path: Path, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it waits for is there, behind what it hasn't read yet."""
+    monkeypatch.setattr(task_host, "Patience", lambda scope, machine, inputs, _: Patience(scope, machine, inputs, 0))
+    with DrivenApp(orders_app(tmp_path)) as app:
+        app.start("orders")
+        fed(app, orders, 10)
+        monkeypatch.setattr(consumers, "WAITING_BYTES_MAX", 1)
+        monkeypatch.setattr(consumers, "POLL_BYTES_MAX", 1)
+        app.start("by-member", "by-region")
+        lagged = 0
+        for _ in range(100):
+            app.turn()
+            lagged += sum(host.machine.lagging for host in app.hosts)
+        assert lagged > 10
+        assert not any(host.metrics.warnings.total for host in app.hosts)
 
 
 # -- clocks

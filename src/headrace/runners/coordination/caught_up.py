@@ -5,7 +5,8 @@ began.
 
 With exactly-once, a version travels through the graph, and a commit of it includes exactly the effects of that version
 upstream. Let V be the highest version that any task reports. When all tasks have committed V or a later version, the
-commits include the effects of everything that existed.
+commits include the effects of everything that existed. A task whose commit leaves out a late upstream task reports no
+version, and then that of its next whole commit.
 
 With at-least-once, versions say nothing about other tasks. A task reports the version of its last commit if no frame
 waited for it at that moment. So the stages are followed downstream: a stage has caught up when each of its tasks has

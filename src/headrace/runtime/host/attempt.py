@@ -72,8 +72,9 @@ class Attempt:
         metrics: TaskMetrics,
         jitter: random.Random,
         monotonic_ms: float,
-        early: VersionBuffer,
+        early: VersionBuffer | None = None,
     ) -> None:
+        """``early`` is None for an attempt that never begins, made for the sake of its stores."""
         self._scope = scope
         self.publisher = make.publisher(scope, connections, metrics.warnings, jitter, self._written)
         self.outlet = Outlet(scope.outputs, scope.name.number, connections, self.publisher, machine.stamp, metrics)
@@ -83,7 +84,7 @@ class Attempt:
         self.chooser = Chooser(self.task.specs, self.task.side_inputs)
         self.bootstrap = Bootstrap(self.chooser)
         intakes = make.intakes(self.task, self.outlet.write, metrics)
-        self.receiver = FrameReceiver(machine, self.task, intakes, self.chooser, metrics, early)
+        self.receiver = FrameReceiver(machine, self.task, intakes, self.chooser, metrics, early or VersionBuffer())
         self._make_idleness = make.idleness
         self.idleness = make.idleness(self.task, monotonic_ms)
         self.settling_ms: float | None = None

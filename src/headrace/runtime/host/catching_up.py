@@ -17,8 +17,8 @@ class CatchingUp:
 
     ``silent``: the app doesn't write repeated results after a restore, and the goals are its former positions.
 
-    With exactly-once, it is the first such commit. Otherwise it is the last commit, if no frame of the app's own
-    streams was waiting at that moment.
+    With exactly-once, it is the first such commit, or the first since one that left out an upstream task. Otherwise it
+    is the last commit, if no frame of the app's own streams was waiting at that moment.
     """
 
     def __init__(self, scope: TaskScope) -> None:
@@ -58,10 +58,17 @@ class CatchingUp:
         """Forget that goals were reached, because the task may have to reach them again."""
         self.version = None
 
-    def committed(self, version: int, positions: Mapping[SSP, Offset], lag: Callable[[SSP], int | None]) -> None:
-        """Note that the task has committed a version that includes everything before ``positions``."""
+    def committed(
+        self, version: int, positions: Mapping[SSP, Offset], lag: Callable[[SSP], int | None], *, whole: bool
+    ) -> None:
+        """Note that the task has committed a version that includes everything before ``positions``.
+
+        If it isn't ``whole``, it leaves out frames of upstream tasks that are late. A later version has them.
+        """
         reached = all(positions[ssp] >= goal for ssp, goal in (self._goals or {}).items())
         if not self._exactly_once:
             self.version = version if reached and not any(lag(ssp) for ssp in self._between) else None
+        elif not whole:
+            self.version = None
         elif reached and self.version is None:
             self.version = version

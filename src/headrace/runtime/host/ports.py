@@ -11,6 +11,7 @@ from headrace.checkpoint.machine import ProtocolMachine
 from headrace.core.clock import Clock
 from headrace.runtime.connections import Connections
 from headrace.runtime.host.attempt import Factories
+from headrace.runtime.host.patience import PATIENCE_MS
 from headrace.runtime.host.startpoints import Report, Resolve, by_system
 from headrace.runtime.inputs.version_buffer import MEMORY_BYTES_MAX
 from headrace.runtime.metrics import TaskMetrics
@@ -50,6 +51,8 @@ class Ports:
     """The bytes of an intermediate stream to trim at once."""
     early_bytes_max: int = MEMORY_BYTES_MAX
     """The bytes of early frames to keep in memory."""
+    patience_ms: float = PATIENCE_MS
+    """How long to wait for an upstream task that is late with a version that others have closed."""
 
     @classmethod
     def live(

@@ -31,6 +31,7 @@ from headrace.runtime.host.catching_up import CatchingUp
 from headrace.runtime.host.commits import Commits
 from headrace.runtime.host.durability import Survival
 from headrace.runtime.host.landmarks import Landmarks
+from headrace.runtime.host.patience import Patience
 from headrace.runtime.host.ports import Ports
 from headrace.runtime.host.rest import REST_MS, Doings, Rest
 from headrace.runtime.host.savepoints import Keeper, taken_over
@@ -100,6 +101,7 @@ class TaskHost:
         self._ticks = Ticks(scope.interval_ms, now_ms)
         self._commit_began = 0.0
         self.catching_up = CatchingUp(scope)
+        self._patience = Patience(scope, ports.machine, self.inputs, ports.patience_ms)
         self.attempt = self._new_attempt()
 
     def _new_attempt(self) -> Attempt:
@@ -276,6 +278,8 @@ class TaskHost:
             self.doings.by_clock(self.task.chain, self._clock.now_ms())
             self.task.chain.on_time(self._clock.now_ms())
         self._advance()
+        if not self.machine.due and not self.attempt.settling:
+            self._patience.look(self.positions, now_ms, self.metrics, resting=self.rest.on)
 
     def _report(self, now_ms: float) -> float:
         """Announce the task's progress; return for how long (ms) nothing will be due."""
@@ -379,9 +383,9 @@ class TaskHost:
                 for records in self.inputs.scan(dict(positions)):
                     self.receiver.learn(records)
                     yield Pause.PROGRESS
-            case do.Feed(label=label):
+            case do.Feed(label=label, held=held):
                 self.task.chain.tell_time(self._clock.now_ms())
-                self.receiver.feed(label)
+                self.receiver.feed(label, held)
             case do.Finish():
                 self.attempt.announcer.end()
             case do.FlushOutputs():
@@ -466,7 +470,7 @@ class TaskHost:
         self.slots.committed(self.machine.version)
         self._committed_ms = now
         self.doings.committed(self)
-        self.catching_up.committed(self.machine.version, self.positions, self.lag)
+        self.catching_up.committed(self.machine.version, self.positions, self.lag, whole=self.machine.whole)
         self.commit_took_ms = now - self._commit_began
         committed(self.name, self.machine.version, self.metrics, self.commit_took_ms, now)
 
@@ -488,6 +492,5 @@ class TaskHost:
             due.append(self._progress.next_ms)
         if self.backpressure.blocked_by is not None:
             due.append(now_ms + 5)
-        if (idle := self.attempt.idleness.due_ms()) is not None:
-            due.append(idle)
+        due += [ms for ms in (self.attempt.idleness.due_ms(), self._patience.due_ms) if ms is not None]
         return max(0.0, min(due) - now_ms)

@@ -6,7 +6,7 @@ early wait here for their version. The order of each partition is kept. All on t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol, assert_never
 
 import msgspec
@@ -190,11 +190,14 @@ class FrameReceiver:
             self._task.slot(table.ssp, table.shards.keys(), table.holding)
             self.shards[table.ssp] = table.shards
 
-    def feed(self, label: int) -> None:
-        """Process the buffered frames of a label, neighbouring user frames of a partition together."""
+    def feed(self, label: int, held: Collection[tuple[SSP, int]] = ()) -> None:
+        """Process the buffered frames of a label, neighbouring user frames of a partition together.
+
+        Those of the (partition, producer) pairs in ``held`` go on waiting.
+        """
         waiting: list[BufferedFrame] = []
         size = 0
-        for frame in self.buffer.take(label):
+        for frame in self.buffer.take(label, held):
             user = frame.payload[0] == Kind.USER
             if waiting and (not user or frame.ssp != waiting[0].ssp or size >= FEED_BYTES):
                 self._feed_rows(waiting)

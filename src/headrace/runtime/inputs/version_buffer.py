@@ -47,10 +47,14 @@ class _Early:
     payload: bytes | None
 
 
+def _nothing(ssp: SSP, start: Offset, end: Offset) -> Iterable[Records]:
+    return ()
+
+
 class VersionBuffer:
     """The early frames of one attempt."""
 
-    def __init__(self, reread: Reread, memory_bytes_max: int = MEMORY_BYTES_MAX) -> None:
+    def __init__(self, reread: Reread = _nothing, memory_bytes_max: int = MEMORY_BYTES_MAX) -> None:
         self._reread = reread
         self._limit = memory_bytes_max
         self._labels: dict[int, list[_Early]] = {}
@@ -72,9 +76,15 @@ class VersionBuffer:
         self._labels.setdefault(header.version, []).append(early)
         self._count(early, size)
 
-    def take(self, label: int) -> Iterator[BufferedFrame]:
-        """Yield the frames of a label, in order of arrival in each partition, and drop them."""
+    def take(self, label: int, held: Collection[tuple[SSP, int]] = ()) -> Iterator[BufferedFrame]:
+        """Yield the frames of a label, in order of arrival in each partition, and drop them.
+
+        Keep those of the (partition, producer) pairs in ``held``.
+        """
         due = self._labels.pop(label, [])
+        if held:
+            self._labels[label] = [early for early in due if (early.ssp, early.producer) in held]
+            due = [early for early in due if (early.ssp, early.producer) not in held]
         for early in due:
             self._count(early, -early.size)
         if any(early.payload is None for early in due):  # then a partition is read again in one go
