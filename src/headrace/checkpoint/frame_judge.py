@@ -227,9 +227,9 @@ class FrameJudge:
         return [(p.partition.ssp, p.producer) for p in self._parents if p.closed <= self.version]
 
     def early(self) -> dict[SSP, Offset]:
-        """Return the offset of the first buffered frame of each input partition that has any."""
+        """Return the offset of the first buffered frame from an awaited task, of each partition that has any."""
         found: dict[SSP, Offset] = {}
-        for parent in self._parents:
+        for parent in self._awaited:
             if parent.buffered:
                 first = parent.buffered[0].offset
                 found[parent.partition.ssp] = min(first, found.get(parent.partition.ssp, first))

@@ -216,7 +216,10 @@ class ProtocolMachine(TableMethods):
         return self._judge.waiting_for()
 
     def early(self) -> dict[SSP, Offset]:
-        """Return the offset of the first frame in the version buffer, of each input partition that has any."""
+        """Return the offset of the first frame in the version buffer, of each input partition that has any.
+
+        Frames of upstream tasks that are set aside don't count: they may be held for long.
+        """
         return self._judge.early()
 
     # -- inside ---------------------------------------------------------------------------------------------

@@ -282,6 +282,29 @@ def test_versions_are_committed_while_an_upstream_task_stays_away(
         finished(app, orders)
 
 
+def test_what_is_held_of_an_upstream_task_stops_none_of_the_others(
+    tmp_path: Path, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_host, "Patience", lambda scope, machine, inputs, _: Patience(scope, machine, inputs, 2000))
+    with DrivenApp(orders_app(tmp_path, ahead_bytes_max=60_000)) as app:
+        app.start_tasks([app.plan.stage("orders").tasks[0].name])
+        other = app.start_tasks([app.plan.stage("orders").tasks[1].name])
+        app.start("by-member", "by-region")
+        fed(app, orders, 3)
+        orders.write()
+        app.run(40)
+        app.kill(other)
+        for _ in range(60):
+            orders.write(400)
+            app.run(100)
+        readers = [host for host in app.hosts if host.name.stage == "by-member"]
+        assert not any(host.receiver.buffer.empty for host in readers)
+        assert app.rows("seen").height > 60 * 400 / 3
+        assert all(host.blocked_by is None for host in app.hosts)
+        app.start_tasks([app.plan.stage("orders").tasks[1].name])
+        finished(app, orders)
+
+
 def test_a_reader_that_lags_behind_does_not_take_its_upstream_tasks_for_late(
     tmp_path: Path, orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:

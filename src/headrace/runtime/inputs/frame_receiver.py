@@ -107,7 +107,8 @@ class FrameReceiver:
         """Return how far each input has been processed, as back-pressure needs it: without what waits for its version.
 
         That slows down writers who close versions by the clock, whether or not they read. Others must go on reading,
-        because this task may be waiting for the next version that they close.
+        because this task may be waiting for the next version that they close. And what is held of an upstream task that
+        is down slows down none.
         """
         if self.buffer.empty:
             return self.positions
