@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
 import pytest
 from mutants import MUTANTS
 
+from headrace.core.ids import TaskName
 from simulator.__main__ import main
+from simulator.cluster import RunSettings
 from simulator.declared import CASES
 from simulator.planned import app_shape
 from simulator.run import Outcome, Parts, Run, simulate
@@ -131,6 +134,33 @@ def test_messages_come_late(app, outputs):
         if not silent:
             return
     assert silent == set()
+
+
+@pytest.mark.parametrize(("shape", "away", "reader"), [("merge", "t", "m"), ("join", "l", "j"), ("shuffle", "s", "w")])
+@pytest.mark.parametrize("patience_ms", [40.0, math.inf])
+def test_versions_are_committed_while_an_upstream_task_stays_away(monkeypatch, shape, away, reader, patience_ms):
+    settings = RunSettings(faults=0, faults_until=900.0, patience_ms=patience_ms)
+    monkeypatch.setattr("simulator.run._draw_settings", lambda *_: settings)
+    for seed in range(1, 6):
+        run = Run(seed, (shape,), Parts(), None)
+        versions: list[list[int]] = []
+
+        def kill(run=run):
+            victim = next(c for c in run.cluster.current.values() if TaskName(away, 0) in c.tasks)
+            victim.die()
+            run.cluster.vacant[victim.seat] = 800.0
+
+        def look(run=run, versions=versions):
+            ledgers = [ledger for task, ledger in run.oracle.ledgers.items() if task.stage == reader]
+            versions.append([ledger.last.version if ledger.last else -1 for ledger in ledgers])
+
+        run.world.after(200.0, kill)
+        run.world.after(400.0, look)
+        run.world.after(780.0, look)
+        run.run()
+        run.cluster.close()
+        gone_on = [after > before + 300 for before, after in zip(*versions, strict=True)]
+        assert all(gone_on) if patience_ms < math.inf else not any(gone_on)
 
 
 def test_a_failing_seed_is_named_and_told(monkeypatch, capsys):

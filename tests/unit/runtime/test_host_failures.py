@@ -269,6 +269,7 @@ def test_versions_are_committed_while_an_upstream_task_stays_away(
         readers = [host for host in app.hosts if host.name.stage == "by-member"]
         app.run(1500)
         assert not any(host.metrics.counters["rollbacks"] for host in readers)
+        assert all(host.catching_up.version is not None for host in readers)
         fed(app, orders, 10)
         assert all(host.metrics.counters["rollbacks"] for host in readers)
         assert any("no longer waits for orders/1" in warning for warning in readers[0].metrics.warnings)
@@ -276,9 +277,11 @@ def test_versions_are_committed_while_an_upstream_task_stays_away(
         seen = app.rows("seen")["order"]
         assert wanted.len() / 3 < wanted.is_in(seen.implode()).sum() < wanted.len()  # those of the task that lives
         assert not any(host.machine.whole for host in readers)
+        assert all(host.catching_up.version is None for host in readers)  # a run must not end with that
         app.start_tasks([app.plan.stage("orders").tasks[1].name])
         app.run(2 * INTERVAL_MS)
         assert all(host.machine.whole for host in readers)
+        assert all(host.catching_up.version is not None for host in readers)
         finished(app, orders)
 
 
