@@ -235,6 +235,8 @@ class HeardOnly(FrameJudge):
         heard = [parent.closed for parent in self._parents if parent.generation]
         return min(heard, default=END_VERSION if not self._parents else -1)
 
+    committable = closed_through
+
     def _set_threshold(self):
         super()._set_threshold()
         self.due = True
