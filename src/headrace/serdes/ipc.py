@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from headrace.core.errors import DataError, FrameError
 from headrace.core.frame import Bytes
+from headrace.serdes.bounds import beyond, holds, why_beyond
 from headrace.serdes.rows import concat_rows
 from headrace.serdes.wild_views import without_wild_views
 
@@ -24,6 +25,13 @@ from headrace.serdes.wild_views import without_wild_views
 _LAYOUT = pl.CompatLevel.newest()
 _END_OF_IPC = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _UNREADABLE = (pl.Int128, pl.UInt128, pl.Object)
+_ALWAYS_READABLE = frozenset(
+    {
+        pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64, pl.Float32, pl.Float64,
+        pl.Boolean, pl.String, pl.Binary, pl.Date, pl.Time, pl.Datetime, pl.Duration, pl.Categorical, pl.Enum, pl.Null,
+    }
+)  # fmt: skip
+"""Types all of whose values can be read."""
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, IndexError, KeyError, MemoryError)
 _FEW_ROWS = 4096
 """Tables of so few rows are joined faster by PyArrow, which copies more slowly, than if Polars takes each of them."""
@@ -31,7 +39,7 @@ _WRITER_HINT = "another program wrote to the stream, or its bytes are damaged; c
 
 
 def encode_rows(df: pl.DataFrame) -> bytes:
-    """Return the rows as one Arrow IPC stream. Raises ``DataError`` for a column that PyArrow couldn't read."""
+    """Return the rows as one Arrow IPC stream. Raises ``DataError`` for what PyArrow couldn't read."""
     return encode_rows_into(io.BytesIO(), df)
 
 
@@ -41,14 +49,26 @@ def encode_rows_into(buffer: io.BytesIO, df: pl.DataFrame) -> bytes:
     Unlike ``header + encode_rows(df)``, this doesn't copy the body.
     """
     for name, dtype in zip(df.columns, df.dtypes, strict=True):
-        if dtype in _UNREADABLE:
-            raise DataError(
-                f"column {name!r} of type {dtype} can't be written to a stream",
-                hint=f"cast it first: pl.col({name!r}).cast(pl.Int64), or to Decimal or String",
-            )
+        if type(dtype) not in _ALWAYS_READABLE:
+            _require_readable(name, dtype, df)
     buffer.seek(0, io.SEEK_END)  # the position of io.BytesIO(header) is 0
     df.write_ipc_stream(buffer, compat_level=_LAYOUT)
     return buffer.getvalue()
+
+
+def _require_readable(name: str, dtype: pl.DataType, df: pl.DataFrame) -> None:
+    if dtype in _UNREADABLE:
+        raise DataError(
+            f"column {name!r} of type {dtype} can't be written to a stream",
+            hint=f"cast it first: pl.col({name!r}).cast(pl.Int64), or to Decimal or String",
+        )
+    column = df.get_column(name)
+    wrong = beyond(column) if holds(dtype, (pl.Decimal,)) else ()
+    if len(wrong):
+        raise DataError(
+            f"{why_beyond(column, int(wrong[0]))}, so no reader could decode it",
+            hint=f"compute it with fewer digits in the step that makes it: pl.col({name!r}).cast(pl.Float64)",
+        )
 
 
 def decode_rows(data: Bytes, *, checked: bool = False) -> pl.DataFrame:

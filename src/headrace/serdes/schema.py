@@ -20,7 +20,7 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import DataError, DeclarationError
-from headrace.serdes.calendar import beyond, holds_times, why_beyond
+from headrace.serdes.bounds import beyond, is_bounded, why_beyond
 from headrace.serdes.casting import cast_column
 from headrace.serdes.declared import columns_of_class, dtype_of, is_record, record_builder, record_maker
 from headrace.serdes.foreign_schemas import columns_of_schema
@@ -63,7 +63,7 @@ class _Misfits:
             self._first = Mismatch(column, reason, rows)
 
     def without_beyond(self, column: pl.Series) -> pl.Series:
-        """Add the rows in which a column holds what is outside the calendar; return the column with nulls there."""
+        """Add the rows in which a column holds what can't be represented; return the column with nulls there."""
         rows = beyond(column).tolist()
         if not rows:
             return column
@@ -85,8 +85,8 @@ class Schema:
     """Ordered columns with their types. ``record`` is the dataclass that the schema was made from, if any."""
 
     __slots__ = (
+        "_bounded",
         "_build",
-        "_dated",
         "_dtypes",
         "_instance_values",
         "_names",
@@ -103,7 +103,7 @@ class Schema:
         self.record = record
         self._names = list(self.columns)
         self._dtypes = list(self.columns.values())
-        self._dated = [name for name, dtype in self.columns.items() if holds_times(dtype)]
+        self._bounded = [name for name, dtype in self.columns.items() if is_bounded(dtype)]
         self._build: Callable[[list[list[Any]]], list[Any]] = record_builder(self._names, record)
         self.make: Callable[..., Any] = record_maker(self._names, record)
         """Makes a dict, or an instance of ``record``, of the values of a row, in the order of the columns."""
@@ -186,13 +186,13 @@ class Schema:
 
         A column of another type is cast if the cast can't change a value. If that depends on the value (a string to a
         number, a wide integer to a narrow one), rows whose value doesn't survive are left out and listed in the
-        ``Mismatch``. So are rows with a date, time or duration that Python has no value for. A batch that already
-        fits is returned unchanged.
+        ``Mismatch``. So are rows with a date, time, duration or decimal that can't be represented. A batch that
+        already fits is returned unchanged.
 
         Raises ``DataError`` if a column is missing, or has a type that can't be cast to the expected one.
         """
         if df.dtypes == self._dtypes and df.columns == self._names:
-            return self._in_calendar(df) if self._dated else (df, None)
+            return self._in_bounds(df) if self._bounded else (df, None)
         found = dict(zip(df.columns, df.dtypes, strict=True))
         cast: list[pl.Series] = []
         misfits = _Misfits()
@@ -213,9 +213,9 @@ class Schema:
             cast.append(series if series is column else misfits.without_beyond(series))
         return misfits.sorted_out(pl.DataFrame(cast))
 
-    def _in_calendar(self, df: pl.DataFrame) -> tuple[pl.DataFrame, Mismatch | None]:
+    def _in_bounds(self, df: pl.DataFrame) -> tuple[pl.DataFrame, Mismatch | None]:
         misfits = _Misfits()
-        for name in self._dated:
+        for name in self._bounded:
             misfits.without_beyond(df.get_column(name))
         return misfits.sorted_out(df)
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.core.errors import DataError, FrameError
 from headrace.serdes.ipc import decode_rows, decode_runs, encode_rows, encode_rows_into
@@ -192,3 +194,36 @@ def test_text_that_is_no_utf8_is_found_among_others() -> None:
     good = encode_rows(pl.DataFrame({"a": ["text"]}))
     with pytest.raises(FrameError, match="UTF8"):
         decode_runs([good, good.replace(b"text", b"te\xff\xfe")])
+
+
+def too_many_digits(scale: int, sign: int = 0) -> pl.Series:
+    """A decimal of 39 digits, which no type has: Polars doesn't check the sums of groups."""
+    most = Decimal((sign, (6,) + (0,) * 37, -scale))
+    table = pl.DataFrame({"key": [1, 1], "x": pl.Series([most, most], dtype=pl.Decimal(38, scale))})
+    return table.group_by("key").agg(pl.col("x").sum()).get_column("x")
+
+
+@pytest.mark.parametrize("scale", [0, 2, 37, 38])
+def test_a_decimal_that_no_reader_can_decode_is_refused(scale: int) -> None:
+    wrong = too_many_digits(scale)
+    inside = [
+        wrong,
+        too_many_digits(scale, sign=1),
+        pl.concat([pl.Series("x", [None, Decimal(0)], dtype=wrong.dtype), wrong]),
+        wrong.implode(),
+        pl.DataFrame({"a": wrong}).to_struct("x"),
+        pl.DataFrame({"a": wrong.implode()}).to_struct("x").implode(),
+    ]
+    shown = f"12{'0' * (37 - scale)}.{'0' * scale}" if scale < 38 else f"1.2{'0' * 37}"
+    for column in inside:
+        with pytest.raises(DataError, match=r"column 'x' holds .*, so no reader could decode it") as raised:
+            encode_rows(pl.DataFrame({"y": [1] * column.len(), "x": column}))
+        assert raised.value.hint is not None
+        assert f"{shown.rstrip('.')}, which has more digits than" in raised.value.message or column.dtype.is_nested()
+
+
+@given(st.integers(-(10**38) + 1, 10**38 - 1), st.integers(0, 38))
+def test_every_decimal_that_has_the_digits_of_its_type_survives(digits: int, scale: int) -> None:
+    value = Decimal((digits < 0, tuple(map(int, str(abs(digits)))), -scale))
+    df = pl.DataFrame({"x": pl.Series([value, None, Decimal(0)], dtype=pl.Decimal(38, scale))})
+    assert decode_rows(encode_rows(df)).equals(df)

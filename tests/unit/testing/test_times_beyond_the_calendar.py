@@ -1,9 +1,10 @@
-"""No date, time or duration ends an app beside its policies: it is refused where it comes in or arises."""
+"""No date, time, duration or decimal ends an app beside its policies: it is refused where it comes in or arises."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import polars as pl
@@ -121,3 +122,42 @@ def test_what_forever_is_elsewhere_goes_through() -> None:
         t.feed("in", rows({"at": forever, "day": 2_932_896}))
         t.end()
         assert t.read("out")["at"][1] == datetime.max
+
+
+def summed(batch: pl.DataFrame) -> pl.DataFrame:
+    """Polars doesn't check the sums of groups."""
+    return batch.group_by("n").agg(pl.col("x").sum())
+
+
+AMOUNTS = {"n": pl.Int64, "x": pl.Decimal(38, 2)}
+
+
+def amounts() -> pl.DataFrame:
+    return pl.DataFrame({"n": [1, 1], "x": pl.Series([Decimal("6e35")] * 2, dtype=pl.Decimal(38, 2))})
+
+
+def test_the_functions_policy_decides_about_decimals_of_too_many_digits() -> None:
+    app = hr.App("amounts")
+    letters = app.output("letters")
+    made = app.input("in", AMOUNTS).map_batches(summed, schema=AMOUNTS, on_error="dead_letter", dead_letter=letters)
+    made.send_to(app.output("out"))
+    with app.test() as t:
+        t.feed("in", amounts())
+        t.end()
+        assert t.read("out").is_empty()
+        assert t.read("letters").height == 2
+        assert "which has more digits than Decimal" in t.read("letters")["reason"][0]
+
+
+def test_an_expression_that_makes_such_decimals_is_named() -> None:
+    app = hr.App("amounts")
+
+    def of_groups(values: pl.Series) -> pl.Series:
+        table = pl.DataFrame({"n": [1] * values.len(), "x": values})
+        return table.select(pl.col("x").sum().over("n")).get_column("x")
+
+    total = pl.col("x").map_batches(of_groups, return_dtype=AMOUNTS["x"], is_elementwise=True)
+    app.input("in", AMOUNTS).with_columns(total=total).send_to(app.output("out"))
+    with app.test() as t, pytest.raises(hr.errors.UserFunctionError) as caught:
+        t.feed("in", amounts())
+    assert "column 'total' holds 1200000000000000000000000000000000000.00" in caught.value.message

@@ -26,7 +26,7 @@ from headrace.runtime.at_work import Done, UserCall
 from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.operators.provenance import Provenance
 from headrace.runtime.operators.tap import Tap
-from headrace.serdes.calendar import beyond, why_beyond
+from headrace.serdes.bounds import beyond, why_beyond
 from headrace.stores.base import StateStore
 
 RAISED: tuple[type[BaseException], ...] = (
@@ -234,8 +234,8 @@ class Operator:
             hint="fix it, or filter out such messages before it",
         )
 
-    def check_calendar(self, rows: pl.DataFrame, columns: Iterable[str], what: str) -> None:
-        """Raise if one of these columns, which ``what`` has computed, holds a time that Python has no value for."""
+    def check_bounds(self, rows: pl.DataFrame, columns: Iterable[str], what: str) -> None:
+        """Raise if one of these columns, which ``what`` has computed, holds a value that can't be represented."""
         for name in columns:
             column = rows.get_column(name)
             wrong = beyond(column)

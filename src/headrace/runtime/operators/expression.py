@@ -11,7 +11,7 @@ from headrace.api.operators.columns import Filter, Project
 from headrace.api.specs import Node
 from headrace.runtime.operators.base import UNCOMPUTABLE, Operator
 from headrace.runtime.operators.build_context import BuildContext
-from headrace.serdes.calendar import holds_times
+from headrace.serdes.bounds import is_bounded
 from headrace.serdes.rows import rows_where
 
 
@@ -51,8 +51,8 @@ class ProjectOperator(Operator):
         self._exprs = spec.exprs
         self._keep = spec.keep
         self._taken = None if spec.keep else _plain_names(spec.exprs)
-        self._dated: list[str] | None = None
-        """The columns that it computes and that hold dates, times or durations."""
+        self._bounded: list[str] | None = None
+        """The columns that it computes and that hold dates, times, durations or decimals."""
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
@@ -64,10 +64,10 @@ class ProjectOperator(Operator):
             result = rows.with_columns(self._exprs) if self._keep else rows.select(self._exprs)
         except UNCOMPUTABLE as error:
             raise self.failed(error, "an expression") from error
-        if self._dated is None:
+        if self._bounded is None:
             computed = rows.clear().select(self._exprs).columns
-            self._dated = [name for name in computed if holds_times(result.schema[name])]
-        self.check_calendar(result, self._dated, "an expression")
+            self._bounded = [name for name in computed if is_bounded(result.schema[name])]
+        self.check_bounds(result, self._bounded, "an expression")
         self.provenance.became(lambda: range(rows.height))
         self.emit(result)
 

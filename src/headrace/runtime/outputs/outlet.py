@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import polars as pl
 
 from headrace.api.specs import Role
+from headrace.core.errors import DataError
 from headrace.core.frame import ControlMessage, Header, Kind, encode, encode_control, kind_of
 from headrace.core.ids import StreamId
 from headrace.plan.model import StreamPlan
@@ -85,7 +86,11 @@ class Outlet:
         spec = target.spec
         producer = self._connections.record_producer(spec.system)
         for part in rows.iter_slices(FRAME_ROWS_MAX):
-            frame = encode_rows_into(io.BytesIO(encode(self._stamp(spec.stream, partition, Kind.USER))), part)
+            header = encode(self._stamp(spec.stream, partition, Kind.USER))
+            try:
+                frame = encode_rows_into(io.BytesIO(header), part)
+            except DataError as error:
+                raise DataError(f"rows for stream {spec.id!r}: {error.message}", hint=error.hint) from error
             self._metrics.bytes_out += len(frame)
             self._metrics.bytes_to[spec.id] += len(frame)
             producer.send(spec.stream.name, partition, frame)

@@ -19,6 +19,7 @@ from headrace.checkpoint.changelog import ReplayStep
 from headrace.checkpoint.record import LOCAL_KEY, Change, LocalCheckpoint
 from headrace.core.errors import (
     CorruptLogError,
+    DataError,
     InfrastructureError,
     StateCorruptError,
     StateLockedError,
@@ -242,9 +243,15 @@ class TaskState:
     # -- a commit being written
 
     def changes(self, version: int) -> Iterator[Change]:
-        """The changes that belong to the commit of this version."""
+        """The changes that belong to the commit of this version. Raises ``DataError`` if one can't be written."""
         for id_, store in self._stores.items():
-            for change in store.take_changes(version):
+            try:
+                changes = store.take_changes(version)
+            except DataError as error:
+                if repr(id_) not in error.message:
+                    error.message = f"rows for store {id_!r}: {error.message}"
+                raise
+            for change in changes:
                 self._since_snapshot += len(change)
                 yield Change(id_, change)
 

@@ -5,6 +5,9 @@ arrival: some aggregates depend on it. An aggregate keeps its partial result in 
 They are named by its kind and name, so the state of a window outlives other aggregates that come, go, or move.
 ``user_aggregates`` has those that call functions of the user's.
 
+Polars' sums wrap around in silence. So partial sums are wider than any sum of messages, and only the final value says
+whether its type can hold it: that doesn't depend on which messages were summed together.
+
 For example, the mean of 3 and 5 in one batch and of 10 in the next: the parts, sum and number, are (8.0, 2) and
 (10.0, 1), their merge is (18.0, 3), and the final value is 6.0.
 """
@@ -37,8 +40,29 @@ class _Parts:
     final: pl.Expr
 
 
-def _summed(value: pl.Expr, names: Sequence[str]) -> _Parts:
-    return _Parts((value.sum(),), (pl.col(names[0]).sum(),), pl.col(names[0]))
+_WIDE = pl.Decimal(38, 0)
+_HALF = 10**19
+"""Half of the digits of a decimal."""
+
+
+def _summed(value: pl.Expr, wide: pl.DataType, names: Sequence[str]) -> _Parts:
+    """An integer is summed as a decimal of 38 digits, and a decimal in two halves. The final value may be null."""
+    sums = tuple(pl.col(name).sum() for name in names)
+    if isinstance(wide, pl.Decimal):
+        digits, half = value.cast(wide).to_physical(), pl.lit(_HALF, pl.Int128)
+        upper, lower = (pl.col(name).to_physical() for name in names)
+        carried = upper + lower // half
+        # 38 digits: the upper half is below 10^19, and above -10^19 unless it is followed by the lower half of -1.
+        fits = carried.is_between(-_HALF, _HALF - 1) & ((carried > -_HALF) | (lower % half > 0))
+        total = pl.when(fits).then(carried * half + lower % half)
+        halves = ((digits // half).sum(), (digits % half).sum())
+        return _Parts(tuple(each.reinterpret(dtype=_WIDE) for each in halves), sums, total.reinterpret(dtype=wide))
+    if wide.is_float():
+        return _Parts((value.cast(wide).sum(),), sums, pl.col(names[0]))
+    number = value.cast(wide).to_physical().cast(pl.Int128)
+    narrow = pl.UInt64() if wide == pl.UInt64 else pl.Int64()
+    total = pl.col(names[0]).to_physical().cast(narrow, strict=False)
+    return _Parts((number.sum().reinterpret(dtype=_WIDE),), sums, total)
 
 
 def _counted(value: pl.Expr, names: Sequence[str]) -> _Parts:
@@ -138,7 +162,6 @@ _Rule = Callable[[pl.Expr, Sequence[str]], _Parts]
 
 _RULES: dict[str, tuple[int, _Rule]] = {
     "count": (1, _counted),
-    "sum": (1, _summed),
     "min": (1, _smallest),
     "max": (1, _largest),
     "mean": (2, _averaged),
@@ -177,6 +200,7 @@ class Aggregation:
         self.parts: list[str] = []
         """The columns of partial results."""
         self._folds: list[UserAggregate] = []
+        self._sums = [name for name, aggregate in aggregates if aggregate.kind == "sum"]
         self.ordered = any(aggregate.kind in _ORDERED for _, aggregate in aggregates)
         """Some result depends on the order in which partial results are merged."""
         for number, (name, aggregate) in enumerate(aggregates):
@@ -236,8 +260,12 @@ class Aggregation:
             partials = fold.settle(partials)
         return partials
 
+    def overflown(self, results: pl.DataFrame) -> str | None:
+        """Return the first sum that isn't there in some of the final results, because its type can't hold it."""
+        return next((name for name in self._sums if results.get_column(name).null_count()), None)
+
     def final(self, partials: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-        """``keys`` and final values, from merged partial results."""
+        """``keys`` and final values, from merged partial results. A sum that its type can't hold is null."""
         partials = self.settle(partials)
         for fold in self._folds:
             partials = fold.begun(partials)
@@ -261,7 +289,9 @@ class Aggregation:
         if kind in _BY_TIME:
             return (_BY_TIME if self._timed else _BY_ARRIVAL)[kind](value, both), both
         if kind == "sum":
-            value = value.cast(self._wide[name])
+            wide = self._wide[name]
+            columns = both if isinstance(wide, pl.Decimal) else both[:1]
+            return _summed(value, wide, columns), columns
         if kind == "approx_n_unique":
             self._prepared.append(aggregate.expr.map_batches(hyperloglog.codes, return_dtype=pl.UInt32).alias(column))
             value = pl.col(column)

@@ -29,7 +29,7 @@ from headrace.runtime.operators.base import RAISED, UNCOMPUTABLE, Operator
 from headrace.runtime.operators.user_code.results import WrongResult
 from headrace.runtime.operators.user_code.source_line import users_line
 from headrace.runtime.operators.windows.aggregation import TIME, Aggregation
-from headrace.serdes.calendar import holds_times
+from headrace.serdes.bounds import is_bounded
 from headrace.serdes.sorting import sort_rows
 from headrace.stores import pieces
 from headrace.stores.readable import readable
@@ -65,7 +65,7 @@ class WindowOperator(Operator):
             calling=self._calling,
         )
         self._output = schema.columns
-        self._dated = [name for name, _ in spec.aggregates if holds_times(schema.columns[name])]
+        self._bounded = [name for name, _ in spec.aggregates if is_bounded(schema.columns[name])]
         self.form = spec.state_forms(node.id, (spec.input,))[node.id]
         self._counters = counters
         time = spec.event_time
@@ -190,7 +190,8 @@ class WindowOperator(Operator):
         of_messages = [ROW] if ROW in merged.columns else []
         merged = sort_rows(merged, [*of_messages, *self.order, *self.keys])
         result = self.aggregation.final(merged, [START, END, *self.keys, *more])
-        self.check_calendar(result, self._dated, "an aggregate")
+        self._check_sums(result)
+        self.check_bounds(result, self._bounded, "an aggregate")
         bounds = [
             from_ms(ours, self._output[public]).alias(public)
             for ours, public in ((START, "window_start"), (END, "window_end"))
@@ -203,6 +204,22 @@ class WindowOperator(Operator):
                 self.provenance.became(lambda messages=messages: messages)  # type: ignore[misc]
             first += part.height
             self.emit(part)
+
+    def _check_sums(self, results: pl.DataFrame) -> None:
+        """Raise ``DataError`` if a sum is larger than its type can hold."""
+        name = self.aggregation.overflown(results)
+        if name is None:
+            return
+        missing = results.filter(pl.col(name).is_null())
+        key = ", ".join(f"{column} = {missing.item(0, column)!r:.100}" for column in self.keys)
+        dtype = self._output[name]
+        wider = "" if isinstance(dtype, pl.Decimal) else ".cast(pl.Decimal(38, 0)), or of "
+        raise DataError(
+            f"{self.described(f'the sum {name!r}')} is too large for {dtype} "
+            f"in {missing.height} of {results.height} results{key and f'; the first has {key}'}",
+            hint=f"sum something wider: of the column{wider or ' '}.cast(pl.Float64), which rounds; "
+            "or filter out the messages that are too large",
+        )
 
     def shown(self, merged: pl.DataFrame, *bounds: str) -> pl.DataFrame:
         """Merged partial results for people: keys, these columns with bounds, and what the results are so far."""

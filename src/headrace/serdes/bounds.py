@@ -1,13 +1,15 @@
-"""Which dates, times and durations rows may hold: those that Python can represent. Pure.
+"""Which dates, times, durations and decimals rows may hold: those that Python and all readers can represent. Pure.
 
 Polars counts days or fractions of a second in 32 or 64 bits, and computes with any number of them. But it panics, or
-raises what no step expects, when one beyond its own calendar is printed, written as text or handed to a function. So
-they are found where rows come in, and where an expression makes them.
+raises what no step expects, when one beyond its own calendar is printed, written as text or handed to a function. A
+decimal has 128 bits, which hold more than the 38 digits that readers take, and Polars doesn't check the sums of groups.
+So such values are found where rows come in, where an expression or a function makes them, and before they are written.
 """
 
 from __future__ import annotations
 
 from datetime import date, datetime, timedelta
+from decimal import Decimal
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
@@ -23,29 +25,34 @@ _FIRST_DAY, _LAST_DAY = (date.min - _EPOCH).days, (date.max - _EPOCH).days
 _DURATION_DAYS = timedelta.max.days
 
 
-def holds_times(dtype: object) -> bool:
-    """Whether values of this type are or contain dates, times or durations."""
+def is_bounded(dtype: object) -> bool:
+    """Whether values of this type are or contain dates, times, durations or decimals: its bits can hold too much."""
+    return holds(dtype, (pl.Date, pl.Datetime, pl.Duration, pl.Decimal))
+
+
+def holds(dtype: object, kinds: tuple[type[pl.DataType], ...]) -> bool:
+    """Whether values of this type are or contain values of one of these kinds."""
     if isinstance(dtype, pl.Struct):
-        return any(holds_times(field.dtype) for field in dtype.fields)
+        return any(holds(field.dtype, kinds) for field in dtype.fields)
     if isinstance(dtype, pl.List | pl.Array):
-        return holds_times(dtype.inner)
-    return _bounds(dtype) is not None
+        return holds(dtype.inner, kinds)
+    return isinstance(dtype, kinds)
 
 
 def beyond(column: pl.Series) -> npt.NDArray[np.int64]:
-    """The rows, by number, in which the column holds a date, time or duration that Python has no value for.
+    """The rows, by number, in which the column holds a date, time, duration or decimal that can't be represented.
 
     >>> beyond(pl.Series("at", [0, 2**62]).cast(pl.Datetime("us"))).tolist()
     [1]
     """
     dtype = column.dtype
     if isinstance(dtype, pl.Struct):
-        found = [beyond(column.struct.field(field.name)) for field in dtype.fields if holds_times(field.dtype)]
+        found = [beyond(column.struct.field(field.name)) for field in dtype.fields if is_bounded(field.dtype)]
         return np.unique(np.concatenate(found)) if found else _NONE
     if isinstance(dtype, pl.List | pl.Array):
         return _beyond_in_lists(column, dtype)
     bounds = _bounds(dtype)
-    if bounds is None:
+    if bounds is None or (isinstance(dtype, pl.Decimal) and not _digits_beyond(column, dtype)):
         return _NONE
     numbers = column.to_physical()
     lowest, highest = numbers.min(), numbers.max()
@@ -55,7 +62,7 @@ def beyond(column: pl.Series) -> npt.NDArray[np.int64]:
 
 
 def why_beyond(column: pl.Series, row: int) -> str:
-    """Say why Python has no value for what a row holds, without showing the value: Polars can't.
+    """Say why what a row holds can't be represented, without showing the value: Polars can't.
 
     >>> why_beyond(pl.Series("at", [2**62]).cast(pl.Datetime("us")), 0)
     "column 'at' holds 4611686018427387904 us since 1970, but times must be in the years 1 to 9999"
@@ -70,8 +77,10 @@ def why_beyond(column: pl.Series, row: int) -> str:
         case pl.Duration():
             number = value.to_physical().item()
             found = f"a duration of {number} {dtype.time_unit}, but durations must be shorter than a billion days"
+        case pl.Decimal():
+            found = f"{_with_point(value.to_physical().item(), dtype.scale)}, which has more digits than {dtype}"
         case _:
-            found = f"in a {dtype} a date, time or duration that is out of range"
+            found = f"in a {dtype} a date, time, duration or decimal that is out of range"
     return f"column {column.name!r} holds {found}"
 
 
@@ -79,7 +88,7 @@ _NONE: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
 
 def _beyond_in_lists(column: pl.Series, dtype: pl.List | pl.Array) -> npt.NDArray[np.int64]:
-    if not holds_times(dtype.inner):
+    if not is_bounded(dtype.inner):
         return _NONE
     lists = column.arr.to_list() if isinstance(dtype, pl.Array) else column
     there = (lists.list.len() > 0).fill_null(value=False)
@@ -92,7 +101,7 @@ def _beyond_in_lists(column: pl.Series, dtype: pl.List | pl.Array) -> npt.NDArra
 
 
 def _bounds(dtype: object) -> tuple[int, int] | None:
-    """The smallest and the largest number that a value of this type may be; None for types without time."""
+    """The smallest and the largest number that a value of this type may be; None for types that have no such bounds."""
     if isinstance(dtype, pl.Date):
         return _FIRST_DAY, _LAST_DAY
     if isinstance(dtype, pl.Duration):
@@ -100,7 +109,23 @@ def _bounds(dtype: object) -> tuple[int, int] | None:
         return -_DURATION_DAYS * a_day, _DURATION_DAYS * a_day
     if isinstance(dtype, pl.Datetime):
         return _moments(dtype.time_unit, dtype.time_zone)
+    if isinstance(dtype, pl.Decimal):
+        most = 10 ** (dtype.precision or 38) - 1
+        return -most, most
     return None
+
+
+def _digits_beyond(column: pl.Series, dtype: pl.Decimal) -> bool:
+    """Whether a decimal has more digits than its type. A fraction of the time of a look at the column's numbers."""
+    beyond = Decimal(10) ** ((dtype.precision or 38) - dtype.scale)
+    low, high = column.min(), column.max()  # rounded to 38 digits, if they have more
+    return isinstance(low, Decimal) and isinstance(high, Decimal) and (low <= -beyond or beyond <= high)
+
+
+def _with_point(number: int, scale: int) -> str:
+    digits = str(abs(number)).rjust(scale + 1, "0")
+    point = len(digits) - scale
+    return f"{'-' * (number < 0)}{digits[:point]}{'.' * (scale > 0)}{digits[point:]}"
 
 
 @lru_cache
