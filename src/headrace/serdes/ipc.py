@@ -35,7 +35,8 @@ _ALWAYS_READABLE = frozenset(
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, IndexError, KeyError, MemoryError)
 _FEW_ROWS = 4096
 """Tables of so few rows are joined faster by PyArrow, which copies more slowly, than if Polars takes each of them."""
-_WRITER_HINT = "another program wrote to the stream, or its bytes are damaged; check what writes to it"
+WRITER_HINT = "another program wrote to the stream, or its bytes are damaged; check what writes to it"
+_VALUE_HINT = "the bytes are a whole table, so they aren't damaged: whatever wrote it doesn't check its values"
 
 
 def encode_rows(df: pl.DataFrame) -> bytes:
@@ -115,11 +116,11 @@ def _read(data: Bytes) -> pa.Table:
     if end != len(data):
         raise FrameError(
             f"an Arrow batch of {end} bytes is followed by {len(data) - end} more: {_start(data, end)}",
-            hint=_WRITER_HINT,
+            hint=WRITER_HINT,
         )
     # A stream cut off after a batch parses as a shorter one; only the missing end marker gives it away.
     if bytes(data[-len(_END_OF_IPC) :]) != _END_OF_IPC:
-        raise FrameError(f"{_describe(data)} is an Arrow batch without its end marker", hint=_WRITER_HINT)
+        raise FrameError(f"{_describe(data)} is an Arrow batch without its end marker", hint=WRITER_HINT)
     return table
 
 
@@ -128,7 +129,7 @@ def _validate(tables: Sequence[pa.Table], data: Bytes, *, full: bool) -> None:
         for table in tables:
             table.validate(full=full)
     except _ARROW_ERRORS as error:
-        raise _unreadable(data, error) from error
+        raise FrameError(f"{_describe(data)} has a value that can't be decoded: {error}", hint=_VALUE_HINT) from error
 
 
 def _together(tables: Sequence[pa.Table], data: Bytes, *, tamed: bool) -> pl.DataFrame:
@@ -142,7 +143,7 @@ def _together(tables: Sequence[pa.Table], data: Bytes, *, tamed: bool) -> pl.Dat
 
 
 def _unreadable(data: Bytes, error: Exception) -> FrameError:
-    return FrameError(f"{_describe(data)} is not an Arrow batch: {error}", hint=_WRITER_HINT)
+    return FrameError(f"{_describe(data)} is not an Arrow batch: {error}", hint=WRITER_HINT)
 
 
 def _as_frame(table: pa.Table, data: Bytes, *, tamed: bool) -> pl.DataFrame:
@@ -152,9 +153,9 @@ def _as_frame(table: pa.Table, data: Bytes, *, tamed: bool) -> pl.DataFrame:
     except (Exception, pl.exceptions.PanicException) as error:
         # Types that one of the two libraries doesn't know raise various errors. A panic of Polars isn't an
         # ``Exception``.
-        raise FrameError(f"{_describe(data)}: Polars can't read its columns: {error}", hint=_WRITER_HINT) from error
+        raise FrameError(f"{_describe(data)}: Polars can't read its columns: {error}", hint=WRITER_HINT) from error
     if not isinstance(frame, pl.DataFrame):
-        raise FrameError(f"{_describe(data)} is not a table", hint=_WRITER_HINT)
+        raise FrameError(f"{_describe(data)} is not a table", hint=WRITER_HINT)
     return frame
 
 

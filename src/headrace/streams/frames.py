@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import polars as pl
 from typing_extensions import override
 
 from headrace.checkpoint.read_committed import ReadCommitted
@@ -17,6 +18,7 @@ from headrace.checkpoint.record import ReaderPosition
 from headrace.core.errors import FrameError, ProtocolError, UnavailableError, UsageError
 from headrace.core.frame import ControlMessage, Header, Kind, body_of, decode_control, decode_header
 from headrace.core.ids import SSP, Offset, StreamId
+from headrace.serdes.ipc import WRITER_HINT, decode_rows
 from headrace.systems.base import Consumer, Ended, Position, Records, System
 
 WAIT_MS = 500
@@ -24,10 +26,18 @@ UNWATCHED_WAIT_MS = 50
 """The longest wait (ms), and the one for systems whose consumers have no descriptor to wait on."""
 
 _EMPTY_POLLS_MAX = 20
+_DAMAGED_HINT = "an app wrote the frame, so it was damaged later: headrace stream verify checks the files of a log"
 _CONTROL = (Kind.WATERMARK, Kind.END_OF_STREAM, Kind.CHECKPOINT, Kind.RESTORE)
 
 Wait = Callable[[Consumer], bool]
 """Wait for a consumer to have more, but not for long; False: stop reading."""
+Damaged = Callable[[FrameError], None]
+"""Called for each record that can't be read. Raises the error, or returns if the record is to be left out."""
+
+
+def refuse(error: FrameError) -> None:
+    """Raise the error: every record is needed."""
+    raise error
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,18 @@ class Frame:
     def where(self) -> str:
         """Its place, for errors."""
         return f"{self.ssp}, offset {self.offset}"
+
+
+def rows_of(frame: Frame) -> pl.DataFrame:
+    """The frame's rows; raises ``FrameError`` with its place, and with what its header says of its writer."""
+    try:
+        return decode_rows(frame.body)
+    except FrameError as error:
+        header, writer, hint = frame.header, "a writer outside of apps", error.hint
+        if header.seq:  # only apps number their frames
+            writer = f"a task of an app (producer {header.producer}, generation {header.generation})"
+            hint = _DAMAGED_HINT if hint == WRITER_HINT else hint
+        raise FrameError(f"{frame.where}, in a frame of {writer}: {error.message}", hint=hint) from error
 
 
 def control_of(frame: Frame) -> ControlMessage:
@@ -122,7 +144,7 @@ class CommittedGate(Gate):
 
 
 class FrameReader:
-    """Reads the frames of one stream. ``enough`` is asked before each look."""
+    """Reads the frames of one stream. ``enough`` is asked before each look; ``damaged`` is told what is no frame."""
 
     def __init__(
         self,
@@ -133,6 +155,7 @@ class FrameReader:
         *,
         follow: bool = False,
         enough: Callable[[], bool] = lambda: False,
+        damaged: Damaged = refuse,
     ) -> None:
         self._system = system
         self._stream = stream
@@ -140,6 +163,7 @@ class FrameReader:
         self._wait = wait
         self._follow = follow
         self._enough = enough
+        self._damaged = damaged
         self._ended: set[SSP] = set()
 
     def read(self, starts: Mapping[SSP, Position]) -> Generator[list[Frame]]:
@@ -188,5 +212,6 @@ class FrameReader:
             try:
                 header = decode_header(payload)
             except FrameError as error:
-                raise FrameError(f"{records.ssp}, offset {offset}: {error.message}", hint=error.hint) from error
+                self._damaged(FrameError(f"{records.ssp}, offset {offset}: {error.message}", hint=error.hint))
+                continue
             yield from self._gate.admit(Frame(records.ssp, offset, after, header, body_of(payload)))

@@ -8,6 +8,7 @@ at-least-once app) are final as soon as they are written, and are shown at once.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -23,12 +24,22 @@ from headrace.core.errors import DataError, FrameError, UsageError
 from headrace.core.frame import Kind
 from headrace.core.home import home_of
 from headrace.core.ids import SSP, StreamId
+from headrace.core.log import is_milestone
 from headrace.core.readable import readable
 from headrace.core.records import UNREADABLE
-from headrace.serdes.ipc import decode_rows
 from headrace.serdes.rows import concat_rows
 from headrace.serdes.schema import filled_up
-from headrace.streams.frames import UNWATCHED_WAIT_MS, WAIT_MS, CommittedGate, Frame, FrameReader, Gate, OpenGate
+from headrace.streams.frames import (
+    UNWATCHED_WAIT_MS,
+    WAIT_MS,
+    CommittedGate,
+    Frame,
+    FrameReader,
+    Gate,
+    OpenGate,
+    refuse,
+    rows_of,
+)
 from headrace.streams.place import LOG, opened
 from headrace.systems.base import Consumer
 from headrace.systems.finding import require_stream
@@ -38,6 +49,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 POSITION_FORMAT = 1
+_WARNINGS_MAX = 10
+"""After so many records that can't be read, there is a warning only when their number passes a power of ten."""
 
 
 class _Position(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -50,6 +63,7 @@ class _Position(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 Library = Literal["polars", "arrow", "pandas", "spark"]
+OnDamage = Literal["skip", "fail"]
 
 
 @overload
@@ -57,6 +71,7 @@ def read_stream(
     name: str,
     *,
     committed: bool = ...,
+    on_damage: OnDamage = ...,
     home: str | Path | None = ...,
     system: SystemDescriptor | SystemSpec | None = ...,
     as_: Literal["polars"] = ...,
@@ -68,6 +83,7 @@ def read_stream(
     name: str,
     *,
     committed: bool = ...,
+    on_damage: OnDamage = ...,
     home: str | Path | None = ...,
     system: SystemDescriptor | SystemSpec | None = ...,
     as_: Literal["arrow"],
@@ -79,6 +95,7 @@ def read_stream(
     name: str,
     *,
     committed: bool = ...,
+    on_damage: OnDamage = ...,
     home: str | Path | None = ...,
     system: SystemDescriptor | SystemSpec | None = ...,
     as_: Literal["pandas", "spark"],
@@ -89,6 +106,7 @@ def read_stream(
     name: str,
     *,
     committed: bool = True,
+    on_damage: OnDamage = "skip",
     home: str | Path | None = None,
     system: SystemDescriptor | SystemSpec | None = None,
     as_: Library = "polars",
@@ -102,6 +120,9 @@ def read_stream(
     committed
         Whether to leave out rows of an exactly-once app that no checkpoint covers yet, and rows that a failure has
         taken back.
+    on_damage
+        What to do about a record that can't be read: ``"skip"`` leaves it out and warns (``warnings.warn``) with its
+        place, ``"fail"`` raises ``FrameError``. Spark always fails.
     home
         The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
     system
@@ -121,31 +142,32 @@ def read_stream(
     >>> hr.streams.read_stream("orders", as_="arrow").column("euros").to_pylist()
     [5.0, 2.0]
     """
-    match as_:
-        case "spark":
-            return _spark_frame(name, committed, home, system)
-        case "polars":
-            return _all_rows(name, committed, home, system)
-        case "arrow":
-            return _all_rows(name, committed, home, system).to_arrow()
-        case "pandas":
-            try:
-                return _all_rows(name, committed, home, system).to_pandas()
-            except ImportError as error:
-                raise UsageError(f'as_="pandas" needs pandas: {error}', hint="pip install pandas") from error
+    if as_ == "spark":
+        return _spark_frame(name, committed, home, system)
+    if as_ in get_args(Library):
+        reader = StreamReader(name, committed=committed, on_damage=on_damage, home=home, system=system)
+        return _converted(_all_rows(reader), as_)
     raise UsageError(
         f"read_stream: as_={as_!r} is unknown", hint=f"there are {', '.join(map(repr, get_args(Library)))}"
     )
 
 
-def _all_rows(
-    name: str, committed: bool, home: str | Path | None, system: SystemDescriptor | SystemSpec | None
-) -> pl.DataFrame:
-    reader = StreamReader(name, committed=committed, home=home, system=system)
+def _all_rows(reader: StreamReader) -> pl.DataFrame:
     tables = [batch for partition in range(reader.partitions) for batch in reader.batches_of(partition)]
     if not tables:
         return pl.DataFrame(schema=reader.columns or {})
     return _together(reader.stream, tables, reader.columns)
+
+
+def _converted(rows: pl.DataFrame, library: Library) -> Any:
+    if library == "arrow":
+        return rows.to_arrow()
+    if library == "pandas":
+        try:
+            return rows.to_pandas()
+        except ImportError as error:
+            raise UsageError(f'as_="pandas" needs pandas: {error}', hint="pip install pandas") from error
+    return rows
 
 
 def _spark_frame(
@@ -181,6 +203,9 @@ class StreamReader:
         ``"oldest"``, or ``"upcoming"`` for rows that come from now on.
     from_position
         What ``position()`` of another reader of this stream returned; it goes before ``start``.
+    on_damage
+        What to do about a record that can't be read: ``"skip"`` leaves it out and warns (``warnings.warn``) with its
+        place, ``"fail"`` raises ``FrameError``.
     home
         The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
     system
@@ -204,6 +229,7 @@ class StreamReader:
         committed: bool = True,
         start: Literal["oldest", "upcoming"] = "oldest",
         from_position: str | None = None,
+        on_damage: OnDamage = "skip",
         home: str | Path | None = None,
         system: SystemDescriptor | SystemSpec | None = None,
     ) -> None:
@@ -214,6 +240,11 @@ class StreamReader:
         self.partitions = info.partitions
         self.columns = info.columns
         self._committed = committed
+        self.damaged = 0
+        """How many records could not be read, and were left out."""
+        if on_damage not in get_args(OnDamage):
+            raise UsageError(f'on_damage is "skip" or "fail", not {on_damage!r}')
+        self._meet_damage = refuse if on_damage == "fail" else self._leave_out
         if start not in ("oldest", "upcoming"):
             raise UsageError(f'start is "oldest" or "upcoming", not {start!r}')
         self._positions = self._beginning(start) if from_position is None else self._taken_up(from_position)
@@ -304,11 +335,19 @@ class StreamReader:
         starts = {ssp: self._positions[ssp] for ssp in ssps}
         gate: Gate = CommittedGate(starts) if self._committed else OpenGate()
         idleness = _Idleness(timeout_s)
-        reader = FrameReader(self._system, self.stream, gate, idleness.wait, follow=follow, enough=idleness.too_long)
+        reader = FrameReader(
+            self._system,
+            self.stream,
+            gate,
+            idleness.wait,
+            follow=follow,
+            enough=idleness.too_long,
+            damaged=self._meet_damage,
+        )
         offsets = {ssp: position.offset or 0 for ssp, position in starts.items()}
         with closing(reader.read(offsets)) as looks:
             for frames in looks:
-                tables = [_rows(frame) for frame in frames if frame.header.kind is Kind.USER]
+                tables = self._tables(frames)
                 batch = _together(self.stream, tables, self.columns) if tables else None
                 # Only now: what could not be read is read again, and fails again.
                 self._positions |= {ssp: found for ssp in ssps if (found := gate.position(ssp)) is not None}
@@ -316,6 +355,25 @@ class StreamReader:
                     idleness.broken()
                     yield batch
                     idleness.broken()
+
+    def _tables(self, frames: Sequence[Frame]) -> list[pl.DataFrame]:
+        tables = []
+        for frame in frames:
+            if frame.header.kind is Kind.USER:
+                try:
+                    tables.append(rows_of(frame))
+                except FrameError as error:
+                    self._meet_damage(error)
+        return tables
+
+    def _leave_out(self, error: FrameError) -> None:
+        self.damaged += 1
+        if self.damaged <= _WARNINGS_MAX or is_milestone(self.damaged - 1, self.damaged):
+            warnings.warn(
+                f"left out record number {self.damaged} that can't be read: {error.message}\n"
+                f'  hint: {error.hint or "headrace stream read NAME shows where"}; on_damage="fail" raises an error',
+                stacklevel=2,
+            )
 
 
 class _Idleness:
@@ -347,13 +405,6 @@ class _Idleness:
             wait_s = max(0.0, min(wait_s, self._since + self._timeout - time.monotonic()))
         readable(number, wait_s * 1000)
         return not self.too_long()
-
-
-def _rows(frame: Frame) -> pl.DataFrame:
-    try:
-        return decode_rows(frame.body)
-    except FrameError as error:
-        raise FrameError(f"{frame.where}: {error.message}", hint=error.hint) from error
 
 
 def _together(

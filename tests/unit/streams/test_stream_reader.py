@@ -154,16 +154,28 @@ def test_following_reads_what_is_there_however_short_its_patience(home: Path) ->
         assert sorted(numbers(hr.streams.StreamReader("numbers", home=home).follow(timeout="0s"))) == [0, 1, 2]
 
 
-def test_what_cannot_be_read_is_met_again(home: Path) -> None:
+def test_what_cannot_be_read_is_left_out_with_a_warning_unless_all_is_wanted(home: Path) -> None:
     with hr.streams.StreamWriter("numbers", key="n", home=home) as writer:
         writer.write([{"n": 1}])
-    producer = LogSystem(home / "streams").producer()
-    producer.send("numbers", 0, encode(Header(Kind.USER), b"no rows"))
-    producer.close()
+        producer = LogSystem(home / "streams").producer()
+        for damaged in (encode(Header(Kind.USER), b"no rows"), b"no frame"):
+            producer.send("numbers", 0, damaged)
+        producer.close()
+        writer.write([{"n": n} for n in range(2, 9)])
     reader = hr.streams.StreamReader("numbers", home=home)
-    for _ in range(2):
+    with pytest.warns(UserWarning, match=r"can't be read: log\.numbers\[0\], offset \d+") as warned:
+        assert sorted(numbers(reader)) == list(range(1, 9))
+    assert (reader.damaged, len(warned)) == (2, 2)
+    assert 'on_damage="fail"' in str(warned[0].message)
+    assert numbers(hr.streams.StreamReader("numbers", home=home, from_position=reader.position())) == []
+    with pytest.warns(UserWarning, match="can't be read"):
+        assert hr.streams.read_stream("numbers", home=home).height == 8
+    strict = hr.streams.StreamReader("numbers", home=home, on_damage="fail")
+    for _ in range(2):  # it is met again
         with pytest.raises(FrameError, match=r"log\.numbers\[0\], offset"):
-            list(reader)
+            list(strict)
+    with pytest.raises(FrameError, match=r"log\.numbers\[0\], offset"):
+        hr.streams.read_stream("numbers", home=home, on_damage="fail")
 
 
 def test_columns_that_some_rows_lack_are_null(tmp_path: Path) -> None:

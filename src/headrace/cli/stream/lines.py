@@ -10,10 +10,9 @@ import polars as pl
 
 from headrace.core.errors import FrameError
 from headrace.core.frame import END_VERSION, UNVERSIONED, Kind
-from headrace.serdes.ipc import decode_rows
 from headrace.serdes.json_lines import encode_lines
 from headrace.serdes.schema import filled_up
-from headrace.streams.frames import Frame, control_of
+from headrace.streams.frames import Damaged, Frame, control_of, refuse, rows_of
 
 PARTITION, OFFSET, CONTROL = "@partition", "@offset", "@control"
 _CONTROL_KINDS = (Kind.WATERMARK, Kind.END_OF_STREAM, Kind.CHECKPOINT, Kind.RESTORE)
@@ -29,12 +28,17 @@ class Lines:
         control: bool = False,
         offsets: bool = False,
         limit: int | None = None,
+        damaged: Damaged = refuse,
     ) -> None:
-        """``columns`` are the stream's declared columns, if any; rows from before a column was added lack it."""
+        """``columns`` are the stream's declared columns, if any; rows from before a column was added lack it.
+
+        ``damaged`` is told which frames can't be read.
+        """
         self._columns = columns
         self._control = control
         self._offsets = offsets
         self._left = limit
+        self._damaged = damaged
         self.rows = 0
         self.others = 0
 
@@ -48,6 +52,13 @@ class Lines:
         return b"".join(self._frame(frame) for frame in frames if not self.full)
 
     def _frame(self, frame: Frame) -> bytes:
+        try:
+            return self._line(frame)
+        except FrameError as error:
+            self._damaged(error)
+            return b""
+
+    def _line(self, frame: Frame) -> bytes:
         if frame.header.kind is Kind.USER:
             rows = self._rows(frame)
             self.rows += rows.height
@@ -56,18 +67,16 @@ class Lines:
         self.others += 1
         if not self._control:
             return b""
+        line = msgspec.json.encode(_described(frame)) + b"\n"
         self._count(1)
-        return msgspec.json.encode(_described(frame)) + b"\n"
+        return line
 
     def _count(self, lines: int) -> None:
         if self._left is not None:
             self._left -= lines
 
     def _rows(self, frame: Frame) -> pl.DataFrame:
-        try:
-            rows = decode_rows(frame.body)
-        except FrameError as error:
-            raise FrameError(f"{frame.where}: {error.message}", hint=error.hint) from error
+        rows = rows_of(frame)
         if self._columns is not None:
             rows = filled_up(rows, self._columns)
         if self._left is not None:

@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.console import counted, print_note
+from headrace.cli.console import Exit, counted, print_error, print_note
 from headrace.cli.options import HOME, AsJson, Home, Metadata, OfApp, Partition, StreamName
 
 if TYPE_CHECKING:
     from headrace.cli.place import Place
+    from headrace.core.errors import FrameError
     from headrace.core.ids import SSP
     from headrace.runners.interrupts import Interrupt
     from headrace.streams.frames import Gate
     from headrace.systems.base import Consumer, Position
+
+_REASONS_MAX = 10
 
 
 def read(
@@ -57,6 +60,9 @@ def read(
     offsets: Annotated[
         bool, typer.Option("--offsets", help="Add @partition and @offset, as --from takes them, to each row.")
     ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at a record that can't be read, instead of showing the others.")
+    ] = False,
     app: OfApp = None,
     home: Home = HOME,
     metadata: Metadata = None,
@@ -65,20 +71,23 @@ def read(
     """Print a stream as JSON lines.
 
     Reads to the present end or, with --follow, as the stream grows. The rows of one partition are in order; rows of
-    different partitions are interleaved.
+    different partitions are interleaved. If a record can't be read, the command says so, shows the others, and exits
+    with 1.
     """
     from headrace.cli.place import locate
     from headrace.cli.stream.lines import Lines
     from headrace.core.errors import UsageError
     from headrace.runners.interrupts import Interrupt
-    from headrace.streams.frames import FrameReader
+    from headrace.streams.frames import FrameReader, refuse
 
     del as_json  # the option exists for scripts; the command prints JSON lines anyway
     if limit is not None and limit < 1:
         raise UsageError(f"--limit {limit}: expected a number of at least 1")
     place = locate(name, home, metadata, app)
     starts = _starts(place, start or (), time, ago, partition)
-    lines = Lines(place.require().columns, control=control, offsets=offsets, limit=limit)
+    unreadable = _Unreadable()
+    damaged = refuse if strict else unreadable.add
+    lines = Lines(place.require().columns, control=control, offsets=offsets, limit=limit, damaged=damaged)
     gate = _gate(committed)
     output = sys.stdout.buffer
     with Interrupt() as interrupt:
@@ -89,6 +98,7 @@ def read(
             partial(_wait, interrupt, _descriptor()),
             follow=follow,
             enough=lambda: interrupt.requested,
+            damaged=damaged,
         )
         with closing(reader.read(starts)) as batches:
             for frames in batches:
@@ -98,10 +108,26 @@ def read(
                     break
     if gate.held and not lines.full:
         print_note(f"not shown, because not committed yet: {counted(gate.held, 'frame')}")
+    if unreadable.count:
+        left_out = f"{counted(unreadable.count, 'record')} of {place.stream} can't be read"
+        print_error(f"{left_out}; the others are shown", hint="headrace stream verify checks the files of a log")
+        raise typer.Exit(Exit.FAILED)
     if not lines.rows and lines.others and not control:
         print_note(
             f"{place.stream} has no rows, but {counted(lines.others, 'control frame')}: use --control to show them"
         )
+
+
+class _Unreadable:
+    """Counts the records that can't be read, and says why the first ones can't."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, error: FrameError) -> None:
+        self.count += 1
+        if self.count <= _REASONS_MAX:
+            print_error(error.message, error.hint)
 
 
 def _starts(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +154,10 @@ def test_a_stream_without_rows_says_what_it_holds(cli: Cli, log: LogSystem) -> N
     [
         (b"hello, I am no frame at all", "log.numbers[0], offset 32: unknown frame kind 104"),
         (b"short", "log.numbers[0], offset 32: a frame has at least 25 bytes"),
-        (encode(Header(Kind.USER), b"no arrow"), "log.numbers[0], offset 32: a body of 8 bytes"),
+        (
+            encode(Header(Kind.USER), b"no arrow"),
+            "log.numbers[0], offset 32, in a frame of a writer outside of apps: a body of 8 bytes",
+        ),
     ],
 )
 def test_what_is_no_frame_is_named_with_its_place(cli: Cli, log: LogSystem, payload: bytes, message: str) -> None:
@@ -161,6 +166,50 @@ def test_what_is_no_frame_is_named_with_its_place(cli: Cli, log: LogSystem, payl
     assert failed.code == 1
     assert message in failed.err
     assert "Traceback" not in failed.err
+
+
+def undecodable() -> bytes:
+    """Rows of which no reader can decode one: a sum of decimals in a group, which Polars doesn't check."""
+    half = pl.Series("x", [Decimal(6 * 10**37)] * 2, dtype=pl.Decimal(38, 0))
+    body = io.BytesIO()
+    pl.DataFrame({"n": [1, 1], "x": half}).group_by("n").agg(pl.col("x").sum()).write_ipc_stream(body)
+    return body.getvalue()
+
+
+def test_records_that_cant_be_read_dont_hide_the_others(cli: Cli, log: LogSystem) -> None:
+    _, second, _, fourth, fifth, _ = append(
+        log,
+        rows(1),
+        encode(Header(Kind.USER, 3, 2, 5, 7), undecodable()),
+        rows(2),
+        b"no frame",
+        encode(Header(Kind.USER, 3, 2, 5, 8), b"no arrow"),
+        rows(3),
+    )
+    append(log, rows(10), partition=1)
+    read = cli("stream", "read", "numbers")
+    assert sorted(line["n"] for line in read.lines()) == [1, 2, 3, 10]
+    assert read.code == 1
+    app = "in a frame of a task of an app (producer 3, generation 2)"
+    assert f"log.numbers[0], offset {second}, {app}: a body of" in read.err
+    assert "has a value that can't be decoded" in read.err
+    assert f"log.numbers[0], offset {fourth}: a frame has at least 25 bytes" in read.err
+    assert f"log.numbers[0], offset {fifth}, {app}: a body of 8 bytes" in read.err
+    assert "an app wrote the frame, so it was damaged later" in read.err
+    assert "another program" not in read.err
+    assert "3 records of log.numbers can't be read; the others are shown" in read.err
+    strict = cli("stream", "read", "numbers", "--strict", "--partition", 0)
+    assert strict.code == 1
+    assert "the others are shown" not in strict.err
+    assert strict.err.count("error:") == 1
+
+
+def test_only_the_first_of_many_records_that_cant_be_read_are_named(cli: Cli, log: LogSystem) -> None:
+    append(log, *[b"no frame"] * 12, rows(1))
+    read = cli("stream", "read", "numbers", "--committed")
+    assert (read.code, read.lines()) == (1, [{"n": 1}])
+    assert read.err.count("a frame has at least") == 10
+    assert "12 records of log.numbers can't be read" in read.err
 
 
 def test_an_unreadable_control_message_is_named_with_its_place(cli: Cli, log: LogSystem) -> None:

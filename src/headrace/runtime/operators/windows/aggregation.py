@@ -5,7 +5,7 @@ arrival: some aggregates depend on it. An aggregate keeps its partial result in 
 They are named by its kind and name, so the state of a window outlives other aggregates that come, go, or move.
 ``user_aggregates`` has those that call functions of the user's.
 
-Polars' sums wrap around in silence. So partial sums are wider than any sum of messages, and only the final value says
+Polars' sums silently wrap around. So partial sums are wider than any sum of messages, and only the final value says
 whether its type can hold it: that doesn't depend on which messages were summed together.
 
 For example, the mean of 3 and 5 in one batch and of 10 in the next: the parts, sum and number, are (8.0, 2) and
