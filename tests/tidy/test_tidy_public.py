@@ -26,6 +26,7 @@ ERRORS = [one for one in vars(errors).values() if isinstance(one, type) and issu
 ELSEWHERE = {
     "headrace.serdes.formats.avro_resolution.SchemasDisagree": "becomes a bad payload, or an error of an app",
     "headrace.serdes.row_pieces.RowsUnreadable": "never leaves the files system",
+    "headrace.serdes.values.UnfitError": "becomes a DataError, or a failure of a function",
     "headrace.runtime.operators.user_code.results.WrongResult": "becomes an error of an app, or a dead letter",
     "headrace.systems.kinesis.api.IteratorExpired": "never leaves the Kinesis system",
     "headrace.systems.files.source.SourceBroken": "never leaves the files system",

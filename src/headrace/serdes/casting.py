@@ -141,7 +141,27 @@ def _parse(series: pl.Series, expected: pl.DataType) -> pl.Series:
         return series.str.to_date("%Y-%m-%d", strict=False)
     if isinstance(expected, pl.Datetime):
         return _parse_datetimes(series, expected)
-    return series.cast(expected, strict=False)
+    return with_exact_digits(series, expected).cast(expected, strict=False)
+
+
+def with_exact_digits(text: pl.Series, expected: object) -> pl.Series:
+    """Text as it is; but if it becomes decimals, unreadable where a cast would round digits away.
+
+    >>> with_exact_digits(pl.Series(["1.23", "1.239", "1239e-3", "1.2300"]), pl.Decimal(5, 2)).to_list()
+    ['1.23', '1.239 (too many digits after the point)', '1239e-3 (too many digits after the point)', '1.2300']
+    """
+    if not isinstance(expected, pl.Decimal) or not text.str.contains(rf"\.\d{{{expected.scale}}}\d|[eE]").any():
+        return text
+    # 12.30e-2 needs 2 digits after its point, 2 more by its exponent, and 1 less since the last of all digits is zero.
+    number = pl.lit(text)
+    mantissa = number.str.replace("[eE].*$", "")
+    digits = mantissa.str.replace_all("[^0-9]", "")
+    after_point = mantissa.str.extract(r"\.(\d*)$").fill_null("").str.len_bytes().cast(pl.Int64)
+    exponent = number.str.extract(r"[eE]([+-]?\d+)$").cast(pl.Int64, strict=False).fill_null(0)
+    zeros = (digits.str.len_bytes() - digits.str.strip_chars_end("0").str.len_bytes()).cast(pl.Int64)
+    lost = (after_point - exponent - zeros > expected.scale) & digits.str.contains("[1-9]")
+    marked = pl.when(lost).then(number + " (too many digits after the point)").otherwise(number)
+    return pl.select(marked.alias(text.name)).to_series()
 
 
 def _parse_datetimes(series: pl.Series, expected: pl.Datetime) -> pl.Series:

@@ -14,6 +14,7 @@ import polars as pl
 
 from headrace.core.errors import DataError, UsageError
 from headrace.serdes.schema import Schema
+from headrace.serdes.values import UnfitError, check_finite
 
 
 class ArrowStream(Protocol):
@@ -41,6 +42,10 @@ def given_rows(rows: Rows, schema: Schema | None, where: str, optional: Collecti
         return table
     records = as_records(table)
     if schema is None:
+        try:
+            check_finite(records)
+        except UnfitError as error:
+            raise DataError(f"the rows for {where} have a value that can't be written: {error}") from error
         return pl.DataFrame(records)
     if optional:
         absent = dict.fromkeys(optional)

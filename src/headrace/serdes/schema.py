@@ -24,7 +24,7 @@ from headrace.serdes.bounds import beyond, is_bounded, why_beyond
 from headrace.serdes.casting import cast_column
 from headrace.serdes.declared import columns_of_class, dtype_of, is_record, record_builder, record_maker
 from headrace.serdes.foreign_schemas import columns_of_schema
-from headrace.serdes.values import column
+from headrace.serdes.values import column, misfit
 
 BYTES_COLUMNS: Mapping[str, pl.DataType] = {"key": pl.Binary(), "value": pl.Binary()}
 """The columns of a stream that is declared without a schema."""
@@ -301,8 +301,7 @@ class Schema:
                     try:
                         column(name, [value], dtype)
                     except Exception as cause:
-                        misfit = f"column {name!r}: {value!r:.100} ({type(value).__name__}) is not of type {dtype}"
-                        raise DataError(f"{where(index)}: {misfit}") from cause
+                        raise DataError(f"{where(index)}: {misfit(name, value, dtype, cause)}") from cause
             raise DataError(f"{len(columns[0])} rows fit the schema one by one, but not as a batch: {error}") from error
 
     def _column(self, name: str, dtype: pl.DataType, records: Sequence[Any]) -> pl.Series:
@@ -326,9 +325,7 @@ class Schema:
                 self._column(name, dtype, [record])
             except Exception as error:
                 value = self._read(name)(record)
-                raise DataError(
-                    f"record {index}, column {name!r}: {value!r:.100} ({type(value).__name__}) is not of type {dtype}"
-                ) from error
+                raise DataError(f"record {index}, {misfit(name, value, dtype, error)}") from error
         if exact and self.record is None:
             self.refuse_others(record, f"record {index} is {record!r:.200}; the schema")
 

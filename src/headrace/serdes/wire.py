@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 
+from headrace.serdes.casting import with_exact_digits
 from headrace.serdes.dtypes import Columns
 
 _SIGNED = (pl.Int8, pl.Int16, pl.Int32, pl.Duration)
@@ -54,6 +55,9 @@ def _from_wire(values: pl.Expr, dtype: Any) -> pl.Expr:
     if not _is_parsed(dtype):
         return values.cast(dtype)
     match dtype:
+        case pl.Decimal():
+            exact = values.map_batches(lambda text: with_exact_digits(text, dtype), return_dtype=pl.String())
+            return exact.cast(dtype)
         case pl.Binary():
             return values.str.decode("base64")
         case pl.Time():
@@ -67,12 +71,12 @@ def _from_wire(values: pl.Expr, dtype: Any) -> pl.Expr:
 
 
 def _is_parsed(dtype: Any) -> bool:
-    """Return whether values of this type come from text that a cast can't read."""
+    """Return whether values of this type come from text that a cast alone can't read, or reads too generously."""
     if isinstance(dtype, pl.Struct):
         return any(_is_parsed(field.dtype) for field in dtype.fields)
     if isinstance(dtype, pl.List | pl.Array):
         return _is_parsed(dtype.inner)
-    return isinstance(dtype, pl.Binary | pl.Time)
+    return isinstance(dtype, pl.Binary | pl.Time | pl.Decimal)
 
 
 def why_unreadable(error: pl.exceptions.PolarsError) -> str:

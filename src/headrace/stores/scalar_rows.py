@@ -23,6 +23,7 @@ from typing import Any
 import polars as pl
 
 from headrace.core.errors import CorruptLogError, DataError
+from headrace.serdes.values import column, misfit
 from headrace.stores.binary_columns import DELETE_LOCAL_STATE
 from headrace.stores.ordered_keys import KeyEncoding
 from headrace.stores.row_values import FORMAT, ValueEncoding
@@ -218,9 +219,9 @@ def one_row(columns: Mapping[str, pl.DataType], values: Sequence[Any]) -> pl.Dat
     series = []
     for (name, dtype), value in zip(columns.items(), values, strict=True):
         try:
-            series.append(pl.Series(name, [value], dtype=dtype, strict=True))
+            series.append(column(name, [value], dtype))
         except Exception as error:
-            raise _misfit(name, value, dtype) from error
+            raise DataError(misfit(name, value, dtype, error)) from error
     return pl.DataFrame(series)
 
 
@@ -365,8 +366,4 @@ def _check(write: _Write, value: Any, name: str, dtype: pl.DataType) -> None:
     try:
         write(value)
     except MISFITS as error:
-        raise _misfit(name, value, dtype) from error
-
-
-def _misfit(name: str, value: Any, dtype: pl.DataType) -> DataError:
-    return DataError(f"column {name!r}: {value!r:.100} ({type(value).__name__}) is not of type {dtype}")
+        raise DataError(misfit(name, value, dtype, error)) from error

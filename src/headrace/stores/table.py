@@ -29,6 +29,7 @@ from headrace.stores.keyvalue import Dealt, KeyValueReader, KeyValueStore
 from headrace.stores.ordered_keys import KeyEncoding
 from headrace.stores.readable import readable
 from headrace.stores.row_values import LAYOUTS_MAX, ValueEncoding, layouts_of
+from headrace.stores.scalar_rows import one_row
 from headrace.stores.share import Share
 
 SCANNED_ROWS = 8192
@@ -349,8 +350,7 @@ def _bound(id_: str, key: Columns, first: Mapping[str, Any]) -> bytes:
             hint="give values for the first columns of the key, without gaps",
         )
     columns = {name: key[name] for name in names}
-    row = pl.DataFrame({name: pl.Series([first[name]], dtype=dtype) for name, dtype in columns.items()})
-    return KeyEncoding(columns).encode(row)[0]
+    return KeyEncoding(columns).encode(one_row(columns, [first[name] for name in columns]))[0]
 
 
 def _spread(rows: pl.DataFrame, is_found: np.ndarray[Any, np.dtype[np.bool_]]) -> pl.DataFrame:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from fractions import Fraction
 from itertools import product
 from typing import Any
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.core.errors import DataError
 from headrace.serdes.casting import CastSafety, cast_column, cast_safety
@@ -22,6 +25,22 @@ def cast(values: list[Any], found: Any, expected: Any) -> tuple[list[Any], list[
     assert series.dtype == expected
     assert series.name == "c"
     return series.to_list(), rows
+
+
+@given(
+    st.lists(
+        st.from_regex(r"-?[0-9]{1,4}(\.[0-9]{0,5})?([eE][+-]?[0-9]{1,2})?", fullmatch=True), min_size=1, max_size=20
+    ),
+    st.integers(0, 5),
+)
+def test_text_becomes_the_decimal_that_python_reads_or_is_reported(texts: list[str], scale: int) -> None:
+    found, wrong = cast_column(pl.Series("c", texts), pl.Decimal(38, scale))
+    for row, text in enumerate(texts):
+        scaled = Fraction(Decimal(text)) * 10**scale
+        if scaled.denominator == 1 and abs(scaled) < 10**38:
+            assert (found[row], row in wrong) == (Decimal(text), False)
+        else:
+            assert row in wrong
 
 
 @pytest.mark.parametrize(("found", "expected"), list(product(INTS, INTS + FLOATS)), ids=str)
@@ -55,6 +74,15 @@ CASES: list[tuple[Any, Any, list[Any], list[Any], list[int]]] = [
     (pl.String, pl.Boolean(), ["true", "False", "1", None], [True, False, None, None], [2]),
     (pl.String, pl.Date(), ["2024-02-29", "2023-02-29", None], [date(2024, 2, 29), None, None], [1]),
     (pl.String, pl.Decimal(10, 2), ["1.25", "x", None], [Decimal("1.25"), None, None], [1]),
+    (pl.Decimal(10, 3), pl.Decimal(5, 2), [Decimal("1.25"), Decimal("1.239")], [Decimal("1.25"), None], [1]),
+    (pl.Decimal(10, 2), pl.Decimal(5, 2), [Decimal("999.99"), Decimal(1000)], [Decimal("999.99"), None], [1]),
+    (
+        pl.String,
+        pl.Decimal(5, 2),
+        ["1.230", "1.239", "150e-2", "1.5E-3", "0e-9", "-.005", "1e2", "12.3e+1", "1000", None],
+        [*map(Decimal, ("1.23", "0", "1.5", "0", "0", "0", "100", "123")), None, None],
+        [1, 3, 5, 8],
+    ),
     (pl.Categorical, pl.String(), ["a", None], ["a", None], []),
     (pl.String, pl.Enum(["a"]), ["a", "b", None], ["a", None, None], [1]),
     (pl.Date, pl.Datetime("us"), [date(2024, 1, 1)], [datetime(2024, 1, 1)], []),

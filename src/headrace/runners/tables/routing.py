@@ -22,6 +22,7 @@ from headrace.runners.coordination.query_messages import LIMIT_MAX, TASKS_MAX, A
 from headrace.serdes.dtypes import columns_from_json
 from headrace.serdes.hashing import partition_of
 from headrace.serdes.ipc import decode_rows
+from headrace.serdes.values import column
 from headrace.stores.keyvalue import after_prefix
 from headrace.stores.ordered_keys import KeyEncoding
 from headrace.stores.table import ROWS_END
@@ -111,7 +112,9 @@ class TableColumns:
             # Polars would accept True as 1, and a number as a decimal, a date or a time.
             if dtype != pl.Boolean and any(isinstance(value, bool) for value in values):
                 raise TypeError("a bool")
-            series = pl.Series(name, values, dtype=dtype, strict=not dtype.is_float())
+            series = (
+                pl.Series(name, values, dtype=dtype, strict=False) if dtype.is_float() else column(name, values, dtype)
+            )
         except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
             raise UsageError(
                 f"{', '.join(map(repr, values[:3]))} can't be a value of column {name!r} of table {self.id!r},"

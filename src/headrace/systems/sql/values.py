@@ -14,6 +14,8 @@ import msgspec
 import polars as pl
 
 from headrace.core.errors import DataError, DeclarationError
+from headrace.serdes.casting import with_exact_digits
+from headrace.serdes.values import column as made_column
 
 _POSTGRES: dict[type[pl.DataType], str] = {
     pl.Int8: "SMALLINT", pl.Int16: "SMALLINT", pl.Int32: "INTEGER", pl.Int64: "BIGINT",
@@ -79,12 +81,12 @@ def _as_series(name: str, dtype: pl.DataType, values: Sequence[Any]) -> pl.Serie
             return pl.Series(name, [None if value is None else bool(value) for value in values], dtype=dtype)
         if _nested(dtype):
             found = [msgspec.json.decode(value) if isinstance(value, str) else value for value in values]
-            return pl.Series(name, found, dtype=dtype)
+            return made_column(name, found, dtype)
         if isinstance(dtype, pl.Duration) and any(isinstance(value, int) for value in values):
             return pl.Series(name, values, dtype=pl.Int64).cast(pl.Duration("us")).cast(dtype)
         if any(isinstance(value, str) for value in values):
             return _parsed(pl.Series(name, values, dtype=pl.String), dtype)
-        return pl.Series(name, values, dtype=dtype)
+        return made_column(name, values, dtype)
     except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
         raise DataError(
             f"column {name!r} of the database has a value that is not of type {dtype}: {error}",
@@ -105,7 +107,7 @@ def _parsed(text: pl.Series, dtype: pl.DataType) -> pl.Series:
         case pl.Boolean() | pl.Float32() | pl.Float64() | pl.Binary():
             raise TypeError(f"{text.drop_nulls()[0]!r} is text")
         case _:
-            return text.cast(dtype)
+            return with_exact_digits(text, dtype).cast(dtype)
 
 
 def _as_text(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:

@@ -65,6 +65,20 @@ def test_json_reads_the_types_that_it_lacks_from_text() -> None:
     assert "field 'small'" in bad[0][1]
 
 
+@pytest.mark.parametrize("of", [lambda dtype: dtype, pl.List, lambda dtype: pl.Struct({"x": dtype})])
+def test_json_rounds_no_decimal(of: Any) -> None:
+    def payload(text: str) -> bytes:
+        value = {pl.List: f"[{text}]", pl.Struct: f'{{"x": {text}}}'}.get(type(dtype), text)
+        return f'{{"price": {value}}}'.encode()
+
+    dtype = of(pl.Decimal(5, 2))
+    texts = ["1.5", '"1.500"', "125e-2", "1.239", '"1.239"', '"1239e-3"', "1000", "0e-9", '"many"', "null"]
+    good, bad = decode("json", [payload(text) for text in texts], {"price": dtype})
+    assert len(good) == 5
+    assert [index for index, _ in bad] == [3, 4, 5, 6, 8]
+    assert all("too many digits after the point" in reason for index, reason in bad if index < 6)
+
+
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 ROWS = st.fixed_dictionaries({"member": st.none() | st.text(), "n": st.none() | NUMBERS})
 GOOD = st.builds(lambda row, indent: (row, json.dumps(row, indent=indent)), ROWS, st.sampled_from([None, 2]))
