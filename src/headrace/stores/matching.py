@@ -6,7 +6,7 @@ are equal by chance are then distinguished by their keys. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,10 @@ PAIRS_MAX = 1 << 20
 """Candidates are compared in portions, because a hot key may have very many."""
 
 Indexes = npt.NDArray[np.int64]
+
+
+Rests = Callable[[Indexes, Indexes], Indexes]
+"""How much further (ns) the times of rows of a run are beyond their whole ms than those of rows of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +52,17 @@ class RunIndex:
         self._times: npt.NDArray[np.int64] = run.get_column(TIME).to_numpy()
 
     def pairs(
-        self, batch: pl.DataFrame, keys: Sequence[str], low_ms: int, high_ms: int, by_hash: Indexes
+        self,
+        batch: pl.DataFrame,
+        keys: Sequence[str],
+        low_ms: int,
+        high_ms: int,
+        by_hash: Indexes,
+        rests: Rests | None = None,
     ) -> Iterator[Pairs]:
         """All pairs with equal keys where ``low_ms <= run's time - batch's time <= high_ms``, in the batch's order.
 
-        ``by_hash`` are the batch's rows in the order of their hashes.
+        ``by_hash`` are the batch's rows in the order of their hashes. Without ``rests`` all times are whole ms.
         """
         hashes: npt.NDArray[np.uint64] = batch.get_column(HASH).to_numpy()[by_hash]
         times: npt.NDArray[np.int64] = batch.get_column(TIME).to_numpy()
@@ -66,6 +76,11 @@ class RunIndex:
             of_run = spread(starts[portion], count)
             apart = self._times[of_run] - times[of_batch]
             near = (apart >= low_ms) & (apart <= high_ms)
+            if rests is not None:
+                # At a bound itself the rest decides: with 1 ms at most, 0.2 ms and 1.1 ms are near, 0.1 and 1.2 aren't.
+                edge = np.flatnonzero(near & ((apart == low_ms) | (apart == high_ms)))
+                beyond = rests(of_batch[edge], of_run[edge])
+                near[edge] = ((apart[edge] > low_ms) | (beyond >= 0)) & ((apart[edge] < high_ms) | (beyond <= 0))
             of_batch, of_run = of_batch[near], of_run[near]
             if not len(of_batch):
                 continue

@@ -109,12 +109,19 @@ class Window(OperatorSpec):
         words: list[str] = [aggregate.kind]
         if aggregate.kind in ("first", "last"):
             words.append("by time" if self.event_time is not None or self.axis == "processing" else "by arrival")
+            words += self._finer_unit
         words.append(*described({"": result}).values())
         if aggregate.kind in ("n_unique", "approx_n_unique") and aggregate.expr is not None:
             words += ["of", *described({"": value_dtype(self.input, aggregate.expr)}).values()]
         if aggregate.by is not None:
             words += ["by", *described({"": value_dtype(self.input, aggregate.by)}).values()]
         return " ".join(words)
+
+    @property
+    def _finer_unit(self) -> list[str]:
+        """Times that aggregates keep are in the unit of their column."""
+        dtype = None if self.event_time is None else self.input.columns[self.event_time.column]
+        return [f"in {dtype.time_unit}"] if isinstance(dtype, pl.Datetime) and dtype.time_unit != "ms" else []
 
     @property
     def _calls_functions(self) -> bool:

@@ -14,9 +14,8 @@ import polars as pl
 
 from headrace.api.operators.spec import EventTime
 from headrace.core.errors import DataError
-from headrace.runtime.event_time.columns import is_time_ms, time_ms
+from headrace.runtime.event_time.columns import PER_MS, is_time_ms, time_ms
 
-_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 _UNITS = {"seconds": 1 / 1000, "microseconds": 1_000, "nanoseconds": 1_000_000}
 
 
@@ -27,8 +26,7 @@ def _year_ms(year: int) -> int:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEARS = {"ms": (1000, 8999), "us": (1000, 8999), "ns": (1679, 2260)}
 _BOUNDS = {
-    unit: (_year_ms(first) * _PER_MS[unit], _year_ms(last + 1) * _PER_MS[unit])
-    for unit, (first, last) in _YEARS.items()
+    unit: (_year_ms(first) * PER_MS[unit], _year_ms(last + 1) * PER_MS[unit]) for unit, (first, last) in _YEARS.items()
 }
 _RECENT_MS = _year_ms(2001), _year_ms(2101)
 """The range of most event times. If a number falls into it in another unit, that is probably its unit."""
@@ -136,7 +134,7 @@ def _perhaps(number: int) -> str:
 def _moment(number: int, dtype: pl.Datetime) -> str:
     """A ``Datetime`` as text. Polars writes no date beyond its calendar, and Python none beyond the year 9999."""
     try:
-        moment = _EPOCH + timedelta(seconds=number // (_PER_MS[dtype.time_unit] * 1000))
+        moment = _EPOCH + timedelta(seconds=number // (PER_MS[dtype.time_unit] * 1000))
     except OverflowError:
         return f"{number} {dtype.time_unit} since 1970"
     return moment.replace(tzinfo=None).isoformat(sep=" ")

@@ -3,8 +3,8 @@
 Each side keeps its messages as long as the other side may still bring a partner. An arriving message is matched with
 the messages of the other side, so each pair is found once, by the message that arrives later. When the watermark has
 passed the time of a message's last possible partner, the message is dropped; a left or outer join first emits it alone
-if it never had a partner. Null keys have no partners. A message older than the watermark is late: it is counted and
-dropped.
+if it never had a partner. Messages are kept by their millisecond, but the bound is exact in the units of both columns.
+Null keys have no partners. A message older than the watermark is late: it is counted and dropped.
 
 The event time of a pair is that of the left message, so results may be older than the watermark by the bound. The
 operator delays the watermark after it by that much.
@@ -21,6 +21,7 @@ from typing_extensions import override
 from headrace.api.operators.join import IntervalJoin
 from headrace.api.operators.spec import EventTime
 from headrace.api.specs import Node
+from headrace.runtime.event_time.columns import is_whole_ms, rest_ns
 from headrace.runtime.event_time.limits import StepTime
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.operators.base import Operator
@@ -31,7 +32,7 @@ from headrace.serdes.rows import concat_rows
 from headrace.serdes.schema import Schema
 from headrace.stores.base import StateStore
 from headrace.stores.conform import conformed
-from headrace.stores.matching import HASH, PAIRS_MAX, TIME, Indexes, RunIndex
+from headrace.stores.matching import HASH, PAIRS_MAX, TIME, Indexes, Rests, RunIndex
 from headrace.stores.runs import Runs
 
 _ID = "__id"
@@ -91,10 +92,12 @@ class IntervalJoinOperator(Operator):
         wanted = np.unique(batch.get_column(HASH).to_numpy())
         runs = list(other.buffered(wanted, side.lowest(batch) + low, side.highest(batch) + high))
         by_hash = batch.get_column(HASH).arg_sort().to_numpy()
+        my_times = batch.get_column(side.time_column)
         found = [
             (number, pairs)
             for number, run in enumerate(runs)
-            for pairs in RunIndex(run).pairs(batch, spec.keys, low, high, by_hash)
+            for rests in (_rests(my_times, run.get_column(other.time_column)),)
+            for pairs in RunIndex(run).pairs(batch, spec.keys, low, high, by_hash, rests)
         ]
         if not found:
             return
@@ -178,6 +181,7 @@ class JoinSide(Operator):
         self._name = name
         who = f"the {name} side of join {join.node.id!r}"
         self._time = StepTime(who, time, schema.columns[time.column])
+        self.time_column = time.column
         self._reach_ms = reach_ms
         self._alone = alone
         self._slack_ms = max(_SLACK_MIN_MS, (join.spec.before_ms + join.spec.after_ms) // 8)
@@ -302,3 +306,10 @@ class JoinSide(Operator):
         first = self._next_id
         self._next_id += count
         return np.arange(first, first + count, dtype=np.uint64)
+
+
+def _rests(batch: pl.Series, run: pl.Series) -> Rests | None:
+    """What bounds in whole ms leave open about the times of a batch and of a run, each in the unit of its column."""
+    if is_whole_ms(batch.dtype) and is_whole_ms(run.dtype):
+        return None
+    return lambda of_batch, of_run: rest_ns(run.gather(of_run)) - rest_ns(batch.gather(of_batch))

@@ -88,17 +88,15 @@ def _averaged(value: pl.Expr, names: Sequence[str]) -> _Parts:
 
 # Not by arg_min and arg_max: which of several equal values they find depends on whether Polars takes the column for
 # sorted.
-def _earliest(value: pl.Expr, names: Sequence[str]) -> _Parts:
+def _earliest(value: pl.Expr, names: Sequence[str], at: pl.Expr) -> _Parts:
     first, time = map(pl.col, names)
-    at = pl.col(TIME)
     return _Parts(
         (value.filter(at == at.min()).first(), at.min()), (first.filter(time == time.min()).first(), time.min()), first
     )
 
 
-def _latest(value: pl.Expr, names: Sequence[str]) -> _Parts:
+def _latest(value: pl.Expr, names: Sequence[str], at: pl.Expr) -> _Parts:
     last, time = map(pl.col, names)
-    at = pl.col(TIME)
     return _Parts(
         (value.filter(at == at.max()).last(), at.max()), (last.filter(time == time.max()).last(), time.max()), last
     )
@@ -170,7 +168,7 @@ _RULES: dict[str, tuple[int, _Rule]] = {
     "approx_n_unique": (1, _different_about),
 }
 _ORDERED = {"first", "last", "top_k", "implode", "fold", "reduce"}
-_BY_TIME: dict[str, _Rule] = {"first": _earliest, "last": _latest}
+_BY_TIME: dict[str, Callable[[pl.Expr, Sequence[str], pl.Expr], _Parts]] = {"first": _earliest, "last": _latest}
 _BY_ARRIVAL: dict[str, _Rule] = {"first": _first_arrived, "last": _last_arrived}
 
 
@@ -183,16 +181,16 @@ class Aggregation:
         wide: dict[str, pl.DataType],
         rows: Schema,
         *,
-        timed: bool,
+        at: pl.Expr | None,
         calling: Calling,
     ) -> None:
         """``wide`` gives for each aggregate the type of its result, which partial sums have, too.
 
-        ``rows`` are what is aggregated; ``timed``: with a column ``TIME``. ``calling`` is put around calls of the
-        user's functions.
+        ``rows`` are what is aggregated; ``at`` is by which time the first and the last one are found, None: as they
+        arrive. ``calling`` is put around calls of the user's functions.
         """
         self._wide = wide
-        self._timed = timed
+        self._at = at
         self._prepared: list[pl.Expr] = []
         self._partial: list[pl.Expr] = []
         self._merge: list[pl.Expr] = []
@@ -287,7 +285,8 @@ class Aggregation:
             return _top(self._value(column, aggregate.expr), by, both, aggregate.k, alone=alone), both
         value = self._value(column, aggregate.expr)
         if kind in _BY_TIME:
-            return (_BY_TIME if self._timed else _BY_ARRIVAL)[kind](value, both), both
+            parts = _BY_ARRIVAL[kind](value, both) if self._at is None else _BY_TIME[kind](value, both, self._at)
+            return parts, both
         if kind == "sum":
             wide = self._wide[name]
             columns = both if isinstance(wide, pl.Decimal) else both[:1]

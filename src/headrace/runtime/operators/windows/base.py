@@ -17,11 +17,12 @@ from typing import ClassVar
 import polars as pl
 from typing_extensions import override
 
+from headrace.api.operators.spec import EventTime
 from headrace.api.operators.streams import LATE
 from headrace.api.operators.window import Window
 from headrace.api.specs import Node
 from headrace.core.errors import DataError, DeclarationError
-from headrace.runtime.event_time.columns import from_ms
+from headrace.runtime.event_time.columns import from_ms, is_whole_ms
 from headrace.runtime.event_time.limits import StepTime
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.metrics import Counters
@@ -57,19 +58,19 @@ class WindowOperator(Operator):
         self.keys = list(spec.keys)
         self.time = NEVER
         """The time on the step's axis; ``NEVER`` before the first watermark."""
+        time = spec.event_time
+        dtype = None if time is None else spec.input.columns[time.column]
         self.aggregation = Aggregation(
             spec.aggregates,
             {name: schema.columns[name] for name, _ in spec.aggregates},
             spec.input,
-            timed=spec.event_time is not None,
+            at=None if time is None or dtype is None else _exact_time(time, dtype),
             calling=self._calling,
         )
         self._output = schema.columns
         self._bounded = [name for name, _ in spec.aggregates if is_bounded(schema.columns[name])]
         self.form = spec.state_forms(node.id, (spec.input,))[node.id]
         self._counters = counters
-        time = spec.event_time
-        dtype = None if time is None else spec.input.columns[time.column]
         self._time = None if time is None or dtype is None else StepTime(f"operator {node.id!r}", time, dtype)
 
     # -- what a shape does
@@ -240,3 +241,8 @@ class WindowOperator(Operator):
             raise error.told(self, what) from error
         except RAISED as error:
             raise self.failed(error, what, users_line(error)) from error
+
+
+def _exact_time(time: EventTime, dtype: pl.DataType) -> pl.Expr:
+    """A number by which the times of messages can be compared, in the unit of their column."""
+    return pl.col(TIME) if is_whole_ms(dtype) else pl.col(time.column).to_physical()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import polars as pl
@@ -106,6 +107,67 @@ def test_what_a_join_emits_is_not_late_in_a_window_downstream() -> None:
         t.end()
         assert t.counter("late") == 0
         assert t.read("counts").select("window_start", "n").sort("window_start").rows() == [(0, 1), (5_000, 1)]
+
+
+UNITS = {"ms": 10**6, "us": 1000, "ns": 1}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([*UNITS, "i64"]),
+    st.sampled_from([*UNITS, "i64"]),
+    st.lists(st.tuples(st.booleans(), st.integers(-3, 3), st.integers(-2, 2)), min_size=1, max_size=12),
+    st.sampled_from(["inner", "left", "full"]),
+    st.sampled_from([("-1ms", "1ms"), ("0ms", "0ms"), ("-2ms", "-1ms"), ("0ms", "1s")]),
+    st.booleans(),
+)
+def test_bounds_are_exact_in_the_unit_of_each_column(
+    left: str, right: str, events: list[tuple[bool, int, int]], how: How, within: tuple[str, str], together: bool
+) -> None:
+    """Times around 1970, near whole milliseconds, in any two units."""
+
+    def dtype(unit: str) -> pl.DataType:
+        return pl.Int64() if unit == "i64" else pl.Datetime(unit)  # type: ignore[arg-type]
+
+    def moment(unit: str, ms: int, steps: int) -> int:
+        return ms * (10**6 // UNITS.get(unit, 10**6)) + steps
+
+    app = hr.App("units")
+    sides = [
+        app.input(name, {"key": pl.String, "ts": dtype(unit), "n": pl.Int64}, event_time="ts", lateness="1m")
+        for name, unit in (("left", left), ("right", right))
+    ]
+    sides[0].join(sides[1], on="key", how=how, within=within, id="pairs").send_to(app.output("out"))
+    lefts, rights = [], []
+    with app.test() as t:
+        for number, (is_left, ms, steps) in enumerate(events):
+            unit = left if is_left else right
+            ts = moment(unit, ms, steps)
+            (lefts if is_left else rights).append((ts * UNITS.get(unit, 10**6), number))
+            row = pl.DataFrame({"key": ["a"], "ts": pl.Series([ts], dtype=pl.Int64).cast(dtype(unit)), "n": [number]})
+            t.feed("left" if is_left else "right", row, settle=not together)
+        t.end()
+        found = sorted(t.read("out").select("n", "n_right").rows(), key=repr)
+    low, high = (int(bound.removesuffix("ms")) * 10**6 if "ms" in bound else 10**9 for bound in within)
+    pairs = [(a, b) for at, a in lefts for then, b in rights if low <= then - at <= high]
+    alone: list[tuple[int | None, int | None]] = []
+    if how != "inner":
+        alone += [(n, None) for _, n in lefts if n not in {a for a, _ in pairs}]
+    if how == "full":
+        alone += [(None, n) for _, n in rights if n not in {b for _, b in pairs}]
+    assert found == sorted([*pairs, *alone], key=repr)
+
+
+def test_a_microsecond_too_late_is_no_partner() -> None:
+    schema = {"key": pl.String, "ts": pl.Datetime("us")}
+    app = hr.App("orders-and-payments")
+    orders, pays = (app.input(name, schema, event_time="ts") for name in ("orders", "pays"))
+    orders.join(pays, on="key", within="1s", id="pairs").send_to(app.output("paid"))
+    with app.test() as t:
+        start = datetime(2026, 1, 1)
+        t.feed("orders", [{"key": "a", "ts": start}])
+        t.feed("pays", [{"key": "a", "ts": start + timedelta(seconds=1, microseconds=m)} for m in (0, 1)])
+        assert t.read("paid")["ts_right"].to_list() == [start + timedelta(seconds=1)]
 
 
 def oracle(

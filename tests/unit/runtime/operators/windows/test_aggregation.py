@@ -157,3 +157,20 @@ def test_a_sum_that_is_too_large_says_where_and_what_to_do() -> None:
 
 def test_the_mean_of_large_integers_doesnt_wrap_around() -> None:
     assert aggregated(pl.Int64, [2**62] * 3, hr.aggregates.mean("v")) == 2.0**62
+
+
+@pytest.mark.parametrize("unit", ["us", "ns"])
+@pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
+@pytest.mark.parametrize("cut", [True, False])
+def test_the_first_and_the_last_are_found_by_the_whole_time(unit: Any, shape: Any, cut: bool) -> None:
+    schema = {"key": pl.Int64, "v": pl.Int64, "ts": pl.Datetime(unit)}
+    app = hr.App("ends")
+    values = app.input("values", schema, event_time="ts")
+    ends = {"first": hr.aggregates.first("v"), "last": hr.aggregates.last("v")}
+    values.window(shape, key="key", id="w").agg(**ends).send_to(app.output("out"))
+    table = pl.DataFrame({"key": [1] * 5, "v": range(5), "ts": [-500, -501, -499, -501, -499]}).cast(schema)
+    with app.test() as t:
+        for part in table.iter_slices(1) if cut else [table]:
+            t.feed("values", part)
+        t.end()
+        assert set(t.read("out").select("first", "last").rows()) == {(1, 4)}
