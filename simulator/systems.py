@@ -346,7 +346,9 @@ class SimAdmin(Admin):
         return StreamInfo(stream, len(self._of(stream)))
 
     @override
-    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
         return StreamInfo(stream, partitions, columns)
 
     @override

@@ -78,6 +78,12 @@ Schema = Annotated[
     ),
 ]
 
+
+def column_names(text: str | None) -> tuple[str, ...]:
+    """Return the columns of an option such as ``--key a,b``."""
+    return tuple(name.strip() for name in text.split(",")) if text else ()
+
+
 Partition = Annotated[int | None, typer.Option("--partition", metavar="P", help="Only this partition.")]
 
 Pipeline = Annotated[

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import polars as pl
@@ -32,7 +32,7 @@ from headrace.spark.types import to_polars_columns
 from headrace.spark.write_options import WriteOptions
 from headrace.streams.committed_writer import CommittedWriter, open_committed_writer
 from headrace.streams.place import open_log
-from headrace.streams.row_writer import FRAME_ROWS
+from headrace.streams.row_writer import FRAME_ROWS, key_for
 from headrace.streams.writer_slots import borrowed_writer
 from headrace.systems.base import StreamInfo
 from headrace.systems.home_log import LOG
@@ -70,6 +70,7 @@ class Destination:
             )
         given = to_polars_columns(schema)
         self._info = self._there(given)
+        self.options = replace(options, keys=key_for(self._info, self.stream, options.keys))
         columns = self._info.columns
         self._schema = None if columns is None else Schema(columns)
         self._given = {name: _as_written(dtype, (columns or {}).get(name)) for name, dtype in given.items()}
@@ -91,7 +92,7 @@ class Destination:
                 f"there is no stream {self.stream} in {self.options.home}",
                 hint='check option home, or let this write create the stream: option("partitions", 4)',
             )
-        return admin.create(name, wanted, columns)
+        return admin.create(name, wanted, columns, self.options.keys)
 
     def _check_fit(self) -> None:
         rows = pl.DataFrame(schema=self._given)

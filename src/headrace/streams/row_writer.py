@@ -12,12 +12,14 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from headrace.core.errors import UsageError
 from headrace.core.frame import Header, Kind, encode
 from headrace.core.ids import Offset, StreamId
 from headrace.serdes.hashing import partition_of, split
 from headrace.serdes.ipc import encode_rows_into
 from headrace.streams.marks import WriteMark
 from headrace.systems.base import StreamInfo, System
+from headrace.systems.shape import partitioned
 
 FRAME_ROWS = 1 << 16
 _HEADER = encode(Header(Kind.USER))
@@ -33,8 +35,27 @@ class WrittenFrame:
     bytes: int
 
 
+def key_for(info: StreamInfo, stream: StreamId, keys: Sequence[str], partition: int | None = None) -> tuple[str, ...]:
+    """Return the key by which a writer chooses partitions: the stream's own, if one is recorded.
+
+    Raises ``UsageError`` for another one, and for a fixed partition of such a stream.
+    """
+    if not info.key or tuple(keys) == info.key:
+        return tuple(keys)
+    if keys or (partition is not None and info.partitions > 1):
+        other = f"the key {', '.join(keys)}" if keys else f"partition {partition}"
+        raise UsageError(
+            f"{stream} is {partitioned(info.key)}, and this writer has {other}: readers would miss rows of a key",
+            hint="leave it out: a row then goes where its key belongs",
+        )
+    return info.key
+
+
 class RowWriter:
-    """Writes to one stream. By key, to one partition, or a frame to each partition in turn."""
+    """Writes to one stream. By key, to one partition, or a frame to each partition in turn.
+
+    A stream with a recorded key is written by that key.
+    """
 
     def __init__(
         self,
@@ -46,7 +67,7 @@ class RowWriter:
     ) -> None:
         self._stream = stream.name
         self._partitions = info.partitions
-        self._keys = list(keys)
+        self._keys = key_for(info, stream, keys, partition)
         self._fixed = partition
         self._rows_choose = bool(self._keys) or partition is not None
         """Whether a row always goes to the same partition."""

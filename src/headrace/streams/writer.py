@@ -26,6 +26,7 @@ def create_stream(
     partitions: int,
     schema: object = None,
     *,
+    key: str | Sequence[str] = (),
     home: str | Path | None = None,
     system: SystemDescriptor | SystemSpec | None = None,
 ) -> None:
@@ -39,6 +40,9 @@ def create_stream(
         How many partitions it has. The count can't be changed later.
     schema
         Its columns: a dict of Polars types, or a dataclass. By default it takes any.
+    key
+        One column or several, by which all writers choose the partition of a row. Apps that read the stream can keep
+        state by this key without ``partition_by``. By default each writer may have a key of its own.
     home
         The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
     system
@@ -47,16 +51,17 @@ def create_stream(
     Raises
     ------
     StreamExistsError
-        If a stream of this name has another number of partitions or other columns.
+        If a stream of this name has another number of partitions, other columns or another key.
 
     Examples
     --------
     >>> hr.streams.create_stream("orders", 2, {"member": pl.String, "euros": pl.Float64})
+    >>> hr.streams.create_stream("orders-by-member", 2, {"member": pl.String, "euros": pl.Float64}, key="member")
     """
     check_id("stream", name)
     columns = None if schema is None else dict(Schema.of(schema).columns)
     _, keeper = opened(system, home_of(home))
-    keeper.admin().create(name, partitions, columns)
+    keeper.admin().create(name, partitions, columns, (key,) if isinstance(key, str) else tuple(key))
 
 
 def add_columns(
@@ -109,7 +114,8 @@ class StreamWriter:
     name
         The stream.
     key
-        One column or several: rows of one key go to one partition. By default batches go to the partitions in turn.
+        One column or several: rows of one key go to one partition. By default the key with which the stream was
+        created; without one, batches go to the partitions in turn.
     home
         The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
     system

@@ -49,7 +49,8 @@ class StreamInfo:
     them yet lack them, and readers see null there. ``bounded``: the stream ends. ``until_caught_up``: it doesn't end,
     but a run stops when it has read what existed at its start. ``until_offset``: it can be read up to any offset of its
     extents, although it is a stream of rows. ``identity`` distinguishes it from a later stream of its name, if the
-    system has such ids.
+    system has such ids. ``key``: a row is in the partition that ``serdes.hashing`` gives for these columns; empty if
+    that isn't promised.
     """
 
     name: str
@@ -60,6 +61,7 @@ class StreamInfo:
     added: frozenset[str] = frozenset()
     until_offset: bool = False
     identity: str = ""
+    key: tuple[str, ...] = ()
 
 
 class Extent(msgspec.Struct, frozen=True):
@@ -276,11 +278,15 @@ class Admin(Protocol):
         """Return the facts about a stream; None if it doesn't exist."""
         ...
 
-    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
         """Create a stream, or return the existing one if it has the same shape. Concurrent callers get the same one.
 
         Without ``columns`` an existing stream may have any. ``columns`` need not name those that were added later.
-        Raises ``StreamExistsError`` if the stream exists with another partition count or schema.
+        ``key`` is kept for ``StreamInfo``, and all writers obey it; without one an existing stream may have any. A row
+        system ignores it. Raises ``StreamExistsError`` if the stream exists with another partition count, schema or
+        key.
         """
         ...
 

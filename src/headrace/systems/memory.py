@@ -11,7 +11,7 @@ import builtins
 import os
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -145,8 +145,10 @@ class MemoryAdmin(Admin):
             return there.info if there else None
 
     @override
-    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
-        wanted = wanted_shape(check_id("stream", stream), partitions, columns)
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
+        wanted = wanted_shape(check_id("stream", stream), partitions, columns, key)
         with self._system._lock:
             there = self._system._streams.get(stream)
             if there is None:

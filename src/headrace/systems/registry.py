@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from typing_extensions import override
 
@@ -40,6 +40,10 @@ _BUILT_IN = {
 
 _SLOTTED = {"kinesis"}
 _GROWING = {"kafka"}
+
+
+Hash = Literal["headrace", "kafka"]
+"""The hash of a key that chooses its partition: ``serdes.hashing``, or that of Kafka's default partitioner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,11 @@ def has_slots(spec: SystemSpec) -> bool:
 def grows(spec: SystemSpec) -> bool:
     """Whether others may add partitions to its streams, so that keys move between them. Imports no implementation."""
     return spec.kind in _GROWING
+
+
+def hash_of(spec: SystemSpec) -> Hash:
+    """The hash by which inputs of this system are partitioned if they have a key. Imports no implementation."""
+    return "kafka" if spec.kind == "kafka" else "headrace"
 
 
 def offsets_are_bytes(spec: SystemSpec) -> bool:

@@ -7,7 +7,7 @@ positions; ``runtime.outputs.function_publisher`` calls them instead.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,9 @@ class RemoteSystem(WriteOnlyAdmin, RowSystem):
         return StreamInfo(stream, 1)
 
     @override
-    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
         """Create nothing: the user has already created the table."""
         return StreamInfo(stream, partitions, columns)
 

@@ -1,8 +1,8 @@
-"""What a system that stores frames does with a stream's shape: partition count and columns. Pure."""
+"""What a system that stores frames does with a stream's shape: partition count, columns and key. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import polars as pl
@@ -18,22 +18,37 @@ _HINT = (
 )
 
 
-def wanted_shape(name: str, partitions: int, columns: Mapping[str, pl.DataType] | None) -> StreamInfo:
+def wanted_shape(
+    name: str, partitions: int, columns: Mapping[str, pl.DataType] | None, key: Sequence[str] = ()
+) -> StreamInfo:
     """Return the requested shape of a stream. Raises ``DeclarationError`` if no stream can have it."""
     if type(partitions) is not int or not 1 <= partitions <= MAX_PARTITIONS:
         raise DeclarationError(f"stream {name!r} can't have {partitions!r} partitions; use 1 to {MAX_PARTITIONS}")
-    return StreamInfo(name, partitions, None if columns is None else _typed(columns))
+    typed = None if columns is None else _typed(columns)
+    if typed is not None and key:
+        from headrace.serdes.hashing import hash_rows  # it imports pyarrow, which takes long
+
+        try:
+            hash_rows(pl.DataFrame(schema=typed), key)
+        except DeclarationError as error:
+            raise DeclarationError(f"stream {name!r}: {error.message}", hint=error.hint) from error
+    return StreamInfo(name, partitions, typed, key=tuple(key))
 
 
 def require_same_shape(found: StreamInfo, wanted: StreamInfo) -> StreamInfo:
     """Return ``found`` if it has the wanted shape, else raise ``StreamExistsError``.
 
-    No wanted columns means any. Columns that were added later need not be among the wanted ones.
+    No wanted columns or key means any. Columns that were added later need not be among the wanted ones.
     """
     if found.partitions != wanted.partitions:
         raise StreamExistsError(
             f"stream {found.name!r} already exists with {found.partitions} partitions, not {wanted.partitions}",
             hint="use another name, or the same partition count",
+        )
+    if wanted.key and wanted.key != found.key:
+        raise StreamExistsError(
+            f"stream {found.name!r} already exists, and is {partitioned(found.key)}, not by {', '.join(wanted.key)}",
+            hint="use another name, or the key that it has",
         )
     if wanted.columns is None:
         return found
@@ -52,6 +67,11 @@ def require_same_shape(found: StreamInfo, wanted: StreamInfo) -> StreamInfo:
             f"stream {found.name!r} already exists with other columns: {'; '.join(differences)}", hint=_HINT
         )
     return found
+
+
+def partitioned(key: Sequence[str]) -> str:
+    """Return how a stream with this recorded key is partitioned, in words that follow ``is``."""
+    return f"partitioned by {', '.join(key)}" if key else "partitioned by no recorded key"
 
 
 def new_columns(found: StreamInfo, columns: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:

@@ -33,10 +33,12 @@ def create_describe_list(scene: Scene) -> None:
         "at": pl.Datetime("us", "UTC"),
         "n": pl.List(pl.Int64()),
     }
-    made = scene.admin.create(name, 3, columns)
+    made = scene.admin.create(name, 3, columns, ("at", "key"))
     expect((made.name, made.partitions, made.columns) == (name, 3, columns), f"created as {made}")
+    expect(made.key == ("at", "key"), f"created with the key {made.key}")
     expect(scene.other.admin().describe(name) == made, "described differently than created")
-    expect(scene.admin.create(name, 3, columns) == made, "creating it again gave something else")
+    expect(scene.admin.create(name, 3, columns, ("at", "key")) == made, "creating it again gave something else")
+    expect(scene.admin.create(name, 3, columns) == made, "a caller that names no key accepts a stream with one")
     expect(scene.admin.create(name, 3) == made, "a caller that names no columns accepts a stream with some")
     names = scene.admin.list()
     expect(name in names and names == sorted(names), "the stream isn't listed, or the list isn't sorted")
@@ -48,6 +50,7 @@ def create_with_another_shape(scene: Scene) -> None:
     expect_raises(StreamExistsError, lambda: scene.admin.create(name, 3), "another partition count")
     other: dict[str, pl.DataType] = {"a": pl.Int64()}
     expect_raises(StreamExistsError, lambda: scene.admin.create(name, 2, other), "other columns")
+    expect_raises(StreamExistsError, lambda: scene.admin.create(name, 2, key=("key",)), "a key, where it has none")
     expect_raises(HeadraceError, lambda: scene.admin.create(name + "-zero", 0), "no partition at all")
     expect_raises(HeadraceError, lambda: scene.admin.create("../escape", 1), "a name with path characters")
 

@@ -74,7 +74,9 @@ class Shelf(Target):
 
 
 class _ShelfAdmin:
-    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
         return StreamInfo(stream, partitions, columns)
 
     def close(self) -> None:

@@ -35,6 +35,7 @@ from headrace.spark.stream_writing import StreamWriter, writer_of
 from headrace.spark.types import to_spark_schema
 from headrace.spark.writing import BatchWriter, StagedRows
 from headrace.streams.committed_writer import open_committed_writer
+from headrace.streams.place import open_log
 from headrace.streams.writer_slots import SLOTS, borrowed_writer
 
 COLUMNS = {"member": pl.String(), "euros": pl.Float64()}
@@ -408,3 +409,24 @@ def test_a_query_is_named_by_its_checkpoint(tmp_path: Path) -> None:
     (folder / "metadata").write_text("{}")
     with pytest.raises(DataError, match="doesn't name the query it belongs to"):
         writer_of(str(folder))
+
+
+def test_a_key_is_recorded_with_a_new_stream_and_every_writer_of_it_has_it(home: Path) -> None:
+    batch_writer(home, path="keyed", partitions="3", key="member")
+    found = open_log(home).admin().describe("keyed")
+    assert found is not None
+    assert found.key == ("member",)
+    assert batch_writer(home, path="keyed")._to.options.keys == ("member",)
+    with pytest.raises(UsageError, match="is partitioned by member, and this writer has the key euros"):
+        batch_writer(home, path="keyed", key="euros")
+
+
+def test_a_writer_in_python_has_the_recorded_key(home: Path) -> None:
+    hr.streams.create_stream("keyed", 3, COLUMNS, key="member", home=home)
+    with hr.streams.StreamWriter("keyed", home=home) as writer:
+        for row in ROWS.iter_slices(1):
+            assert list(writer.write(row)) == partition_of(row, ["member"], 3).tolist()
+    with pytest.raises(UsageError, match="is partitioned by member, and this writer has the key euros"):
+        hr.streams.StreamWriter("keyed", key="euros", home=home)
+    with pytest.raises(hr.errors.HeadraceError, match="is partitioned by member, not by euros"):
+        hr.streams.create_stream("keyed", 3, COLUMNS, key="euros", home=home)

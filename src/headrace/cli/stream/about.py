@@ -17,10 +17,11 @@ from headrace.systems.registry import SystemSpec, open_system
 
 
 def shape(place: Place, info: StreamInfo) -> dict[str, Any]:
-    """Return a stream's name, partition count and columns, and which columns were added later."""
+    """Return a stream's name, partition count, columns and key, and which columns were added later."""
     columns = None if info.columns is None else columns_to_json(info.columns)
     added = [name for name in columns or () if name in info.added]
-    return {"stream": str(place.stream), "partitions": info.partitions, "columns": columns, "added": added}
+    about = {"stream": str(place.stream), "partitions": info.partitions, "columns": columns}
+    return about | {"added": added, "key": list(info.key)}
 
 
 def describe(place: Place, groups: Sequence[str] = ()) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.console import counted, print_json, print_line, print_note, print_table
-from headrace.cli.options import HOME, AsJson, Home, Metadata, OfApp, Partition, Schema, StreamName
+from headrace.cli.options import HOME, AsJson, Home, Metadata, OfApp, Partition, Schema, StreamName, column_names
 
 if TYPE_CHECKING:
     from headrace.cli.place import Place
@@ -24,12 +24,20 @@ def create(
         ),
     ],
     schema: Schema = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMNS",
+            help="The columns (a,b) by which all writers choose a row's partition, as partition_by does. Apps can then "
+            "keep state by this key without partition_by.",
+        ),
+    ] = None,
     app: OfApp = None,
     home: Home = HOME,
     metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a stream. Succeeds if it exists already with the same partitions and columns."""
+    """Create a stream. Succeeds if it exists already with the same partitions, columns and key."""
     from headrace.cli.place import locate
     from headrace.cli.stream.about import shape
     from headrace.serdes.dtypes import parse_columns
@@ -37,7 +45,7 @@ def create(
     place = locate(name, home, metadata, app)
     there = place.find()
     columns = None if schema is None else parse_columns(schema)
-    info = place.admin().create(place.stream.name, partitions, columns)
+    info = place.admin().create(place.stream.name, partitions, columns, column_names(key))
     if as_json:
         print_json({"created": there is None} | shape(place, info))
     else:
@@ -155,6 +163,8 @@ def _print(place: Place, about: dict[str, Any]) -> None:
     print_line(f"columns  {columns_as_text(about['columns'])}")
     if about["added"]:
         print_line(f"added    {', '.join(about['added'])}: null in older rows")
+    if about["key"]:
+        print_line(f"key      {', '.join(about['key'])}: chooses the partition of a row")
     print_line(f"size     {size_as_text(about)} in {counted(about['partitions'], 'partition')}")
     print_line(f"sealed   {'yes: it has ended' if about['sealed'] else 'no'}")
     print_line("")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.console import Exit, counted, print_json, print_note
-from headrace.cli.options import HOME, AsJson, Home, Metadata, OfApp, Schema, StreamName
+from headrace.cli.options import HOME, AsJson, Home, Metadata, OfApp, Schema, StreamName, column_names
 
 if TYPE_CHECKING:
     from headrace.cli.stream.writing import Written
@@ -34,8 +34,8 @@ def write(
         str | None,
         typer.Option(
             metavar="COLUMNS",
-            help="Choose each row's partition by these columns (a,b), as partition_by does. By default the "
-            "partitions take turns.",
+            help="Choose each row's partition by these columns (a,b), as partition_by does. By default the key "
+            "with which the stream was created; without one the partitions take turns. With --create it is recorded.",
         ),
     ] = None,
     partition: Annotated[int | None, typer.Option(metavar="P", help="Write everything to this partition.")] = None,
@@ -77,7 +77,7 @@ def write(
     order = Order(
         place=locate(name, home, metadata, app),
         files=files or (),
-        keys=[column.strip() for column in key.split(",")] if key else (),
+        keys=column_names(key),
         partition=partition,
         create=create,
         partitions=partitions,

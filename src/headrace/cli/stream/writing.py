@@ -166,7 +166,7 @@ class Writing:
 
     def _create(self, columns: Columns) -> StreamInfo:
         order = self._order
-        info = order.place.admin().create(order.place.stream.name, order.partitions or 0, dict(columns))
+        info = order.place.admin().create(order.place.stream.name, order.partitions or 0, dict(columns), order.keys)
         self.written.created = True
         return info
 

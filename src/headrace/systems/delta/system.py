@@ -106,7 +106,9 @@ class DeltaAdmin(WriteOnlyAdmin):
         return None if shape is None else StreamInfo(stream, 1, shape.columns)
 
     @override
-    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
         """Create the table if it doesn't exist; else check that the columns fit, and add new ones if asked to."""
         system = self._system
         stored = None if columns is None else stored_columns(columns, system.partition_by)

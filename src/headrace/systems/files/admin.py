@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,9 @@ class FilesAdmin(UnwatchedAdmin):
         )
 
     @override
-    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
         """Create the folder for the files. Existing files stay."""
         if partitions < 1:
             raise DeclarationError(f"stream {stream!r}: {partitions} partitions; use 1 or more")

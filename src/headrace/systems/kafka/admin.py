@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import polars as pl
 from typing_extensions import override
@@ -75,7 +75,9 @@ class KafkaAdmin(UnwatchedAdmin):
         return StreamInfo(stream, partitions, columns, bounded=bounded, until_offset=True, identity=topic.id)
 
     @override
-    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
         """Raises ``UsageError``: an input is created by its writers."""
         raise self._refused("is an input, so Headrace doesn't create it", "use kafka-topics.sh --create")
 

@@ -7,6 +7,7 @@ program, and is left alone. Partitions are counted by the topic.
 from __future__ import annotations
 
 import builtins
+from collections.abc import Sequence
 from dataclasses import replace
 
 import polars as pl
@@ -53,9 +54,11 @@ class KafkaLogAdmin(Admin):
         return None if entry is None or partitions is None else replace(entry.info, partitions=partitions)
 
     @override
-    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
         topic = self._options.topic(stream)
-        wanted = wanted_shape(stream, partitions, columns)
+        wanted = wanted_shape(stream, partitions, columns, key)
         entry = self._metadata.find(stream)
         if entry is None:
             entry = self._new(topic, wanted)

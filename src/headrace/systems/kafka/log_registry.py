@@ -27,8 +27,8 @@ What = Literal["create", "columns", "sealing", "sealed"]
 class Order(msgspec.Struct, frozen=True):
     """What is to be done with a stream.
 
-    ``create`` has the partitions and columns that it gets, ``columns`` those that are added. From ``sealing`` on the
-    stream takes no records, and ``sealed`` says where each partition has ended.
+    ``create`` has the partitions, columns and key that it gets, ``columns`` those that are added. From ``sealing`` on
+    the stream takes no records, and ``sealed`` says where each partition has ended.
     """
 
     what: What
@@ -36,13 +36,14 @@ class Order(msgspec.Struct, frozen=True):
     partitions: int = 0
     columns: dict[str, Any] | None = None
     ends: tuple[Offset, ...] = ()
+    key: tuple[str, ...] = ()
     format: int = FORMAT
 
 
 def creation(info: StreamInfo) -> Order:
     """The order that creates a stream of this shape."""
     columns = None if info.columns is None else columns_to_json(info.columns)
-    return Order("create", info.name, partitions=info.partitions, columns=columns)
+    return Order("create", info.name, partitions=info.partitions, columns=columns, key=info.key)
 
 
 def addition(stream: str, columns: dict[str, Any]) -> Order:
@@ -116,7 +117,8 @@ class Registry:
         match order.what:
             case "create":
                 columns = None if order.columns is None else columns_from_json(order.columns)
-                self._entries.setdefault(order.stream, Entry(StreamInfo(order.stream, order.partitions, columns)))
+                info = StreamInfo(order.stream, order.partitions, columns, key=order.key)
+                self._entries.setdefault(order.stream, Entry(info))
             case _ if entry is None:
                 return
             case "columns":

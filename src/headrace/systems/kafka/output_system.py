@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,7 +107,9 @@ class KafkaOutputAdmin(WriteOnlyAdmin):
         return None if found is None else StreamInfo(stream, found)
 
     @override
-    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
         """Create the topic if it doesn't exist, with the broker's defaults. Check that it fits what is written.
 
         An existing topic isn't changed, whatever its partition count.

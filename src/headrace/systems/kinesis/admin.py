@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
 import polars as pl
@@ -75,7 +75,9 @@ class KinesisAdmin(UnwatchedAdmin):
         self._begin()
 
     @override
-    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
         """Return what is known of it. Raises ``StreamNotFoundError``: only its owner creates a stream, and pays for it.
 
         ``partitions`` say nothing about a stream that is written: shards come and go. Of ``columns`` only the one with

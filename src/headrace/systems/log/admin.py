@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import errno
 import os
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -37,8 +38,10 @@ class LogAdmin(Admin):
         return StreamFolder(self._root, stream).read_info()
 
     @override
-    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
-        return StreamFolder(self._root, stream).create(partitions, columns)
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
+        return StreamFolder(self._root, stream).create(partitions, columns, key)
 
     @override
     def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:

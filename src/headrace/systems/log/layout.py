@@ -2,7 +2,7 @@
 
 ::
 
-    <root>/<stream>/stream.json          partition count and columns; written once
+    <root>/<stream>/stream.json          partition count, columns and key; written once
     <root>/<stream>/added-0001.json      columns that were added later; each addition is one more file, written once
     <root>/<stream>/p00000.log           the records of a partition (``segment`` describes them)
     <root>/<stream>/p00000.trim          the trim point: records below it are dropped
@@ -23,7 +23,7 @@ import os
 import shutil
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -112,7 +112,8 @@ class StreamFolder:
         columns, partitions = data["columns"], int(data["partitions"])
         while self.log(partitions).exists():  # added since
             partitions += 1
-        return StreamInfo(self.name, partitions, None if columns is None else columns_from_json(columns))
+        typed = None if columns is None else columns_from_json(columns)
+        return StreamInfo(self.name, partitions, typed, key=tuple(map(str, data["key"])))
 
     def require_info(self) -> StreamInfo:
         """Read ``stream.json``. Raises ``StreamNotFoundError`` if the stream doesn't exist."""
@@ -133,9 +134,9 @@ class StreamFolder:
             )
         return info
 
-    def create(self, partitions: int, columns: dict[str, pl.DataType] | None) -> StreamInfo:
+    def create(self, partitions: int, columns: dict[str, pl.DataType] | None, key: Sequence[str] = ()) -> StreamInfo:
         """Create the stream, or return the existing one if its shape is the same, as ``Admin.create`` says."""
-        wanted = wanted_shape(self.name, partitions, columns)
+        wanted = wanted_shape(self.name, partitions, columns, key)
         found = self.read_info()
         if found is not None:
             return require_same_shape(found, wanted)
@@ -188,7 +189,7 @@ class StreamFolder:
         make_private_folder(folder / "positions")
         write_files({folder / self.log(partition).name: _file_header() for partition in range(info.partitions)})
         columns = None if info.columns is None else columns_to_json(info.columns)
-        data = {"version": FORMAT_VERSION, "partitions": info.partitions, "columns": columns}
+        data = {"version": FORMAT_VERSION, "partitions": info.partitions, "columns": columns, "key": info.key}
         write_file(folder / "stream.json", (json.dumps(data, indent=1) + "\n").encode())
         sync_folder(folder)
 

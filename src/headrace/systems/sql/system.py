@@ -143,7 +143,9 @@ class SqlAdmin(WriteOnlyAdmin):
         return None if self._columns() is None else StreamInfo(stream, 1)
 
     @override
-    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
         """Create the table if it doesn't exist, and check that it has the columns."""
         if columns is not None:
             self._require(self._system.key, list(columns), "the output")

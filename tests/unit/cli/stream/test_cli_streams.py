@@ -31,8 +31,28 @@ def test_create_makes_the_stream(cli: Cli, home: Path) -> None:
 def test_create_again_in_the_same_shape_is_fine(cli: Cli) -> None:
     first = cli("stream", "create", "log.views", "--partitions", 1, "--json").json()
     second = cli("stream", "create", "views", "--partitions", 1, "--json").json()
-    assert first == {"created": True, "stream": "log.views", "partitions": 1, "columns": None, "added": []}
+    assert first == {"created": True, "stream": "log.views", "partitions": 1, "columns": None, "added": [], "key": []}
     assert second == first | {"created": False}
+
+
+def test_a_key_is_recorded_and_shown_and_all_writers_choose_partitions_by_it(cli: Cli, tmp_path: Path) -> None:
+    columns = ("--partitions", 2, "--schema", "member:str,n:int")
+    assert cli("stream", "create", "views", *columns, "--key", "member", "--json").json()["key"] == ["member"]
+    assert "key      member: chooses the partition" in cli("stream", "describe", "views").out
+    other = cli("stream", "create", "views", *columns, "--key", "n")
+    assert "is partitioned by member, not by n" in other.err
+    unknown = cli("stream", "create", "more", *columns, "--key", "page")
+    assert "'page' isn't in" in unknown.err
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"member": "a", "n": 1}\n{"member": "d", "n": 2}\n{"member": "a", "n": 3}\n')
+    written = cli("stream", "write", "views", rows, "--json").json()
+    assert written["rowsByPartition"] == {"0": 2, "1": 1}
+    for words in (("--key", "n"), ("--partition", 1)):
+        refused = cli("stream", "write", "views", rows, *words)
+        assert "is partitioned by member, and this writer has" in refused.err
+    made = cli("stream", "write", "made", rows, "--create", *columns, "--key", "n", "--json")
+    assert made.code == 0
+    assert cli("stream", "describe", "made", "--json").json()["key"] == ["n"]
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,8 @@ def test_an_order_that_is_there_twice_counts_once(orders: list[Order], data: st.
 
 def test_bytes_of_an_order() -> None:
     """Changed bytes would be unreadable for others."""
-    assert encode_order(made(columns={"n": pl.Int64()})) == (
-        b'{"what":"create","stream":"s","partitions":2,"columns":{"n":"Int64"},"ends":[],"format":1}'
+    assert encode_order(creation(StreamInfo("s", 2, {"n": pl.Int64()}, key=("n",)))) == (
+        b'{"what":"create","stream":"s","partitions":2,"columns":{"n":"Int64"},"ends":[],"key":["n"],"format":1}'
     )
 
 

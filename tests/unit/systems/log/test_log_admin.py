@@ -85,7 +85,7 @@ def test_broken_small_files_are_reported(tmp_path: Path) -> None:
 
 def test_the_layout_on_disk_stays_as_it_is(tmp_path: Path) -> None:
     system = new_log(tmp_path / "root", [b"a"])
-    system.admin().create("typed", 2, {"k": pl.String()})
+    system.admin().create("typed", 2, {"k": pl.String()}, ["k"])
     system.admin().add_columns("typed", {"k": pl.String(), "n": pl.List(pl.Int64())})
     system.admin().add_columns("typed", {"m": pl.Date()})
     system.admin().trim(ssp(), 57)
@@ -109,7 +109,7 @@ def test_the_layout_on_disk_stays_as_it_is(tmp_path: Path) -> None:
         "typed/stream.json",
     ]
     text = (tmp_path / "root/typed/stream.json").read_text()
-    assert json.loads(text) == {"version": 1, "partitions": 2, "columns": {"k": "String"}}
+    assert json.loads(text) == {"version": 1, "partitions": 2, "columns": {"k": "String"}, "key": ["k"]}
     assert [(tmp_path / f"root/typed/added-000{n}.json").read_text() for n in (1, 2)] == [
         '{\n "version": 1,\n "columns": {\n  "n": {\n   "List": "Int64"\n  }\n }\n}\n',
         '{\n "version": 1,\n "columns": {\n  "m": "Date"\n }\n}\n',
