@@ -20,12 +20,12 @@ MEMBERS = {"member": pl.String, "country": pl.String}
 VIEWS = {"member": pl.String, "url": pl.String}
 
 with TemporaryDirectory() as home:
-    hr.streams.create_stream("members", partitions=2, schema=MEMBERS, home=home)
-    with hr.streams.StreamWriter("members", key="member", home=home) as writer:
+    hr.streams.create_stream("members", partitions=2, schema=MEMBERS, key="member", home=home)
+    with hr.streams.StreamWriter("members", home=home) as writer:
         writer.write([{"member": "ann", "country": "CH"}, {"member": "bob", "country": "DE"}])
         writer.write([{"member": "ann", "country": "AT"}])  # she has moved: the last row counts
-    hr.streams.create_stream("views", partitions=2, schema=VIEWS, home=home)
-    with hr.streams.StreamWriter("views", key="member", home=home) as writer:
+    hr.streams.create_stream("views", partitions=2, schema=VIEWS, key="member", home=home)
+    with hr.streams.StreamWriter("views", home=home) as writer:
         writer.write([{"member": "ann", "url": "/lamp"}, {"member": "bob", "url": "/desk"}])
         writer.write([{"member": "eve", "url": "/sofa"}])
         writer.seal()

@@ -52,7 +52,8 @@ visits = app.table(
 views = app.input("views", {"member": pl.String, "ts": pl.Datetime("ms")}, event_time="ts")
 views.join(members, how="left").send_to(app.output("located"))
 (
-    views.window(hr.tumbling("1d"), key="member", id="visits-per-day")
+    views.partition_by("member", id="by-member")
+    .window(hr.tumbling("1d"), key="member", id="visits-per-day")
     .agg(visits=pl.len())
     .select("member", "visits")
     .send_to(visits)

@@ -57,7 +57,7 @@ async def _asked(row: dict[str, int]) -> dict[str, int]:
 
 
 def _declare(app: App, *, asks: bool) -> None:
-    views, orders = read(app, "views"), read(app, "orders")
+    views, orders = read(app, "views", key=("k",)), read(app, "orders")
     _windows(app, views, "direct")
     app.task(_LastWords(), {"views": views}, {"words": {"k": pl.Int64}}, id="last")["words"].send_to(
         app.output("words", partitions=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from headrace.runtime.task import Task
 from headrace.runtime.task_scope import TaskScope
 from headrace.serdes.ipc import encode_rows
 from simulator.app_oracle import AppOracle
-from simulator.case import COLUMNS
+from simulator.case import COLUMNS, keys_in
 from simulator.cluster import Cluster
 from simulator.dealings import Dealings
 from simulator.expected import TICK_MS, Message
@@ -173,6 +173,7 @@ class AppCluster(Cluster):
         frames: list[bytes] = []
         earlier: list[Message] = []
         count = chance.randint(2, 4)
+        keys = keys_in(stream.spec, ssp.partition, stream.partitions, _KEYS)
         disorder = self.shape.case.disorder * TICK_MS
         # What lies before is from before the app's time: a startpoint, or the oldest message that is kept.
         start = chance.choice((0, 0, 0, 1))
@@ -183,7 +184,7 @@ class AppCluster(Cluster):
                 earlier.clear()  # nobody reads those, so what repeats them wouldn't
             for _ in range(chance.randint(1, 7)):
                 time += chance.randrange(12 * TICK_MS)
-                messages.append(self.new_row(ssp.partition, number, time - chance.randrange(disorder)))
+                messages.append(self.new_row(ssp.partition, number, time - chance.randrange(disorder), keys))
             self._again(messages, earlier)
             frames.append(_frame(messages))
             if number >= start:
@@ -210,10 +211,10 @@ class AppCluster(Cluster):
     def message_at(self, ssp: SSP, log: SourceLog, offset: Offset) -> int:
         return self.oracle.source_message(ssp, offset)
 
-    def new_row(self, partition: int, frame: int, ts: int) -> Message:
+    def new_row(self, partition: int, frame: int, ts: int, keys: Sequence[int] = range(_KEYS)) -> Message:
         """A message for a source."""
         self._last_row += 1
-        return Message(self._last_row, self.world.chance.randrange(_KEYS), max(0, ts), partition, frame)
+        return Message(self._last_row, self.world.chance.choice(keys), max(0, ts), partition, frame)
 
     def _again(self, messages: list[Message], earlier: list[Message]) -> None:
         """Some messages arrive again under their id, not much later; that makes no other message late."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import polars as pl
 
 from headrace.api.settings import Guarantee
+from headrace.api.specs import StreamSpec
 from headrace.api.stream import Stream
 from headrace.app import App
+from headrace.serdes.hashing import partition_of
 from headrace.systems.registry import SystemSpec
 from simulator.expected import TICK_MS, Outputs, Sources
 from simulator.lives import Lives
@@ -108,7 +111,19 @@ def ticks(number: int) -> str:
 
 
 def read(
-    app: App, name: str, lateness: int = DISORDER, idle: str | None = None, system: SystemSpec | None = None
+    app: App,
+    name: str,
+    lateness: int = DISORDER,
+    idle: str | None = None,
+    system: SystemSpec | None = None,
+    key: tuple[str, ...] = (),
 ) -> Stream:
     """An input of the columns that all of them have."""
-    return app.input(name, COLUMNS, system=system, event_time="ts", lateness=ticks(lateness), idle_timeout=idle)
+    time: dict[str, Any] = {"event_time": "ts", "lateness": ticks(lateness), "idle_timeout": idle}
+    return app.input(name, COLUMNS, key=key, system=system, **time)
+
+
+def keys_in(source: StreamSpec, partition: int, partitions: int, keys: int) -> list[int]:
+    """Those of the first so many keys that a partition of a source may hold."""
+    there = partition_of(pl.DataFrame({"k": range(keys)}), ["k"], partitions) == partition
+    return [key for key in range(keys) if not source.key or there[key]]

@@ -98,7 +98,8 @@ def _wrong_cut(sources: Sources, outputs: Outputs) -> str | None:
 
 def _replaced(app: App, *, later: bool) -> None:
     """Another stage writes the shuffle. The one that did ends there; what it kept and hadn't read is given up."""
-    flow = read(app, "views") if later else read(app, "orders").deduplicate(["k", "id"], ticks(800), id="once")
+    flow = read(app, "views") if later else read(app, "orders", key=("k",))
+    flow = flow if later else flow.deduplicate(["k", "id"], ticks(800), id="once")
     _counted(app, flow)
 
 

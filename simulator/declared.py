@@ -155,7 +155,7 @@ def _declare_mixed(app: App) -> None:
     """A stage that reads a source and an intermediate stream, and another shuffle behind it."""
     shuffled = read(app, "views").partition_by("k", id="by-k", partitions=2)
     (
-        shuffled.merge(read(app, "orders"))
+        shuffled.merge(read(app, "orders", key=("k",)))
         .window(tumbling(ticks(30)), key="k", id="by-task")
         .agg(n=count(), ids=sum("id"))
         .partition_by("k", id="again", partitions=2)
@@ -249,7 +249,7 @@ def _declare_remote(app: App) -> None:
     groups = app.table("groups", key="name", schema={"name": pl.Int64, "group": pl.Int64}, remote=asked)
     (
         named.join(groups, on="name", how="inner")
-        .window(tumbling(ticks(20)), key="group", id="by-task")
+        .window(tumbling(ticks(20)), key=["k", "group"], id="by-task")
         .agg(n=count(), ids=sum("id"))
         .partition_by("group", id="by-group", partitions=2)
         .window(tumbling(ticks(20)), key="group", id="per-group")

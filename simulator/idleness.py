@@ -26,7 +26,7 @@ _SILENT = "15ms"
 
 def _declare(app: App) -> None:
     views = read(app, "views", idle=_SILENT).partition_by("k", id="by-k", partitions=2)
-    both = views.merge(read(app, "orders", idle=_SILENT))
+    both = views.merge(read(app, "orders", idle=_SILENT, key=("k",)))
     windows = both.window(tumbling(ticks(20)), key="k", id="by-task", late_to=app.output("late")).agg(ids=implode("id"))
     windows.send_to(app.output("windows"))
 
@@ -35,7 +35,6 @@ def _wrong(sources: Sources, outputs: Outputs, lives: Lives) -> str | None:
     came, late = list(comings(lives, "by-k")), outputs["late"]
     if wrong := judge_lateness("late", late, came, window_end):
         return wrong
-    # A key that comes by the shuffle and from a source of its own may be counted by two tasks.
     task_of = {row["id"]: n for n, life in enumerate(lives["by-k"]) for a in arrivals(life) for row in a.rows}
     for task in range(len(lives["by-k"])):
         messages = [m for name in ("views", "orders") for m in sources[name] if task_of[m.id] == task]

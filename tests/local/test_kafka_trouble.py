@@ -20,6 +20,7 @@ from kafka_program import ORDERS, order, shop
 import headrace as hr
 from chaos.kafka_server import KfakeServer
 from headrace.core.errors import HeadraceError, InfrastructureError, StreamNotFoundError, TrimmedOffsetError
+from headrace.serdes.kafka_partitioning import partitions_of
 from headrace.systems.kafka import fetching
 from servers.kafka_topics import Topic
 
@@ -179,20 +180,32 @@ def test_new_partitions_are_read_after_a_restart(orders: Topic, tmp_path: Path) 
 
 
 def test_new_partitions_are_refused_where_state_is_kept_by_them(orders: Topic, tmp_path: Path) -> None:
-    def keyed() -> hr.App:
-        app = hr.App("shop", home=tmp_path, checkpoint_interval="100ms")
-        members = app.input("orders", ORDERS, system=hr.io.kafka(orders.name, brokers=orders.brokers))
-        table = app.table("members", key="member", schema=ORDERS)
-        members.send_to(table)
-        return app
-
-    with running(keyed(), tmp_path) as run:
-        orders.put(map(order, range(10)))
-        run.until(lambda: orders.committed("headrace.shop.orders").get(0) == 10)
+    with running(keyed(orders, tmp_path), tmp_path) as run:
+        orders.put(map(order, range(10)), ANNS, key=b"ann")
+        run.until(lambda: orders.committed("headrace.shop.orders").get(ANNS) == 10)
     orders.add_partitions(3)
-    said = said_by(keyed())
+    said = said_by(keyed(orders, tmp_path))
     assert "partitions" in said
     assert "hint: " in said
+
+
+ANNS = int(partitions_of(pl.Series([b"ann"]), 2)[0])
+
+
+def keyed(orders: Topic, home: Path) -> hr.App:
+    app = hr.App("shop", home=home, checkpoint_interval="100ms")
+    columns = {**ORDERS, "who": pl.String}
+    system = hr.io.kafka(orders.name, brokers=orders.brokers, key_format="text", record_columns={"who": "key"})
+    app.input("orders", columns, key="who", system=system).send_to(app.table("last", key="who", schema=columns))
+    return app
+
+
+def test_a_record_in_another_partition_than_its_keys_stops_the_app(orders: Topic, tmp_path: Path) -> None:
+    orders.put(map(order, range(10)), ANNS, key=b"ann")
+    orders.put(map(order, range(1)), 1 - ANNS, key=b"ann")
+    said = said_by(keyed(orders, tmp_path))
+    assert f"partition {1 - ANNS}: 1 rows are in another partition than their key chooses with Kafka's" in said
+    assert f"the first has who='ann', which belongs in partition {ANNS}" in said
 
 
 PROGRAM = """

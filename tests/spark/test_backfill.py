@@ -224,7 +224,7 @@ def test_what_cannot_be_backfilled_is_refused(tmp_path: Path, spark_context: Spa
     with pytest.raises(UsageError, match=r"the table for input 'views' .* has no column 'member'"):
         app.backfill("now", tables={"views": frame}, progress=False)
     direct = hr.App("direct", home=tmp_path)
-    views = direct.input("views", VIEWS, event_time="ts")
+    views = direct.input("views", VIEWS, key="member", event_time="ts")
     views.window(hr.tumbling("1m"), key="member", id="w").agg(n=hr.count()).send_to(direct.output("direct"))
     with pytest.raises(PlanError, match="keeps state for each of its partitions, but a table has no partitions"):
         direct.backfill("now", tables={"views": frame}, progress=False)

@@ -237,8 +237,8 @@ def test_a_streaming_query_goes_on_after_a_restart(spark: SparkSession, tmp_path
 
 def test_a_table_of_a_running_app_is_read_task_by_task(spark: SparkSession, tmp_path: Path) -> None:
     prices = {"article": pl.String, "euros": pl.Float64, "since": pl.Datetime("ms")}
-    hr.streams.create_stream("changes", 2, prices, home=tmp_path)
-    with hr.streams.StreamWriter("changes", key="article", home=tmp_path) as writer:
+    hr.streams.create_stream("changes", 2, prices, key="article", home=tmp_path)
+    with hr.streams.StreamWriter("changes", home=tmp_path) as writer:
         writer.write(
             pl.DataFrame({"article": [f"a{n}" for n in range(25_000)]}).with_columns(
                 euros=pl.int_range(pl.len()) / 2, since=pl.lit(START).cast(pl.Datetime("ms"))

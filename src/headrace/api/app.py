@@ -15,6 +15,7 @@ from headrace.api.draft import Draft, Preview
 from headrace.api.event_time import check_time_column
 from headrace.api.freeze import freeze
 from headrace.api.handles import Output, Table
+from headrace.api.input_key import input_key
 from headrace.api.keys import key_names
 from headrace.api.literals import one_of
 from headrace.api.location import Declaring, Location
@@ -131,6 +132,7 @@ class Declarations:
         name: str,
         schema: SchemaLike | None = None,
         *,
+        key: str | Sequence[str] = (),
         event_time: str | None = None,
         lateness: Duration = "0s",
         idle_timeout: Duration | None = None,
@@ -150,6 +152,10 @@ class Declarations:
         schema
             Its columns: a dict of types (of Polars, Python, PyArrow or Spark), a dataclass, a model of Pydantic (whose
             rows are dicts), or a schema of PyArrow or Spark. By default the bytes ``key`` and ``value``.
+        key
+            The column or columns by which its writers choose the partition of a message, as ``partition_by`` does, or
+            the key of a Kafka topic's records. State by this key then needs no ``partition_by``. A message in another
+            partition than its key's doesn't fit the input. By default the key with which the stream was created.
         event_time
             The column with the time at which a message happened: ``pl.Datetime`` (best in milliseconds), or
             milliseconds since the epoch as ``pl.Int64``. To read dates, declare ``pl.Datetime("ms")``: each date then
@@ -180,6 +186,7 @@ class Declarations:
         Examples
         --------
         >>> clicks = app.input("clicks", {"member": pl.String, "ts": pl.Datetime("ms")}, event_time="ts")
+        >>> by_member = app.input("clicks-by-member", {"member": pl.String}, key="member")
         >>> old = app.input("old-clicks", {"member": pl.String}, system=hr.io.files("clicks/*.parquet"))
         >>> raw = app.input("raw", on_error="dead_letter", dead_letter=app.output("unreadable"))
         >>> raw.schema
@@ -214,6 +221,7 @@ class Declarations:
                 start=start,
                 broadcast=bool(broadcast),
                 slots=has_slots(stream.system),
+                key=input_key(key, columns, stream.system),
             )
             node = self._draft.read(spec, here)
             return Stream(self._draft, node.id, columns, time)

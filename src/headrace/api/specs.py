@@ -48,7 +48,8 @@ class Role(Enum):
 class StreamSpec:
     """A declared stream. ``partitions`` is None if the planner or the system decides.
 
-    ``slots``: its partitions are slots, and keys move between them.
+    ``slots``: its partitions are slots, and keys move between them. ``key``: the app says of an input that its writers
+    partition it by these columns.
     """
 
     id: str
@@ -66,6 +67,7 @@ class StreamSpec:
     start: Start = "oldest"
     broadcast: bool = False
     slots: bool = False
+    key: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,122 +1,221 @@
-"""Check that the flows of a join or a table are partitioned by its key, which equal counts alone don't ensure.
+"""Check that all messages of a key reach one task wherever state is kept by it, which equal counts alone don't ensure.
 
-A flow is followed from its ``partition_by`` through the steps that carry the key columns unchanged, perhaps under other
-names or as copies (``OperatorSpec.carried``). Only certain mismatches are errors, because the partitioning of a source,
-the effect of a user's function and the relation of a computed key to the key of the join are unknown.
+A flow is followed from where its partitioning is known (a ``partition_by``, an input with a key) through the steps that
+carry the key columns unchanged, perhaps under other names or as copies (``OperatorSpec.carried``). A step that keeps
+state by key is refused unless its key contains the columns by which its flow is partitioned, or all messages are in one
+task anyway. A user's function is taken to leave a column unchanged if its results have one of that name and type. Where
+a step relies on that, the task checks the results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from headrace.api.dataframe import DataFrameInput
 from headrace.api.operators.columns import Project
+from headrace.api.operators.deduplicate import Deduplicate
+from headrace.api.operators.functions import BatchFunction, MapAsync, RowFunction
 from headrace.api.operators.join import StreamJoin
-from headrace.api.operators.streams import Merge, PartitionBy
+from headrace.api.operators.streams import LATE, Merge, PartitionBy, SendTo, SideOutput
 from headrace.api.operators.table import SendToTable, TableJoin
-from headrace.api.specs import Graph, Node, Role, TableSpec
+from headrace.api.operators.task import TaskStep
+from headrace.api.operators.window import Window
+from headrace.api.specs import Graph, Node, Role, StreamSpec, TableSpec
 from headrace.core.errors import PlanError
+from headrace.plan.model import KeptKey
+from headrace.plan.partitions import Facts
 from headrace.plan.traverse import topological_order
+from headrace.serdes.hashing import hash_kind
+from headrace.systems.base import StreamInfo
+from headrace.systems.registry import Hash, hash_of, keeps_rows
+
+Keys = Mapping[str, tuple[str, ...]]
+"""For each stream the columns that choose the partition of its messages; none if that isn't known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """How a flow is partitioned. Each key is the set of all columns that hold its values at this point.
-
-    ``certain``: the keys are columns as they entered the app, so a different column is certainly a different key.
-    """
+    """How a flow is partitioned. Each key is the set of all columns that hold its values at this point."""
 
     stream: str
     keys: tuple[frozenset[str], ...]
-    certain: bool
+    hash: Hash = "headrace"
+
+
+_Together = Literal["", "one task", "every task", "some in every task"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """The known facts about a flow: its partitioning, and its columns that are unchanged since they entered the app."""
+class _Flow:
+    """What is known of where the messages of a flow are.
 
-    partitioning: Partitioning | None = None
-    plain: frozenset[str] = frozenset()
+    ``together``: all are in one task, or each is in every task. ``origin`` is the stream that they come from, and
+    ``lost`` the node after which their partitioning isn't known any more. ``trusted`` are the last functions that have
+    to leave their key unchanged.
+    """
+
+    by: Partitioning | None = None
+    together: _Together = ""
+    origin: str = ""
+    lost: str = ""
+    trusted: frozenset[str] = frozenset()
 
 
-def check_keys(graph: Graph) -> None:
-    """Raise ``PlanError`` for a join or a table that gets messages of one key in several tasks."""
-    known = partitionings(graph)
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A partitioning by columns of a key, and the places of those columns in the key."""
+
+    by: Partitioning
+    places: tuple[int, ...]
+
+
+def stream_keys(graph: Graph, facts: Facts) -> dict[str, tuple[str, ...]]:
+    """Return for each stream the columns that choose the partition of its messages; none if that isn't known."""
+    return {id_: _key_of(graph, spec, facts.get(id_)) for id_, spec in graph.streams.items()}
+
+
+def check_keys(graph: Graph, keys: Keys, counts: Mapping[str, int]) -> dict[str, KeptKey]:
+    """Raise ``PlanError`` for a step that keeps state by key and gets messages of one key in several tasks.
+
+    Return the functions that have to leave a key unchanged, with the columns that have it in their results.
+    """
+    flows = _flows(graph, keys, counts)
+    before: list[str] = []
     for id_ in sorted(graph.nodes):
         node = graph.nodes[id_]
+        sides = [flows.get(before, _Flow()) for before in node.inputs]
         if isinstance(node.operator, StreamJoin):
-            _check_join(graph, node, node.operator.keys, [known.get(before) for before in node.inputs])
+            _check_join(graph, node, node.operator.keys, sides)
+            before += [] if any(side.together == "every task" for side in sides) else node.inputs
+        elif isinstance(node.operator, Window | Deduplicate) and node.operator.gathers_keys:
+            _require(graph, node, node.operator.keys, sides[0], "it gets")
+            before += node.inputs
     for id_ in sorted(graph.tables):
         if graph.tables[id_].kind == "local":
-            _check_table(graph, graph.tables[id_], known)
-            _check_side_inputs(graph, graph.tables[id_])
+            _check_table(graph, graph.tables[id_], keys, flows, counts)
+            before += [flow_of(graph, node) for node in (*graph.writers_of(id_), *graph.joins_of(id_))]
+    trusted = {function for one in before if one in flows for function in flows[one].trusted}
+    found = {id_: by for id_ in sorted(trusted) if (by := flows[id_].by) is not None}
+    return {id_: KeptKey(tuple(map(min, by.keys)), by.stream) for id_, by in found.items()}
 
 
 def partitionings(graph: Graph) -> dict[str, Partitioning | None]:
-    """Return by node the partitioning of its results; None where it is unknown."""
-    return {id_: facts.partitioning for id_, facts in _all_known(graph).items()}
+    """Return by node the partitioning of its results by a ``partition_by``; None where it is unknown."""
+    own = {id_: _written_by(graph, id_) for id_, spec in graph.streams.items() if spec.role is Role.INTERMEDIATE}
+    return {id_: None if flow.trusted else flow.by for id_, flow in _flows(graph, own, {}).items()}
 
 
-# -- joins --------------------------------------------------------------------------------------------
+# -- the keys of streams ------------------------------------------------------------------------------
 
 
-def _check_join(graph: Graph, node: Node, on: Sequence[str], sides: Sequence[Partitioning | None]) -> None:
-    places = [_places(side, on) for side in sides]
-    for side, name, place in zip(sides, ("left", "right"), places, strict=True):
-        if side is not None and place is None and side.certain:
-            raise _apart(graph, node, on, f"its {name} side", side)
-    left, right = sides
-    if left is not None and right is not None and places[0] != places[1] and left.certain and right.certain:
-        raise PlanError(
-            f"{_step(node)} joins on {_names(on)}, but {_by(graph, left)}, and {_by(graph, right)}: "
-            "messages that belong together are in different tasks",
-            hint="partition both sides by the same columns, in the same order",
-        )
+def _key_of(graph: Graph, spec: StreamSpec, info: StreamInfo | None) -> tuple[str, ...]:
+    if spec.role in (Role.INTERMEDIATE, Role.SINK):
+        return _written_by(graph, spec.id)
+    if spec.key or info is None or spec.schema is None or info.columns is None:
+        return spec.key
+    # A recorded key is of use where the app reads its columns with types that have the same hash.
+    columns = spec.schema.columns
+    known = all(name in columns and hash_kind(columns[name]) == hash_kind(info.columns[name]) for name in info.key)
+    return info.key if known else ()
 
 
-def _check_table(graph: Graph, table: TableSpec, known: Mapping[str, Partitioning | None]) -> None:
-    """Check that all steps that write or join a local table find a key in the same task."""
-    first: tuple[Node, Partitioning, tuple[int, ...]] | None = None
-    for node in (*graph.writers_of(table.id), *graph.joins_of(table.id)):
-        flow = known.get(flow_of(graph, node))
-        if flow is None or not flow.certain:
-            continue
-        on = node.operator.keys if isinstance(node.operator, TableJoin) else table.key
-        places = _places(flow, on)
-        if places is None and isinstance(node.operator, TableJoin):
-            raise _apart(graph, node, on, "the flow", flow)
-        if places is None:
-            does, what = ("writes", "what fills") if node.operator.table_written else ("reads", "what reads")
-            raise PlanError(
-                f"{_step(node)} {does} table {table.id!r}, whose key is {_names(table.key)}, but {_by(graph, flow)}: "
-                f"rows of one {_names(table.key)} would be in several tasks",
-                hint=f"partition {what} the table by its key: {_partition_by(table.key)}",
-            )
-        if first is None:
-            first = (node, flow, places)
-        elif places != first[2]:
-            raise PlanError(
-                f"{_step(first[0])} and {_step(node)} use table {table.id!r}, but {_by(graph, first[1])}, "
-                f"and {_by(graph, flow)}: they would look for rows of one key in different tasks",
-                hint=f"partition both by the table's key, {_names(table.key)}",
-            )
+def _written_by(graph: Graph, stream: str) -> tuple[str, ...]:
+    """Return the key by which all steps of the app that write a stream choose the partition."""
+    operators = [node.operator for node in graph.nodes.values() if node.operator.stream_written == stream]
+    keys = {operator.keys if isinstance(operator, PartitionBy | SendTo) else () for operator in operators}
+    return keys.pop() if len(keys) == 1 else ()
 
 
-def _check_side_inputs(graph: Graph, table: TableSpec) -> None:
-    """Check DataFrames, whose partitioning is known, unlike a stream's: by their own key, or none without a key."""
+# -- checks -------------------------------------------------------------------------------------------
+
+
+def _check_join(graph: Graph, node: Node, on: Sequence[str], sides: Sequence[_Flow]) -> None:
+    if any(side.together == "every task" for side in sides):
+        return
+    left, right = (
+        _require(graph, node, on, side, f"its {name} side has")
+        for side, name in zip(sides, ("left", "right"), strict=True)
+    )
+    _check_alike(graph, left, right, f"{_step(node)} joins on {_names(on)}", "messages that belong together are")
+
+
+def _check_table(
+    graph: Graph, table: TableSpec, keys: Keys, flows: Mapping[str, _Flow], counts: Mapping[str, int]
+) -> None:
+    """Check that all that fill or join a local table find a key in the same task."""
+    found: list[_Placed | None] = []
     for id_ in table.side_inputs:
-        spec = graph.streams[id_]
-        held = spec.system.held
-        if spec.broadcast or not isinstance(held, DataFrameInput) or held.partitions == 1:
-            continue
-        if not held.key or not set(held.key) <= set(table.key):
-            how = f"placed by {_names(held.key)}" if held.key else "in any partition"
-            raise PlanError(
-                f"the side input {id_!r} ({spec.location}) fills table {table.id!r}, whose key is {_names(table.key)}, "
-                f"but the rows of its DataFrame are {how}: rows of one {_names(table.key)} would be in several tasks",
-                hint=f"write hr.io.dataframe(df, key={list(table.key)}), or make the table global",
-            )
+        side = f"side input {id_!r} ({graph.streams[id_].location})"
+        found.append(_require_of_table(graph, table, side, _read(graph, id_, keys, counts)))
+    for node in (*graph.writers_of(table.id), *graph.joins_of(table.id)):
+        flow = flows.get(flow_of(graph, node), _Flow())
+        if isinstance(node.operator, TableJoin):
+            found.append(_require(graph, node, node.operator.keys, flow, "the flow has"))
+        else:
+            does = "writes" if node.operator.table_written else "reads"
+            found.append(_require_of_table(graph, table, _step(node), flow, does))
+    placed = [one for one in found if one is not None]
+    what = f"table {table.id!r} ({table.location}: {table.location.text}) has the key {_names(table.key)}"
+    for other in placed[1:]:
+        _check_alike(graph, placed[0], other, what, f"rows of one {_names(table.key)} would be looked for")
+
+
+def _check_alike(graph: Graph, left: _Placed | None, right: _Placed | None, what: str, consequence: str) -> None:
+    if left is None or right is None or (left.places == right.places and left.by.hash == right.by.hash):
+        return
+    hint = "partition both by the same columns, in the same order"
+    if left.by.hash != right.by.hash:
+        hint = "Kafka's hash of a key differs from Headrace's: put a partition_by after the topic"
+    raise PlanError(
+        f"{what}, but {_by(graph, left.by)}, and {_by(graph, right.by)}: {consequence} in different tasks", hint=hint
+    )
+
+
+def _require(graph: Graph, node: Node, on: Sequence[str], flow: _Flow, whose: str) -> _Placed | None:
+    """Return how the flow is partitioned by columns of ``on``; None if all is in one task. Raises if it isn't."""
+    placed = _placed(flow, on)
+    joins = isinstance(node.operator, StreamJoin | TableJoin)
+    if placed is not None and flow.together == "some in every task" and not joins:
+        raise PlanError(
+            f"{_step(node)} keeps state by {_names(on)}, and some of its messages are broadcast: every task would give "
+            "a result of them",
+            hint=f"put {_partition_by(on)} in the place of the broadcast",
+        )
+    if placed is not None or (flow.together and flow.by is None):
+        return placed
+    does = "joins on" if joins else "keeps state by"
+    cause, hint = _why(graph, flow, on, node)
+    raise PlanError(
+        f"{_step(node)} {does} {_names(on)}, but {cause}: {whose} messages of one {_names(on)} in several tasks",
+        hint=hint,
+    )
+
+
+def _require_of_table(graph: Graph, table: TableSpec, who: str, flow: _Flow, does: str = "writes") -> _Placed | None:
+    """Return how a flow is partitioned by the key of its table; None if all is in one task. Raises if it isn't."""
+    placed = _placed(flow, table.key)
+    if placed is not None or (flow.together and flow.by is None):
+        return placed
+    cause, hint = _why(graph, flow, table.key, None)
+    if table.side_inputs:
+        ways = (_claim(graph.streams[flow.origin], table.key), "make the table global", "or fill it by send_to(table)")
+        hint = "; ".join(way for way in ways if way)
+    raise PlanError(
+        f"{who} {does} table {table.id!r}, whose key is {_names(table.key)}, but {cause}: "
+        f"rows of one {_names(table.key)} would be in several tasks",
+        hint=hint,
+    )
+
+
+def _placed(flow: _Flow, on: Sequence[str]) -> _Placed | None:
+    """Return the flow's partitioning, and the places of its keys in ``on``; None if one of them is missing."""
+    if flow.by is None:
+        return None
+    places = [next((place for place, name in enumerate(on) if name in key), None) for key in flow.by.keys]
+    found = tuple(place for place in places if place is not None)
+    return _Placed(flow.by, found) if len(found) == len(places) else None
 
 
 def flow_of(graph: Graph, user: Node) -> str:
@@ -127,24 +226,48 @@ def flow_of(graph: Graph, user: Node) -> str:
     return before.id
 
 
-def _places(side: Partitioning | None, on: Sequence[str]) -> tuple[int, ...] | None:
-    """Return the positions of the partitioning's keys in ``on``; None if one is missing."""
-    if side is None:
-        return None
-    places = [next((place for place, name in enumerate(on) if name in key), None) for key in side.keys]
-    found = tuple(place for place in places if place is not None)
-    return found if len(found) == len(places) else None
+# -- words --------------------------------------------------------------------------------------------
 
 
-def _apart(graph: Graph, node: Node, on: Sequence[str], whose: str, side: Partitioning) -> PlanError:
-    names = [min(key) for key in side.keys]
-    both = ", ".join(repr(name) for name in dict.fromkeys([*names, *on]))
-    return PlanError(
-        f"{_step(node)} joins on {_names(on)}, but {_by(graph, side)}: "
-        f"{whose} has messages of one {_names(on)} in several tasks",
-        hint=f"put {_partition_by(on)} before it; or, if messages that agree in {_names(on)} always agree in "
-        f"{_names(names)}, join on both: on=[{both}]",
-    )
+def _why(graph: Graph, flow: _Flow, on: Sequence[str], node: Node | None) -> tuple[str, str]:
+    """Return why messages of one key are in several tasks, and what to do."""
+    shuffle = f"put {_partition_by(on)} before it"
+    if flow.by is not None:
+        by = [min(key) for key in flow.by.keys]
+        both = ", ".join(repr(name) for name in dict.fromkeys([*by, *on]))
+        name = "on" if node is not None and isinstance(node.operator, StreamJoin | TableJoin) else "key"
+        if node is None:
+            return _by(graph, flow.by), f"partition what uses the table by its key: {_partition_by(on)}"
+        return (
+            _by(graph, flow.by),
+            f"{shuffle}; or, if messages that agree in {_names(on)} always agree in {_names(by)}, "
+            f"use both: {name}=[{both}]",
+        )
+    if flow.lost:
+        lost = graph.nodes[flow.lost]
+        how = "brings together flows that are partitioned in different ways, or not by a known key"
+        if not isinstance(lost.operator, Merge):
+            how = f"comes after the partitioning of {flow.origin!r}, and its results don't have that key unchanged"
+        return f"{_step(lost)} {how}", f"{shuffle}, after {lost.id!r}"
+    spec = graph.streams[flow.origin]
+    cause = f"nothing says by which key {flow.origin!r} ({spec.location}) is partitioned"
+    claim = "" if spec.role is Role.INTERMEDIATE or spec.slots else _claim(spec, on)
+    return cause, f"{shuffle}; or {claim}" if claim else shuffle
+
+
+def _claim(spec: StreamSpec, on: Sequence[str]) -> str:
+    """Return how an input gets a key without a shuffle; empty if its system doesn't keep keys together."""
+    key = repr(on[0]) if len(on) == 1 else repr(list(on))
+    if isinstance(spec.system.held, DataFrameInput):
+        return f"place its rows by key: hr.io.dataframe(df, key={key})"
+    if spec.system.kind == "kafka":
+        return (
+            f"if {_names(on)} is the key of its records, say so: app.input({spec.id!r}, ..., key={key}), "
+            f'with record_columns={{{on[0]!r}: "key"}}'
+        )
+    if keeps_rows(spec.system):
+        return ""
+    return f"if its writers partition it by {_names(on)}, say so: app.input({spec.id!r}, ..., key={key})"
 
 
 def _by(graph: Graph, side: Partitioning) -> str:
@@ -164,60 +287,83 @@ def _partition_by(names: Sequence[str]) -> str:
     return f"partition_by({', '.join(repr(name) for name in names)}, id=...)"
 
 
-# -- known facts --------------------------------------------------------------------------------------
+# -- flows --------------------------------------------------------------------------------------------
 
 
-def _all_known(graph: Graph) -> dict[str, _Known]:
-    """Return by node the known facts about its results; nodes on a cycle are left out."""
+def _flows(graph: Graph, keys: Keys, counts: Mapping[str, int]) -> dict[str, _Flow]:
+    """Return by node what is known about its results; nodes on a cycle are left out."""
     successors = {id_: list(after) for id_, after in graph.successors().items()}
-    readers: dict[str, list[str]] = {}
-    writers: dict[str, list[Node]] = {}
-    for id_ in sorted(graph.nodes):
-        spec = graph.nodes[id_].operator
-        if spec.stream_read is not None:
-            readers.setdefault(spec.stream_read, []).append(id_)
-        elif isinstance(spec, PartitionBy):
-            writers.setdefault(spec.stream, []).append(graph.nodes[id_])
-    for stream, ends in writers.items():
-        for end in ends:
-            successors[end.id] += readers.get(stream, [])
     order, _ = topological_order(successors)
-    known: dict[str, _Known] = {}
+    flows: dict[str, _Flow] = {}
     for id_ in order:
         node = graph.nodes[id_]
         read = node.operator.stream_read
         if read is not None:
-            known[id_] = _read(graph, read, writers.get(read, []), known)
+            flows[id_] = _read(graph, read, keys, counts)
         else:
-            known[id_] = _known_after(graph, node, [known[before] for before in node.inputs])
-    return known
+            found = _after(graph, node, flows)
+            before = [flows[one] for one in node.inputs]
+            is_lost = found.by is None and not found.together and any(one.by or one.together for one in before)
+            flows[id_] = replace(found, lost=id_) if is_lost else found
+    return flows
 
 
-def _read(graph: Graph, stream: str, writers: Sequence[Node], known: Mapping[str, _Known]) -> _Known:
+def _read(graph: Graph, stream: str, keys: Keys, counts: Mapping[str, int]) -> _Flow:
     spec = graph.streams[stream]
-    if spec.role is not Role.INTERMEDIATE:
-        return _Known(None, frozenset(() if spec.schema is None else spec.schema.columns))
-    plain = frozenset.intersection(*(known[node.inputs[0]].plain for node in writers)) if writers else frozenset[str]()
-    keys = {node.operator.keys for node in writers if isinstance(node.operator, PartitionBy)}
-    if len(keys) != 1:
-        return _Known(None, plain)
-    names = keys.pop()
-    return _Known(Partitioning(stream, tuple(frozenset([name]) for name in names), plain >= set(names)), plain)
+    if spec.broadcast:
+        return _Flow(together="every task", origin=stream)
+    single: _Together = "one task" if counts.get(stream) == 1 else ""
+    if spec.slots or (single and spec.role is not Role.INTERMEDIATE):
+        return _Flow(together=single, origin=stream)
+    # A partition_by into one partition could have more, so another key than that of its steps is a mistake even there.
+    key = keys.get(stream, ())
+    by = Partitioning(stream, tuple(frozenset([name]) for name in key), hash_of(spec.system)) if key else None
+    return _Flow(by, single, stream)
 
 
-def _known_after(graph: Graph, node: Node, before: Sequence[_Known]) -> _Known:
-    if isinstance(node.operator, Merge):
-        same = {known.partitioning for known in before}
-        plain = frozenset.intersection(*(known.plain for known in before))
-        return _Known(same.pop() if len(same) == 1 else None, plain)
-    schema = graph.nodes[node.inputs[0]].schema
-    return _Known() if schema is None else _renamed(before[0], node.operator.carried(schema))
+def _after(graph: Graph, node: Node, flows: Mapping[str, _Flow]) -> _Flow:
+    before = [flows[one] for one in node.inputs]
+    if isinstance(node.operator, SideOutput) and node.operator.name == LATE:
+        # Late messages are rows that the step before it was given.
+        return flows[graph.nodes[node.inputs[0]].inputs[0]]
+    if isinstance(node.operator, Merge | TaskStep):
+        return _merged(before)
+    if isinstance(node.operator, StreamJoin) and before[0].together == "every task":
+        return _renamed(before[1], {name: (name,) for name in node.operator.keys})
+    source = graph.nodes[node.inputs[0]]
+    of_task = isinstance(node.operator, SideOutput) and isinstance(source.operator, TaskStep)
+    schema = graph.nodes[source.inputs[0]].schema if of_task else source.schema
+    if schema is None:
+        return _renamed(before[0], {})
+    carried = node.operator.carried(schema)
+    is_function = of_task or isinstance(node.operator, RowFunction | BatchFunction | MapAsync)
+    # With other groupings, tasks have no partition of their own to check results by.
+    if carried or not is_function or node.schema is None or graph.settings.grouping != "partition":
+        return _renamed(before[0], carried)
+    results = node.schema.columns
+    found = _renamed(before[0], {name: (name,) for name, dtype in schema.columns.items() if results.get(name) == dtype})
+    return found if found.by is None else replace(found, trusted=frozenset([node.id]))
 
 
-def _renamed(known: _Known, carried: Mapping[str, Sequence[str]]) -> _Known:
-    plain = frozenset(new for old in known.plain for new in carried.get(old, ()))
-    by = known.partitioning
-    if by is None:
-        return _Known(None, plain)
-    keys = tuple(frozenset(new for old in key for new in carried.get(old, ())) for key in by.keys)
-    return _Known(replace(by, keys=keys) if all(keys) else None, plain)
+def _merged(before: Sequence[_Flow]) -> _Flow:
+    """Return what is known of messages that come from several flows."""
+    first, divided = before[0], [flow for flow in before if flow.together != "every task"]
+    together: _Together = "" if len(divided) == len(before) else "some in every task" if divided else "every task"
+    if divided and all(flow.together == "one task" for flow in divided):
+        together = "one task"
+    known = [flow.by for flow in divided if flow.by is not None]
+    alike = len(known) == len(divided) and len({(len(by.keys), by.hash) for by in known}) == 1
+    keys = (
+        tuple(frozenset.intersection(*same) for same in zip(*(by.keys for by in known), strict=True)) if alike else ()
+    )
+    if not keys or not all(keys):
+        return _Flow(None, "" if together == "some in every task" else together, first.origin, first.lost)
+    trusted = frozenset[str]().union(*(flow.trusted for flow in before))
+    return _Flow(replace(known[0], keys=keys), together, first.origin, trusted=trusted)
+
+
+def _renamed(flow: _Flow, carried: Mapping[str, Sequence[str]]) -> _Flow:
+    if flow.by is None:
+        return flow
+    keys = tuple(frozenset(new for old in key for new in carried.get(old, ())) for key in flow.by.keys)
+    return replace(flow, by=replace(flow.by, keys=keys) if all(keys) else None)

@@ -18,6 +18,8 @@ class StreamPlan:
     partitions: int
     writers: tuple[str, ...]
     readers: tuple[str, ...]
+    key: tuple[str, ...] = ()
+    """The columns that choose the partition of its messages; none if that isn't known."""
     added: frozenset[str] = frozenset()
     """Columns that were added to it, so that older frames lack them."""
     identity: str = ""
@@ -62,6 +64,15 @@ class StagePlan:
     dropped: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class KeptKey:
+    """The key that a user's function has to leave unchanged: its columns in the results, and the stream it chose
+    partitions of."""
+
+    columns: tuple[str, ...]
+    stream: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The whole app, ready to run. Stages come in topological order (upstream first), then by name."""
@@ -73,6 +84,8 @@ class Plan:
     """The intermediate streams with partial results, each with its window. See ``combining``."""
     needed: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     """The columns of each node's results that other nodes need; None or no entry means all. See ``pruning``."""
+    kept_keys: Mapping[str, KeptKey] = field(default_factory=dict)
+    """The functions before steps that keep state by key, by node. See ``keys``."""
 
     def stage(self, name: str) -> StagePlan:
         """Return the stage of that name; raises ``KeyError`` if there is none."""

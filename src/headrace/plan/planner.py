@@ -14,7 +14,7 @@ from headrace.plan.combining import combined_windows
 from headrace.plan.event_time import check_event_time
 from headrace.plan.heritage import NO_HERITAGE, Heritage
 from headrace.plan.joins import check_outer_joins, join_groups
-from headrace.plan.keys import check_keys
+from headrace.plan.keys import Keys, check_keys, stream_keys
 from headrace.plan.model import Plan, StagePlan, StreamPlan
 from headrace.plan.partitions import partition_counts
 from headrace.plan.pruning import needed_columns
@@ -43,9 +43,10 @@ def plan(
     check_event_time(graph)
     groups = join_groups(graph)
     counts = partition_counts(graph, facts, groups)
-    check_keys(graph)
     check_outer_joins(graph)
+    keys = stream_keys(graph, facts)
     check_slots(graph)
+    kept_keys = check_keys(graph, keys, counts)
     cuts = cut_stages(graph, heritage, lambda stage: len(task_inputs(graph, stage, counts, containers)))
     stages = group_tasks(graph, cuts, counts, containers, heritage)
     combined = {
@@ -53,7 +54,7 @@ def plan(
         for id_, window in combined_windows(graph).items()
         if heritage.carries_partials(graph.streams[id_].stream.name) is not False
     }
-    streams = _streams(graph, facts, counts, stages)
+    streams = _streams(graph, facts, counts, keys, stages)
     check_leases(streams)
     return Plan(
         graph=graph,
@@ -61,11 +62,16 @@ def plan(
         stages=stages,
         combined=combined,
         needed=needed_columns(graph, combined),
+        kept_keys=kept_keys,
     )
 
 
 def _streams(
-    graph: Graph, facts: Mapping[str, StreamInfo | None], counts: Mapping[str, int], stages: Sequence[StagePlan]
+    graph: Graph,
+    facts: Mapping[str, StreamInfo | None],
+    counts: Mapping[str, int],
+    keys: Keys,
+    stages: Sequence[StagePlan],
 ) -> dict[str, StreamPlan]:
     """Return every stream by its id, sorted, with the stages that write and read it."""
     return {
@@ -74,6 +80,7 @@ def _streams(
             partitions=counts[id_],
             writers=tuple(stage.name for stage in stages if id_ in stage.outputs),
             readers=tuple(stage.name for stage in stages if id_ in (*stage.inputs, *stage.side_inputs)),
+            key=keys[id_],
             added=frozenset() if (info := facts.get(id_)) is None else info.added,
             identity="" if info is None else info.identity,
         )

@@ -232,6 +232,8 @@ def _stream(graph: Graph, stream: StreamPlan, sources: _Sources) -> RenderedStre
     spec = stream.spec
     output = spec.role is Role.SINK
     notes = [event_time_of(spec.event_time, spec.lateness_ms, spec.idle_timeout_ms)]
+    if spec.role in (Role.SOURCE, Role.SIDE_INPUT) and stream.key:
+        notes.append(f"partitioned by {', '.join(stream.key)}")
     if spec.broadcast:
         notes.append("broadcast")
     if spec.on_error == "skip":

@@ -21,8 +21,10 @@ from headrace.plan.joins import fillers_of_versions, input_nodes, streams_upstre
 from headrace.plan.partitions import Facts
 from headrace.plan.traverse import a_cycle, reachable
 from headrace.serdes.dtypes import written
+from headrace.serdes.hashing import hash_kind
 from headrace.serdes.schema import Schema
 from headrace.systems.base import StreamInfo
+from headrace.systems.shape import partitioned
 
 Declared = TypeVar("Declared", Node, StreamSpec, TableSpec)
 
@@ -58,6 +60,7 @@ def check_facts(graph: Graph, facts: Facts) -> None:
         if spec.role is not Role.INTERMEDIATE and spec.partitions not in (None, info.partitions):
             raise other_count(spec, info.partitions)
         _check_columns(spec, facts)
+        _check_key(graph, spec, info)
 
 
 def other_count(spec: StreamSpec, found: int) -> PlanError:
@@ -315,6 +318,36 @@ def _check_written(spec: StreamSpec, schema: Schema, info: StreamInfo) -> None:
     raise PlanError(
         f"{_the(spec)} has different columns from those that the app would write: {'; '.join(differences)}", hint=hint
     )
+
+
+def _check_key(graph: Graph, spec: StreamSpec, info: StreamInfo) -> None:
+    """Check that the app reads or writes a stream with a recorded key by that key."""
+    if not info.key or spec.role is Role.INTERMEDIATE:
+        return
+    if spec.role is Role.SINK:
+        for node in _sorted(graph.nodes.values()):
+            operator = node.operator
+            if isinstance(operator, SendTo) and operator.stream == spec.id and operator.keys != info.key:
+                raise PlanError(
+                    f"{_at(node)} writes {_the(spec)}, which is {partitioned(info.key)}: readers would miss messages",
+                    hint=f"write send_to({spec.id}, key={list(info.key)}), or send to another stream",
+                )
+        return
+    if not spec.key:
+        return
+    if spec.key != info.key:
+        raise PlanError(
+            f"{_the(spec)} is declared with key={list(spec.key)}, and is {partitioned(info.key)}",
+            hint="leave key= out: the stream's own key counts",
+        )
+    declared_there = (spec.schema.columns if spec.schema else {}, info.columns or {})
+    for name in spec.key:
+        declared, there = (columns.get(name) for columns in declared_there)
+        if declared is not None and there is not None and hash_kind(declared) != hash_kind(there):
+            raise PlanError(
+                f"{_the(spec)} declares its key {name!r} as {declared}, and its writers choose partitions by {there}",
+                hint=f"declare it as {there}, and cast it in a step; or leave key= out, and use partition_by",
+            )
 
 
 # -- words --------------------------------------------------------------------------------------------

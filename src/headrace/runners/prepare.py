@@ -141,6 +141,7 @@ def _create(connections: Connections, plan: Plan, stream: StreamPlan) -> None:
         admin.create(spec.stream.name, stream.partitions)
         admin.add_columns(spec.stream.name, columns)
     else:
-        found = admin.create(spec.stream.name, stream.partitions, columns)
+        key = stream.key if there is None or there.key else ()
+        found = admin.create(spec.stream.name, stream.partitions, columns, key)
         if keeps_rows(spec.system) and not has_slots(spec.system) and spec.partitions not in (None, found.partitions):
             raise other_count(spec, found.partitions)

@@ -43,6 +43,9 @@ class Task:
         """How long (ms) a partition may send nothing before it is idle, for those that can be."""
         self.times = InputTimes((spec.id, PartitionTime(ssp, scope.writers.get(ssp))) for ssp, spec in sources.items())
         self._clocks = {ssp: _SourceClock(spec) for ssp, spec in sources.items() if spec.event_time}
+        for operator in chain:
+            operator.kept = scope.kept_keys.get(operator.node.id)
+            operator.number = scope.name.number
         self.finished = False
         self._closed = False
 

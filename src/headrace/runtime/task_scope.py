@@ -20,7 +20,8 @@ from headrace.plan.model import Plan, StagePlan, StreamPlan, TaskPlan
 from headrace.plan.queryable import Queryable, queryable_in
 from headrace.runtime.frame_pace import commit_interval_ms
 from headrace.runtime.naming import StateFolders, changelog_ssp, state_folders
-from headrace.systems.registry import SystemSpec, keeps_rows
+from headrace.runtime.placing import Placing
+from headrace.systems.registry import SystemSpec, hash_of, keeps_rows
 
 _log = logger(__name__)
 
@@ -58,6 +59,10 @@ class TaskScope:
     """The inputs that carry partial results of a window."""
     added: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """The columns that were added to inputs: older frames lack them."""
+    placing: Mapping[str, Placing] = field(default_factory=dict)
+    """The inputs with a key that chooses the partition."""
+    kept_keys: Mapping[str, Placing] = field(default_factory=dict)
+    """The functions, by node, that have to leave unchanged the key by which the task's partition was chosen."""
     deliveries: Mapping[str, Delivery] = field(default_factory=dict)
     """The guarantee of each output outside the app, and of each sink function."""
     timed: bool = True
@@ -112,6 +117,12 @@ class TaskScope:
             output_writers={id_: sum(len(s.tasks) for s in plan.stages if id_ in s.outputs) for id_ in tables},
             partial=frozenset(plan.combined),
             added={id_: plan.streams[id_].added for id_ in (*stage.inputs, *stage.side_inputs)},
+            placing=placings(plan.streams[id_] for id_ in (*stage.inputs, *stage.side_inputs)),
+            kept_keys={
+                id_: Placing(kept.columns, plan.streams[kept.stream].partitions, hash_of(spec.system))
+                for id_, kept in plan.kept_keys.items()
+                if id_ in stage.nodes and (spec := plan.streams[kept.stream].spec)
+            },
             deliveries=deliveries(plan.graph, stage),
             timed=any(stream.event_time is not None for stream in plan.graph.streams.values()),
             queryable=queryable_in(plan, stage),
@@ -202,6 +213,15 @@ def _partitions(plan: Plan, mine: Iterable[SSP], streams: Iterable[str]) -> dict
     """This task's partitions of these streams. Of thousands of partitions it looks at its own alone."""
     specs = [plan.streams[id_].spec for id_ in streams]
     return {ssp: spec for spec in specs for ssp in mine if ssp.stream == spec.stream}
+
+
+def placings(inputs: Iterable[StreamPlan]) -> dict[str, Placing]:
+    """The inputs from outside whose rows must be in the partition that their key chooses, by id."""
+    return {
+        stream.spec.id: Placing(stream.key, stream.partitions, hash_of(stream.spec.system))
+        for stream in inputs
+        if stream.key and stream.partitions > 1 and stream.spec.role is not Role.INTERMEDIATE
+    }
 
 
 def beside(scopes: Mapping[TaskName, TaskScope]) -> dict[TaskName, TaskScope]:

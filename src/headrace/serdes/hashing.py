@@ -70,6 +70,19 @@ def hash_rows(df: pl.DataFrame, columns: Sequence[str]) -> Hashes:
     return combined
 
 
+def hash_kind(dtype: pl.DataType) -> str:
+    """Return the kind of a key column's type: equal values of types of one kind have equal hashes."""
+    if dtype.is_integer() or dtype == pl.Boolean:
+        return "whole number"
+    if dtype in (pl.String, pl.Binary, pl.Categorical, pl.Enum):
+        return "text"
+    if dtype in (pl.Date, pl.Datetime):
+        return "time"
+    if dtype.is_float():
+        return "float"
+    return "decimal" if isinstance(dtype, pl.Decimal) else str(dtype.base_type())
+
+
 def partition_of(df: pl.DataFrame, columns: Sequence[str], n: int) -> PartitionIds:
     """Return the partition of each row among ``n``: its hash modulo ``n``.
 

@@ -52,7 +52,7 @@ from headrace.systems.memory import MemorySystem
 from headrace.systems.positions import CustomStartpoint
 from headrace.systems.registry import SystemSpec
 from headrace.systems.startpoint import Grant, Outcome, Startpoint
-from headrace.testing.memory_streams import in_memory, user_frames
+from headrace.testing.memory_streams import in_memory, placed, user_frames
 
 _TURNS_MAX = 100_000
 CALLS_MS_MAX = 10_000
@@ -100,7 +100,7 @@ class TestApp:
 
     # -- what a test does
 
-    def feed(self, input_: str, rows: Rows, *, partition: int = 0, settle: bool = True) -> None:
+    def feed(self, input_: str, rows: Rows, *, partition: int | None = None, settle: bool = True) -> None:
         """Append messages to an input and process them.
 
         Parameters
@@ -111,14 +111,17 @@ class TestApp:
             A DataFrame (of Polars, pandas, Spark or Arrow), dicts, or instances of a dataclass. A column that the input
             doesn't declare is refused: in a test it is a mistake.
         partition
-            The partition to append to.
+            The partition to append to. By default that of each row's key, or 0 if the input has no key.
         settle
             Whether to process until nothing is left to do.
         """
         self._check_open("feed")
         spec = self._spec(input_, Role.SOURCE, Role.SIDE_INPUT)
         table = given_rows(rows, Schema.of(spec.schema), input_)
-        self.feed_bytes(input_, encode(Header(Kind.USER), encode_rows(table)), partition=partition, settle=settle)
+        for number, part in placed(self.plan.streams[input_], table, partition):
+            self.feed_bytes(input_, encode(Header(Kind.USER), encode_rows(part)), partition=number, settle=False)
+        if settle:
+            self.settle()
 
     def feed_bytes(self, input_: str, record: bytes, *, partition: int = 0, settle: bool = True) -> None:
         """Append one record unchanged, to test how malformed ones are handled.
@@ -454,14 +457,8 @@ class TestApp:
 
     def _waiting_for(self) -> str | None:
         """The calls that the app waits for, if any."""
-        return next(
-            (
-                waiting
-                for host in self._container.hosts
-                if (waiting := host.task.chain.held_by or host.publishing.calling)
-            ),
-            None,
-        )
+        calls = (host.task.chain.held_by or host.publishing.calling for host in self._container.hosts)
+        return next((waiting for waiting in calls if waiting), None)
 
     def _release(self) -> None:
         self._connections.close()

@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 
+import polars as pl
+
 from headrace.api.specs import Graph, StreamSpec
 from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.core.frame import Kind, body_of, decode_control, decode_header
 from headrace.core.ids import SSP, StreamId
+from headrace.plan.model import StreamPlan
 from headrace.runtime.connections import Connections
+from headrace.serdes.hashing import partition_of, split
 from headrace.systems.base import Edge, Records
 from headrace.systems.registry import SystemSpec
 
@@ -24,6 +28,13 @@ def in_memory(graph: Graph, memory: SystemSpec) -> Graph:
         for id_, spec in graph.streams.items()
     }
     return replace(graph, streams=streams, settings=replace(graph.settings, internal=memory, state_on_disk=False))
+
+
+def placed(stream: StreamPlan, rows: pl.DataFrame, partition: int | None) -> list[tuple[int, pl.DataFrame]]:
+    """The rows for each partition: this one; by default those of their keys, or the first if the input has no key."""
+    if partition is not None or not stream.key:
+        return [(partition or 0, rows)]
+    return split(rows, partition_of(rows, stream.key, stream.partitions), stream.partitions)
 
 
 def user_frames(connections: Connections, spec: StreamSpec, *, committed: bool) -> Iterator[bytes]:

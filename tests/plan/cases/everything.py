@@ -12,10 +12,12 @@ web = app.input(
     "web-views", view, event_time="ts", lateness="5s", on_error="dead_letter", dead_letter=app.output("unreadable")
 )
 mobile = app.input("app-views", view, event_time="ts", lateness="30s", idle_timeout="1m")
-orders = app.input("orders", {"member": pl.String, "amount": pl.Float64, "ts": pl.Int64}, event_time="ts")
+orders = app.input("orders", {"member": pl.String, "amount": pl.Float64, "ts": pl.Int64}, key="member", event_time="ts")
 
 members = app.table(
-    "members-by-id", key="member", side_inputs=[app.input("members", {"member": pl.String, "country": pl.String})]
+    "members-by-id",
+    key="member",
+    side_inputs=[app.input("members", {"member": pl.String, "country": pl.String}, key="member")],
 )
 countries = app.table(
     "country-names",

@@ -11,5 +11,5 @@ columns = {"k": pl.String, "ts": pl.Int64}
 a, b, c = (app.input(name, columns, event_time="ts").partition_by("k", id=f"{name}-by-k") for name in ("a", "b", "c"))
 b.join(c, on="k", within="1m", id="b-with-c").send_to(app.output("bc"))
 a.join(b, on="k", within="1m", id="a-with-b").send_to(app.output("ab"))
-s = app.input("s", columns, event_time="ts")
+s = app.input("s", columns, key="k", event_time="ts")
 s.join(a, on="k", within="1m", id="s-with-a").send_to(app.output("sa"))

@@ -8,5 +8,5 @@ partitions = {"s1": 4, "s2": 8}
 
 app = hr.App("side-2")
 columns = {"k": pl.String, "ts": pl.Int64}
-table = app.table("t", key="k", side_inputs=[app.input("s1", columns)])
+table = app.table("t", key="k", side_inputs=[app.input("s1", columns, key="k")])
 app.input("s2", columns).partition_by("k", id="s2-by-k").join(table).send_to(app.output("s3"))

@@ -7,7 +7,7 @@ import headrace as hr
 partitions = {"views": 4}
 
 app = hr.App("own-counts")
-views = app.input("views", {"member": pl.String, "ts": pl.Int64}, event_time="ts")
+views = app.input("views", {"member": pl.String, "ts": pl.Int64}, key="member", event_time="ts")
 counts = app.table("counts", key="member")
 (
     views.partition_by("member", id="by-member")

@@ -9,5 +9,5 @@ partitions = {"s1": 4, "s2": 4}
 app = hr.App("case-1")
 columns = {"k": pl.String, "ts": pl.Int64}
 table = app.table("t", key="k")
-app.input("s1", columns).send_to(table)
-app.input("s2", columns).join(table).send_to(app.output("s3"))
+app.input("s1", columns, key="k").send_to(table)
+app.input("s2", columns, key="k").join(table).send_to(app.output("s3"))

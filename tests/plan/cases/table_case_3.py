@@ -10,4 +10,4 @@ app = hr.App("case-3")
 columns = {"k": pl.String, "ts": pl.Int64}
 table = app.table("t", key="k")
 app.input("s1", columns).partition_by("k", id="s1-by-k").send_to(table)
-app.input("s2", columns).join(table).send_to(app.output("s3"))
+app.input("s2", columns, key="k").join(table).send_to(app.output("s3"))

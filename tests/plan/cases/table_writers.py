@@ -9,5 +9,5 @@ partitions = {"put": 3, "gone": 8}
 app = hr.App("put-and-delete")
 columns = {"k": pl.String, "v": pl.Int64}
 table = app.table("t", key="k")
-app.input("put", columns).send_to(table)
+app.input("put", columns, key="k").send_to(table)
 app.input("gone", columns).partition_by("k", id="gone-by-k").delete_from(table)

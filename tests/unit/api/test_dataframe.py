@@ -177,8 +177,8 @@ def test_a_key_that_would_have_another_hash_is_refused() -> None:
 @pytest.mark.parametrize(
     ("key", "partitions", "message"),
     [
-        ((), 2, "the side input 'members' .* in any partition: rows of one 'member'"),
-        (("n",), 2, "the rows of its DataFrame are placed by 'n'"),
+        ((), 2, "side input 'members' .* nothing says by which key .*: rows of one 'member'"),
+        (("n",), 2, "side input 'members' .*, but 'members' is partitioned by 'n'"),
         (("member",), 2, ""),
         ((), 1, ""),
     ],

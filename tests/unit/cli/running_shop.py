@@ -24,12 +24,13 @@ SINCE = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 class Shop:
-    """Prices by article (two partitions), stock by place and shelf (in an unknown partition), rates (in every task)."""
+    """Prices by article (two partitions), stock by place and shelf (as its input is), rates (in every task)."""
 
     def __init__(self, home: Path, interval: str = "200ms") -> None:
         self.home = home
         for name, columns in (("prices-in", PRICES), ("stock-in", STOCK), ("rates-in", RATES), ("sales", RATES)):
-            hr.streams.create_stream(name, 2, columns, home=home)
+            key = ("place", "shelf") if name == "stock-in" else ()
+            hr.streams.create_stream(name, 2, columns, key=key, home=home)
         self.app = hr.App("shop", home=str(home), checkpoint_interval=interval)
         prices = self.app.table("prices", key="article", schema=PRICES)
         stock = self.app.table("stock", key=("place", "shelf"), schema=STOCK)

@@ -32,7 +32,7 @@ SCHEMA = Schema.of({"k": pl.String, "ts": pl.Int64})
 
 
 class AppBuilder:
-    """Methods add a node and return its id; ``facts`` collects the given partition counts."""
+    """Methods add a node and return its id; ``facts`` collects the partition counts. Inputs have the key ``k``."""
 
     def __init__(self, **settings: object) -> None:
         self.settings = Settings(**({"guarantee": "at_least_once"} | settings))
@@ -66,12 +66,14 @@ class AppBuilder:
     # -- streams and tables ----------------------------------------------------------------------
 
     def input(self, id_: str, existing: int | None, **fields: object) -> str:
-        self.stream(id_, Role.SOURCE, f'app.input("{id_}")', **({"event_time": EventTime("ts")} | fields))
+        self.stream(
+            id_, Role.SOURCE, f'app.input("{id_}")', **({"event_time": EventTime("ts"), "key": ("k",)} | fields)
+        )
         self.facts[id_] = None if existing is None else StreamInfo(id_, existing)
         return self.node(f"in-{id_}", Input(id_))
 
     def side_input(self, id_: str, existing: int, **fields: object) -> str:
-        self.stream(id_, Role.SIDE_INPUT, f'app.input("{id_}")', **fields)
+        self.stream(id_, Role.SIDE_INPUT, f'app.input("{id_}")', **({"key": ("k",)} | fields))
         self.facts[id_] = StreamInfo(id_, existing)
         return id_
 

@@ -128,7 +128,7 @@ def test_all_tasks_read_all_of_what_is_broadcast() -> None:
     app = AppBuilder()
     to_all = app.broadcast("to-all", app.input("a", 2))
     app.output(
-        "out", app.window("w", app.merge("m", to_all, app.partition_by("by-k", app.input("b", 2), partitions=3)))
+        "out", app.window("w", app.merge("m", to_all, app.partition_by("by-k", app.input("b", 2), partitions=3)), ())
     )
     plan = app.plan()
     readers = readers_of(plan)
@@ -187,7 +187,7 @@ def test_a_stage_in_the_order_of_its_input_needs_no_slack() -> None:
 def test_a_function_before_a_step_that_waits_needs_the_lateness_of_all_sources(mode: str) -> None:
     app = AppBuilder()
     both = app.merge("m", app.input("a", 2, lateness_ms=5000), app.input("b", 2, lateness_ms=7000))
-    app.output("out", app.window("w", app.node("f", function(mode), app.partition_by("by-k", both))))
+    app.output("out", app.window("w", app.node("f", function(mode), app.partition_by("by-k", both)), ()))
     app.output("other", app.input("c", 2, lateness_ms=9000))
     assert (slack(app, "a"), slack(app, "by-k")) == (0, 7000)
 

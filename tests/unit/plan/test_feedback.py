@@ -7,7 +7,6 @@ import pytest
 
 import headrace as hr
 from headrace.core.errors import PlanError
-from headrace.serdes.hashing import partition_of, split
 
 RANKS = {"page": pl.String, "rank": pl.Float64}
 LINKS = {"page": pl.String, "to": pl.String}
@@ -43,26 +42,19 @@ def test_messages_that_keep_the_key_need_no_second_partition_by() -> None:
 def test_messages_with_another_key_go_round_through_a_second_app() -> None:
     first = hr.App("ranks")
     table = first.table("rank", key="page", schema=RANKS)
-    first.input("new-ranks", RANKS).send_to(table)
+    first.input("new-ranks", RANKS, key="page").send_to(table)
     links = first.input("links", LINKS).partition_by("page", id="by-page")
     found = links.join(table, how="left")
     found.send_to(first.output("found"))
     found.select(**OTHER_PAGE).send_to(first.output("changes"))
     second = hr.App("ranks-back")
     changes = second.input("changes", RANKS).partition_by("page", id="changes-by-page")
-    changes.send_to(second.output("new-ranks", partitions=3))
+    changes.send_to(second.output("new-ranks", partitions=3), key="page")
 
     with first.test({"new-ranks": 3, "links": 2}) as t, second.test({"changes": 2}) as back:
         assert t.plan.streams["by-page"].partitions == 3
         t.feed("links", [{"page": "a", "to": "b"}])
         back.feed("changes", t.read("changes"))
-        for partition, rows in enumerate(by_partition(back.read("new-ranks"))):
-            t.feed("new-ranks", rows, partition=partition)
+        t.feed("new-ranks", back.read("new-ranks"))
         t.feed("links", [{"page": "b", "to": "c"}])
         assert t.read("found").sort("page")["rank"].to_list() == [None, 0.5]
-
-
-def by_partition(rows: pl.DataFrame) -> list[pl.DataFrame]:
-    """What a stream of three partitions holds: the rows of a ``partition_by("page")``."""
-    parts = dict(split(rows, partition_of(rows, ["page"], 3), 3))
-    return [parts.get(number, rows.clear()) for number in range(3)]

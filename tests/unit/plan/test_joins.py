@@ -168,7 +168,8 @@ def test_an_outer_join_of_what_every_task_gets_with_what_is_divided_is_refused(
     if through == "merge":
         rules = rules.merge(app.input("more", RULE, event_time="ts").partition_by("k", id="more-by-k"))
     side = filled == "by side inputs"
-    table = app.table("t", key="k", schema=MEMBER, kind=kind, side_inputs=[app.input("side", MEMBER)] if side else [])
+    sides = [app.input("side", MEMBER, key="k")] if side else []
+    table = app.table("t", key="k", schema=MEMBER, kind=kind, side_inputs=sides)
     members = app.input("members", MEMBER, event_time="at").partition_by("k", id="by-k")
     if not side:
         (members if kind == "local" else app.input("rows", MEMBER).broadcast(id="rows-to-all")).send_to(table)

@@ -27,7 +27,7 @@ def test_operators_are_named_by_their_methods_and_described():
     app.node("with", Project((pl.col("ts") + 1,), keep=True), "select")
     app.node("map", RowFunction("flat_map", enrich, columns, columns), "with")
     app.node("batches", BatchFunction(enrich, columns), "map")
-    app.node("sink", Sink(enrich), app.window("w", "batches"))
+    app.node("sink", Sink(enrich), app.window("w", "batches", ()))
     described = {o.id: (o.kind, o.code, o.detail) for o in render(app.plan()).stages[0].operators}
     function = "test_operators_are_named_by_their_methods_and_described.<locals>.enrich()"
     assert described == {
@@ -35,7 +35,7 @@ def test_operators_are_named_by_their_methods_and_described():
         "with": ("with_columns", "MAP", ""),
         "map": ("flat_map", "FLAT_MAP", function),
         "batches": ("map_batches", "FLAT_MAP", function),
-        "w": ("window", "WINDOW", "tumbling 10s by k: n = count"),
+        "w": ("window", "WINDOW", "tumbling 10s: n = count"),
         "sink": ("sink", "SINK", f"{function}, at-least-once"),
     }
 

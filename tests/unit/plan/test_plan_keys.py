@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import polars as pl
 import pytest
 
 import headrace as hr
 from headrace.core.errors import PlanError
+from headrace.plan.model import Plan
 from headrace.plan.planner import plan
+from headrace.plan.validate import check_facts
 from headrace.systems.base import StreamInfo
 
 COLUMNS = {"member": pl.String, "shop": pl.String, "ts": pl.Int64}
@@ -46,6 +50,10 @@ def as_it_is(stream: hr.Stream) -> hr.Stream:
     return stream
 
 
+def back(stream: hr.Stream) -> hr.Stream:
+    return stream.map_batches(lambda df: df, COLUMNS)
+
+
 BY_MEMBER = by("member", id="right")
 BY_SHOP = by("shop", id="right")
 BY_UNKNOWN: Flow = lambda stream: stream.map_batches(lambda df: df)  # noqa: E731
@@ -56,22 +64,52 @@ BY_UNKNOWN: Flow = lambda stream: stream.map_batches(lambda df: df)  # noqa: E73
     [
         (by("member"), BY_MEMBER, "member"),
         (by("member"), BY_MEMBER, ["shop", "member"]),
-        (as_it_is, BY_MEMBER, "member"),
-        (as_it_is, as_it_is, "shop"),
-        (lambda s: by("member")(s).pipe(BY_UNKNOWN), BY_SHOP, "shop"),
-        # A computed key may follow from the key of the join, or be that key.
-        (by(pl.col("member").str.to_lowercase().alias("m")), BY_MEMBER, "member"),
+        (lambda s: by("member")(s).filter(lambda row: True), BY_MEMBER, "member"),
+        (lambda s: by("member")(s).pipe(BY_UNKNOWN), BY_MEMBER, "member"),
         (lambda s: by("member")(s.with_columns(member="shop")), BY_MEMBER, "member"),
-        (lambda s: by("shop")(s.with_columns(shop=pl.col("member") + "!")), BY_MEMBER, "member"),
-        (lambda s: by("shop")(s.pipe(BY_UNKNOWN)), lambda s: BY_SHOP(s.pipe(BY_UNKNOWN)), "member"),
-        # A column that was dropped can't be checked.
-        (lambda s: by("shop")(s).select("member", "ts"), BY_MEMBER, "member"),
         (lambda s: by("member")(s).rename({"member": "who"}).with_columns(member="who"), BY_MEMBER, "member"),
-        (lambda s: by("member", id="one")(s).merge(by("shop", id="two")(s)), BY_SHOP, "shop"),
+        (lambda s: by("member", id="one")(s).merge(by("member", id="two")(s)), BY_MEMBER, "member"),
+        (lambda s: by("member")(s).sample(0.5, key="shop", seed=1), BY_MEMBER, "member"),
+        # Every task has all messages of one side.
+        (by("ts"), lambda s: s.broadcast(id="to-all"), "member"),
+        (as_it_is, lambda s: s.broadcast(id="to-all"), "member"),
     ],
 )
-def test_what_is_right_or_not_certain_is_no_error(left: Flow, right: Flow, on: str | list[str]) -> None:
+def test_both_sides_of_a_join_partitioned_by_its_key(left: Flow, right: Flow, on: str | list[str]) -> None:
     planned(joined(left, right, on))
+
+
+@pytest.mark.parametrize(
+    ("left", "says", "do"),
+    [
+        (as_it_is, "nothing says by which key 'views'", "app.input('views', ..., key='member')"),
+        (lambda s: s.filter(pl.col("ts") > 0), "nothing says by which key 'views'", "partition_by('member', id=...)"),
+        (
+            lambda s: by("member")(s).map_batches(lambda df: df, {**COLUMNS, "member": pl.Binary}).pipe(back),
+            "map_batches-1' (",
+            "partition_by('member', id=...) before it, after 'map_batches-1'",
+        ),
+        (lambda s: by("shop")(s).select("member", "ts"), "comes after the partitioning of 'left'", "after 'select-1'"),
+        (
+            lambda s: by("member")(s).with_columns(member=pl.col("member") + "!"),
+            "its results don't have that key unchanged",
+            "after 'with_columns-1'",
+        ),
+        (by(pl.col("member").str.to_lowercase().alias("m")), "'left' is partitioned by 'm'", "on=['m', 'member']"),
+        (
+            lambda s: by("member", id="one")(s).merge(by("shop", id="two")(s)),
+            "merge 'merge-1' (",
+            "partition_by('member', id=...) before it, after 'merge-1'",
+        ),
+        (lambda s: by("member")(s).merge(s), "merge 'merge-1' (", "after 'merge-1'"),
+    ],
+)
+def test_a_side_that_is_not_known_to_be_partitioned_by_the_key(left: Flow, says: str, do: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(says)) as caught:
+        planned(joined(left, BY_MEMBER))
+    assert "its left side has messages of one 'member' in several tasks" in caught.value.message
+    assert caught.value.hint is not None
+    assert do in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -127,7 +165,7 @@ def test_keys_go_through_a_join_and_a_window() -> None:
         pairs = by("shop")(stream).join(BY_SHOP(stream), on="shop", within="1s", id="first")
         return pairs.select("member", "shop", "ts")
 
-    app = joined(joined_before, as_it_is)
+    app = joined(joined_before, by("member", id="other"))
     with pytest.raises(PlanError, match="'left' is partitioned by 'shop'"):
         planned(app)
 
@@ -141,8 +179,6 @@ def test_keys_go_through_a_join_and_a_window() -> None:
         (by("member", "shop"), by("member", "shop", id="right"), None),
         (by("shop"), BY_SHOP, None),
         (by("member"), BY_SHOP, ["shop", "member"]),
-        (as_it_is, BY_SHOP, None),
-        (by("shop"), as_it_is, None),
     ],
 )
 def test_a_table_and_what_joins_it_partitioned_alike(left: Flow, filling: Flow, on: list[str] | None) -> None:
@@ -153,7 +189,9 @@ def test_a_table_and_what_joins_it_partitioned_alike(left: Flow, filling: Flow, 
     ("left", "filling", "says"),
     [
         (by("ts"), BY_SHOP, "the flow has messages of one 'member' and 'shop' in several tasks"),
-        (by("member"), BY_SHOP, "they would look for rows of one key in different tasks"),
+        (by("member"), BY_SHOP, "rows of one 'member' and 'shop' would be looked for in different tasks"),
+        (as_it_is, BY_SHOP, "nothing says by which key 'views'"),
+        (by("shop"), as_it_is, "nothing says by which key 'changes'"),
         (by("shop"), by("ts", id="right"), "writes table 'members', whose key is "),
         (as_it_is, by("ts", id="right"), "'right' is partitioned by 'ts'"),
     ],
@@ -185,13 +223,10 @@ def written(*flows: Flow, delete: Flow | None = None) -> hr.App:
     [
         lambda: written(by("shop")),
         lambda: written(by("member", "shop"), delete=by("member", "shop", id="right")),
-        lambda: written(as_it_is, delete=BY_SHOP),
-        lambda: written(by("member"), as_it_is, delete=BY_MEMBER),
-        # Whether a computed key follows from the table's isn't known.
-        lambda: written(BY_MEMBER, delete=by(pl.col("member").str.to_lowercase().alias("m"))),
+        lambda: written(by("member"), delete=BY_MEMBER),
     ],
 )
-def test_writers_of_a_table_that_agree_or_may_agree(app: Callable[[], hr.App]) -> None:
+def test_writers_of_a_table_that_agree(app: Callable[[], hr.App]) -> None:
     planned(app())
 
 
@@ -200,20 +235,211 @@ def test_writers_of_a_table_that_agree_or_may_agree(app: Callable[[], hr.App]) -
     [
         (lambda: written(by("ts")), "writes table 'members', whose key is 'member' and 'shop', but 'left' is"),
         (lambda: written(by("member"), delete=by("ts", id="right")), "rows of one 'member' and 'shop' would be in"),
-        (lambda: written(by("member"), delete=BY_SHOP), "they would look for rows of one key in different tasks"),
+        (lambda: written(by("member"), delete=BY_SHOP), "would be looked for in different tasks"),
+        (lambda: written(as_it_is, delete=BY_SHOP), "nothing says by which key 'changes-0'"),
+        (lambda: written(BY_MEMBER, delete=by(pl.col("member").str.head(1).alias("m"))), "is partitioned by 'm'"),
         (lambda: written(by("member", "shop"), by("shop", "member", id="right")), "in different tasks"),
-        (lambda: written(by("member"), BY_SHOP), "send_to 'send_to-1' ("),
+        (lambda: written(by("member"), BY_SHOP), "table 'members' ("),
     ],
 )
-def test_writers_of_a_table_that_certainly_disagree(app: Callable[[], hr.App], says: str) -> None:
+def test_writers_of_a_table_that_disagree(app: Callable[[], hr.App], says: str) -> None:
     with pytest.raises(PlanError, match=re.escape(says)):
         planned(app())
 
 
-def test_two_flows_that_join_a_table_agree_though_nothing_is_known_of_what_fills_it() -> None:
+def test_flows_that_join_a_table_agree_with_each_other_and_with_its_side_inputs() -> None:
+    def app(key: str | tuple[str, ...], *flows: Flow) -> hr.App:
+        app = hr.App("keys")
+        table = app.table("members", key=["member", "shop"], side_inputs=app.input("changes", COLUMNS, key=key))
+        for number, flow in enumerate(flows):
+            flow(app.input(f"views-{number}", COLUMNS)).join(table).send_to(app.output(f"out-{number}"))
+        return app
+
+    planned(app("member", by("member"), BY_MEMBER))
+    with pytest.raises(PlanError, match=r"table 'members' .* looked for in different tasks"):
+        planned(app("shop", by("shop"), BY_MEMBER))
+    with pytest.raises(PlanError, match=r"side input 'changes' .* whose key is 'member' and 'shop', but 'changes' is"):
+        planned(app("ts", by("shop")))
+    with pytest.raises(PlanError, match=r"side input 'changes' .* nothing says by which key") as caught:
+        planned(app((), by("shop")))
+    assert caught.value.hint is not None
+    assert "make the table global; or fill it" in caught.value.hint
+
+
+# -- inputs with a key
+
+
+POLARS = {"member": pl.String(), "shop": pl.String(), "ts": pl.Int64()}
+
+
+def windowed(key: str | list[str] = (), of: str | list[str] = "member", **info: Any) -> Plan:
     app = hr.App("keys")
-    table = app.table("members", key=["member", "shop"], side_inputs=app.input("changes", COLUMNS))
-    by("member")(app.input("views", COLUMNS)).join(table).send_to(app.output("one"))
-    BY_SHOP(app.input("orders", COLUMNS)).join(table).send_to(app.output("two"))
-    with pytest.raises(PlanError, match=r"join 'join-1' .* and join 'join-2' .* use table 'members'"):
+    views = app.input("views", COLUMNS, key=key, event_time="ts")
+    views.window(hr.tumbling("1m"), key=of, id="per-minute").agg(n=hr.count()).send_to(app.output("out"))
+    return plan(app.graph(), {"views": replace(StreamInfo("views", 4, POLARS), **info)})
+
+
+def test_a_keyed_window_needs_one_partition_or_a_key_that_is_declared_or_recorded() -> None:
+    with pytest.raises(
+        PlanError, match=r"window 'per-minute' \(.* keeps state by 'member', but nothing says"
+    ) as caught:
+        windowed()
+    assert caught.value.hint is not None
+    assert "app.input('views', ..., key='member')" in caught.value.hint
+    windowed(partitions=1)
+    windowed("member", of=["shop", "member"])
+    assert windowed(key="member").streams["views"].key == ("member",)
+    with pytest.raises(PlanError, match="'views' is partitioned by 'member'") as caught:
+        windowed("member", of="shop")
+    assert caught.value.hint is not None
+    assert "key=['member', 'shop']" in caught.value.hint
+    with pytest.raises(PlanError, match="'views' is partitioned by 'member' and 'shop'"):
+        windowed(["member", "shop"])
+
+
+def recorded(*names: str, **types: pl.DataType) -> dict[str, Any]:
+    return {"key": names, "columns": POLARS | types}
+
+
+def test_an_input_has_the_key_that_was_recorded_with_its_stream() -> None:
+    of_stream = recorded("member")
+    app = hr.App("keys")
+    views = app.input("views", COLUMNS, event_time="ts")
+    views.window(hr.tumbling("1m"), key="member", id="w").agg(n=hr.count()).send_to(app.output("out"))
+    planned = plan(app.graph(), {"views": replace(StreamInfo("views", 4), **of_stream)})
+    assert planned.streams["views"].key == ("member",)
+    # Not where the app doesn't read the column, or as a type with other hashes.
+    for columns in ({"shop": pl.String}, {"ts": pl.Float64}):
+        app = hr.App("keys")
+        app.input("views", columns).send_to(app.output("out"))
+        facts = replace(StreamInfo("views", 4), **recorded("ts"))
+        assert plan(app.graph(), {"views": facts}).streams["views"].key == ()
+
+
+def test_a_key_that_contradicts_the_recorded_one_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"source 'views' .* is declared with key=\['shop'\], and is partitioned by me"):
+        plan_of_input(key="shop")
+    plan_of_input(key="member")
+    with pytest.raises(PlanError, match="declares its key 'member' as Int64, and its writers choose partitions by Str"):
+        plan_of_input({**COLUMNS, "member": pl.Int64}, key="member")
+
+
+def plan_of_input(columns: dict[str, Any] = COLUMNS, **options: Any) -> None:
+    app = hr.App("keys")
+    app.input("views", columns, **options).send_to(app.output("out"))
+    check_facts(app.graph(), {"views": replace(StreamInfo("views", 4), **recorded("member"))})
+
+
+def test_a_stream_with_a_recorded_key_is_written_by_that_key() -> None:
+    def written_by(*key: str) -> None:
+        app = hr.App("keys")
+        app.input("views", COLUMNS).send_to(app.output("out"), key=key or None)
+        facts = {"views": StreamInfo("views", 4), "out": replace(StreamInfo("out", 4), **recorded("member"))}
+        check_facts(app.graph(), facts)
+
+    written_by("member")
+    for key in ((), ("shop",), ("member", "shop")):
+        with pytest.raises(PlanError, match=r"writes sink 'out' .* which is partitioned by member") as caught:
+            written_by(*key)
+        assert caught.value.hint is not None
+        assert "send_to(out, key=['member'])" in caught.value.hint
+
+
+def test_a_topic_keyed_by_kafkas_hash_is_not_partitioned_like_a_stream_of_ours() -> None:
+    def app(theirs: Flow) -> hr.App:
+        app = hr.App("keys")
+        topic = hr.io.kafka("views", brokers="b:1", record_columns={"member": "key"}, key_format="text")
+        views = app.input("views", COLUMNS, key="member", event_time="ts", system=topic)
+        other = hr.io.kafka("carts", brokers="b:1", record_columns={"member": "key"}, key_format="text")
+        carts = app.input("carts", COLUMNS, key="member", event_time="ts", system=other)
+        right = theirs(app.input("orders", COLUMNS, event_time="ts")) if theirs is not as_it_is else carts
+        views.join(right, on="member", within="1m", id="pairs").send_to(app.output("out"))
+        return app
+
+    planned(app(as_it_is))
+    with pytest.raises(PlanError, match="messages that belong together are in different tasks") as caught:
+        planned(app(BY_MEMBER))
+    assert caught.value.hint is not None
+    assert "Kafka's hash of a key differs from Headrace's" in caught.value.hint
+
+
+def test_deduplicate_needs_a_key_too() -> None:
+    app = hr.App("keys")
+    app.input("views", COLUMNS, event_time="ts").deduplicate("member", within="1m", id="once").send_to(
+        app.output("out")
+    )
+    with pytest.raises(PlanError, match=r"deduplicate 'once' .* keeps state by 'member', but nothing says"):
+        planned(app)
+
+
+# -- functions
+
+
+def mapped(function: Callable[[dict[str, Any]], dict[str, Any]], steps: Flow = as_it_is) -> hr.App:
+    app = hr.App("keys")
+    flow = app.input("views", COLUMNS, event_time="ts").partition_by("member", id="by-member", partitions=3)
+    flow = steps(flow.map(function, COLUMNS))
+    flow.window(hr.tumbling("1m"), key="member", id="w").agg(n=hr.count()).send_to(app.output("out"))
+    return app
+
+
+VIEWS = [{"member": name, "shop": "s", "ts": n} for n, name in enumerate("abcdefgh")]
+
+
+@pytest.mark.parametrize("steps", [as_it_is, lambda s: s.filter(pl.col("ts") >= 0), lambda s: s.pipe(BY_UNKNOWN)])
+def test_a_function_may_leave_the_key_unchanged(steps: Flow) -> None:
+    with mapped(lambda row: {**row, "shop": "t"}, steps).test() as t:
+        t.feed("views", VIEWS)
+        t.end()
+        assert sorted(t.read("out")["member"]) == list("abcdefgh")
+
+
+def test_a_function_that_changes_the_key_before_state_by_it_stops_the_app() -> None:
+    with mapped(lambda row: {**row, "member": row["member"] * 2}).test() as t:
+        with pytest.raises(hr.errors.DataError, match=r"map 'map-1' \(.*has changed 'member', by which") as caught:
+            t.feed("views", VIEWS)
+        assert caught.value.hint is not None
+        assert ".partition_by('member', id=...) after it" in caught.value.hint
+
+
+def test_a_function_may_change_a_key_that_no_state_depends_on() -> None:
+    app = hr.App("keys")
+    flow = app.input("views", COLUMNS).partition_by("member", id="by-member", partitions=3)
+    flow.map(lambda row: {**row, "member": row["member"] * 2}, COLUMNS).send_to(app.output("out"))
+    with app.test() as t:
+        t.feed("views", VIEWS)
+        assert t.read("out").height == len(VIEWS)
+
+
+class Sends(hr.tasks.Task):
+    """Sends each message on under a changed key, if the shop says so."""
+
+    def process(self, message: dict[str, Any], out: hr.tasks.Out) -> None:
+        changed = message["shop"] == "changes"
+        out.send("out", {**message, "member": message["member"] * 2} if changed else dict(message))
+
+
+def test_what_a_low_level_task_sends_has_to_have_the_key_too() -> None:
+    def app() -> hr.App:
+        app = hr.App("keys")
+        flow = app.input("views", COLUMNS, event_time="ts").partition_by("member", id="by-member", partitions=3)
+        sent = app.task(Sends(), {"in": flow}, {"out": COLUMNS}, id="sends")["out"]
+        sent.window(hr.tumbling("1m"), key="member", id="w").agg(n=hr.count()).send_to(app.output("out"))
+        return app
+
+    with app().test() as t:
+        t.feed("views", VIEWS)
+        t.end()
+        assert sorted(t.read("out")["member"]) == list("abcdefgh")
+    with app().test() as t, pytest.raises(hr.errors.DataError, match="has changed 'member'"):
+        t.feed("views", [{**view, "shop": "changes"} for view in VIEWS])
+
+
+def test_with_broadcast_messages_among_those_of_a_key_there_is_no_state_by_it() -> None:
+    app = hr.App("keys")
+    both = by("member")(app.input("views", COLUMNS, event_time="ts")).merge(
+        app.input("more", COLUMNS, event_time="ts").broadcast(id="to-all")
+    )
+    both.window(hr.tumbling("1m"), key="member", id="w").agg(n=hr.count()).send_to(app.output("out"))
+    with pytest.raises(PlanError, match="every task would give a result of them"):
         planned(app)

@@ -66,6 +66,7 @@ def test_a_stream_says_how_it_is_read():
     app.output("bad", app.filter("f", s))
     assert render(app.plan()).streams["s"].notes == (
         "event time ts, late by up to 5s, idle after 1m",
+        "partitioned by k",
         "bad messages go to bad",
         "read from upcoming",
     )

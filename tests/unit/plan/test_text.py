@@ -18,7 +18,11 @@ def an_app() -> AppBuilder:
 def test_columns_begin_at_the_same_place():
     stage = to_text(render(an_app().plan())).split("\n\n")[2].splitlines()
     assert stage[0] == "stage all: 1 task"
-    for word in ("1 partition, broadcast", "1 partition, keeps t", "from all, with table t, inner on k"):
+    for word in (
+        "1 partition, broadcast",
+        "1 partition, partitioned by k, keeps t",
+        "from all, with table t, inner on k",
+    ):
         assert any(line[24:].startswith(word) for line in stage), word
     assert len({line.index("pipeline.py") for line in stage[1:]}) == 1
 

@@ -33,7 +33,7 @@ class Scene:
     def declare(self, **settings: Any) -> hr.App:
         app = hr.App("page-views", home=str(self.home), checkpoint_interval="200ms", **(self.settings | settings))
         rates = app.input("rates", RATES, broadcast=True).select("currency")
-        members = app.table("known", key="member", side_inputs=app.input("members", VIEWS), schema=VIEWS)
+        members = app.table("known", key="member", side_inputs=app.input("members", VIEWS), kind="global")
         views = app.input("views", VIEWS)
         views.send_to(app.output("seen"))
         views.join(members, how="left", suffix="_known").partition_by("member", id="by-member", partitions=2).send_to(

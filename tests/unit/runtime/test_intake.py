@@ -13,7 +13,10 @@ from headrace.core.frame import Header, Kind, Watermark, encode, encode_control
 from headrace.core.ids import SSP, StreamId
 from headrace.runtime.inputs.intake import Intake
 from headrace.runtime.metrics import TaskMetrics
+from headrace.runtime.placing import Placing
+from headrace.serdes.hashing import partition_of
 from headrace.serdes.ipc import decode_rows, encode_rows
+from headrace.serdes.kafka_partitioning import partitions_of
 from headrace.systems.base import BadRecord
 
 GOOD = pl.DataFrame({"member": ["a", "b"], "ts": [1, 2]})
@@ -271,3 +274,100 @@ def test_rows_that_no_frame_can_hold_can_still_be_skipped() -> None:
 def test_no_rows_are_no_trouble() -> None:
     intake, _ = rows_intake(_no_letters, "fail")
     assert intake.accept(FILE, GOOD.clear(), 0).height == 0
+
+
+# -- inputs with a key
+
+
+def keyed(policy: Any = "fail", key: Any = "member") -> hr.App:
+    app = hr.App("page-views")
+    bad = app.output("bad") if policy == "dead_letter" else None
+    views = app.input("views", {"member": pl.String, "ts": pl.Int64}, key=key, on_error=policy, dead_letter=bad)
+    views.send_to(app.output("out"))
+    return app
+
+
+def in_partition(number: int, of: int, count: int, key: tuple[str, ...] = ("member",)) -> pl.DataFrame:
+    rows = pl.DataFrame({"member": [f"m{n}" for n in range(10 * count)], "ts": range(10 * count)})
+    return rows.filter(pl.Series(partition_of(rows, key, of) == number)).head(count)
+
+
+@pytest.mark.parametrize("rows", [3, 2000])
+@pytest.mark.parametrize("key", ["member", "ts", ["ts", "member"]])
+def test_rows_in_the_partition_of_their_key_are_taken(rows: int, key: str | list[str]) -> None:
+    with keyed(key=key).test(3) as t:
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        for number in range(3):
+            t.feed("views", in_partition(number, 3, rows, keys), partition=number)
+        t.feed("views", GOOD)
+        assert t.read("out").height == 3 * rows + 2
+
+
+@pytest.mark.parametrize("rows", [3, 2000])
+@pytest.mark.parametrize("together", [False, True])
+def test_one_row_in_another_partition_than_its_keys_stops_the_app(rows: int, together: bool) -> None:
+    stray = in_partition(2, 3, 1)
+    with keyed().test(3) as t, pytest.raises(hr.errors.DataError) as caught:
+        if together:
+            t.feed("views", in_partition(1, 3, rows), partition=1, settle=False)
+        t.feed("views", pl.concat([in_partition(1, 3, rows), stray, in_partition(1, 3, rows)]), partition=1)
+    name = stray.item(0, "member")
+    assert "views[1] at offset" in caught.value.message
+    assert "1 rows are in another partition than their key chooses with partition_by" in caught.value.message
+    assert f"the first has member={name!r}, which belongs in partition 2" in caught.value.message
+    assert "leave out key=" in (caught.value.hint or "")
+    assert ".partition_by('member', id=...)" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(("policy", "counted"), [("skip", "skipped"), ("dead_letter", "dead_lettered")])
+def test_the_policy_decides_about_rows_in_another_partition(policy: str, counted: str) -> None:
+    with keyed(policy).test(2) as t:
+        rows = in_partition(0, 2, 4)
+        t.feed("views", pl.concat([rows, in_partition(1, 2, 2)]), partition=0)
+        assert t.read("out").sort("ts").equals(rows.sort("ts"))
+        assert t.counter(counted) == 2
+        if policy == "dead_letter":
+            assert "which belongs in partition 1" in t.read("bad").item(0, "reason")
+
+
+def test_with_one_partition_and_without_a_key_every_place_is_right() -> None:
+    for app, partitions in ((keyed(), 1), (keyed(key=()), 3)):
+        with app.test(partitions) as t:
+            t.feed("views", in_partition(0, 3, 5), partition=partitions - 1)
+            assert t.read("out").height == 5
+
+
+def test_a_topic_of_kafka_is_checked_by_kafkas_hash() -> None:
+    keys = pl.Series("member", [f"m{n}" for n in range(50)])
+    where = partitions_of(keys.cast(pl.Binary), 4)
+    placing = Placing(("member",), 4, "kafka")
+    for number in range(4):
+        right = pl.DataFrame([keys.filter(pl.Series(where == number))])
+        assert placing.misplaced(right, number) is None
+        wrong = placing.misplaced(right, (number + 1) % 4)
+        assert wrong is not None
+        assert wrong.all()
+        assert f"belongs in partition {number}" in placing.complaint(right)
+        assert placing.misplaced(right.cast(pl.Binary), number) is None
+    nothing = pl.DataFrame({"member": [None]}, {"member": pl.String})
+    assert all(placing.misplaced(nothing, number) is not None for number in range(4))
+    assert "records without a key may be in any partition" in placing.complaint(nothing)
+
+
+@pytest.mark.parametrize(
+    ("system", "key", "says"),
+    [
+        (lambda: hr.io.files("x/*.parquet"), "member", "rows of one key may be in any partition of an input of files"),
+        (lambda: hr.io.kafka("t", brokers="b:1"), "member", "a topic is partitioned by the bytes of its records' keys"),
+        (
+            lambda: hr.io.kafka("t", brokers="b:1", record_columns={"member": "key"}, key_format="text"),
+            ["member", "ts"],
+            "a topic is partitioned by the bytes of its records' keys",
+        ),
+        (lambda: None, "page", "there is no column 'page'"),
+    ],
+)
+def test_a_key_that_no_system_keeps_together_is_refused(system: Any, key: Any, says: str) -> None:
+    app = hr.App("page-views")
+    with pytest.raises(hr.errors.DeclarationError, match=re.escape(says)):
+        app.input("views", {"member": pl.String, "ts": pl.Int64}, key=key, system=system())

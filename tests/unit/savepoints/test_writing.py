@@ -227,7 +227,7 @@ def test_tables_that_others_fill_are_refused(tmp_path: Path) -> None:
     copied = app.table("copied", key="account", side_inputs=app.input("rates", PAYMENTS), kind="global")
     remote = app.table("remote", key="account", schema=ACCOUNTS, remote=hr.tables.remote(read=lambda keys: keys))
     direct = app.table("direct", key="account", schema=PAYMENTS)
-    payments = app.input("payments", PAYMENTS)
+    payments = app.input("payments", PAYMENTS, key="account")
     payments.send_to(direct)
     payments.join(copied, id="one", suffix="_1").join(remote, id="two", suffix="_2").send_to(app.output("out"))
     for table, why in (

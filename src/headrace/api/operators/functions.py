@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from headrace.api.choosing import Sampler
 from headrace.api.operators.column_set import ColumnSet, union
-from headrace.api.operators.spec import OnError, OperatorSpec
+from headrace.api.operators.spec import OnError, OperatorSpec, all_carried
 from headrace.api.operators.wording import ON_ERROR, call_of
 from headrace.core.calling import Calling
 from headrace.serdes.schema import Schema
@@ -49,6 +49,10 @@ class RowFunction(OperatorSpec):
     def kind(self) -> str:
         return self.mode
 
+    @override
+    def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
+        return all_carried(before) if self.mode == "filter" else {}
+
     @property
     @override
     def row_by_row(self) -> bool:
@@ -75,6 +79,10 @@ class BatchFunction(OperatorSpec):
     @override
     def detail(self) -> str:
         return f"{call_of(self.function)}{ON_ERROR[self.on_error]}"
+
+    @override
+    def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
+        return all_carried(before) if isinstance(self.function, Sampler) else {}
 
     @override
     def columns_needed(self, downstream: ColumnSet, *, has_side_outputs: bool) -> ColumnSet:

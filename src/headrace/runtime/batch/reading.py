@@ -26,6 +26,7 @@ from headrace.runtime.inputs.committed_source import CommittedSource
 from headrace.runtime.inputs.consumers import POLL_BYTES_MAX, up_to
 from headrace.runtime.inputs.intake import DeadLetters, Intake
 from headrace.runtime.metrics import TaskMetrics
+from headrace.runtime.task_scope import placings
 from headrace.serdes.hashing import partition_of, split
 from headrace.serdes.pieces import TIME, Piece
 from headrace.systems.base import Consumer, Edge, Ended, Polled, Records, Rows
@@ -75,7 +76,8 @@ class Reading:
         tables = self._plan.graph.tables.values()
         keys = dict.fromkeys(name for table in tables if spec.id in table.side_inputs for name in table.key)
         added = self._plan.streams[spec.id].added
-        return Intake(spec, metrics, dead_letters, keys=list(keys), added=added)
+        placing = placings([self._plan.streams[spec.id]]).get(spec.id)
+        return Intake(spec, metrics, dead_letters, keys=list(keys), placing=placing, added=added)
 
     def pieces(self, ssp: SSP, metrics: TaskMetrics) -> Iterator[Piece]:
         """The rows of a partition as pieces, for a stage that needs them in order."""

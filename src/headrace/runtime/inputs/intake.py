@@ -20,6 +20,7 @@ from headrace.core.log import Throttle, logger
 from headrace.runtime.event_time.columns import time_ms
 from headrace.runtime.event_time.limits import looks_like_seconds, not_times, why_no_times
 from headrace.runtime.metrics import TaskMetrics
+from headrace.runtime.placing import Placing
 from headrace.serdes.ipc import decode_rows, decode_runs, encode_rows
 from headrace.serdes.rows import concat_rows
 from headrace.serdes.schema import Schema
@@ -43,11 +44,13 @@ class Intake:
         dead_letters: DeadLetters,
         *,
         keys: Sequence[str] = (),
+        placing: Placing | None = None,
         added: Collection[str] = frozenset(),
         partial: bool = False,
     ) -> None:
         """``keys``: columns that a table finds the rows by, so that none may be null.
 
+        ``placing``: the input has a key, which chooses the partition of a row.
         ``added``: columns that were added to the stream, so that older frames lack them.
         ``partial``: an intermediate stream carries partial results, whose columns their window checks.
         """
@@ -59,6 +62,7 @@ class Intake:
         self._metrics = metrics
         self._dead_letters = dead_letters
         self._keys = keys
+        self._placing = placing
         # Whatever this app writes to its own streams has the columns that it declared then: it may have declared fewer.
         self._optional = self._schema.columns.keys() if spec.role is Role.INTERMEDIATE else frozenset(added)
         self._throttle = Throttle(_log)
@@ -77,13 +81,13 @@ class Intake:
         size = sum(map(len, payloads))
         self._metrics.bytes_in += size
         self._metrics.bytes_of[ssp] += size
-        if len(payloads) > 1 and (runs := self._at_once(payloads)) is not None:
+        if len(payloads) > 1 and (runs := self._at_once(ssp, payloads)) is not None:
             return runs
         read = self._own if self._spec.role is Role.INTERMEDIATE else self._foreign
         tables = [read(ssp, offset, payload) for offset, payload in zip(offsets, payloads, strict=True)]
         return [_joined(alike) for alike in _alike(tables)]
 
-    def _at_once(self, payloads: Sequence[bytes]) -> list[tuple[pl.DataFrame, list[int]]] | None:
+    def _at_once(self, ssp: SSP, payloads: Sequence[bytes]) -> list[tuple[pl.DataFrame, list[int]]] | None:
         """The rows of frames, if all are in order; None if they have to be looked at one by one."""
         own = self._spec.role is Role.INTERMEDIATE
         try:
@@ -95,13 +99,15 @@ class Intake:
             fitting = [self._schema.conform(rows, self._optional) for rows, _ in runs]
         except DataError:
             return None
-        if any(mismatch is not None or not (own or self._is_in_order(rows)) for rows, mismatch in fitting):
+        if any(mismatch is not None or not (own or self._is_in_order(ssp, rows)) for rows, mismatch in fitting):
             return None
         return [(concat_rows([rows for rows, _ in fitting]), [height for _, heights in runs for height in heights])]
 
-    def _is_in_order(self, rows: pl.DataFrame) -> bool:
+    def _is_in_order(self, ssp: SSP, rows: pl.DataFrame) -> bool:
         """Whether ``accept`` would return exactly these rows, which fit the schema, and note nothing."""
         if self.since_ms is not None or any(rows[key].null_count() for key in self._keys):
+            return False
+        if self._placing is not None and self._placing.misplaced(rows, ssp.partition) is not None:
             return False
         return self._time is None or (not self._unit_is_assumed and not_times(rows[self._time]) is None)
 
@@ -125,6 +131,8 @@ class Intake:
             self._refuse_rows(ssp, offset, reason.message, rows[mismatch.rows], reason.hint)
         for key in self._keys:
             fitting = self._keyed(ssp, fitting, offset, key)
+        if self._placing is not None:
+            fitting = self._placed(ssp, fitting, offset, self._placing)
         return fitting if self._time is None else self._recent(self._timed(ssp, fitting, offset, self._time))
 
     def _recent(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -144,6 +152,15 @@ class Intake:
         reason = f"{missing.sum()} rows have no key; the first is row {missing.arg_max()}: {column!r} is null"
         self._refuse_rows(ssp, offset, reason, rows.filter(missing), None)
         return rows.filter(~missing)
+
+    def _placed(self, ssp: SSP, rows: pl.DataFrame, offset: Offset, placing: Placing) -> pl.DataFrame:
+        """The rows that are in their key's partition. The policy decides about the others."""
+        wrong = placing.misplaced(rows, ssp.partition)
+        if wrong is None:
+            return rows
+        misplaced = rows.filter(wrong)
+        self._refuse_rows(ssp, offset, placing.complaint(misplaced), misplaced, placing.remedy)
+        return rows.filter(~wrong)
 
     def _timed(self, ssp: SSP, rows: pl.DataFrame, offset: Offset, column: str) -> pl.DataFrame:
         """The rows with an event time that can be one. The policy decides about the others."""

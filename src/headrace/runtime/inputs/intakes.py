@@ -28,6 +28,7 @@ class Intakes:
                 metrics,
                 dead_letters,
                 keys=tables.keys_of(spec.id),
+                placing=task.scope.placing.get(spec.id),
                 added=task.scope.added.get(spec.id, ()),
                 partial=spec.id in partial,
             )

@@ -26,6 +26,7 @@ from headrace.runtime.at_work import Done, UserCall
 from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.operators.provenance import Provenance
 from headrace.runtime.operators.tap import Tap
+from headrace.runtime.placing import Placing
 from headrace.serdes.bounds import beyond, why_beyond
 from headrace.stores.base import StateStore
 
@@ -75,6 +76,9 @@ class Operator:
         self.after: list[Operator] = []
         self.aside: dict[str, list[Operator]] = {}
         """By side output the operators that take it."""
+        self.kept: Placing | None = None
+        """The key that its results must have unchanged, and ``number``, the partition and task to which it belongs."""
+        self.number = 0
         self.ways: Ways | None = None
         """Those of its task; None where no flows of one input meet."""
         self.takes_single = False
@@ -197,6 +201,8 @@ class Operator:
         While it processes a batch, its results leave in the order of the rows that they come from.
         """
         if rows.height:
+            if self.kept is not None:
+                self.kept.check_results(rows, self.number, self.node)
             if self.ways is not None:
                 self.ways.hand_on(self, rows, self.after, 0)
                 return

@@ -16,7 +16,7 @@ import polars as pl
 from headrace.core.errors import DataError, DeclarationError
 from headrace.serdes.formats import Format
 from headrace.serdes.headers import HEADERS
-from headrace.systems.kafka.partitioning import layout
+from headrace.serdes.kafka_partitioning import layout
 
 OVERHEAD = 512
 """The most that a record has beyond its key, value and headers: Kafka's own, and our headers."""

@@ -15,9 +15,9 @@ from itertools import repeat
 import polars as pl
 
 from headrace.core.errors import UnavailableError
+from headrace.serdes.kafka_partitioning import partitions_of
 from headrace.systems.kafka.client import KafkaClient, Producer
 from headrace.systems.kafka.output_records import headers_of
-from headrace.systems.kafka.partitioning import partitions_of
 
 QUEUE_KBYTES, QUEUE_RECORDS = 65_536, 500_000
 """What waits in one producer at most."""

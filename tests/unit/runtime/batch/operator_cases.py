@@ -278,11 +278,11 @@ def chain(app: hr.App, lateness: str) -> None:
 
 
 def broadcast_input(app: hr.App, lateness: str) -> None:
-    """Every task gets every message, and here there are as many tasks live as in batch."""
+    """Every task gets every message, and here there are as many tasks live as in batch: each counts its own."""
     views = app.input("views", COLUMNS, event_time="ts", lateness=lateness)
     to_all = views.broadcast(id="to-all")
     seen = by_k(app, "orders", lateness).merge(to_all)
-    seen.window(hr.tumbling("100ms"), key="k", id="w").agg(n=pl.len(), first=hr.aggregates.first("id")).send_to(
+    seen.window(hr.tumbling("100ms"), key=None, id="w").agg(n=pl.len(), first=hr.aggregates.first("id")).send_to(
         app.output("out")
     )
 

@@ -19,7 +19,7 @@ from headrace.runners.facts import gather_facts
 from headrace.runtime.connections import Connections
 from headrace.serdes.ipc import encode_rows
 from headrace.systems.registry import SystemSpec
-from simulator.case import COLUMNS, AppCase
+from simulator.case import COLUMNS, AppCase, keys_in
 from simulator.declared import CASES
 from simulator.expected import TICK_MS, Message
 
@@ -56,7 +56,8 @@ class Scene:
             now += chance.randrange(3) * TICK_MS
             ts = now - chance.randrange(self.case.disorder + 1) * TICK_MS
             partition = n // 7 % partitions
-            message = Message(n + 1, chance.randrange(5), ts, partition, n // 7 // partitions)
+            key = chance.choice(keys_in(self._graph.streams[name], partition, partitions, 5))
+            message = Message(n + 1, key, ts, partition, n // 7 // partitions)
             if self.case.repeats and n % 7 and chance.random() < 0.3:
                 message = messages[-1]
             messages.append(message)

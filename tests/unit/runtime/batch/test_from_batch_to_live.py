@@ -20,6 +20,7 @@ from operator_cases import CASES as OPERATORS
 from test_batch_of_simulated_apps import NAMES
 
 import headrace as hr
+from headrace.api.specs import StreamSpec
 from headrace.app import App
 from headrace.checkpoint.record import SourceEntry
 from headrace.plan.inventory import Inventory
@@ -29,7 +30,7 @@ from headrace.runtime.batch.seam import Seam
 from headrace.runtime.event_time.watermark import Progress
 from headrace.savepoints.folder import Shelf
 from headrace.testing.harness import TestApp
-from simulator.case import COLUMNS, AppCase
+from simulator.case import COLUMNS, AppCase, keys_in
 from simulator.declared import CASES
 from simulator.expected import TICK_MS, Message
 
@@ -46,20 +47,24 @@ class Scene:
         self.case = case
         self._home = home
         self._chance = random.Random(seed)
-        self.sources = {name: self._messages(count) for name, count in case.inputs.items()}
+        app = App("simulated", home=home)
+        case.declare(app)
+        specs = app.graph().streams
+        self.sources = {name: self._messages(specs[name], count) for name, count in case.inputs.items()}
         self._cuts = {
             (name, partition): self._chance.choice([0.0, 0.3, 0.6, 0.9, 1.0, self._chance.random()])
             for name, count in case.inputs.items()
             for partition in range(count)
         }
 
-    def _messages(self, partitions: int) -> list[Message]:
+    def _messages(self, source: StreamSpec, partitions: int) -> list[Message]:
         chance, now, messages = self._chance, 1_000, []
         for n in range(MESSAGES):
             now += chance.randrange(3) * TICK_MS
             ts = now - chance.randrange(self.case.disorder + 1) * TICK_MS
             place = n // AT_ONCE
-            message = Message(n + 1, chance.randrange(5), ts, place % partitions, place // partitions)
+            key = chance.choice(keys_in(source, place % partitions, partitions, 5))
+            message = Message(n + 1, key, ts, place % partitions, place // partitions)
             if self.case.repeats and n % AT_ONCE and chance.random() < 0.3:
                 message = messages[-1]
             messages.append(message)

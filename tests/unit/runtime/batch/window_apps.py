@@ -158,13 +158,13 @@ def _set_back(row: dict[str, int]) -> dict[str, int]:
 def computed_time(app: hr.App, lateness: str) -> None:
     """A function gives messages another time; what the input's lateness covers isn't late."""
     columns = {"id": pl.Int64, "k": pl.Int64, "ts": pl.Int64}
-    views, orders = by_k(app, "views", OUT_OF_ORDER), by_k(app, "orders", OUT_OF_ORDER)
-    moved = views.map(_set_back, columns)
+    views = app.input("views", COLUMNS, event_time="ts", lateness=OUT_OF_ORDER)
+    orders = app.input("orders", COLUMNS, event_time="ts", lateness=OUT_OF_ORDER)
+    moved = views.map(_set_back, columns).partition_by("k", id="views-by-k", partitions=2)
+    orders = orders.map(_set_back, columns).partition_by("k", id="orders-by-k", partitions=2)
     moved.drop_late(late_to=app.output("late")).send_to(app.output("in-time"))
-    moved.deduplicate("id", "1ms", id="once").send_to(app.output("out"))
-    moved.join(orders.map(_set_back, columns), "k", within="30ms", how="full", id="pairs").send_to(
-        app.output("pairs-out")
-    )
+    moved.deduplicate(["k", "id"], "1ms", id="once").send_to(app.output("out"))
+    moved.join(orders, "k", within="30ms", how="full", id="pairs").send_to(app.output("pairs-out"))
 
 
 def like_ours(app: hr.App, lateness: str) -> None:

@@ -17,5 +17,10 @@ def views(app: hr.App) -> hr.Stream:
 
 
 @pytest.fixture
+def keyed_views(app: hr.App) -> hr.Stream:
+    return app.input("views", {"member": pl.String, "ms": pl.Int64, "ts": pl.Int64}, key="member", event_time="ts")
+
+
+@pytest.fixture
 def out(app: hr.App) -> hr.Output:
     return app.output("out")

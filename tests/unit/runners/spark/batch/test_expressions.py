@@ -250,7 +250,7 @@ def leading(planned: Plan, input_id: str = "views") -> LeadingSteps:
 
 def test_filters_and_projections_lead_until_the_first_other_step() -> None:
     app = hr.App("pushdown")
-    views = app.input("views", VIEWS, event_time="ts")
+    views = app.input("views", VIEWS, key="member", event_time="ts")
     long = views.filter(c("ms") > 5).select("member", "ts", half=c("ms") / 2).filter(c("half") < 100)
     last = long.deduplicate("member", "1h", id="d").filter(c("half") > 10)
     last.send_to(app.output("out"))

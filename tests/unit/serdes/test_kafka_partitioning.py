@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.systems.kafka.partitioning import RUN, murmur2, partitions_of
+from headrace.serdes.kafka_partitioning import RUN, murmur2, partitions_of
 
 # From the tests of Kafka (UtilsTest.java) and of librdkafka (rdmurmur2.c).
 JAVA = {
