@@ -72,13 +72,18 @@ class _Control(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Watermark(_Control, frozen=True, kw_only=True, omit_defaults=True):
     """The task will send nothing older than ``timestamp`` (event time, ms).
 
-    ``idle``: its inputs have sent nothing for their idle timeout. Until its next watermark it holds no reader back.
-    The field is absent unless true.
+    ``idle``: its inputs have sent nothing for their idle timeout, and it keeps nothing that a later watermark would
+    emit. Until its next watermark it holds no reader back, as long as the other tasks have heard the same. ``heard``
+    and ``own`` say of each source that can fall idle the watermark with which it is idle, null while it isn't, or the
+    highest integer once it has ended: ``own`` of the task's partitions of sources that it reads itself, ``heard`` of
+    sources behind its intermediate streams. Fields with nothing to say are absent.
     """
 
     version: int = msgspec.field(default_factory=lambda: CONTROL_VERSION)
     timestamp: int
     idle: bool = False
+    heard: dict[str, int | None] = {}
+    own: dict[str, int | None] = {}
 
 
 class EndOfStream(_Control, frozen=True, kw_only=True):

@@ -302,7 +302,7 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "",
         TASK,
-        "1: no input has sent anything for its idle timeout, so that no other task waits for it.",
+        "1: no input has sent anything for its idle timeout, and no step keeps anything, so that no other task waits.",
     ),
     # -- what holds it up
     Metric(

@@ -174,11 +174,15 @@ class Chain:
     def on_time(self, now_ms: int) -> None:
         """Set the wall clock, and let operators do what is due by it."""
         self.tell_time(now_ms)
+        some = False
         for operator in self._timed:
             due = operator.due_ms()
             if due is not None and due <= now_ms:
                 operator.on_time(now_ms)
+                some = True
         self.tables.on_time(now_ms)
+        if some:  # a step may owe nothing any more
+            self._let_time_through()
 
     def due_ms(self) -> int | None:
         """When (wall clock) something is due next; None: never."""
@@ -341,7 +345,8 @@ class _Step:
     def hear(self) -> None:
         """Tell the operator what is new."""
         now = self._now()
-        if now == self.reached and self.done is now.ended and not self.waits:
+        same = now == self.reached and self.done is now.ended and not self.waits
+        if same and self.after.idle is (now.idle and not self.operator.owes):
             return
         risen = now.watermark > self.reached.watermark
         self.reached = now
@@ -375,7 +380,8 @@ class _Step:
         reached, operator = self.reached, self.operator
         watermark = operator.watermark_after(reached.watermark)
         if self.waits and operator.holding:
-            return Progress(watermark)
-        if watermark == reached.watermark and self.done is reached.ended:
+            return reached._replace(watermark=watermark, idle=False, ended=False)
+        idle = reached.idle and not operator.owes
+        if watermark == reached.watermark and self.done is reached.ended and idle is reached.idle:
             return reached
-        return Progress(watermark, reached.idle, self.done)
+        return reached._replace(watermark=watermark, idle=idle, ended=self.done)

@@ -41,7 +41,10 @@ class Task:
         sources = scope.inputs
         self.timeouts = {ssp: spec.idle_timeout_ms for ssp, spec in sources.items() if spec.idle_timeout_ms is not None}
         """How long (ms) a partition may send nothing before it is idle, for those that can be."""
-        self.times = InputTimes((spec.id, PartitionTime(ssp, scope.writers.get(ssp))) for ssp, spec in sources.items())
+        self.times = InputTimes(
+            (spec.id, PartitionTime(ssp, scope.writers.get(ssp), spec.id if _falls_idle(spec) else None))
+            for ssp, spec in sources.items()
+        )
         self._clocks = {ssp: _SourceClock(spec) for ssp, spec in sources.items() if spec.event_time}
         for operator in chain:
             operator.kept = scope.kept_keys.get(operator.node.id)
@@ -72,22 +75,21 @@ class Task:
             if ssp in self.side_inputs:
                 self.chain.update(spec.id, rows)
                 return
-            partition = self.times[ssp]
-            partition.wake(arrival.shard)
+            self.times.wake(ssp, arrival.shard)
             self.chain.process(spec.id, rows, arrival)
         except DataError as error:
             place = f"{ssp}, offsets {arrival.first} to {arrival.after - 1}"
             raise DataError(f"{error.message} (in {place})", hint=error.hint) from error
         clock = self._clocks.get(ssp)
         if clock is not None and spec.role is not Role.INTERMEDIATE:
-            partition.advance(clock.read(rows), arrival.shard)
+            self.times[ssp].advance(clock.read(rows), arrival.shard)
 
     def control(self, ssp: SSP, message: ControlMessage) -> None:
         """Process a message of an upstream task. Checkpoints and restores concern the host, not the task."""
         partition = self.times[ssp]
         match message:
-            case Watermark(task_name=name, task_count=count, timestamp=timestamp, idle=idle):
-                partition.on_watermark(name, count, timestamp, idle=idle)
+            case Watermark(task_name=name, task_count=count, timestamp=timestamp, idle=idle, heard=heard, own=own):
+                partition.on_watermark(name, count, timestamp, idle=idle, heard=heard, own=own)
             case EndOfStream(task_name=name, task_count=count):
                 partition.on_end_of_stream(name, count)
             case _:
@@ -159,6 +161,11 @@ class Task:
         """Continue from what ``save`` returned; the stores have been filled already."""
         self.times.load(times.partitions, self.scope.position_name)
         self.chain.load(times, self.times.streams(), self.scope)
+
+
+def _falls_idle(spec: StreamSpec) -> bool:
+    """Whether it is a source whose partitions can fall idle; a slot without shards does."""
+    return spec.role is not Role.INTERMEDIATE and (spec.idle_timeout_ms is not None or bool(spec.slots))
 
 
 class _SourceClock:

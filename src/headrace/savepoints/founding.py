@@ -18,7 +18,13 @@ from headrace.checkpoint.record import CommitRecord, OutputSeq
 from headrace.core.frame import END_VERSION
 from headrace.core.ids import Offset, TaskName
 from headrace.plan.inventory import Inventory, StageRecord
-from headrace.runtime.event_time.watermark import PartitionCheckpoint, Progress, TimesCheckpoint, decode_times
+from headrace.runtime.event_time.watermark import (
+    PartitionCheckpoint,
+    Progress,
+    TimesCheckpoint,
+    combined,
+    decode_times,
+)
 from headrace.savepoints.rescaling import Commits
 
 
@@ -218,8 +224,9 @@ def _renamed(restored: Restored, partition: PartitionCheckpoint) -> PartitionChe
 
 def _agreed(parts: Sequence[Progress]) -> Progress:
     """Return the progress that holds for all of them."""
-    return Progress(
-        min(part.watermark for part in parts), all(part.idle for part in parts), all(part.ended for part in parts)
+    whole = combined(parts)
+    return whole._replace(
+        watermark=min(part.watermark for part in parts), idle=whole.idle and all(part.idle for part in parts)
     )
 
 

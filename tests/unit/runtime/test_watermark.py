@@ -4,7 +4,7 @@ import pytest
 
 from headrace.core.errors import ProtocolError
 from headrace.core.ids import SSP, StreamId
-from headrace.runtime.event_time.watermark import NEVER, NOTHING, InputTimes, PartitionTime, Progress, combined
+from headrace.runtime.event_time.watermark import NEVER, NOTHING, OVER, InputTimes, PartitionTime, Progress, combined
 
 BY_MEMBER = SSP(StreamId("log", "by-member"), 3)
 CLICKS = SSP(StreamId("log", "clicks"), 0)
@@ -31,6 +31,14 @@ def ended(watermark: int) -> Progress:
     return Progress(watermark, ended=True)
 
 
+def of(part: Progress, **heard: int | None) -> Progress:
+    return part._replace(heard=heard)
+
+
+def owner(part: Progress, **own: int | None) -> Progress:
+    return part._replace(own=own)
+
+
 @pytest.mark.parametrize(
     ("parts", "before", "whole"),
     [
@@ -46,6 +54,19 @@ def ended(watermark: int) -> Progress:
         ([ended(10), ended(90)], NEVER, ended(90)),
         ([ended(10)], 20, ended(20)),
         ([], NEVER, ended(NEVER)),
+        # of sources that idle parts have heard of
+        ([of(idle(50), a=50), of(awake(70), b=None)], NEVER, of(awake(70), a=50, b=None)),
+        ([of(idle(50), a=50), of(awake(70), a=None)], NEVER, of(awake(50), a=None)),
+        ([of(idle(50), a=50), of(idle(70), a=70)], NEVER, of(awake(50), a=None)),
+        ([of(idle(50), a=50, b=20), of(idle(70), a=50, c=70)], NEVER, of(idle(70), a=50, b=20, c=70)),
+        ([of(idle(50), a=50), of(ended(70), a=OVER)], NEVER, of(awake(50), a=None)),
+        ([of(awake(50), a=50), of(awake(70), a=50)], NEVER, of(awake(50), a=50)),
+        # of sources that the parts share out
+        ([owner(idle(50), a=50), owner(awake(70), a=None)], NEVER, owner(awake(70), a=None)),
+        ([owner(idle(50), a=50), owner(idle(70), a=70)], NEVER, owner(idle(70), a=70)),
+        ([owner(idle(50), a=50), owner(ended(70), a=OVER)], NEVER, owner(idle(70), a=50)),
+        ([owner(ended(50), a=OVER), owner(ended(70), a=OVER)], NEVER, owner(ended(70), a=OVER)),
+        ([owner(idle(50), a=50), awake(60), owner(idle(70), b=70)], NEVER, owner(awake(60), a=50, b=70)),
     ],
 )
 def test_parts_make_a_whole(parts: list[Progress], before: int, whole: Progress) -> None:
@@ -61,6 +82,41 @@ def test_a_watermark_stands_once_every_task_has_reported() -> None:
     assert partition.progress == awake(NEVER)
     partition.on_watermark("count/1", 2, 70)
     assert partition.progress == awake(50)
+
+
+def test_an_idle_task_is_waited_for_while_others_have_heard_more() -> None:
+    partition = written_by(count=2)
+    for task in ("count/0", "count/1"):
+        partition.on_watermark(task, 2, 50, idle=True, heard={"views": 50})
+    assert partition.progress == of(idle(50), views=50)
+    partition.on_watermark("count/0", 2, 70, heard={"views": None})
+    assert partition.progress == of(awake(50), views=None)
+    partition.on_watermark("count/0", 2, 80, idle=True, heard={"views": 80})
+    assert partition.progress == of(awake(50), views=None)
+    partition.on_watermark("count/1", 2, 80, idle=True, heard={"views": 80})
+    assert partition.progress == of(idle(80), views=80)
+    partition.on_end_of_stream("count/0", 2)
+    assert partition.progress == of(awake(80), views=None)
+    partition.on_end_of_stream("count/1", 2)
+    assert partition.progress == of(ended(80), views=OVER)
+
+
+def test_readers_hear_of_a_source_as_a_whole_whichever_stages_read_it() -> None:
+    partition = written_by(count=2, enrich=1)
+    for task, stood in (("count/0", 50), ("count/1", 70)):
+        partition.on_watermark(task, 2, stood, idle=True, own={"views": stood})
+    assert partition.progress == of(awake(NEVER), views=70)
+    partition.on_watermark("enrich/0", 1, 70, idle=True, own={"views": 70})
+    assert partition.progress == of(idle(70), views=70)
+    partition.on_watermark("enrich/0", 1, 90, own={"views": None})
+    assert partition.progress == of(awake(70), views=None)
+
+
+def test_messages_of_a_partition_that_was_idle_say_that_its_sources_are_awake() -> None:
+    partition = written_by(count=1)
+    partition.on_watermark("count/0", 1, 50, idle=True, heard={"views": 50})
+    partition.wake()
+    assert partition.progress == of(awake(50), views=None)
 
 
 def test_the_same_message_again_changes_nothing() -> None:

@@ -166,7 +166,7 @@ def example() -> TimesCheckpoint:
     task = times()
     first, source = task[SHUFFLED[0]], task[SOURCE]
     first.on_watermark("count/1", 2, 1500)
-    first.on_watermark("enrich/0", 1, 900, idle=True)
+    first.on_watermark("enrich/0", 1, 900, idle=True, heard={"clicks": 900, "taps": None}, own={"views": 700})
     first.on_end_of_stream("count/0", 2)
     source.advance(700)
     source.fall_idle()
@@ -181,12 +181,14 @@ def example() -> TimesCheckpoint:
 
 
 GOLDEN = (
-    b'{"format":3,"watermark":700,"partitions":['
-    b'{"streamId":"log.by-member","partition":0,"progress":[1500,false,false],"totalTasks":{"count":2,"enrich":1},'
-    b'"tasks":{"count/1":[1500,false,false],"count/0":[-9223372036854775808,false,true],"enrich/0":[900,true,false]},"shards":{}},'
-    b'{"streamId":"log.by-member","partition":1,"progress":[-9223372036854775808,false,false],'
+    b'{"format":4,"watermark":700,"partitions":['
+    b'{"streamId":"log.by-member","partition":0,'
+    b'"progress":[1500,false,false,{"clicks":900,"taps":null,"views":700},{}],"totalTasks":{"count":2,"enrich":1},'
+    b'"tasks":{"count/1":[1500,false,false,{},{}],"count/0":[-9223372036854775808,false,true,{},{}],'
+    b'"enrich/0":[900,true,false,{"clicks":900,"taps":null},{"views":700}]},"shards":{}},'
+    b'{"streamId":"log.by-member","partition":1,"progress":[-9223372036854775808,false,false,{},{}],'
     b'"totalTasks":{"count":2,"enrich":1},"tasks":{},"shards":{}},'
-    b'{"streamId":"log.views","partition":0,"progress":[700,true,false],"totalTasks":{},"tasks":{},"shards":{}}],'
+    b'{"streamId":"log.views","partition":0,"progress":[700,true,false,{},{}],"totalTasks":{},"tasks":{},"shards":{}}],'
     b'"streams":{"log.by-member":1500,"log.views":700},"operators":{"per-second":1500,"per-view":700},'
     b'"endedOperators":["per-view"],"endedStreams":["log.by-region"]}'
 )
@@ -204,9 +206,9 @@ def test_the_durable_form_is_read_back() -> None:
     assert restored.save(name) == example().partitions
 
 
-@pytest.mark.parametrize("old", [GOLDEN.replace(b'"format":3', b'"format":2'), b'{"watermark":3,"ends":[]}'])
+@pytest.mark.parametrize("old", [GOLDEN.replace(b'"format":4', b'"format":2'), b'{"watermark":3,"ends":[]}'])
 def test_another_format_is_refused(old: bytes) -> None:
-    with pytest.raises(ProtocolError, match=r"have format [12]; this version of Headrace reads 3"):
+    with pytest.raises(ProtocolError, match=r"have format [12]; this version of Headrace reads 4"):
         decode_times(old)
 
 

@@ -233,9 +233,9 @@ class FedTask:
         """Let an input partition be as far as was said."""
         time = self.task.times[ssp]
         for said in self._said.get(ssp, ()):
-            watermark, idle, ended = said.progress
+            watermark, idle, ended, heard, own = said.progress
             if said.task:
-                time.on_watermark(said.task, said.tasks, watermark, idle=idle)
+                time.on_watermark(said.task, said.tasks, watermark, idle=idle, heard=heard, own=own)
                 if ended:
                     time.on_end_of_stream(said.task, said.tasks)
                 continue

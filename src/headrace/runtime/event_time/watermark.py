@@ -8,6 +8,13 @@ level. The others belong to the chain of operators.
 
 At every level, a watermark never decreases, and parts that have ended or are idle don't hold it back. A watermark W
 means that no message older than W will arrive.
+
+**Idleness starts at a source, and travels.** A source that sends nothing is idle. So is a task that hears only of such
+sources and keeps nothing that a later watermark would emit. When the source wakes, the news reaches the tasks behind it
+one after the other. The first to hear goes on, and its readers must not follow it before the others have heard: what
+they will emit isn't late. So each progress says what it has ``heard`` of the sources behind it. An idle part isn't
+waited for only while all parts have heard the same of the sources that they share. If they have not, the news is on its
+way, so the wait is short.
 """
 
 from __future__ import annotations
@@ -27,18 +34,34 @@ NEVER = -(2**63)
 FOREVER = 2**63 - 1
 """Later than any event time."""
 
-TIMES_FORMAT = 3
+TIMES_FORMAT = 4
+
+AWAKE, OVER = None, FOREVER
+"""What can be said of a source besides the watermark with which it is idle: it isn't idle, or it has ended."""
+
+Heard = Mapping[str, int | None]
+"""What is known of sources that can fall idle, by their ids."""
+
+NOTHING_HEARD: Heard = {}
 
 
 class Progress(NamedTuple):
     """The progress of event time in a partition, in a stream, or at an operator.
 
     What is idle sends nothing at present, and promises nothing. What has ended keeps the watermark that it had.
+    ``heard`` is of the sources of which all tasks of the stage hear alike, through intermediate streams. ``own`` is of
+    the source partitions that only this task of the stage reads.
     """
 
     watermark: int = NEVER
     idle: bool = False
     ended: bool = False
+    heard: Heard = NOTHING_HEARD
+    own: Heard = NOTHING_HEARD
+
+    def after_the_end(self) -> Progress:
+        """The progress of the same part once it has ended."""
+        return Progress(self.watermark, False, True, dict.fromkeys(self.heard, OVER), dict.fromkeys(self.own, OVER))
 
 
 UNHEARD = Progress()
@@ -49,19 +72,52 @@ def combined(parts: Iterable[Progress], before: int = NEVER) -> Progress:
     """Return the combined progress of these parts; ``before`` is the former watermark.
 
     The watermark is the lowest of the parts that send. If none of them sends at present, there is none to wait for, and
-    it is the highest of all, including those that have ended. Without parts, nothing more can arrive.
+    it is the highest of all, including those that have ended. Without parts, nothing more can arrive. An idle part that
+    has heard something else of a source than another part counts as sending: it will hear, and then send.
     """
+    parts = tuple(parts)
+    heard, disputed = _agreed(parts)
     lowest, highest, idle, ended = FOREVER, before, True, True
     for part in parts:
         highest = max(highest, part.watermark)
         if not part.ended:
             ended = False
-            if not part.idle:
+            if not part.idle or (disputed and not disputed.isdisjoint(part.heard)):
                 idle = False
                 lowest = min(lowest, part.watermark)
+    own = _pooled(parts)
     if ended:
-        return Progress(highest, False, True)
-    return Progress(highest if idle else max(before, lowest), idle, False)
+        return Progress(highest, False, True, heard, own)
+    return Progress(highest if idle else max(before, lowest), idle, False, heard, own)
+
+
+def _agreed(parts: Iterable[Progress]) -> tuple[Heard, set[str]]:
+    """What all parts have heard, and the sources of which they have heard different things: these count as awake."""
+    heard: Heard = NOTHING_HEARD
+    disputed: set[str] = set()
+    for part in parts:
+        if part.heard == heard:  # almost always, and there may be thousands of parts
+            continue
+        disputed.update(source for source in heard.keys() & part.heard.keys() if heard[source] != part.heard[source])
+        heard = {**heard, **part.heard} if heard else part.heard
+    return ({**heard, **dict.fromkeys(disputed, AWAKE)} if disputed else heard), disputed
+
+
+def _pooled(parts: Iterable[Progress]) -> Heard:
+    """What is known of sources whose partitions the parts share out: a source is idle if all that goes on of it is."""
+    own: Heard = NOTHING_HEARD
+    for part in parts:
+        if part.own == own:
+            continue
+        both = ((source, own.get(source, OVER), stood) for source, stood in part.own.items())
+        own = {**own, **{source: _of_both(one, other) for source, one, other in both}}
+    return own
+
+
+def _of_both(one: int | None, other: int | None) -> int | None:
+    if one is AWAKE or other is AWAKE:
+        return AWAKE
+    return min(one, other) if OVER in (one, other) else max(one, other)
 
 
 NOTHING = combined(())
@@ -129,10 +185,12 @@ class PartitionTime:
     state the lower one.
     """
 
-    __slots__ = ("_counts", "_holding", "_saved_shards", "_shards", "_tasks", "progress", "ssp")
+    __slots__ = ("_counts", "_holding", "_saved_shards", "_shards", "_source", "_tasks", "progress", "ssp")
 
-    def __init__(self, ssp: SSP, writers: Mapping[str, int] | None = None) -> None:
+    def __init__(self, ssp: SSP, writers: Mapping[str, int] | None = None, source: str | None = None) -> None:
+        """``source`` is the id of a source that can fall idle."""
         self.ssp = ssp
+        self._source = source
         self.progress = UNHEARD
         self._counts = dict(writers or {})
         self._tasks: dict[str, dict[str, Progress]] = {stage: {} for stage in self._counts}
@@ -142,13 +200,22 @@ class PartitionTime:
         """Those of the last commit, until it is known again which shards there are."""
         self._holding: frozenset[str] = frozenset()
 
+    @property
+    def told(self) -> Progress:
+        """The progress as the operators are told it: that of a source says whether the source is idle."""
+        now = self.progress
+        if self._source is None:
+            return now
+        stood = OVER if now.ended else now.watermark if now.idle else AWAKE
+        return now._replace(own={self._source: stood})
+
     # -- a source sets it directly
 
     def advance(self, timestamp: int, shard: str = "") -> None:
         """Everything older than ``timestamp`` has arrived; a lower value than before changes nothing."""
         before = self.progress if self._shards is None else self._shards[shard]
         if not before.ended and (before.idle or timestamp > before.watermark):
-            self._set(Progress(max(before.watermark, timestamp)), shard)
+            self._set(Progress(max(before.watermark, timestamp), heard=dict.fromkeys(before.heard, AWAKE)), shard)
 
     def wake(self, shard: str = "") -> None:
         """Messages have arrived: it isn't idle."""
@@ -197,29 +264,43 @@ class PartitionTime:
 
     def end(self) -> None:
         """The partition has ended."""
-        self.progress = Progress(self.progress.watermark, ended=True)
+        self.progress = self.progress.after_the_end()
 
     # -- upstream tasks report it in the stream
 
-    def on_watermark(self, task: str, task_count: int, timestamp: int, *, idle: bool = False) -> None:
+    def on_watermark(
+        self,
+        task: str,
+        task_count: int,
+        timestamp: int,
+        *,
+        idle: bool = False,
+        heard: Heard = NOTHING_HEARD,
+        own: Heard = NOTHING_HEARD,
+    ) -> None:
         """Process an upstream task's watermark."""
         said = self._said(task, task_count)
         before = said.get(task)
         if before is None:
-            said[task] = Progress(timestamp, idle)
+            said[task] = Progress(timestamp, idle, False, self._same(heard), own)
         elif before.ended:
             return
         else:
-            said[task] = Progress(max(before.watermark, timestamp), idle)
+            said[task] = now = Progress(max(before.watermark, timestamp), idle, False, self._same(heard), own)
             # Most watermarks come from tasks that don't hold back the minimum: then it stays as it is.
-            if idle is before.idle and not self.progress.idle and before.watermark > self.progress.watermark:
+            same = now[1:] == before[1:]
+            if same and not self.progress.idle and before.watermark > self.progress.watermark:
                 return
         self._reconcile()
+
+    def _same(self, heard: Heard) -> Heard:
+        """The same, in the memory of the partition's: most tasks have heard the same, and there may be thousands."""
+        return self.progress.heard if heard == self.progress.heard else heard
 
     def on_end_of_stream(self, task: str, task_count: int) -> None:
         """Process an upstream task's end-of-stream; a repeated one changes nothing."""
         said = self._said(task, task_count)
-        said[task] = Progress(said.get(task, UNHEARD).watermark, ended=True)
+        said[task] = said.get(task, UNHEARD).after_the_end()
         self._reconcile()
 
     def missing(self) -> str:
@@ -255,10 +336,17 @@ class PartitionTime:
         return said
 
     def _reconcile(self) -> None:
-        parts = [progress for said in self._tasks.values() for progress in said.values()]
-        if any(len(said) < self._counts[stage] for stage, said in self._tasks.items()):
-            parts.append(UNHEARD)
-        self.progress = combined(parts, self.progress.watermark)
+        stages = [self._of_stage(said.values(), self._counts[stage]) for stage, said in self._tasks.items()]
+        self.progress = combined(stages, self.progress.watermark)
+
+    @staticmethod
+    def _of_stage(said: Collection[Progress], count: int) -> Progress:
+        """The progress of a whole stage: to its readers, what its tasks share out is what they have all heard."""
+        whole = combined(said if len(said) == count else (*said, UNHEARD))
+        if not whole.own:
+            return whole
+        heard, disputed = _agreed((whole, Progress(heard=whole.own)))
+        return whole._replace(heard=heard, own=NOTHING_HEARD, idle=whole.idle and not disputed)
 
     # -- durable form
 
@@ -306,6 +394,16 @@ class InputTimes:
     def __getitem__(self, ssp: SSP) -> PartitionTime:
         return self.partitions[ssp]
 
+    def wake(self, ssp: SSP, shard: str = "") -> None:
+        """Messages have arrived. If the partition was idle, that is news, even if it is idle again by the next turn.
+
+        An operator may keep something since, and isn't idle then.
+        """
+        partition = self.partitions[ssp]
+        if partition.progress.idle:
+            self._told = None
+        partition.wake(shard)
+
     @property
     def ended(self) -> bool:
         """All inputs have ended."""
@@ -322,7 +420,7 @@ class InputTimes:
     def streams(self) -> dict[str, Progress]:
         """The progress of each stream, by id."""
         return {
-            stream: partitions[0].progress if len(partitions) == 1 else combined([p.progress for p in partitions])
+            stream: partitions[0].told if len(partitions) == 1 else combined([p.told for p in partitions])
             for stream, partitions in self._streams.items()
         }
 

@@ -246,8 +246,9 @@ class Attempt:
 
     @property
     def idle(self) -> bool:
-        """Whether all inputs are idle and no result is outstanding, so that downstream tasks needn't wait for it."""
-        return self.task.progress.idle and not self.task.chain.holding
+        """Whether all inputs are idle and no step keeps anything, so that downstream tasks needn't wait for it."""
+        outputs = self.task.outputs.values()
+        return self.task.progress.idle and all(told.idle or told.ended for told in outputs)
 
 
 def _first_position(spec: StreamSpec) -> Edge:

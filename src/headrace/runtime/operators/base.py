@@ -128,6 +128,16 @@ class Operator:
         """The watermark for the operators after it, if ``watermark`` has reached this one."""
         return max(NEVER, watermark - self.delay_ms)
 
+    @property
+    def owes(self) -> bool:
+        """Whether it keeps messages whose results may be older than the messages that are still to come.
+
+        These are results that it emits when the watermark rises, and those whose event time is that of a message that
+        came before. The step isn't idle then, though its inputs are. Asked often: it mustn't depend on how much it
+        keeps.
+        """
+        return False
+
     # -- for operators that wait for others
 
     @property

@@ -2,7 +2,8 @@
 
 Each intermediate stream that the stage writes receives the progress of what feeds it, in all its partitions. Watermarks
 and ends are held back for a few milliseconds, so that a trickle of messages doesn't become a flood of control messages.
-In wide shuffles they are held back for longer (``frame_pace``).
+In wide shuffles they are held back for longer (``frame_pace``). Only that a stream isn't idle any more is said at once,
+before its next rows: readers go on without an idle task, and must not go on past rows that they have seen.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from headrace.core.errors import DeploymentError
 from headrace.core.frame import EndOfStream, Watermark
-from headrace.runtime.event_time.watermark import NOTHING, UNHEARD, Progress
+from headrace.runtime.event_time.watermark import AWAKE, NOTHING, UNHEARD, Progress
 from headrace.runtime.frame_pace import watermark_interval_ms
 from headrace.runtime.outputs.outlet import Outlet
 from headrace.runtime.task_scope import TaskScope
@@ -46,6 +47,8 @@ class Announcer:
         """
         known = set(ended)
         self._announced = dict.fromkeys(self._announced)
+        for stream in self._announced:
+            self._outlet.before_rows[stream] = self._message(_awake(progress.get(stream, NOTHING)))
         for stream in [id_ for id_, name in self._names.items() if name in known]:
             if not progress.get(stream, NOTHING).ended:
                 raise DeploymentError(
@@ -53,7 +56,7 @@ class Announcer:
                     "write more",
                     hint="give the step that writes the stream another id, or the app another name",
                 )
-            del self._announced[stream]
+            del self._announced[stream], self._outlet.before_rows[stream]
             self._ended.append(stream)
 
     @property
@@ -66,7 +69,7 @@ class Announcer:
         return any(self._is_news(stream, progress.get(stream, NOTHING)) for stream in self._announced)
 
     def _is_news(self, stream: str, now: Progress) -> bool:
-        # Readers take a stream for awake when rows arrive, so that it is idle has to be said again after rows.
+        # Before rows, a stream is said to be awake, so that it is idle has to be said again after them.
         return now != self._announced[stream] or (now.idle and stream in self._outlet.written)
 
     @property
@@ -88,8 +91,20 @@ class Announcer:
     def _tell(self, stream: str, now: Progress) -> None:
         self._announced[stream] = now
         self._outlet.written.discard(stream)
-        message = Watermark(task_name=self._task, task_count=self._task_count, timestamp=now.watermark, idle=now.idle)
-        self._outlet.control(stream, message)
+        self._outlet.before_rows.pop(stream, None)
+        if now.idle:
+            self._outlet.before_rows[stream] = self._message(_awake(now))
+        self._outlet.control(stream, self._message(now))
+
+    def _message(self, now: Progress) -> Watermark:
+        return Watermark(
+            task_name=self._task,
+            task_count=self._task_count,
+            timestamp=now.watermark,
+            idle=now.idle,
+            heard=dict(now.heard),
+            own=dict(now.own),
+        )
 
     def end(self) -> None:
         """The task has ended: write to all streams that nothing will follow, unless they know."""
@@ -101,3 +116,9 @@ class Announcer:
         self._ended.append(stream)
         message = EndOfStream(task_name=self._task, task_count=self._task_count, stream_id=stream)
         self._outlet.control(stream, message)
+
+
+def _awake(progress: Progress) -> Progress:
+    """The same progress when some source has woken; it isn't known here which."""
+    heard, own = dict.fromkeys(progress.heard, AWAKE), dict.fromkeys(progress.own, AWAKE)
+    return Progress(progress.watermark, heard=heard, own=own)

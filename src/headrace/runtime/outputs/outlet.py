@@ -51,6 +51,8 @@ class Outlet:
         self._metrics = metrics
         self.written: set[str] = set()
         """The streams to which rows have been written. Announcing that a stream is idle removes it."""
+        self.before_rows: dict[str, ControlMessage] = {}
+        """What has to be said in a stream before the next rows: that it isn't idle any more."""
         self.silent = False
         """Nothing that leaves the app is written."""
 
@@ -60,6 +62,8 @@ class Outlet:
         if self.silent and target.spec.role is Role.SINK:
             self._metrics.count("silenced", rows.height)
             return
+        if stream in self.before_rows:
+            self.control(stream, self.before_rows.pop(stream))
         self.written.add(stream)
         self._metrics.rows_out += rows.height
         self._metrics.rows_to[stream] += rows.height

@@ -64,6 +64,11 @@ class TableAsOf(Operator):
     def stores(self) -> Sequence[StateStore]:
         return (self._held,) if self._waits else ()
 
+    @property
+    @override
+    def owes(self) -> bool:
+        return self._held.earliest is not None
+
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
         timed = self._time.added(rows, _TIME)

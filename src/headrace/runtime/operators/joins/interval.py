@@ -68,6 +68,11 @@ class IntervalJoinOperator(Operator):
     def stores(self) -> Sequence[StateStore]:
         return (*self.left.stores(), *self.right.stores())
 
+    @property
+    @override
+    def owes(self) -> bool:
+        return self.left.owes or self.right.owes
+
     @override
     def on_watermark(self, watermark: int) -> None:
         for side in (self.left, self.right):
@@ -227,6 +232,15 @@ class JoinSide(Operator):
         self._buffer.add(batch.sort(HASH, maintain_order=True))
         if self.ranks is None:
             self.rank(None)
+
+    @property
+    @override
+    def owes(self) -> bool:
+        """Whether it keeps messages that may leave alone, or in pairs that are older than what completes them."""
+        if not self._alone and not (self._name == "left" and self._reach_ms > 0):
+            return False
+        latest = self._buffer.latest
+        return latest is not None and latest > self._passed
 
     @override
     def resume(self, watermark: int) -> None:

@@ -186,6 +186,11 @@ class TaskOperator(Operator):
             self._fire("event", watermark)
         self._hand_out()
 
+    @property
+    @override
+    def owes(self) -> bool:
+        return self.timers.earliest("event") is not None
+
     @override
     def due_ms(self) -> int | None:
         moments = (self.timers.earliest("processing"), self._sweeper.due_ms())

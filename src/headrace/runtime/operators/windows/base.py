@@ -91,7 +91,7 @@ class WindowOperator(Operator):
         return ()
 
     def next_ms(self) -> int | None:
-        """When (wall clock) the next window is over; called only in processing time."""
+        """When the next window is over, on the step's axis; None or ``FOREVER`` if no time ends one."""
         raise NotImplementedError
 
     # -- the operator's hooks
@@ -129,6 +129,11 @@ class WindowOperator(Operator):
     def resume(self, watermark: int) -> None:
         if self.spec.axis == "event":
             self.time = watermark
+
+    @property
+    @override
+    def owes(self) -> bool:
+        return self.spec.axis == "event" and self.next_ms() not in (None, FOREVER)
 
     # -- for the shapes
 
