@@ -6,12 +6,14 @@ from dataclasses import replace
 
 from mutant_kit import mutant, operators
 
-from headrace.runtime.event_time.watermark import NEVER
+from headrace.runtime.event_time import watermark
+from headrace.runtime.event_time.watermark import NEVER, UNHEARD, PartitionTime, combined
 from headrace.runtime.inputs.idleness import Idleness
 from headrace.runtime.operators.deduplicate import DropLateOperator
 from headrace.runtime.operators.windows.aligned import AlignedWindow
 from headrace.runtime.operators.windows.assigned import AssignedWindow
 from headrace.runtime.operators.windows.count import CountedWindow
+from headrace.runtime.outputs.outlet import Outlet
 from headrace.runtime.task import Task
 from simulator.run import Parts
 
@@ -130,4 +132,65 @@ mutant(
     Parts(task=Muted),
     "app-silent",
     first_seed=392,
+)
+
+
+def of_nothing(self):
+    return False
+
+
+mutant(
+    "a task that keeps windows is idle",
+    "what is behind open windows doesn't wait for them while their source is silent",
+    operators(AlignedWindow, owes=property(of_nothing)),
+    "app-silent-direct",
+)
+
+
+def hearsay(parts):
+    return watermark_agreed(parts)[0], set()
+
+
+watermark_agreed = watermark._agreed
+
+
+mutant(
+    "idleness outruns what is under it",
+    "readers go on without an idle task though others have heard that a source has woken",
+    Parts(),
+    "app-silent-again",
+    first_seed=20,
+    patches=((watermark, "_agreed", hearsay),),
+)
+
+
+def told_of_tasks_alone(said, count):
+    return combined(said if len(said) == count else (*said, UNHEARD))._replace(own={})
+
+
+mutant(
+    "no news of sources behind the first shuffle",
+    "readers of a stage aren't told which of its sources are idle",
+    Parts(),
+    "app-silent-again",
+    first_seed=20,
+    patches=((PartitionTime, "_of_stage", staticmethod(told_of_tasks_alone)),),
+)
+
+
+def as_it_comes(self, stream, rows, keys=()):
+    self.before_rows.clear()
+    return Outlet_write(self, stream, rows, keys)
+
+
+Outlet_write = Outlet.write
+
+
+mutant(
+    "rows come before the news that their task isn't idle",
+    "readers go on past rows of a task that they take for idle",
+    Parts(),
+    "app-silent-direct",
+    first_seed=130,
+    patches=((Outlet, "write", as_it_comes),),
 )
