@@ -66,6 +66,8 @@ class AppCase:
     """How far out of order its messages come, in ticks."""
     quiet_ms: int = 0
     """So long after the faults are over the sources end."""
+    deep: bool = False
+    """It has so many stages in a row that what is due comes too late if one container has all its tasks."""
     ends_early: tuple[str, ...] = ()
     """Inputs that end with their last frame nevertheless."""
     late_frame: bool = False

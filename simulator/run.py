@@ -59,7 +59,7 @@ ALONE = "alone"
 """``shuffle+alone`` is the shape ``shuffle`` with all its tasks in one container, where they rest together."""
 
 # What is due while other sources go on is due in time only if tasks have threads of their own.
-_PATIENT = tuple(name for name in _ALIKE if not CASES[name].ends_early)
+_PATIENT = tuple(name for name in _ALIKE if not (CASES[name].ends_early or CASES[name].deep))
 ALONE_SHAPES = tuple(f"{name}+{ALONE}" for name in (*SHAPES, *_PATIENT))
 
 OBJECT_SHAPES = tuple(f"{name}+{OBJECTS}" for name in (*SHAPES, *_ALIKE))
