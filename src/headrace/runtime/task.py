@@ -14,7 +14,7 @@ import polars as pl
 
 from headrace.api.specs import Role, StreamSpec
 from headrace.core.errors import DataError, ProtocolError
-from headrace.core.frame import ControlMessage, EndOfStream, Watermark
+from headrace.core.frame import ControlMessage, EndOfStream, Restore, Watermark
 from headrace.core.ids import SSP
 from headrace.plan.chain_plan import chain_plan
 from headrace.plan.model import Plan, StagePlan
@@ -85,13 +85,15 @@ class Task:
             self.times[ssp].advance(clock.read(rows), arrival.shard)
 
     def control(self, ssp: SSP, message: ControlMessage) -> None:
-        """Process a message of an upstream task. Checkpoints and restores concern the host, not the task."""
+        """Process a message of an upstream task. Checkpoints concern the host, not the task."""
         partition = self.times[ssp]
         match message:
             case Watermark(task_name=name, task_count=count, timestamp=timestamp, idle=idle, heard=heard, own=own):
                 partition.on_watermark(name, count, timestamp, idle=idle, heard=heard, own=own)
             case EndOfStream(task_name=name, task_count=count):
                 partition.on_end_of_stream(name, count)
+            case Restore(task_name=name, task_count=count):
+                partition.on_restart(name, count)
             case _:
                 raise ProtocolError(f"{ssp}: a {type(message).__name__} reached the task's operators")
 

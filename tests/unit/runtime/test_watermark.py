@@ -119,6 +119,18 @@ def test_messages_of_a_partition_that_was_idle_say_that_its_sources_are_awake() 
     assert partition.progress == of(awake(50), views=None)
 
 
+def test_a_task_that_has_restarted_is_not_idle_until_it_says_so_again() -> None:
+    partition = written_by(count=2)
+    partition.on_watermark("count/0", 2, 50, idle=True, own={"views": 50})
+    partition.on_watermark("count/1", 2, 70, own={"views": None})
+    assert partition.progress == of(awake(70), views=None)
+    partition.on_restart("count/0", 2)
+    partition.on_watermark("count/1", 2, 90, own={"views": None})
+    assert partition.progress == of(awake(70), views=None)
+    partition.on_watermark("count/0", 2, 50, idle=True, own={"views": 50})
+    assert partition.progress == of(awake(90), views=None)
+
+
 def test_the_same_message_again_changes_nothing() -> None:
     partition = written_by(count=2)
     for _ in range(3):

@@ -59,6 +59,11 @@ class Progress(NamedTuple):
     heard: Heard = NOTHING_HEARD
     own: Heard = NOTHING_HEARD
 
+    def woken(self) -> Progress:
+        """The progress of the same part if it isn't idle, whatever it was; which source has woken isn't known."""
+        heard, own = dict.fromkeys(self.heard, AWAKE), dict.fromkeys(self.own, AWAKE)
+        return self if self.ended else Progress(self.watermark, False, False, heard, own)
+
     def after_the_end(self) -> Progress:
         """The progress of the same part once it has ended."""
         return Progress(self.watermark, False, True, dict.fromkeys(self.heard, OVER), dict.fromkeys(self.own, OVER))
@@ -96,7 +101,7 @@ def _agreed(parts: Iterable[Progress]) -> tuple[Heard, set[str]]:
     heard: Heard = NOTHING_HEARD
     disputed: set[str] = set()
     for part in parts:
-        if part.heard == heard:  # almost always, and there may be thousands of parts
+        if part.heard is heard or part.heard == heard:  # almost always, and there may be thousands of parts
             continue
         disputed.update(source for source in heard.keys() & part.heard.keys() if heard[source] != part.heard[source])
         heard = {**heard, **part.heard} if heard else part.heard
@@ -107,7 +112,7 @@ def _pooled(parts: Iterable[Progress]) -> Heard:
     """What is known of sources whose partitions the parts share out: a source is idle if all that goes on of it is."""
     own: Heard = NOTHING_HEARD
     for part in parts:
-        if part.own == own:
+        if part.own is own or part.own == own:
             continue
         both = ((source, own.get(source, OVER), stood) for source, stood in part.own.items())
         own = {**own, **{source: _of_both(one, other) for source, one, other in both}}
@@ -215,7 +220,7 @@ class PartitionTime:
         """Everything older than ``timestamp`` has arrived; a lower value than before changes nothing."""
         before = self.progress if self._shards is None else self._shards[shard]
         if not before.ended and (before.idle or timestamp > before.watermark):
-            self._set(Progress(max(before.watermark, timestamp), heard=dict.fromkeys(before.heard, AWAKE)), shard)
+            self._set(before.woken()._replace(watermark=max(before.watermark, timestamp)), shard)
 
     def wake(self, shard: str = "") -> None:
         """Messages have arrived: it isn't idle."""
@@ -297,6 +302,13 @@ class PartitionTime:
         """The same, in the memory of the partition's: most tasks have heard the same, and there may be thousands."""
         return self.progress.heard if heard == self.progress.heard else heard
 
+    def on_restart(self, task: str, task_count: int) -> None:
+        """Process an upstream task's restart: it will say whether it is idle now."""
+        said = self._said(task, task_count)
+        if task in said:
+            said[task] = said[task].woken()
+            self._reconcile()
+
     def on_end_of_stream(self, task: str, task_count: int) -> None:
         """Process an upstream task's end-of-stream; a repeated one changes nothing."""
         said = self._said(task, task_count)
@@ -365,12 +377,14 @@ class PartitionTime:
         """Restore what ``save`` returned.
 
         The plan may have changed since: it says which stages write the partition now, and how many tasks each has.
-        The watermark waits for tasks that are new since then, and forgets removed ones.
+        The watermark waits for tasks that are new since then, and forgets removed ones. A source that was idle may have
+        messages by now, so it isn't idle until it has been silent for its timeout again.
         """
-        self.progress = saved.progress
-        self._saved_shards = saved.shards
         if not self._counts:
+            self.progress = saved.progress.woken()
+            self._saved_shards = {shard: progress.woken() for shard, progress in saved.shards.items()}
             return
+        self.progress = saved.progress
         for task, progress in saved.tasks.items():
             name = TaskName.parse(task)
             if name.number < self._counts.get(name.stage, 0):

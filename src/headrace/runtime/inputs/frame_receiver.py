@@ -163,10 +163,12 @@ class FrameReceiver:
                 self._metrics.count("rollbacks")
             case Forget(producer=producer, seq=seq):
                 self.buffer.forget(ssp, producer, seq)
+                self._tell(ssp, message)
             case Verdict.DROP:
                 self._metrics.count("duplicates")
             case Verdict.TAKEN:
-                return
+                if isinstance(message, Restore):
+                    self._tell(ssp, message)
             case _:
                 assert_never(verdict)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from headrace.core.errors import DeploymentError
 from headrace.core.frame import EndOfStream, Watermark
-from headrace.runtime.event_time.watermark import AWAKE, NOTHING, UNHEARD, Progress
+from headrace.runtime.event_time.watermark import NOTHING, UNHEARD, Progress
 from headrace.runtime.frame_pace import watermark_interval_ms
 from headrace.runtime.outputs.outlet import Outlet
 from headrace.runtime.task_scope import TaskScope
@@ -48,7 +48,7 @@ class Announcer:
         known = set(ended)
         self._announced = dict.fromkeys(self._announced)
         for stream in self._announced:
-            self._outlet.before_rows[stream] = self._message(_awake(progress.get(stream, NOTHING)))
+            self._outlet.before_rows[stream] = self._message(progress.get(stream, NOTHING).woken())
         for stream in [id_ for id_, name in self._names.items() if name in known]:
             if not progress.get(stream, NOTHING).ended:
                 raise DeploymentError(
@@ -93,7 +93,7 @@ class Announcer:
         self._outlet.written.discard(stream)
         self._outlet.before_rows.pop(stream, None)
         if now.idle:
-            self._outlet.before_rows[stream] = self._message(_awake(now))
+            self._outlet.before_rows[stream] = self._message(now.woken())
         self._outlet.control(stream, self._message(now))
 
     def _message(self, now: Progress) -> Watermark:
@@ -116,9 +116,3 @@ class Announcer:
         self._ended.append(stream)
         message = EndOfStream(task_name=self._task, task_count=self._task_count, stream_id=stream)
         self._outlet.control(stream, message)
-
-
-def _awake(progress: Progress) -> Progress:
-    """The same progress when some source has woken; it isn't known here which."""
-    heard, own = dict.fromkeys(progress.heard, AWAKE), dict.fromkeys(progress.own, AWAKE)
-    return Progress(progress.watermark, heard=heard, own=own)
