@@ -64,8 +64,7 @@ def _require_readable(name: str, dtype: pl.DataType, df: pl.DataFrame) -> None:
             hint=f"cast it first: pl.col({name!r}).cast(pl.Int64), or to Decimal or String",
         )
     column = df.get_column(name)
-    wrong = beyond(column) if holds(dtype, (pl.Decimal,)) else ()
-    if len(wrong):
+    if holds(dtype, (pl.Decimal,)) and len(wrong := beyond(column)):
         raise DataError(
             f"{why_beyond(column, int(wrong[0]))}, so no reader could decode it",
             hint=f"compute it with fewer digits in the step that makes it: pl.col({name!r}).cast(pl.Float64)",

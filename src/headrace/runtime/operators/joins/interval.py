@@ -161,7 +161,8 @@ def _gathered_rows(runs: Sequence[pl.DataFrame], run_of: Indexes, of_run: Indexe
     """Rows of several runs."""
     numbers = np.unique(run_of)
     if len(numbers) == 1:
-        return runs[numbers[0]][of_run]
+        only = runs[int(numbers[0])]
+        return only[of_run]
     starts = np.cumsum([0, *(run.height for run in runs)])
     if starts[-1] <= len(of_run):
         together: pl.DataFrame = concat_rows([run.select(runs[0].columns) for run in runs])

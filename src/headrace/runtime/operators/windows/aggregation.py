@@ -61,8 +61,8 @@ def _summed(value: pl.Expr, wide: pl.DataType, names: Sequence[str]) -> _Parts:
         return _Parts((value.cast(wide).sum(),), sums, pl.col(names[0]))
     number = value.cast(wide).to_physical().cast(pl.Int128)
     narrow = pl.UInt64() if wide == pl.UInt64 else pl.Int64()
-    total = pl.col(names[0]).to_physical().cast(narrow, strict=False)
-    return _Parts((number.sum().reinterpret(dtype=_WIDE),), sums, total)
+    final = pl.col(names[0]).to_physical().cast(narrow, strict=False)
+    return _Parts((number.sum().reinterpret(dtype=_WIDE),), sums, final)
 
 
 def _counted(value: pl.Expr, names: Sequence[str]) -> _Parts:
