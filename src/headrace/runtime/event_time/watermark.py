@@ -37,7 +37,7 @@ FOREVER = 2**63 - 1
 TIMES_FORMAT = 4
 
 AWAKE, OVER = None, FOREVER
-"""What can be said of a source besides the watermark with which it is idle: it isn't idle, or it has ended."""
+"""What is known of a source instead of the watermark with which it is idle: it isn't, or it has ended."""
 
 Heard = Mapping[str, int | None]
 """What is known of sources that can fall idle, by their ids."""
