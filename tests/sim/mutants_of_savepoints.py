@@ -31,7 +31,7 @@ def cadence(**attributes) -> Parts:
 mutant(
     "a cut doesn't cap M",
     "a task commits what is closed beyond the cut",
-    cadence(closed=lambda self, v, m: m),
+    cadence(closed=lambda self, v, m, *, whole: m),
     *BARE,
     first_seed=11,
 )
