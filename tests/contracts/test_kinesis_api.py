@@ -11,8 +11,10 @@ from hashlib import md5
 
 import pytest
 
+from headrace.core.clock import ManualClock
 from headrace.core.errors import StreamNotFoundError, TrimmedOffsetError, UsageError
 from headrace.systems.kinesis.api import HASH_END, KinesisApi, Page, Put, Shard
+from headrace.systems.kinesis.feed import Common, Feed, Pace, Room
 from headrace.systems.kinesis.shard_position import OLDEST, Position
 from servers.kinesis_streams import KinesisStream, StreamInMemory, StreamOnServer
 
@@ -77,7 +79,7 @@ def children_of(api: KinesisApi, parent: str) -> list[Shard]:
 def test_a_new_stream_has_open_shards_that_share_all_hashes(open_stream: Open, count: int) -> None:
     stream = open_stream(count)
     summary = stream.api.describe()
-    assert (summary.name, summary.open_shards) == (stream.name, count)
+    assert (summary.name, summary.open_shards, summary.kept_h) == (stream.name, count, 24)
     assert abs(stream.now_ms() - summary.created_ms) < 60_000
     shards = sorted(stream.api.shards(), key=lambda shard: shard.first)
     assert [(shard.parents, shard.closed) for shard in shards] == [((), False)] * count
@@ -155,6 +157,21 @@ def test_reading_begins_at_a_moment_to_the_millisecond(open_stream: Open) -> Non
     assert read(stream.api, FIRST, Position(time_ms=arrived[1])) == ["b", "c"]
     assert read(stream.api, FIRST, Position(time_ms=arrived[1] + 1)) == ["c"]
     assert read(stream.api, FIRST, Position(time_ms=arrived[0] - 3_600_000)) == ["a", "b", "c"]
+
+
+def test_a_reader_that_is_days_behind_sees_that_nothing_has_expired(open_stream: Open) -> None:
+    """No server lets records expire; by the reader's clock they are 30 hours old."""
+    stream = open_stream(1)
+    numbers = write(stream.api, "a", "b", "c")
+    clock = ManualClock(stream.now_ms() + 30 * 3_600_000)
+    feed = Feed(Common(stream.name, Pace(), Room()), FIRST, Position(numbers[0]))
+    for _ in range(3):
+        answer = feed.fetch(stream.api, clock)
+        assert (answer.again, answer.error) == ("", None)
+        feed.take_in(answer, clock.monotonic_ms(), 0.5)
+    found = feed.buffer.take(1 << 20)
+    assert (found.data, list(found.unread)) == ([b"b", b"c"], [])
+    assert found.end == Position(numbers[2]).at_tip(clock.now_ms(), 24)
 
 
 def test_a_moment_in_the_future_means_now(open_stream: Open) -> None:

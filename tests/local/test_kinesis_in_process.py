@@ -11,11 +11,14 @@ from typing import Any
 
 import polars as pl
 import pytest
-from in_thread import running
+from in_thread import Running, running
 
 import headrace as hr
+from headrace.cli.status_view import warnings
 from headrace.core.errors import HeadraceError
+from headrace.systems.kinesis.api import key_hash
 from headrace.testing.kinesis import KinesisStream
+from simulator.kinesis import aggregate
 
 ORDERS = {"member": pl.String, "n": pl.Int64}
 
@@ -77,6 +80,28 @@ def test_an_app_that_begins_with_what_is_upcoming_misses_nothing_after_that(
         run.until(lambda: len(run.numbers()) >= 20)
         assert run.numbers() == list(range(100, 120))
     assert run.errors == []
+
+
+def test_what_the_kpl_had_aggregated_for_another_shard_is_counted(orders: KinesisStream, tmp_path: Path) -> None:
+    """1,010 records were put, and 10 come out."""
+    put(orders, 0, 10)
+    low, high = (next(key for key in map(str, range(99)) if key_hash(key) >> 127 == half) for half in (0, 1))
+    orders.put(low, aggregate(high, [b'{"member": "x", "n": 99}'] * 1000))
+    with running(app(tmp_path), tmp_path) as run:
+        run.until(lambda: run.numbers() == list(range(10)))
+        run.until(lambda: _misplaced(run) == {"orders/0": 1000})
+        status = run.status()
+    assert run.errors == []
+    assert status is not None
+    said = list(warnings(status, 0))
+    assert "left out, because the KPL had aggregated them for another shard: 1,000 rows" in said
+    assert any("kinesis-orders.orders[0]: records were left out, because the KPL" in line for line in said)
+
+
+def _misplaced(run: Running) -> dict[str, int]:
+    status = run.status()
+    tasks = [] if status is None else status.tasks
+    return {task.name: count for task in tasks if (count := task.counters.get("misplaced", 0))}
 
 
 def test_a_stream_that_was_created_again_is_refused(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import polars as pl
 
 from headrace.api.descriptors import check_partitions
 from headrace.api.formats import FormatName, format_of
+from headrace.api.literals import one_of
 from headrace.api.location import Declaring
 from headrace.api.record_schema import input_schema, record_columns_of, start_of
 from headrace.api.rows import SchemaLike
@@ -23,6 +24,7 @@ from headrace.serdes.schema import Schema
 from headrace.systems.registry import SystemSpec
 
 RecordColumn = Literal["partition_key", "sequence_number", "arrival_time", "shard"]
+Lost = Literal["stop", "skip"]
 
 RECORD_COLUMNS: Mapping[str, pl.DataType] = {
     "partition_key": pl.String(),
@@ -53,6 +55,7 @@ class Kinesis:
     key: str | None = None
     lease_table: str | None = None
     endpoint_url: str | None = None
+    lost: Lost = "stop"
 
     def system(self, stream_id: str) -> SystemSpec:
         """Return the system of this stream; each input has its own, because it keeps its own slots."""
@@ -89,6 +92,7 @@ class Kinesis:
             "slots": self.slots,
             "record_columns": dict(self.record_columns) or None,
             "lease_table": self.lease_table,
+            "lost": None if self.lost == "stop" else self.lost,
             "memo": f"{use.home}/kinesis/{use.app}/{stream_id}.json",
         }
         return self._spec(stream_id, options)
@@ -98,7 +102,7 @@ class Kinesis:
         usual = Kinesis(self.stream)
         wrong = [
             name
-            for name in ("start", "slots", "record_columns", "lease_table")
+            for name in ("start", "slots", "record_columns", "lease_table", "lost")
             if getattr(self, name) != getattr(usual, name)
         ]
         if wrong:
@@ -121,6 +125,7 @@ def kinesis(
     key: str | None = None,
     lease_table: str | None = None,
     endpoint_url: str | None = None,
+    lost: Lost = "stop",
 ) -> Kinesis:
     """An Amazon Kinesis stream: an input, exactly once; or an output, at least once.
 
@@ -156,6 +161,9 @@ def kinesis(
     endpoint_url
         An address other than Amazon's, such as that of a test server. ``"memory://"`` is a stream in the memory of
         this process, see ``headrace.testing.kinesis``.
+    lost
+        For inputs: what happens where Kinesis may have deleted records before the app has read them. ``"stop"`` ends
+        the app with an error that names the place, ``"skip"`` counts the place, warns, and continues.
 
     Returns
     -------
@@ -183,6 +191,7 @@ def kinesis(
             _key(key),
             _matching("lease_table", lease_table, _TABLE, "use 3 to 255 letters, digits, '.', '_' or '-'"),
             _endpoint(endpoint_url, lease_table),
+            one_of("lost", lost, Lost),
         )
 
 

@@ -269,8 +269,11 @@ def _shards(status: AppStatus) -> Table:
 
 
 def _shortened(state: str) -> str:
-    """Return a shard's state with a shortened sequence number, because a whole one is too long for a table."""
-    return _SEQUENCE.sub(lambda found: f"{found[0][:4]}…{found[0][-10:]}", state)
+    """Return a shard's state with a shortened sequence number, because a whole one is too long for a table.
+
+    When nothing followed the position is left out, too.
+    """
+    return _SEQUENCE.sub(lambda found: f"{found[0][:4]}…{found[0][-10:]}", state.partition(" @")[0])
 
 
 def _about_watermark(stage: StageStatus, now_ms: int) -> str:
@@ -344,6 +347,7 @@ _REASONS = {
     "late": "came too late",
     "skipped": "skipped, because they can't be decoded",
     "lost": "lost, because they were deleted before they were read",
+    "misplaced": "left out, because the KPL had aggregated them for another shard",
     "failed_skipped": "skipped, because a function of the app raised",
     "dead_lettered": "sent to a dead-letter stream",
 }

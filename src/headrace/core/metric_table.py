@@ -15,6 +15,11 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 """The upper bounds of the buckets of durations; one for what is longer follows."""
 
 
+def _of_task(name: str, meaning: str, worry: str = "") -> Metric:
+    """A counter of a task, without a unit."""
+    return Metric(name, "counter", "", TASK, meaning, worry)
+
+
 METRICS: tuple[Metric, ...] = (
     # -- the app
     Metric(
@@ -206,66 +211,52 @@ METRICS: tuple[Metric, ...] = (
         "How far the event time of what was read is behind the clock; 0 if all was read.",
         "It exceeds what results may be late by.",
     ),
-    Metric(
+    _of_task(
         "headrace_late_messages_total",
-        "counter",
-        "",
-        TASK,
         "Messages that came too late and had no effect.",
         "It grows faster than you accept: raise the lateness.",
     ),
-    Metric(
+    _of_task(
         "headrace_skipped_messages_total",
-        "counter",
-        "",
-        TASK,
         "Messages that were skipped because they couldn't be read.",
         "It grows.",
     ),
-    Metric(
+    _of_task(
         "headrace_failed_messages_total",
-        "counter",
-        "",
-        TASK,
         "Messages that were skipped because a function failed on them.",
         "It grows.",
     ),
-    Metric(
+    _of_task(
         "headrace_dead_lettered_messages_total",
-        "counter",
-        "",
-        TASK,
         "Messages that were written to a dead-letter stream.",
         "It grows.",
     ),
-    Metric(
+    _of_task(
         "headrace_duplicate_frames_total",
-        "counter",
-        "",
-        TASK,
         "Frames that came again after a restart upstream, and were ignored.",
     ),
-    Metric(
+    _of_task(
         "headrace_lost_messages_total",
-        "counter",
-        "",
-        TASK,
         "Messages that the source has deleted before they were read.",
         "It grows at all.",
     ),
-    Metric(
+    _of_task(
+        "headrace_gaps_total",
+        "Places in shards where Kinesis may have deleted messages before they were read; it doesn't say how many.",
+        "It grows at all.",
+    ),
+    _of_task(
+        "headrace_misplaced_messages_total",
+        "Messages that were left out, because the Kinesis Producer Library had aggregated them for another shard.",
+        "It grows though no shard has split or merged: the producer doesn't write them again.",
+    ),
+    _of_task(
         "headrace_backfilled_messages_total",
-        "counter",
-        "",
-        TASK,
         "Messages that were left out because a backfill had processed them.",
         "It still grows long after the start: new messages are older than the end of the backfill, and have no effect.",
     ),
-    Metric(
+    _of_task(
         "headrace_silenced_messages_total",
-        "counter",
-        "",
-        TASK,
         "Results that weren't written to an output, because the app repeats silently after a restore.",
         "It still grows after the app has caught up: nothing leaves the app.",
     ),

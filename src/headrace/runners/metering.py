@@ -17,6 +17,8 @@ OF_COUNTERS: Mapping[str, str] = MappingProxyType(
         "dead_lettered": "headrace_dead_lettered_messages_total",
         "duplicates": "headrace_duplicate_frames_total",
         "lost": "headrace_lost_messages_total",
+        "gaps": "headrace_gaps_total",
+        "misplaced": "headrace_misplaced_messages_total",
         "backfilled": "headrace_backfilled_messages_total",
         "silenced": "headrace_silenced_messages_total",
         "rollbacks": "headrace_rollbacks_total",

@@ -194,6 +194,7 @@ SET_ASIDE = {
     "dead_lettered": "sent to dead letters",
     "late": "too late",
     "lost": "deleted before they were read",
+    "misplaced": "aggregated for another shard",
 }
 
 

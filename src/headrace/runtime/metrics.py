@@ -27,8 +27,8 @@ _LOGGED = {
 COUNTERS = frozenset(
     {
         "backfilled", "cache_hits", "cache_misses", "call_failures", "call_ms", "call_retries", "call_timeouts",
-        "calls", "calls_in_flight", "commits_asked_for", "dead_lettered", "duplicates", "failed_skipped", "late",
-        "lost", "rollbacks", "silenced", "skipped", "timers_dropped", "timers_fired",
+        "calls", "calls_in_flight", "commits_asked_for", "dead_lettered", "duplicates", "failed_skipped", "gaps",
+        "late", "lost", "misplaced", "rollbacks", "silenced", "skipped", "timers_dropped", "timers_fired",
     }
 )  # fmt: skip
 """All counters that a task may have."""

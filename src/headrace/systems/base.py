@@ -115,6 +115,15 @@ class Records(msgspec.Struct):
     next: Offset
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What a consumer doesn't hand out: the counter of the task that shows it, how many, and why, as a warning."""
+
+    counter: str
+    count: int
+    warning: str
+
+
 @dataclass(slots=True)
 class Rows:
     """Consecutive rows of one partition of a row system; row i has ``offset + i``.
@@ -125,8 +134,8 @@ class Rows:
     A slot's rows are all from ``shard``, and ``shards`` has the position in each shard of the slot after them.
     ``holding`` are shards that can't be read before others have made progress; the watermark waits for them.
 
-    ``offsets``: the rows' offsets if there are gaps. ``lost``: how many offsets before ``next`` were deleted unread.
-    ``bytes`` is about how much memory the rows take, if whoever made them knows it.
+    ``offsets``: the rows' offsets if there are gaps. ``unread`` is what has no row though it was, or may have been, in
+    the partition before ``next``. ``bytes`` is about how much memory the rows take, if whoever made them knows it.
     """
 
     ssp: SSP
@@ -139,7 +148,7 @@ class Rows:
     shards: Shards | None = None
     holding: frozenset[str] = frozenset()
     offsets: npt.NDArray[np.int64] | None = None
-    lost: int = 0
+    unread: Sequence[Unread] = ()
     bytes: int = 0
 
 

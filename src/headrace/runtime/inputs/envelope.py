@@ -6,6 +6,7 @@ frames needn't be decoded.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -15,7 +16,7 @@ import polars as pl
 
 from headrace.core.frame import Kind
 from headrace.core.ids import SSP, Offset
-from headrace.systems.base import BadRecord, Ended, Polled, Records, Rows
+from headrace.systems.base import BadRecord, Ended, Polled, Records, Rows, Unread
 from headrace.systems.slot_reports import Shards
 
 _USER = int(Kind.USER)
@@ -63,7 +64,7 @@ class RowBatch:
     shards: Shards | None = None
     holding: frozenset[str] = frozenset()
     offsets: npt.NDArray[np.int64] | None = None
-    lost: int = 0
+    unread: Sequence[Unread] = ()
     arrived_ms: float = 0.0
 
 
@@ -104,7 +105,7 @@ def row_batch(rows: Rows) -> RowBatch:
         rows.shards,
         rows.holding,
         rows.offsets,
-        rows.lost,
+        rows.unread,
     )
 
 

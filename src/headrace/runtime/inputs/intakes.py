@@ -50,7 +50,9 @@ class Intakes:
 
     def table(self, table: RowBatch) -> None:
         """Process rows of a row system."""
-        self._count_lost(table)
+        for unread in table.unread:
+            self._metrics.count(unread.counter, unread.count)
+            self._metrics.warnings.add(_log, f"{table.ssp}: {unread.warning}", shard=table.shard or None)
         if not table.rows.height and not table.bad:
             return  # only the position moves
         accepted = self._intakes[table.ssp].accept(table.ssp, table.rows, table.offset, table.bad, table.place)
@@ -59,10 +61,3 @@ class Intakes:
         offsets = table.offsets if accepted.height == table.rows.height else None
         arrival = Arrival(table.ssp, table.offset, table.next, accepted.height, shard=table.shard, each=offsets)
         self._task.rows(arrival, accepted)
-
-    def _count_lost(self, table: RowBatch) -> None:
-        if table.lost:
-            self._metrics.count("lost", table.lost)
-            first = table.next - table.lost
-            said = f"{table.ssp}: offsets {first} to {table.next - 1} were deleted before they were read"
-            self._metrics.warnings.add(_log, said)

@@ -15,7 +15,7 @@ from headrace.core.errors import HeadraceError, StreamNotFoundError
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import Throttle, logger
 from headrace.core.readable import readable
-from headrace.systems.base import BadRecord, Edge, Ended, Polled, Position, Rows
+from headrace.systems.base import BadRecord, Edge, Ended, Polled, Position, Rows, Unread
 from headrace.systems.kafka.fetched import Feed, Fetched
 from headrace.systems.kafka.fetching import Fetching, beyond_the_end, lost_records
 from headrace.systems.kafka.options import Options
@@ -135,7 +135,8 @@ class KafkaConsumer(RegisteringConsumer[_KafkaReading]):
             return
         if reading.lost:
             lost, reading.lost = reading.lost, 0
-            yield Rows(reading.ssp, pl.DataFrame(), reading.position - lost, reading.position, lost=lost)
+            first, after = reading.position - lost, reading.position
+            yield Rows(reading.ssp, pl.DataFrame(), first, after, unread=_unread(lost, after))
         fetched = self._take(reading, max_bytes)
         if fetched is not None and (rows := self._rows(reading, fetched)) is not None:
             yield rows
@@ -193,7 +194,7 @@ class KafkaConsumer(RegisteringConsumer[_KafkaReading]):
         ssp, first = reading.ssp, reading.position
         if not len(fetched):
             reading.position = fetched.next
-            return Rows(ssp, pl.DataFrame(), first, fetched.next, lost=fetched.lost)
+            return Rows(ssp, pl.DataFrame(), first, fetched.next, unread=_unread(fetched.lost, fetched.next))
         try:
             decoded = self._maker.decode(ssp.partition, fetched)
         except HeadraceError as error:
@@ -266,3 +267,9 @@ class KafkaConsumer(RegisteringConsumer[_KafkaReading]):
             self._asked_ms = now_ms
             partitions = [one.feed.partition for one in self._readings.values() if one.feed is not None]
             self._asking = self._topics.asked_upcoming(self._options.topic, partitions)
+
+
+def _unread(lost: int, after: Offset) -> list[Unread]:
+    """What to say of offsets up to ``after`` that were deleted."""
+    warning = f"offsets {after - lost} to {after - 1} were deleted before they were read"
+    return [Unread("lost", lost, warning)] if lost else []

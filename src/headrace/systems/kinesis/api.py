@@ -13,7 +13,7 @@ from hashlib import md5
 from typing import Protocol
 
 from headrace.core.errors import UsageError
-from headrace.systems.kinesis.shard_position import Position
+from headrace.systems.kinesis.shard_position import DAY_H, Position
 
 HASH_END = 2**128
 """Hashes of keys are below it."""
@@ -50,11 +50,15 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class StreamSummary:
-    """A stream: its creation time (ms since the epoch), which distinguishes it from another one of its name."""
+    """A stream: its creation time (ms since the epoch), which distinguishes it from another one of its name.
+
+    ``kept_h``: for how many hours it keeps records.
+    """
 
     name: str
     created_ms: int
     open_shards: int
+    kept_h: int = DAY_H
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,8 @@ class BotoKinesis(KinesisApi):
     @override
     def describe(self) -> StreamSummary:
         found = self._call("describe_stream_summary")["StreamDescriptionSummary"]
-        return StreamSummary(self._name, _ms(found["StreamCreationTimestamp"]), found["OpenShardCount"])
+        created_ms = _ms(found["StreamCreationTimestamp"])
+        return StreamSummary(self._name, created_ms, found["OpenShardCount"], found["RetentionPeriodHours"])
 
     @override
     def shards(self) -> list[Shard]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from headrace.systems.base import Unread
 from headrace.systems.kinesis.shard_position import Position
 
 
@@ -16,7 +17,7 @@ class Fetched:
     """User records of one shard that follow one another, column by column.
 
     ``end`` is the position after the last of them. It may be further than that: what was dropped has no row.
-    ``subs`` are their places in their aggregates; None if no record is an aggregate.
+    ``subs`` are their places in their aggregates; None if no record is an aggregate. ``unread`` is what has no row.
     """
 
     data: list[bytes]
@@ -25,6 +26,7 @@ class Fetched:
     arrived_ms: list[int]
     end: Position
     subs: list[int] | None = None
+    unread: Sequence[Unread] = ()
 
     def __len__(self) -> int:
         return len(self.data)
@@ -45,14 +47,15 @@ class Fetched:
         span = slice(start, stop)
         subs = None if self.subs is None else self.subs[span]
         end = self.position_after(stop)
-        return Fetched(self.data[span], self.keys[span], self.sequences[span], self.arrived_ms[span], end, subs)
+        unread = self.unread if stop == len(self.data) else ()
+        return Fetched(self.data[span], self.keys[span], self.sequences[span], self.arrived_ms[span], end, subs, unread)
 
 
 def joined(parts: Sequence[Fetched]) -> Fetched:
     """Combine consecutive parts into one for a poll, which doesn't need the boundaries."""
     if len(parts) == 1:
         return parts[0]
-    whole = Fetched([], [], [], [], parts[-1].end)
+    whole = Fetched([], [], [], [], parts[-1].end, unread=[unread for part in parts for unread in part.unread])
     for part in parts:
         whole.data += part.data
         whole.keys += part.keys

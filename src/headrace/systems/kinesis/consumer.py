@@ -13,7 +13,7 @@ from headrace.core.errors import HeadraceError, StreamNotFoundError
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import Throttle, logger
 from headrace.serdes.formats import Decoded
-from headrace.systems.base import BadRecord, Edge, Polled, Position, Rows
+from headrace.systems.base import BadRecord, Edge, Polled, Position, Rows, Unread
 from headrace.systems.kinesis.buffer import Fetched
 from headrace.systems.kinesis.feed import Feed
 from headrace.systems.kinesis.fetching import Fetching
@@ -176,7 +176,7 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
             BadRecord(ssp, first + i, f"{place}, record {records.sequences[i]}: {why}", records.data[i])
             for i, why in decoded.bad
         ]
-        return self._rows(reading, decoded.frame, bad, place, shard)
+        return self._rows(reading, decoded.frame, bad, place, shard, records.unread)
 
     def _rows(
         self,
@@ -185,10 +185,12 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
         bad: Sequence[BadRecord] = (),
         place: str = "",
         shard: str = "",
+        unread: Sequence[Unread] = (),
     ) -> Rows:
         first, slot = reading.position, reading.slot
         reading.position += frame.height + len(bad)
-        return Rows(reading.ssp, frame, first, reading.position, bad, place, shard, slot.said(), slot.holding)
+        shards, holding = slot.said(), slot.holding
+        return Rows(reading.ssp, frame, first, reading.position, bad, place, shard, shards, holding, unread=unread)
 
     @override
     def fileno(self) -> int | None:

@@ -12,24 +12,29 @@ from dataclasses import dataclass
 from headrace.core.clock import Clock
 from headrace.core.errors import HeadraceError, StreamNotFoundError, TrimmedOffsetError
 from headrace.core.log import Throttle, logger
+from headrace.core.moment import utc_text
 from headrace.core.retry import Retry
+from headrace.systems.base import Unread
 from headrace.systems.kinesis.api import (
     HASH_END,
     READ_RECORDS,
     IteratorExpired,
     KinesisApi,
     KinesisRecord,
+    Page,
     Shard,
 )
 from headrace.systems.kinesis.buffer import Buffer, Fetched
-from headrace.systems.kinesis.shard_position import Position
+from headrace.systems.kinesis.expiry import LOOK_MS, Expiry
+from headrace.systems.kinesis.shard_position import DAY_H, Position
 from headrace.systems.kinesis.unpacking import unpacked
-
-_RETENTION_MS = 24 * 3_600_000
-"""Every stream keeps its records for at least this long."""
 
 _MISSES_MAX = 5
 """How often in a row Kinesis must say that a shard doesn't exist before it is believed."""
+
+_MISPLACED = (
+    "records were left out, because the KPL had aggregated them for another shard; as a rule it writes them again"
+)
 
 _log = logger(__name__)
 
@@ -67,9 +72,30 @@ class Room:
         return min(self.feed_bytes_max, self.bytes // max(1, self.feeds))
 
 
+@dataclass(slots=True)
+class Common:
+    """What all feeds of one stream share. ``skip_lost``: where records may have expired unread, go on and say so."""
+
+    stream: str
+    pace: Pace
+    room: Room
+    skip_lost: bool = False
+    _kept_h: int = DAY_H
+    _asked_ms: int | None = None
+
+    def kept_h(self, api: KinesisApi, now_ms: int) -> int:
+        """For how many hours the stream keeps records, as it was some minutes ago."""
+        if self._asked_ms is None or now_ms - self._asked_ms >= LOOK_MS:
+            self._kept_h, self._asked_ms = api.describe().kept_h, now_ms
+        return self._kept_h
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of one fetch: records, transient trouble (``again``), an end, or an error."""
+    """The outcome of one fetch: records, transient trouble (``again``), an end, or an error.
+
+    ``checked``: whether there is a gap before the records is decided. ``read_ms``: what arrived before was all read.
+    """
 
     fetched: Fetched | None = None
     iterator: str | None = None
@@ -78,12 +104,14 @@ class Answer:
     ended: bool = False
     gone: bool = False
     error: Exception | None = None
+    checked: bool = False
+    read_ms: int | None = None
 
 
 class Feed:
     """The reading of one shard. A shard that is released and taken again gets another feed, and forgets this one."""
 
-    def __init__(self, stream: str, shard: str, position: Position, pace: Pace, room: Room) -> None:
+    def __init__(self, common: Common, shard: str, position: Position) -> None:
         self.shard = shard
         self.buffer = Buffer()
         self.behind_ms: int | None = None
@@ -93,14 +121,19 @@ class Feed:
         """All of the closed shard was fetched."""
         self.error: Exception | None = None
         self.closed = False
-        self._stream = stream
+        self._common = common
+        self._stream = common.stream
         self._position = position
-        self._pace = pace
-        self._room = room
-        room.feeds += 1
-        self._pause_ms = pace.busy_ms
+        self._pace = common.pace
+        self._room = common.room
+        self._room.feeds += 1
+        self._pause_ms = self._pace.busy_ms
         self._iterator: str | None = None
-        self._resumed = position.sequence is not None
+        self._expiry = Expiry(position)
+        self._checking = False
+        """The iterator begins with the record at the position, which is to show that nothing after it has expired."""
+        self._checked = False
+        """The iterator has shown it, and goes on from there."""
         self._range: tuple[int, int] | None = None
         self._failures = 0
         self._misses = 0
@@ -159,30 +192,41 @@ class Feed:
             return Answer(error=error)
 
     def _fetch(self, api: KinesisApi, clock: Clock) -> Answer:
+        now_ms = clock.now_ms()
+        self._checked &= self._iterator is not None
+        if not (self._checking or self._checked or self._whole(api, now_ms)):
+            self._checking, self._iterator = True, None
         if self._iterator is None:
             self._iterator = api.iterator(self.shard, self._where())
         room = self._room.feed_bytes - self.buffer.bytes
         page = api.records(self._iterator, min(READ_RECORDS, max(100, int(room / self._mean_bytes))))
-        fetched = None
-        if page.records:
-            if self._resumed:
-                self._check_kept(page.records[0], clock.now_ms())
-                self._resumed = False
-            fetched = self._unpacked(page.records, api)
         ended = page.iterator is None
-        if ended and not self._is_closed(api):
-            return Answer(fetched, None, page.behind_ms, again="Kinesis returned no iterator, but the shard is open")
-        return Answer(fetched, page.iterator, page.behind_ms, ended=ended)
+        again = "Kinesis returned no iterator, but the shard is open" if ended and not self._is_closed(api) else ""
+        at_tip = not (page.records or page.behind_ms or ended)
+        checked = self._checking and (bool(page.records) or at_tip or (ended and not again))
+        gap = checked and self._has_gap(page)
+        if gap and not self._common.skip_lost:
+            return Answer(error=self._lost(self._why()))
+        fetched = self._unpacked(page.records, api) if page.records else None
+        read_ms = page.records[-1].arrived_ms if page.records else None
+        if at_tip and (gap or self._expiry.due(now_ms)):
+            fetched = _nothing(self._position.at_tip(now_ms, self._common.kept_h(api, now_ms)))
+        if gap:
+            fetched = _nothing(self._position) if fetched is None else fetched
+            fetched.unread = [*fetched.unread, self._gap(self._why())]
+        return Answer(
+            fetched, page.iterator, page.behind_ms, again, ended and not again, checked=checked, read_ms=read_ms
+        )
+
+    def _whole(self, api: KinesisApi, now_ms: int) -> bool:
+        """Whether nothing after the position can have expired, even if the record there has."""
+        return self._expiry.whole(now_ms, lambda: self._common.kept_h(api, now_ms))
 
     def _unpacked(self, records: Sequence[KinesisRecord], api: KinesisApi) -> Fetched | None:
         """The user records in a page; None if it has nothing but the record before the position."""
         fetched, misplaced = unpacked(records, self._position, lambda: self._hashes(api))
         if misplaced:
-            self._throttle.warning(
-                "leaving out records that the KPL aggregated for another shard, because it writes them again",
-                by=misplaced,
-                shard=self.shard,
-            )
+            fetched.unread = [Unread("misplaced", misplaced, _MISPLACED)]
         return None if fetched.end == self._position else fetched
 
     def _hashes(self, api: KinesisApi) -> tuple[int, int]:
@@ -192,20 +236,21 @@ class Feed:
         return self._range or (0, HASH_END - 1)
 
     def _where(self) -> Position:
-        """Where the iterator begins: at first with the record before the position, to see whether it is still kept."""
-        if self._resumed and self._position.sub is None:
-            return Position(self._position.sequence, 0)
-        return self._position
+        """Where the iterator begins: with the record at the position if that is to show whether there is a gap."""
+        at = self._position
+        return Position(at.sequence, 0) if self._checking and at.sequence is not None and at.sub is None else at
 
-    def _check_kept(self, first: KinesisRecord, now_ms: int) -> None:
-        """Refuse to skip what was trimmed.
-
-        Kinesis doesn't say where it has trimmed. If the last record that was read is gone, others after it may be gone,
-        too. They are unless the shard was idle, which it was if the oldest record that is left isn't about to expire.
-        """
+    def _has_gap(self, page: Page) -> bool:
+        """Whether records after the position may be gone: the record at the position is, or there was none."""
         sequence = self._position.sequence
-        if sequence is not None and first.sequence > sequence and now_ms - first.arrived_ms > _RETENTION_MS * 0.95:
-            raise self._lost(f"its oldest record is now {first.sequence}")
+        return sequence is None or not page.records or page.records[0].sequence > sequence
+
+    def _why(self) -> str:
+        gone = "the shard was empty" if self._position.sequence is None else "the record there has expired"
+        read_ms = self._expiry.read_ms
+        if read_ms is None:
+            return f"{gone}, and it isn't known when the app had last read everything"
+        return f"{gone}, and the app had last read everything at {utc_text(read_ms)}"
 
     def _missing(self, api: KinesisApi) -> Answer:
         """Kinesis says that the shard or the stream doesn't exist."""
@@ -235,8 +280,13 @@ class Feed:
         if self.closed:
             return False
         self._iterator = answer.iterator
+        if answer.read_ms is not None:
+            self._expiry.read(answer.read_ms)
         if answer.fetched is not None:
             self._add(answer.fetched)
+        elif answer.checked:
+            self._checked = True
+        self._checking &= not answer.checked
         if answer.behind_ms is not None:
             self.behind_ms = answer.behind_ms
         if answer.again:
@@ -256,7 +306,10 @@ class Feed:
             span_ms = fetched.arrived_ms[-1] - fetched.arrived_ms[0]
             if span_ms > 0:
                 self._rows_per_ms = len(fetched.data) / span_ms
+        self._checked = False
         self._position = fetched.end
+        if fetched.end.tip_ms is not None:
+            self._expiry.read(fetched.end.tip_ms, fetched.end.kept_h)
 
     def _pause(self, answer: Answer) -> float:
         if answer.fetched is not None:
@@ -278,16 +331,33 @@ class Feed:
             self.due_ms = now_ms + (self._pace.retry.pause_ms(self._failures, chance) or 0)
         elif answer.error is not None:
             self.error = answer.error
-        elif self._position.sequence is None:
-            _log.warning("a shard has expired before any of it was read", shard=self.shard)
-            self.ended = True
         else:
-            self.error = self._lost("the shard has expired")
+            self._expired()
 
-    def _lost(self, what: str) -> TrimmedOffsetError:
+    def _expired(self) -> None:
+        """The shard is gone, with whatever followed the position."""
+        unread = self._position.sequence is None and self._position.tip_ms is None
+        if not (unread or self._common.skip_lost):
+            self.error = self._lost("the shard has expired")
+            return
+        fetched = _nothing(self._position)
+        fetched.unread = [self._gap("the shard has expired")]
+        self.buffer.add(fetched)
+        self.ended = True
+
+    def _gap(self, why: str) -> Unread:
+        return Unread("gaps", 1, f"records after {self._position.place} of {self.shard} may be lost: {why}")
+
+    def _lost(self, why: str) -> TrimmedOffsetError:
         return TrimmedOffsetError(
-            f"the Kinesis stream {self._stream!r} has deleted records after {self._position} of {self.shard}, "
-            f"which the app hadn't read: {what}",
-            hint="the app was stopped, or behind, for longer than the stream's retention period. To continue with the "
-            "remaining records: headrace startpoint set APP INPUT --oldest",
+            f"the Kinesis stream {self._stream!r} may have deleted records after {self._position.place} of "
+            f"{self.shard} before the app read them: {why}",
+            hint="the app was stopped, or behind, for longer than the stream keeps records. To continue with the "
+            'remaining ones, set lost="skip" in hr.io.kinesis(...); to read all that is left again, run headrace '
+            "startpoint set APP INPUT --oldest",
         )
+
+
+def _nothing(end: Position) -> Fetched:
+    """No records, up to this position."""
+    return Fetched([], [], [], [], end)

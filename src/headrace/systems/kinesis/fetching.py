@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from headrace.core.clock import Clock
 from headrace.systems.kinesis.api import KinesisApi
-from headrace.systems.kinesis.feed import Feed, Pace, Room
+from headrace.systems.kinesis.feed import Common, Feed, Pace, Room
 from headrace.systems.kinesis.shard_position import Position
 
 
@@ -63,18 +63,17 @@ class FetchingOnTheSpot(Fetching):
         *,
         pace: Pace = Pace(),  # noqa: B008 - it is frozen
         room: Room | None = None,
+        skip_lost: bool = False,
         chance: Callable[[], float] = lambda: 0.5,
     ) -> None:
         self._api = api
-        self._stream = stream
         self._clock = clock
-        self._pace = pace
-        self._room = room or Room()
+        self._common = Common(stream, pace, room or Room(), skip_lost)
         self._chance = chance
 
     @override
     def begin(self, shard: str, position: Position) -> Feed:
-        return Feed(self._stream, shard, position, self._pace, self._room)
+        return Feed(self._common, shard, position)
 
     @override
     def end(self, feed: Feed) -> None:
@@ -119,13 +118,12 @@ class FetchingByThreads(Fetching):
         *,
         pace: Pace = Pace(),  # noqa: B008 - it is frozen
         room: Room | None = None,
+        skip_lost: bool = False,
         threads_max: int = 16,
     ) -> None:
         self._api = api
-        self._stream = stream
         self._clock = clock
-        self._pace = pace
-        self._room = room or Room()
+        self._common = Common(stream, pace, room or Room(), skip_lost)
         self._threads_max = threads_max
         self._lock = threading.Condition()
         self._queue: list[tuple[float, int, Feed]] = []
@@ -141,10 +139,10 @@ class FetchingByThreads(Fetching):
     @override
     def begin(self, shard: str, position: Position) -> Feed:
         with self._lock:
-            feed = Feed(self._stream, shard, position, self._pace, self._room)
+            feed = Feed(self._common, shard, position)
             self._enqueue(feed)
-            if len(self._threads) < min(self._room.feeds, self._threads_max):
-                name = f"kinesis-{self._stream}-{len(self._threads)}"
+            if len(self._threads) < min(self._common.room.feeds, self._threads_max):
+                name = f"kinesis-{self._common.stream}-{len(self._threads)}"
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()

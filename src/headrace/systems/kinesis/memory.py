@@ -38,7 +38,7 @@ from headrace.systems.kinesis.api import (
     check_put,
     key_hash,
 )
-from headrace.systems.kinesis.shard_position import Position
+from headrace.systems.kinesis.shard_position import DAY_H, Position
 
 Call = Literal["describe", "shards", "iterator", "records", "put"]
 Moment = Literal["asked", "done"]
@@ -51,8 +51,9 @@ class MemoryKinesis(KinesisApi):
 
     Attributes: ``limited`` makes the limits of shards count. ``throttled`` names shards that take and give nothing at
     present. ``list_lag_ms`` is how old the list of shards is that readers get. Every ``empty_every``-th page of a shard
-    is empty. ``interfere`` is called with each call, when it is asked for and when it is done. The caller gets what it
-    raises: at ``"asked"`` the call is lost, at ``"done"`` its reply.
+    is empty. ``kept_h`` is how long it says that it keeps records; only ``trim`` drops any. ``interfere`` is called
+    with each call, when it is asked for and when it is done. The caller gets what it raises: at ``"asked"`` the call is
+    lost, at ``"done"`` its reply.
     """
 
     def __init__(self, name: str, *, shards: int = 1, clock: Clock) -> None:
@@ -61,6 +62,7 @@ class MemoryKinesis(KinesisApi):
         self.throttled: set[str] = set()
         self.list_lag_ms = 0
         self.empty_every = 0
+        self.kept_h = DAY_H
         self.interfere: Callable[[Call, Moment], None] = lambda _call, _moment: None
         self._clock = clock
         self._lock = threading.RLock()
@@ -132,7 +134,8 @@ class MemoryKinesis(KinesisApi):
     @override
     def describe(self) -> StreamSummary:
         with self._call("describe"):
-            return StreamSummary(self.name, self._created_ms, sum(shard.takes for shard in self._shards.values()))
+            open_shards = sum(shard.takes for shard in self._shards.values())
+            return StreamSummary(self.name, self._created_ms, open_shards, self.kept_h)
 
     @override
     def shards(self) -> list[Shard]:

@@ -16,6 +16,8 @@ from headrace.systems.option_names import check_option_names
 class Options:
     """What the app says of the stream. ``start`` may be milliseconds since the epoch; ``key`` is an output's.
 
+    ``lost`` says what happens where records may have expired unread: ``"stop"`` or ``"skip"``.
+
     ``memo`` is the file in which an app remembers an input, ``remembered`` what it has remembered: the contents.
     """
 
@@ -27,6 +29,7 @@ class Options:
     slots: int | None = None
     record_columns: Mapping[str, str] = field(default_factory=dict)
     lease_table: str | None = None
+    lost: str = "stop"
     memo: str | None = None
     remembered: str | None = None
     key: str | None = None

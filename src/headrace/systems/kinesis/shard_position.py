@@ -1,16 +1,17 @@
 """The position of a shard in its slot, and its text form in commits. Pure.
 
-==============================  =======================================================================
-text                            meaning
-==============================  =======================================================================
-``TRIM_HORIZON``                to be read from the oldest record; none was processed yet
-``AT_TIMESTAMP 1700000000000``  to be read from this moment (ms since the epoch); none was processed yet
-``4959033...``                  every record up to this sequence number was processed
-``4959033... 2``                and of the aggregate with this number, the first user records up to 2
-``SHARD_END``                   all was processed, and the shard is closed
-``EXPECTED``                    the shard will come here: its event time is waited for
-``RELEASED <slot> <position>``  the slot has stopped reading it there, for this other slot to go on
-==============================  =======================================================================
+==================================  ============================================================================
+text                                meaning
+==================================  ============================================================================
+``TRIM_HORIZON``                    to be read from the oldest record; none was processed yet
+``AT_TIMESTAMP 1700000000000``      to be read from this moment (ms since the epoch); none was processed yet
+``4959033...``                      every record up to this sequence number was processed
+``4959033... 2``                    and of the aggregate with this number, the first user records up to 2
+``SHARD_END``                       all was processed, and the shard is closed
+``EXPECTED``                        the shard will come here: its event time is waited for
+``RELEASED <slot> <position>``      the slot has stopped reading it there, for this other slot to go on
+``<position> @1700000000000/24h``   at this moment, when the stream kept records for so long, nothing followed it
+==================================  ============================================================================
 
 The words and the numbers are those of the Kinesis Client Library's checkpoints.
 """
@@ -24,6 +25,9 @@ import msgspec
 from typing_extensions import override
 
 from headrace.core.errors import ProtocolError
+
+DAY_H = 24
+"""How many hours every stream keeps its records for, at least."""
 
 _MARKS = {"AT_TIMESTAMP": -3, "TRIM_HORIZON": -2}
 
@@ -41,17 +45,30 @@ class Position(msgspec.Struct, frozen=True):
     """Where to go on in a shard: after ``sequence``, or if that is None from a moment, or else from the oldest record.
 
     ``sub`` is the last processed user record of the aggregate at ``sequence``; None: all of it was processed.
+    ``tip_ms``: at this moment (ms since the epoch) no record followed, and the stream kept records for ``kept_h``
+    hours. So until those have passed, what follows is all there.
     """
 
     sequence: int | None = None
     sub: int | None = None
     time_ms: int | None = None
+    tip_ms: int | None = None
+    kept_h: int = DAY_H
 
     @override
     def __str__(self) -> str:
+        return self.place if self.tip_ms is None else f"{self.place} @{self.tip_ms}/{self.kept_h}h"
+
+    @property
+    def place(self) -> str:
+        """The position without what is known of what follows."""
         if self.sequence is not None:
             return str(self.sequence) if self.sub is None else f"{self.sequence} {self.sub}"
         return "TRIM_HORIZON" if self.time_ms is None else f"AT_TIMESTAMP {self.time_ms}"
+
+    def at_tip(self, tip_ms: int, kept_h: int) -> Position:
+        """The same place, which no record followed at that moment."""
+        return msgspec.structs.replace(self, tip_ms=tip_ms, kept_h=kept_h)
 
     @property
     def order(self) -> tuple[int, int, float]:
@@ -102,6 +119,17 @@ def released(position: Position, to: int) -> ShardState:
 
 def parse_position(text: str) -> Position:
     """Read what ``str`` of a position wrote. Raises ``ProtocolError``."""
+    place, at, tip = text.partition(" @")
+    tip_ms, _, kept = tip.partition("/")
+    found = _place(place)
+    if found is not None and not at:
+        return found
+    if found is not None and tip_ms.isdecimal() and kept[-1:] == "h" and kept[:-1].isdecimal():
+        return found.at_tip(int(tip_ms), int(kept[:-1]))
+    raise ProtocolError(f"{text!r} isn't a position in a shard", hint="another version of Headrace wrote it")
+
+
+def _place(text: str) -> Position | None:
     head, _, rest = text.partition(" ")
     if text == "TRIM_HORIZON":
         return OLDEST
@@ -109,7 +137,7 @@ def parse_position(text: str) -> Position:
         return Position(time_ms=int(rest))
     if head.isdecimal() and (not rest or rest.isdecimal()) and text == text.rstrip():
         return Position(int(head), int(rest) if rest else None)
-    raise ProtocolError(f"{text!r} isn't a position in a shard", hint="another version of Headrace wrote it")
+    return None
 
 
 @lru_cache(maxsize=1 << 12)  # reports are repeated until something changes

@@ -56,9 +56,9 @@ class KinesisSystem(SlottedSystem):
         wanted = format.columns() or {} if columns is None else columns
         contents = {name: dtype for name, dtype in wanted.items() if name not in about}
         rows = RecordRows(format.decoder(contents), about)
-        return KinesisConsumer(
-            stream, info.partitions, FetchingByThreads(self._open(), stream, self.clock), rows, self.clock
-        )
+        skip_lost = self.options.lost == "skip"
+        fetching = FetchingByThreads(self._open(), stream, self.clock, skip_lost=skip_lost)
+        return KinesisConsumer(stream, info.partitions, fetching, rows, self.clock)
 
     @override
     def target(self, stream: str) -> Target:

@@ -9,7 +9,7 @@ import polars as pl
 from headrace.core.clock import Clock, ManualClock
 from headrace.core.ids import SSP, StreamId
 from headrace.serdes.formats import FormatSpec, open_format
-from headrace.systems.base import BadRecord, Rows
+from headrace.systems.base import BadRecord, Rows, Unread
 from headrace.systems.kinesis.api import KinesisApi, Put
 from headrace.systems.kinesis.consumer import KinesisConsumer
 from headrace.systems.kinesis.feed import Pace, Room
@@ -56,18 +56,20 @@ class Reader:
         room: Room | None = None,
         columns: dict[str, str] | None = None,
         maker: RecordRows | None = None,
+        skip_lost: bool = False,
     ) -> None:
         self.clock = clock
         self.consumer = KinesisConsumer(
             "orders",
             2,
-            fetching or FetchingOnTheSpot(api, "orders", clock, pace=pace, room=room),
+            fetching or FetchingOnTheSpot(api, "orders", clock, pace=pace, room=room, skip_lost=skip_lost),
             maker or row_maker(columns),
             clock,
         )
         self.shards: dict[SSP, dict[str, str]] = {}
         self.frames: list[pl.DataFrame] = []
         self.bad: list[BadRecord] = []
+        self.unread: list[Unread] = []
         self.numbers: dict[str, list[int]] = defaultdict(list)
         """What was read of each shard."""
 
@@ -93,6 +95,7 @@ class Reader:
                 shard for shard, text in rows.shards.items() if parse_state(text).phase is not Phase.READING
             }
             self.bad += rows.bad
+            self.unread += rows.unread
             if rows.frame.height:
                 self.frames.append(rows.frame)
                 self.numbers[rows.shard] += rows.frame["n"].to_list()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slot_reader import SSP_0, Reader, name, put, stream
@@ -13,7 +11,7 @@ from test_kpl import packed, sealed
 from typing_extensions import override
 
 from headrace.systems.kinesis.api import Page, Put
-from headrace.systems.kinesis.feed import Feed, Pace, Room
+from headrace.systems.kinesis.feed import Common, Feed, Pace, Room
 from headrace.systems.kinesis.memory import MemoryKinesis
 from headrace.systems.kinesis.shard_position import Position
 
@@ -60,7 +58,7 @@ def test_a_list_of_shards_that_lags_behind_delays_the_end() -> None:
 def test_what_arrives_after_a_feed_was_closed_is_dropped() -> None:
     kinesis, clock = stream()
     put(kinesis, 0, 1)
-    feed = Feed("orders", name(0), Position(), Pace(), Room())
+    feed = Feed(Common("orders", Pace(), Room()), name(0), Position())
     answer = feed.fetch(kinesis, clock)
     assert answer.fetched is not None
     feed.close()
@@ -102,17 +100,28 @@ def test_another_consumer_goes_on_inside_aggregates(records: list[int | None], m
     assert reader.shards[SSP_0] == {name(0): str(last.sequence)}
 
 
-def test_an_aggregate_for_another_shard_is_left_out_and_that_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_aggregate_for_another_shard_is_left_out_and_that_is_said() -> None:
     kinesis, clock = stream(2)
     ranges = {shard.id: shard for shard in kinesis.shards()}
     low, high = ranges[name(0)].first, ranges[name(1)].first
     put(kinesis, 0, 1)
     kinesis.put([Put("k", sealed(packed([("a", low, b'{"n": 2}'), ("b", high, b'{"n": 3}')])), low)])
     put(kinesis, 0, 4)
-    with caplog.at_level(logging.WARNING, "headrace"):
-        reader = Reader(kinesis, clock).begin({}).order(s0=OLDEST).read()
+    reader = Reader(kinesis, clock).begin({}).order(s0=OLDEST).read()
     assert reader.numbers == {name(0): [1, 4]}
-    assert "leaving out records that the KPL aggregated for another shard" in caplog.text
+    [unread] = reader.unread
+    assert (unread.counter, unread.count) == ("misplaced", 2)
+    assert "the KPL had aggregated them for another shard" in unread.warning
+
+
+def test_an_aggregate_for_another_shard_is_counted_once_if_no_other_record_is_there() -> None:
+    kinesis, clock = stream(2)
+    high = kinesis.shards()[1].first
+    records = [(f"k{n}", high, b'{"n": 1}') for n in range(1000)]
+    kinesis.put([Put("k", sealed(packed(records)), 0)])
+    reader = Reader(kinesis, clock).begin({}).order(s0=OLDEST).read()
+    assert [(unread.counter, unread.count) for unread in reader.unread] == [("misplaced", 1000)]
+    assert Reader(kinesis, clock).begin(reader.shards[SSP_0]).read().unread == []
 
 
 def test_user_records_have_their_own_keys() -> None:

@@ -294,29 +294,6 @@ def test_a_stream_that_was_deleted_is_an_error() -> None:
         reader.read(turns=60)
 
 
-def test_records_that_were_trimmed_before_they_were_read_are_an_error() -> None:
-    kinesis, clock = stream()
-    put(kinesis, 0, 1)
-    committed = Reader(kinesis, clock).begin({}).order(s0=OLDEST).read().shards[SSP_0]
-    put(kinesis, 0, 2)
-    clock.advance(3_600_000)
-    put(kinesis, 0, 3)
-    clock.advance(DAY_MS)
-    kinesis.trim(clock.now_ms() - DAY_MS)
-    with pytest.raises(TrimmedOffsetError, match="has deleted records after"):
-        Reader(kinesis, clock).begin(committed).read()
-
-
-def test_a_shard_that_was_idle_for_days_goes_on() -> None:
-    kinesis, clock = stream()
-    put(kinesis, 0, 1)
-    committed = Reader(kinesis, clock).begin({}).order(s0=OLDEST).read().shards[SSP_0]
-    clock.advance(3 * DAY_MS)
-    kinesis.trim(clock.now_ms() - DAY_MS)
-    put(kinesis, 0, 2)
-    assert Reader(kinesis, clock).begin(committed).read().numbers == {name(0): [2]}
-
-
 def test_a_shard_that_is_gone_with_what_was_not_read_is_an_error() -> None:
     kinesis, clock = stream()
     put(kinesis, 0, 1)
