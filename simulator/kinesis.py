@@ -320,7 +320,9 @@ class SimSlots(KinesisConsumer):
 
     def __init__(self, stream: SimStream, container: SimContainer, columns: Mapping[str, pl.DataType]) -> None:
         name, clock = stream.plan.spec.stream.name, stream.clock
-        fetching = FetchingOnTheSpot(stream.api, name, clock, chance=stream.world.chance.random)
+        # What is committed is trimmed within the day for which Kinesis keeps it, so a gap doesn't stop the app. The
+        # oracle misses what is really lost.
+        fetching = FetchingOnTheSpot(stream.api, name, clock, skip_lost=True, chance=stream.world.chance.random)
         rows = RecordRows(JsonFormat().decoder(dict(columns)), {})
         super().__init__(name, stream.plan.partitions, fetching, rows, clock)
         self._stream_of = stream
