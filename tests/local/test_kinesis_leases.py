@@ -12,6 +12,7 @@ import pytest
 from in_thread import running
 from kinesis_program import order, put, shop
 
+import headrace as hr
 from chaos.kinesis_server import KinesisServer
 from headrace.core.errors import LeaseHeldError
 from headrace.systems.kinesis.leases.row import Checkpoint, Lease, parse_lease
@@ -110,6 +111,7 @@ def test_rows_look_as_those_of_kcl_and_follow_commits(orders: StreamOnServer, ta
                 "startingHashKey": "S",
                 "endingHashKey": "S",
                 "entityType": "S",
+                "headraceCheckpoint": "S",
             }
             assert row["leaseOwner"]["S"].startswith("shop/orders/")
             assert (row["startingHashKey"]["S"], row["endingHashKey"]["S"]) == (
@@ -139,6 +141,37 @@ def test_an_app_goes_on_where_an_application_of_kcl_has_stopped(
         run.until(lambda: len(run.numbers()) >= 30)
         assert run.numbers() == list(range(30, 60))
     assert run.errors == []
+
+
+@pytest.mark.parametrize("lease_ahead", ["stop", "continue", "repeat"])
+def test_an_app_finds_that_an_application_of_kcl_has_read_on(
+    orders: StreamOnServer, table: Table, tmp_path: Path, lease_ahead: str
+) -> None:
+    def app() -> hr.App:
+        return shop(tmp_path, orders.name, lease_table=table.name, lease_ahead=lease_ahead)
+
+    put(orders.api, range(30))
+    with running(app(), tmp_path) as run:
+        run.until(lambda: run.numbers() == list(range(30)))
+    for result in orders.api.put([order(n) for n in range(30, 60)]):
+        table.client.update_item(
+            TableName=table.name,
+            Key={"leaseKey": {"S": result.shard}},
+            UpdateExpression="SET checkpoint = :at, checkpointSubSequenceNumber = :zero ADD leaseCounter :one",
+            ExpressionAttributeValues={":at": {"S": str(result.sequence)}, ":zero": {"N": "0"}, ":one": {"N": "1"}},
+        )
+    put(orders.api, range(60, 70))
+    after = {"stop": 30, "continue": 60, "repeat": 30}[lease_ahead]
+    with running(app(), tmp_path) as run:
+        if lease_ahead == "stop":
+            run.until_failed()
+        else:
+            run.until(lambda: run.numbers() == [*range(30), *range(after, 70)])
+    if lease_ahead == "stop":
+        assert f"lease table {table.name}: another application has continued" in str(run.errors[0])
+        assert run.numbers() == list(range(30))
+    else:
+        assert run.errors == []
 
 
 def test_an_application_that_is_alive_keeps_its_leases(orders: StreamOnServer, table: Table, tmp_path: Path) -> None:

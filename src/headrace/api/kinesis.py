@@ -25,6 +25,7 @@ from headrace.systems.registry import SystemSpec
 
 RecordColumn = Literal["partition_key", "sequence_number", "arrival_time", "shard"]
 Lost = Literal["stop", "skip"]
+LeaseAhead = Literal["stop", "continue", "repeat"]
 
 RECORD_COLUMNS: Mapping[str, pl.DataType] = {
     "partition_key": pl.String(),
@@ -56,6 +57,7 @@ class Kinesis:
     lease_table: str | None = None
     endpoint_url: str | None = None
     lost: Lost = "stop"
+    lease_ahead: LeaseAhead = "stop"
 
     def system(self, stream_id: str) -> SystemSpec:
         """Return the system of this stream; each input has its own, because it keeps its own slots."""
@@ -93,6 +95,7 @@ class Kinesis:
             "record_columns": dict(self.record_columns) or None,
             "lease_table": self.lease_table,
             "lost": None if self.lost == "stop" else self.lost,
+            "lease_ahead": None if self.lease_ahead == "stop" else self.lease_ahead,
             "memo": f"{use.home}/kinesis/{use.app}/{stream_id}.json",
         }
         return self._spec(stream_id, options)
@@ -102,7 +105,7 @@ class Kinesis:
         usual = Kinesis(self.stream)
         wrong = [
             name
-            for name in ("start", "slots", "record_columns", "lease_table", "lost")
+            for name in ("start", "slots", "record_columns", "lease_table", "lost", "lease_ahead")
             if getattr(self, name) != getattr(usual, name)
         ]
         if wrong:
@@ -126,6 +129,7 @@ def kinesis(
     lease_table: str | None = None,
     endpoint_url: str | None = None,
     lost: Lost = "stop",
+    lease_ahead: LeaseAhead = "stop",
 ) -> Kinesis:
     """An Amazon Kinesis stream: an input, exactly once; or an output, at least once.
 
@@ -164,6 +168,10 @@ def kinesis(
     lost
         For inputs: what happens where Kinesis may have deleted records before the app has read them. ``"stop"`` ends
         the app with an error that names the place, ``"skip"`` counts the place, warns, and continues.
+    lease_ahead
+        For inputs with a lease table: what happens at a start if another application has continued there since the
+        app's last commits. ``"stop"`` ends the run with an error, ``"continue"`` goes on behind what the other
+        application has read, ``"repeat"`` reads it again. The last two log a warning.
 
     Returns
     -------
@@ -192,6 +200,7 @@ def kinesis(
             _matching("lease_table", lease_table, _TABLE, "use 3 to 255 letters, digits, '.', '_' or '-'"),
             _endpoint(endpoint_url, lease_table),
             one_of("lost", lost, Lost),
+            _lease_ahead(lease_ahead, lease_table),
         )
 
 
@@ -227,6 +236,12 @@ def _key(key: object) -> str | None:
             hint='combine them: with_columns(key=pl.concat_str("member", "country", separator="/"))',
         )
     raise DeclarationError(f"key={key!r} is not the name of a column", hint='write key="member"')
+
+
+def _lease_ahead(chosen: LeaseAhead, lease_table: str | None) -> LeaseAhead:
+    if lease_table is None and chosen != "stop":
+        raise DeclarationError("lease_ahead= is about a lease table", hint="name it with lease_table=, or leave it out")
+    return one_of("lease_ahead", chosen, LeaseAhead)
 
 
 def _endpoint(url: object, lease_table: str | None) -> str | None:

@@ -51,6 +51,8 @@ def test_all_that_an_input_may_say() -> None:
         record_columns={"arrived": "arrival_time"},
         lease_table="shop-orders",
         endpoint_url="http://localhost:4567",
+        lost="skip",
+        lease_ahead="continue",
     )
     spec = declared(system, None)
     assert spec.options == {
@@ -62,6 +64,8 @@ def test_all_that_an_input_may_say() -> None:
         "slots": 8,
         "record_columns": {"arrived": "arrival_time"},
         "lease_table": "shop-orders",
+        "lost": "skip",
+        "lease_ahead": "continue",
         "memo": "/data/kinesis/shop/orders.v1.json",
     }
     assert pickle.loads(pickle.dumps(spec)) == spec
@@ -183,6 +187,7 @@ def test_no_task_reads_all_of_a_stream() -> None:
 OUT: list[tuple[Any, str]] = [
     (hr.io.kinesis("a", key="k", start="upcoming", slots=2), "start, slots of Kinesis stream a: only an input can"),
     (hr.io.kinesis("a", key="k", lease_table="abc"), "lease_table of Kinesis stream a"),
+    (hr.io.kinesis("a", key="k", lost="skip"), "lost of Kinesis stream a"),
     (hr.io.kinesis("a", key="k", record_columns={"s": "shard"}), "record_columns of Kinesis stream a"),
 ]
 
@@ -234,6 +239,9 @@ WRONG: list[tuple[Callable[[Any], Any], str]] = [
     (lambda make: make("a", key=""), "key='' is not the name of a column"),
     (lambda make: make("a", lease_table="a/b"), "lease_table='a/b' is not the name of a lease table"),
     (lambda make: make("a", endpoint_url="memory://", lease_table="abc"), "lease_table= is for Amazon's streams"),
+    (lambda make: make("a", lost="ignore"), "lost='ignore' is not"),
+    (lambda make: make("a", lease_ahead="repeat"), "lease_ahead= is about a lease table"),
+    (lambda make: make("a", lease_table="abc", lease_ahead="skip"), "lease_ahead='skip' is not"),
     (lambda make: make("a", endpoint_url="localhost:4567"), "endpoint_url='localhost:4567' is not a URL"),
     (lambda make: make("a", endpoint_url=SECRET), "contains credentials"),
 ]

@@ -47,8 +47,12 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
     Registered at an edge it counts from 0, too: where a stream is read first is for its dealer to say.
     """
 
-    def __init__(self, stream: str, slots: int, fetching: Fetching, rows: RecordRows, clock: Clock) -> None:
+    def __init__(
+        self, stream: str, slots: int, fetching: Fetching, rows: RecordRows, clock: Clock, *, waits: bool = False
+    ) -> None:
+        """``waits``: nothing is read before the dealer's first orders, which may say that others have read it."""
         super().__init__()
+        self._waits = waits
         self._stream = stream
         self._slots = slots
         self._fetching = fetching
@@ -78,15 +82,19 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
     @override
     def direct(self, ssp: SSP, orders: SlotOrders) -> None:
         reading = self._reading(ssp)
-        reading.slot.follow(orders)
+        for shard in reading.slot.follow(orders) & reading.feeds.keys():
+            self._end(reading, shard)
         self._fetch(reading)
+
+    def _end(self, reading: _SlotReading, shard: str) -> None:
+        self._fetching.end(reading.feeds.pop(shard))
+        reading.unread.pop(shard, None)
 
     def _fetch(self, reading: _SlotReading) -> None:
         """Fetch what the slot reads, and nothing else."""
-        wanted = dict(reading.slot.read())
+        wanted = {} if self._waits and not reading.slot.directed else dict(reading.slot.read())
         for shard in reading.feeds.keys() - wanted.keys():
-            self._fetching.end(reading.feeds.pop(shard))
-            reading.unread.pop(shard, None)
+            self._end(reading, shard)
         for shard, position in wanted.items():
             if shard not in reading.feeds:
                 reading.feeds[shard] = self._fetching.begin(shard, position)

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from typing_extensions import override
 
 from headrace.core.clock import Clock
-from headrace.core.errors import HeadraceError, StreamNotFoundError
+from headrace.core.errors import DeploymentError, HeadraceError, StreamNotFoundError
 from headrace.core.log import Throttle, logger
 from headrace.systems.kinesis.api import KinesisApi, Shard
 from headrace.systems.kinesis.dealing import Dealing
 from headrace.systems.kinesis.leases.mirror import LeaseMirror
+from headrace.systems.kinesis.options import LeaseAhead
 from headrace.systems.kinesis.shard_position import DONE
+from headrace.systems.kinesis.shard_tree import ShardTree
 from headrace.systems.slot_reports import SlotOrders, SlotReport
 from headrace.systems.slotted import Dealer
 
@@ -76,7 +78,8 @@ class ShardListing:
 class KinesisDealer(Dealer):
     """Deals one stream to the slots of one stage.
 
-    ``open_leases`` opens the lease table, if there is one. It is called at the first dealing, as it may wait.
+    ``open_leases`` opens the lease table, if there is one. It is called at the first dealing, as it may wait. If
+    another application has continued there, ``lease_ahead`` says what follows; nothing is read before that is decided.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class KinesisDealer(Dealer):
         dealing: Dealing,
         clock: Clock,
         open_leases: Callable[[], LeaseMirror] | None = None,
+        lease_ahead: LeaseAhead = "stop",
     ) -> None:
         self._stream = stream
         self._api = api
@@ -94,6 +98,9 @@ class KinesisDealer(Dealer):
         self._open_leases = open_leases
         self._listing = ShardListing(api, stream, clock)
         self._mirror: LeaseMirror | None = None
+        self._lease_ahead = lease_ahead
+        self._compared = open_leases is None
+        """It is decided what follows from the table."""
         self._warned: list[str] = []
 
     @override
@@ -103,14 +110,52 @@ class KinesisDealer(Dealer):
         reports = [slot for slot in slots if slot is not None]
         ended = {shard for report in reports for shard, state in report.shards.items() if state == str(DONE)}
         listed = self._listing.shards(ended)
+        if not (self._compared or self._compare(listed, slots)):
+            return [None] * len(slots)
         orders = self._dealing.deal(listed, slots, int(self._clock.monotonic_ms()))
         for warning in self._dealing.warnings:
             if warning not in self._warned:
                 _log.warning(warning, stream=self._stream)
         self._warned = list(self._dealing.warnings)
-        if self._mirror is not None:
+        if self._mirror is not None and not self._dealing.jumping:
+            # Before that the table would go back, and who deals next wouldn't know that there is something to skip.
             self._mirror.follow(slots, listed)
         return orders
+
+    def _compare(self, listed: Sequence[Shard], slots: Sequence[SlotReport | None]) -> bool:
+        """Compare the table with the commits, once; return False if that can't be done yet."""
+        standing = self._dealing.standing(listed, slots)
+        if standing is None or self._mirror is None:
+            return False
+        self._compared = True
+        ahead = self._mirror.ahead(standing, ShardTree(listed))
+        if not ahead:
+            return True
+        shard, state = min(ahead.items())
+        table, where = self._mirror.table, f"{shard}: the table says {state}, the app's commits say {standing[shard]}"
+        if self._lease_ahead == "stop":
+            raise DeploymentError(
+                f"lease table {table}: another application has continued since the app stopped. In {len(ahead)} shards "
+                f"it has read further than the app: {where}",
+                hint='set lease_ahead= in hr.io.kinesis(...): "continue" goes on behind what the other application has '
+                'read, which this app then never processes; "repeat" processes it again',
+            )
+        if self._lease_ahead == "repeat":
+            _log.warning(
+                "another application has read further, and the app reads its records again",
+                table=table,
+                shards=len(ahead),
+                first=where,
+            )
+            return True
+        _log.warning(
+            "another application has read further, and the app goes on behind that",
+            table=table,
+            shards=len(ahead),
+            first=where,
+        )
+        self._dealing.go_on(standing, ahead)
+        return True
 
     @override
     def close(self) -> None:

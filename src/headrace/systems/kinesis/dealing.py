@@ -10,6 +10,9 @@ READ       reads it                reads it        -             -
 EXPECT     expects it              -               -             -
 RELEASE    -                       -               releases it   -
 FORGET     -                       drops it        -             drops it
+SKIP       -                       -               goes on       says where others
+                                                   further on    go on, further on
+END        -                       -               is done       is done
 =========  ======================  ==============  ============  ====================
 
 Why no record is read by two slots, or twice by one
@@ -38,21 +41,25 @@ it. Its children begin in the slot in which it would begin, and only after no sl
 parent but isn't listed either: then it would begin there. What such a slot commits next shows whether it does.
 ``known`` says which parents ended before the app began: they are not lost, and their children needn't begin together.
 
+Another application that shares the lease table may have read more meanwhile. Then SKIP and END bring slots behind that
+(``go_on``). Until a commit shows it, they come before all other orders about a shard.
+
 What isn't covered: a shard *and* a child of it expire, both after a slot was ordered to read them and before a report
 shows that it does. The place of the child's children would then be unknown, and two dealers might see it differently.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from headrace.systems.kinesis.api import Shard
 from headrace.systems.kinesis.beginnings import Beginnings
 from headrace.systems.kinesis.holdings import Holdings
 from headrace.systems.kinesis.moves import Arrivals, Moves
-from headrace.systems.kinesis.shard_position import OLDEST, Phase, Position, ShardState
+from headrace.systems.kinesis.shard_position import DONE, OLDEST, Phase, Position, ShardState, reading
 from headrace.systems.kinesis.shard_tree import ShardTree
-from headrace.systems.kinesis.slot_orders import FORGET, ShardOrder, read_from
+from headrace.systems.kinesis.slot_orders import END, FORGET, ShardOrder, read_from, skip_to
 from headrace.systems.slot_reports import SlotOrders, SlotReport
 
 AUDIT_MS = 60_000
@@ -77,7 +84,34 @@ class Dealing:
         self._moves = Moves()
         self._arrivals = Arrivals()
         self._audit = _Audit()
+        self._jumps: dict[str, _Jump] = {}
         self.warnings: list[str] = []
+
+    def standing(self, shards: Sequence[Shard], slots: Sequence[SlotReport | None]) -> dict[str, ShardState] | None:
+        """Where each listed or held shard stands. None: that isn't known before all slots have reported, and a list is
+        as new as their reports.
+        """
+        reports = [report for report in slots if report is not None]
+        tree, holdings = ShardTree(shards), Holdings(reports)
+        if len(reports) < len(slots) or tree.is_older_than(shard for shard in holdings if holdings.held(shard)):
+            return None
+        beginnings = Beginnings(tree, holdings, self._start, self._known)
+        unread = {
+            shard: DONE if beginnings.over(shard) else self._known.get(shard, reading(self._start))
+            for shard in tree.ids
+        }
+        return unread | {shard: state for shard in holdings if (state := holdings.furthest(shard)) is not None}
+
+    def go_on(self, standing: Mapping[str, ShardState], ahead: Mapping[str, ShardState]) -> None:
+        """Go on behind what another application has read: ``ahead`` of where these shards are ``standing``."""
+        for shard, state in ahead.items():
+            self._known[shard] = state
+            self._jumps[shard] = _Jump(standing[shard], state)
+
+    @property
+    def jumping(self) -> bool:
+        """Whether commits don't show yet that all was skipped that another application has read."""
+        return bool(self._jumps)
 
     def deal(self, shards: Sequence[Shard], slots: Sequence[SlotReport | None], now_ms: int) -> list[SlotOrders | None]:
         """Return the orders for each slot. ``shards`` are all that are listed, ``now_ms`` is a clock for pauses.
@@ -92,7 +126,10 @@ class Dealing:
         tree, holdings = ShardTree(shards), Holdings(reports)
         stale = tree.is_older_than(shard for shard in holdings if holdings.held(shard))
         orders = _Orders(len(reports))
-        _hand_over(holdings, self._arrivals, orders)
+        self._jumps = {shard: jump for shard, jump in self._jumps.items() if holdings.furthest(shard) == jump.seen}
+        for shard, jump in self._jumps.items():
+            _jump(holdings, shard, jump.to, orders)
+        _hand_over(holdings, self._arrivals, orders, self._jumps)
         self._moves.go_on(holdings, orders.give, now_ms)
         if not stale:
             beginnings = Beginnings(tree, holdings, self._start, self._known)
@@ -107,14 +144,30 @@ class Dealing:
         return orders.texts(sure=not stale)
 
 
+@dataclass(frozen=True, slots=True)
+class _Jump:
+    """A shard that another application has read further: where it was seen to stand, and where it goes on."""
+
+    seen: ShardState
+    to: ShardState
+
+
 class _Orders:
     """The orders of one round. At most one for each shard of a slot."""
 
     def __init__(self, slots: int) -> None:
         self._orders: list[dict[str, ShardOrder]] = [{} for _ in range(slots)]
+        self._first: set[tuple[int, str]] = set()
+
+    def give_first(self, slot: int, shard: str, order: ShardOrder) -> None:
+        """Give an order, and no other about the shard to this slot."""
+        self._orders[slot][shard] = order
+        self._first.add((slot, shard))
 
     def give(self, slot: int, shard: str, order: ShardOrder) -> None:
-        """Order a slot to do something with a shard."""
+        """Order a slot to do something with a shard. Orders are given again until they are followed."""
+        if (slot, shard) in self._first:
+            return
         before = self._orders[slot].setdefault(shard, order)
         assert before == order, f"slot {slot} has two orders for shard {shard}: {before} and {order}"
 
@@ -137,10 +190,24 @@ def _later(before: SlotReport | None, now: SlotReport | None) -> SlotReport | No
     return now
 
 
-def _hand_over(holdings: Holdings, arrivals: Arrivals, orders: _Orders) -> None:
-    """Have shards that were released read by those whom they were released to, and dropped once these hold them."""
+def _jump(holdings: Holdings, shard: str, to: ShardState, orders: _Orders) -> None:
+    """Have whoever goes on with a shard do that behind what another application has read."""
+    order = END if to.phase is Phase.DONE else skip_to(to.position)
+    for slot in holdings.slots(shard, Phase.READING):
+        orders.give_first(slot, shard, order)
+    for slot, _ in holdings.leaving(shard):
+        orders.give_first(slot, shard, order)
+
+
+def _hand_over(holdings: Holdings, arrivals: Arrivals, orders: _Orders, jumping: Collection[str]) -> None:
+    """Have shards that were released read by those whom they were released to, and dropped once these hold them.
+
+    Those that jump are handed over when they have done so.
+    """
     arrivals.look(holdings)
     for shard in holdings:
+        if shard in jumping:
+            continue
         for slot in holdings.slots(shard, Phase.RELEASED):
             state = holdings.state(shard, slot)
             assert state is not None and state.to is not None

@@ -36,6 +36,11 @@ class Holdings:
         """A slot holds it: it reads it, has released it, or has read it to its end."""
         return any(state.phase is not Phase.EXPECTED for state in self._of.get(shard, {}).values())
 
+    def furthest(self, shard: str) -> ShardState | None:
+        """The state in the slot that is further than others; None if no slot holds it."""
+        held = [state for state in self._of.get(shard, {}).values() if state.phase is not Phase.EXPECTED]
+        return max(held, key=lambda state: state.rank, default=None)
+
     def ended_in(self, shard: str) -> int | None:
         """The slot that has read it to its end."""
         return next(iter(self.slots(shard, Phase.DONE)), None)

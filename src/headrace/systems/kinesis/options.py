@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from headrace.core.errors import UsageError
 from headrace.serdes.formats import FormatSpec
 from headrace.systems.option_names import check_option_names
+
+LeaseAhead = Literal["stop", "continue", "repeat"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What the app says of the stream. ``start`` may be milliseconds since the epoch; ``key`` is an output's.
 
-    ``lost`` says what happens where records may have expired unread: ``"stop"`` or ``"skip"``.
+    ``lost`` says what happens where records may have expired unread: ``"stop"`` or ``"skip"``. ``lease_ahead`` says
+    what happens if another application has continued in the lease table since the last commits.
 
     ``memo`` is the file in which an app remembers an input, ``remembered`` what it has remembered: the contents.
     """
@@ -30,6 +33,7 @@ class Options:
     record_columns: Mapping[str, str] = field(default_factory=dict)
     lease_table: str | None = None
     lost: str = "stop"
+    lease_ahead: LeaseAhead = "stop"
     memo: str | None = None
     remembered: str | None = None
     key: str | None = None

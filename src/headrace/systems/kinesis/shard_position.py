@@ -41,6 +41,9 @@ class Phase(Enum):
     DONE = "SHARD_END"
 
 
+_RANKS = {Phase.EXPECTED: -1, Phase.RELEASED: 0, Phase.READING: 1, Phase.DONE: 2}
+
+
 class Position(msgspec.Struct, frozen=True):
     """Where to go on in a shard: after ``sequence``, or if that is None from a moment, or else from the oldest record.
 
@@ -97,6 +100,14 @@ class ShardState(msgspec.Struct, frozen=True):
                 return f"RELEASED {self.to} {self.position}"
             case _:
                 return str(self.phase.value)
+
+    @property
+    def rank(self) -> tuple[int, tuple[int, int, float]]:
+        """A key that sorts states of one shard in several slots.
+
+        Whoever goes on with it is further than who gave it up, at the same position too.
+        """
+        return _RANKS[self.phase], self.position.order
 
     def at(self, position: Position) -> ShardState:
         """The same phase at another position."""

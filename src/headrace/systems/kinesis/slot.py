@@ -33,9 +33,11 @@ class Slot:
         A slot that has none begins at the moment with those that it is given, if no slot has read them.
         """
         self._start = None if shards else moment
+        self._moved = moment is not None
         self._states = {shard: parse_state(text) for shard, text in shards.items()}
         self._turns: list[str] = []
-        self._directed = False
+        self.directed = False
+        """The dealer has said what there is for the slot."""
         self.changed = moment is not None
         if moment is not None:
             self._states = {shard: _moved(state, moment) for shard, state in self._states.items()}
@@ -43,18 +45,29 @@ class Slot:
         self.holding = self._held()
         """The shards that wait for others: to be taken over, to come here, or for their children to begin."""
 
-    def follow(self, orders: SlotOrders) -> None:
-        """Do what the dealer says. The first orders are news even if they change nothing."""
+    def follow(self, orders: SlotOrders) -> set[str]:
+        """Do what the dealer says, and return the shards that are to be read from elsewhere now.
+
+        The first orders are news even if they change nothing.
+        """
+        skipped: set[str] = set()
         for shard, text in orders.items():
             before = self._states.get(shard)
             order = parse_order(text)
             if self._start is not None and order.do is Do.READ and order.position.sequence is None:
                 order = read_from(self._start)
+            if order.do in (Do.SKIP, Do.END):
+                if self._moved:
+                    continue  # whoever has moved the slot wants what is there
+                skipped.add(shard)
             after = _followed(before, order)
-            if after != before:
+            if after == before:
+                skipped.discard(shard)
+            else:
                 self._set(shard, after)
-        self.changed |= not self._directed
-        self._directed = True
+        self.changed |= not self.directed
+        self.directed = True
+        return skipped
 
     def came_to(self, shard: str, position: Position) -> None:
         """Rows of a shard that is read were handed out, up to this position."""
@@ -100,6 +113,10 @@ def _followed(state: ShardState | None, order: ShardOrder) -> ShardState | None:
             return msgspec.structs.replace(state, phase=Phase.RELEASED, to=order.to)
         case Do.FORGET if phase is not Phase.READING:
             return None
+        case Do.SKIP if state is not None and phase in (Phase.READING, Phase.RELEASED):
+            return state.at(order.position) if state.position.order < order.position.order else state
+        case Do.END if phase in (Phase.READING, Phase.RELEASED):
+            return DONE
     return state
 
 

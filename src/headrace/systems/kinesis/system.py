@@ -58,7 +58,8 @@ class KinesisSystem(SlottedSystem):
         rows = RecordRows(format.decoder(contents), about)
         skip_lost = self.options.lost == "skip"
         fetching = FetchingByThreads(self._open(), stream, self.clock, skip_lost=skip_lost)
-        return KinesisConsumer(stream, info.partitions, fetching, rows, self.clock)
+        waits = self.options.lease_table is not None
+        return KinesisConsumer(stream, info.partitions, fetching, rows, self.clock, waits=waits)
 
     @override
     def target(self, stream: str) -> Target:
@@ -71,7 +72,8 @@ class KinesisSystem(SlottedSystem):
         """Goes by the memo. Raises as ``begin_run`` does if the stream is another one by now."""
         memo = self._begin()
         dealing = Dealing(memo.slots, begins(self.options, memo), memo.states())
-        return KinesisDealer(self.options.stream, self._open(), dealing, self.clock, self._leases(reader))
+        leases, lease_ahead = self._leases(reader), self.options.lease_ahead
+        return KinesisDealer(self.options.stream, self._open(), dealing, self.clock, leases, lease_ahead)
 
     def _begin(self) -> Memo:
         with closing(self._open()) as api:

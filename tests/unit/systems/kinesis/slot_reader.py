@@ -57,6 +57,7 @@ class Reader:
         columns: dict[str, str] | None = None,
         maker: RecordRows | None = None,
         skip_lost: bool = False,
+        waits: bool = False,
     ) -> None:
         self.clock = clock
         self.consumer = KinesisConsumer(
@@ -65,6 +66,7 @@ class Reader:
             fetching or FetchingOnTheSpot(api, "orders", clock, pace=pace, room=room, skip_lost=skip_lost),
             maker or row_maker(columns),
             clock,
+            waits=waits,
         )
         self.shards: dict[SSP, dict[str, str]] = {}
         self.frames: list[pl.DataFrame] = []

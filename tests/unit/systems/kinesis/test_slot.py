@@ -31,6 +31,19 @@ READING, RELEASED, EXPECTED, DONE = "7", "RELEASED 1 7", "EXPECTED", "SHARD_END"
         (DONE, "EXPECT", DONE),
         (DONE, "RELEASE 1", DONE),
         (DONE, "FORGET", None),
+        (None, "SKIP 9", None),
+        (EXPECTED, "SKIP 9", EXPECTED),
+        (READING, "SKIP 9", "9"),
+        (READING, "SKIP 6", READING),
+        ("7 2", "SKIP 7 1", "7 2"),
+        ("7 @5/24h", "SKIP 9", "9"),
+        (RELEASED, "SKIP 9", "RELEASED 1 9"),
+        (DONE, "SKIP 9", DONE),
+        (None, "END", None),
+        (EXPECTED, "END", EXPECTED),
+        (READING, "END", DONE),
+        (RELEASED, "END", DONE),
+        (DONE, "END", DONE),
     ],
 )
 def test_an_order_is_followed_where_it_fits(before: str | None, order: str, after: str | None) -> None:
@@ -56,6 +69,17 @@ def test_a_slot_that_is_moved_says_so(before: str, after: str) -> None:
     slot = Slot({"a": before}, Position(time_ms=9))
     assert slot.changed
     assert slot.said() == {"a": after}
+
+
+def test_a_slot_that_is_moved_by_hand_skips_nothing() -> None:
+    slot = Slot({"a": READING, "b": READING}, Position(time_ms=9))
+    assert slot.follow({"a": "SKIP 9", "b": "END"}) == set()
+    assert slot.said() == {"a": "AT_TIMESTAMP 9", "b": "AT_TIMESTAMP 9"}
+
+
+def test_a_slot_says_what_it_has_skipped() -> None:
+    slot = Slot({"a": READING, "b": READING, "c": READING})
+    assert slot.follow({"a": "SKIP 9", "b": "SKIP 5", "c": "READ 9"}) == {"a"}
 
 
 def test_only_shards_that_are_read_are_read() -> None:

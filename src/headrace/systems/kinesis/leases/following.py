@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.systems.kinesis.api import Shard
-from headrace.systems.kinesis.leases.row import Checkpoint, Lease, checkpoint_of
+from headrace.systems.kinesis.leases.row import Checkpoint, Lease, checkpoint_of, mark_of
 from headrace.systems.kinesis.leases.table import (
     Kind,
     Write,
@@ -46,8 +46,6 @@ FAILOVER_MS = 10_000
 
 RENEW_MS = FAILOVER_MS / 3 - 25
 """How old the last sign of life may become, as in KCL."""
-
-_FURTHER = {Phase.RELEASED: 0, Phase.READING: 1, Phase.DONE: 2}
 
 
 def worker(app: str, slot: int) -> str:
@@ -97,15 +95,10 @@ def followed(app: str, slots: Sequence[SlotReport | None], listed: Sequence[Shar
             if state.phase is Phase.EXPECTED:
                 continue
             other = furthest.get(shard)
-            if other is None or _further(state) > _further(other[1]):
+            if other is None or state.rank > other[1].rank:
                 furthest[shard] = (slot, state)
     committed = {shard: Committed(worker(app, slot), checkpoint_of(state)) for shard, (slot, state) in furthest.items()}
     return Followed(app, committed, {shard.id: shard for shard in listed}, None not in slots)
-
-
-def _further(state: ShardState) -> tuple[int, tuple[int, int, float]]:
-    """Sort states of one shard. Whoever goes on with it is further than who gave it up, at the same position too."""
-    return _FURTHER[state.phase], state.position.order
 
 
 def writes(wanted: Followed, rows: Mapping[str, Row], now_ms: float) -> list[Write]:
@@ -158,6 +151,7 @@ def _new(shard: str, committed: Committed, listed: Shard | None, children: tuple
         parents=tuple(sorted(listed.parents)) if listed is not None else (),
         children=children if at.finished else (),
         hashes=(listed.first, listed.last) if listed is not None else None,
+        mark=mark_of(at, committed.worker),
     )
 
 

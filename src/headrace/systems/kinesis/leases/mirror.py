@@ -22,10 +22,12 @@ from headrace.core.errors import InfrastructureError, LeaseHeldError, Unavailabl
 from headrace.core.log import Throttle, logger
 from headrace.core.retry import Retry
 from headrace.systems.kinesis.api import Shard
+from headrace.systems.kinesis.leases.ahead import ahead, others
 from headrace.systems.kinesis.leases.following import FAILOVER_MS, Followed, Row, followed, writes
 from headrace.systems.kinesis.leases.row import Lease, parse_lease, takeover
 from headrace.systems.kinesis.leases.table import Kind, LeaseTable, Write, evict
 from headrace.systems.kinesis.shard_position import Position, ShardState
+from headrace.systems.kinesis.shard_tree import ShardTree
 from headrace.systems.slot_reports import SlotReport
 
 CALLS_AT_LEAST = 10
@@ -77,6 +79,11 @@ class LeaseMirror:
             raise
 
     @property
+    def table(self) -> str:
+        """The name of the table."""
+        return self._table.name
+
+    @property
     def trouble(self) -> str | None:
         """What keeps the rows from following; None if nothing does."""
         return self._trouble
@@ -87,6 +94,10 @@ class LeaseMirror:
         ``start`` is where the app begins to read.
         """
         return takeover(self._found, start)
+
+    def ahead(self, standing: Mapping[str, ShardState], tree: ShardTree) -> dict[str, ShardState]:
+        """How far other applications had read when the table was opened, where the app stands behind that."""
+        return ahead(standing, others(self._found, self._wanted.app), {lease.shard for lease in self._found}, tree)
 
     def follow(self, slots: Sequence[SlotReport | None], listed: Sequence[Shard]) -> None:
         """Write what the commits have changed, and renew what is due. Called several times a second.

@@ -29,6 +29,8 @@ FIRST_HASH = "startingHashKey"
 LAST_HASH = "endingHashKey"
 CHECKPOINT_OWNER = "checkpointOwner"
 ENTITY = "entityType"
+MARK = "headraceCheckpoint"
+"""The checkpoint that an app wrote last, and the app. KCL doesn't know it, and leaves it as it is."""
 
 _LEASE = "LEASE"
 _STREAM = "streamName"
@@ -99,6 +101,11 @@ class Lease:
     children: tuple[str, ...] = ()
     hashes: tuple[int, int] | None = None
     checkpoint_owner: str | None = None
+    mark: str | None = None
+
+    def is_marked(self, app: str) -> bool:
+        """Whether it was this app that wrote the checkpoint."""
+        return self.mark == mark_of(self.checkpoint, f"{app}/")
 
     @property
     def holder(self) -> str | None:
@@ -107,7 +114,7 @@ class Lease:
 
     def item(self) -> Item:
         """The whole row, as KCL creates it."""
-        optional = {OWNER: self.owner, CHECKPOINT_OWNER: self.checkpoint_owner}
+        optional = {OWNER: self.owner, CHECKPOINT_OWNER: self.checkpoint_owner, MARK: self.mark}
         item = {
             KEY: text(self.shard),
             COUNTER: number(self.counter),
@@ -123,6 +130,11 @@ class Lease:
         if self.hashes:
             item[FIRST_HASH], item[LAST_HASH] = (text(str(hash_)) for hash_ in self.hashes)
         return item
+
+
+def mark_of(at: Checkpoint, worker: str) -> str:
+    """How a worker of an app (``app/slot``) marks a checkpoint as the app's."""
+    return f"{at.sequence} {at.sub} {worker.rpartition('/')[0]}"
 
 
 def text(value: str) -> Value:
@@ -166,6 +178,7 @@ def parse_lease(item: Item) -> Lease | None:
         _set(item, CHILDREN),
         hashes,
         _optional(item, CHECKPOINT_OWNER),
+        _optional(item, MARK),
     )
 
 

@@ -101,7 +101,12 @@ def take(lease: Lease, owner: str) -> Write:
 
 def checkpoint(lease: Lease, at: Checkpoint) -> Write:
     """Say how far the shard is. It is also a sign of life."""
-    put = {row.CHECKPOINT: text(at.sequence), row.SUB: number(at.sub), row.SWITCHES: number(0)}
+    put = {
+        row.CHECKPOINT: text(at.sequence),
+        row.SUB: number(at.sub),
+        row.SWITCHES: number(0),
+        row.MARK: text(row.mark_of(at, lease.owner or "")),
+    }
     return Write(Kind.CHECKPOINT, lease.shard, _unmoved(lease), _moved(lease) | put, row.PENDING)
 
 

@@ -156,13 +156,15 @@ def test_what_changes_hands_comes_first_and_tidying_last() -> None:
 def test_a_new_row_names_parents_and_hashes() -> None:
     slots = [report(a="AT_TIMESTAMP 5"), report(gone="8")]
     first, second = writes(followed("app", slots, LISTED), {}, 0)
-    assert first.put == Lease("a", Checkpoint("AT_TIMESTAMP"), "app/0", parents=("p",), hashes=(0, 49)).item()
-    assert second.put == Lease("gone", Checkpoint("8", 2**63 - 1), "app/1").item()
+    marked = {"a": "AT_TIMESTAMP 0 app", "gone": f"8 {2**63 - 1} app"}
+    at = Checkpoint("AT_TIMESTAMP")
+    assert first.put == Lease("a", at, "app/0", parents=("p",), hashes=(0, 49), mark=marked["a"]).item()
+    assert second.put == Lease("gone", Checkpoint("8", 2**63 - 1), "app/1", mark=marked["gone"]).item()
 
 
 def test_a_new_row_of_a_finished_shard_has_no_owner() -> None:
     (found,) = writes(followed("app", [report(p="SHARD_END")], LISTED), {}, 0)
-    assert found.put == Lease("p", SHARD_END, children=("a", "b"), hashes=(0, 99)).item()
+    assert found.put == Lease("p", SHARD_END, children=("a", "b"), hashes=(0, 99), mark="SHARD_END 0 app").item()
 
 
 def test_apps_whose_names_begin_alike_are_strangers() -> None:
