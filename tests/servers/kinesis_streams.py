@@ -16,6 +16,7 @@ from headrace.core.clock import ManualClock
 from headrace.systems.kinesis.api import KinesisApi
 from headrace.systems.kinesis.boto import BotoKinesis
 from headrace.systems.kinesis.memory import MemoryKinesis
+from headrace.systems.kinesis.options import Access
 
 _WAIT_S = 60
 _numbers = count(1)
@@ -123,7 +124,7 @@ class StreamOnServer(KinesisStream):
 
     @override
     def client_of(self, name: str) -> KinesisApi:
-        return BotoKinesis(name, region=self._server.region, endpoint=self._server.endpoint)
+        return BotoKinesis(name, Access(region=self._server.region, endpoint=self._server.endpoint))
 
     @override
     def split(self, shard: str, at: int) -> None:

@@ -12,6 +12,7 @@ from headrace.systems.kinesis.leases.memory import MemoryLeaseTable
 from headrace.systems.kinesis.leases.opening import dynamo_table
 from headrace.systems.kinesis.leases.row import KEY, Item
 from headrace.systems.kinesis.leases.table import LeaseTable
+from headrace.systems.kinesis.options import Access
 from servers.moto import MotoServer
 
 _numbers = count(1)
@@ -68,7 +69,7 @@ class LeasesInDynamoDB(Leases):
     @override
     def table(self) -> LeaseTable:
         wait = threading.Event().wait
-        return dynamo_table(self.name, region=self._server.region, endpoint=self._server.endpoint, wait=wait)
+        return dynamo_table(self.name, Access(region=self._server.region, endpoint=self._server.endpoint), wait=wait)
 
     @override
     def put(self, item: Item) -> None:

@@ -17,10 +17,14 @@ from headrace.api.location import Declaring
 from headrace.api.record_schema import input_schema, record_columns_of, start_of
 from headrace.api.rows import SchemaLike
 from headrace.api.system_descriptor import InputUse
+from headrace.core.duration import Duration, format_ms, to_ms
 from headrace.core.errors import DeclarationError
+from headrace.core.secret_places import SecretPlace
 from headrace.core.url import check_no_credentials
 from headrace.serdes.formats import FormatSpec
 from headrace.serdes.schema import Schema
+from headrace.systems.kinesis.api import READ_RECORDS
+from headrace.systems.kinesis.options import POLL_MS
 from headrace.systems.registry import SystemSpec
 
 RecordColumn = Literal["partition_key", "sequence_number", "arrival_time", "shard"]
@@ -39,7 +43,17 @@ _STREAM = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _TABLE = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
 _ARN = re.compile(r"arn:aws[a-z-]*:kinesis:([a-z0-9-]+):\d{12}:stream/[a-zA-Z0-9_.-]{1,128}")
 _REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
+_PROFILE = re.compile(r"[^\s\[\]]([^\[\]\r\n]*[^\s\[\]])?")
+_ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[a-zA-Z0-9+=,.@_/-]{1,512}")
+_PROXY = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9._-]+)(:\d{1,5})?/?")
 _MEMORY = "memory://"
+_TIMEOUT_MS = 60_000
+_PAUSE_MS = 60_000
+_FAILOVER_MS = 3_600_000
+_OF_INPUTS = (
+    "start", "slots", "record_columns", "lease_table", "lost", "lease_ahead", "records_per_call", "poll_interval_ms",
+    "failover_ms",
+)  # fmt: skip
 _MAY_REPEAT = "Kinesis keeps no positions of writers"
 
 
@@ -58,6 +72,14 @@ class Kinesis:
     endpoint_url: str | None = None
     lost: Lost = "stop"
     lease_ahead: LeaseAhead = "stop"
+    profile: str | None = None
+    role: str | None = None
+    proxy: str | SecretPlace | None = None
+    connect_timeout_ms: int | None = None
+    read_timeout_ms: int | None = None
+    records_per_call: int | None = None
+    poll_interval_ms: int | None = None
+    failover_ms: int | None = None
 
     def system(self, stream_id: str) -> SystemSpec:
         """Return the system of this stream; each input has its own, because it keeps its own slots."""
@@ -66,6 +88,11 @@ class Kinesis:
             "region": self.region,
             "endpoint_url": self.endpoint_url,
             "format": self.format.options(),
+            "profile": self.profile,
+            "role": self.role,
+            "proxy": self.proxy.options() if isinstance(self.proxy, SecretPlace) else self.proxy,
+            "connect_timeout_ms": self.connect_timeout_ms,
+            "read_timeout_ms": self.read_timeout_ms,
         }
         return self._spec(stream_id, options)
 
@@ -96,6 +123,9 @@ class Kinesis:
             "lease_table": self.lease_table,
             "lost": None if self.lost == "stop" else self.lost,
             "lease_ahead": None if self.lease_ahead == "stop" else self.lease_ahead,
+            "records_per_call": self.records_per_call,
+            "poll_interval_ms": self.poll_interval_ms,
+            "failover_ms": self.failover_ms,
             "memo": f"{use.home}/kinesis/{use.app}/{stream_id}.json",
         }
         return self._spec(stream_id, options)
@@ -103,14 +133,20 @@ class Kinesis:
     def output_system(self, stream_id: str) -> SystemSpec:
         """Return the system of an output. Raises ``DeclarationError`` for arguments that only inputs have."""
         usual = Kinesis(self.stream)
-        wrong = [
-            name
-            for name in ("start", "slots", "record_columns", "lease_table", "lost", "lease_ahead")
-            if getattr(self, name) != getattr(usual, name)
-        ]
+        wrong = [name for name in _OF_INPUTS if getattr(self, name) != getattr(usual, name)]
         if wrong:
-            raise DeclarationError(f"{', '.join(wrong)} of Kinesis stream {self.stream}: only an input can have this")
+            names = ", ".join(name.removesuffix("_ms") for name in wrong)
+            raise DeclarationError(f"{names} of Kinesis stream {self.stream}: only an input can have this")
         return self._spec(stream_id, {**self.system(stream_id).options, "key": self.key}, _MAY_REPEAT)
+
+    def checked(self) -> Kinesis:
+        """This stream. Raises ``DeclarationError`` for what a stream in memory has no use for."""
+        needless = [name for name in ("profile", "role", "proxy") if getattr(self, name) is not None]
+        if needless and self.endpoint_url == _MEMORY:
+            raise DeclarationError(
+                f"{needless[0]}= is for Amazon's streams, not for one in memory", hint="leave it out"
+            )
+        return self
 
     def _spec(self, stream_id: str, options: Mapping[str, Any], may_repeat: str = "") -> SystemSpec:
         given = {name: value for name, value in options.items() if value is not None}
@@ -130,6 +166,14 @@ def kinesis(
     endpoint_url: str | None = None,
     lost: Lost = "stop",
     lease_ahead: LeaseAhead = "stop",
+    profile: str | None = None,
+    role: str | None = None,
+    proxy: str | SecretPlace | None = None,
+    connect_timeout: Duration | None = None,
+    read_timeout: Duration | None = None,
+    records_per_call: int | None = None,
+    poll_interval: Duration | None = None,
+    failover: Duration | None = None,
 ) -> Kinesis:
     """An Amazon Kinesis stream: an input, exactly once; or an output, at least once.
 
@@ -172,6 +216,26 @@ def kinesis(
         For inputs with a lease table: what happens at a start if another application has continued there since the
         app's last commits. ``"stop"`` ends the run with an error, ``"continue"`` goes on behind what the other
         application has read, ``"repeat"`` reads it again. The last two log a warning.
+    profile
+        A profile of ``~/.aws/config`` or ``~/.aws/credentials``, wherever drivers and containers run. By default boto3
+        looks for credentials in its usual order.
+    role
+        The ARN of a role that the app assumes with these credentials, for the stream and its lease table.
+    proxy
+        The URL of an HTTP proxy. With a user and a password in it, give its place: ``hr.secret_env("PROXY_URL")``.
+    connect_timeout
+        How long a call waits for a connection, up to a minute: by default ``"3s"``, and ``"2s"`` for a lease table.
+    read_timeout
+        How long it waits for an answer, up to a minute: by default ``"10s"``, and ``"3s"`` for a lease table. A call
+        that takes longer is repeated.
+    records_per_call
+        For inputs: how many records a call returns at most, 10,000 by default.
+    poll_interval
+        For inputs: how often a shard is read while records arrive, ``"200ms"`` by default. Kinesis allows all readers
+        of a shard together five reads a second.
+    failover
+        For inputs with a lease table: how long a lease may stand still before its owner counts as dead, ``"10s"`` by
+        default. Use the same time as the KCL application (``failoverTimeMillis``).
 
     Returns
     -------
@@ -201,7 +265,15 @@ def kinesis(
             _endpoint(endpoint_url, lease_table),
             one_of("lost", lost, Lost),
             _lease_ahead(lease_ahead, lease_table),
-        )
+            _matching("profile", profile, _PROFILE, "write the name of a profile in ~/.aws/config"),
+            _matching("role", role, _ROLE, 'write its ARN: "arn:aws:iam::123456789012:role/reader"'),
+            _proxy(proxy),
+            _ms("connect_timeout", connect_timeout, 100, _TIMEOUT_MS),
+            _ms("read_timeout", read_timeout, 100, _TIMEOUT_MS),
+            _records_per_call(records_per_call),
+            _ms("poll_interval", poll_interval, POLL_MS, _PAUSE_MS),
+            _failover(failover, lease_table),
+        ).checked()
 
 
 def _name(stream: object) -> str:
@@ -236,6 +308,44 @@ def _key(key: object) -> str | None:
             hint='combine them: with_columns(key=pl.concat_str("member", "country", separator="/"))',
         )
     raise DeclarationError(f"key={key!r} is not the name of a column", hint='write key="member"')
+
+
+def _proxy(proxy: object) -> str | SecretPlace | None:
+    if proxy is None or isinstance(proxy, SecretPlace):
+        return proxy
+    if isinstance(proxy, str) and "@" in proxy:
+        raise DeclarationError(
+            "proxy= has an '@' in it, as if it contained credentials",
+            hint='put the URL into a variable or a file, and write proxy=hr.secret_env("PROXY_URL")',
+        )
+    if not isinstance(proxy, str) or not _PROXY.fullmatch(proxy):
+        raise DeclarationError(f"proxy={proxy!r} is not the URL of a proxy", hint='write "http://example.com:3128"')
+    return proxy
+
+
+def _ms(what: str, value: Duration | None, least_ms: int, most_ms: int) -> int | None:
+    if value is None:
+        return None
+    ms = to_ms(value, what)
+    if not least_ms <= ms <= most_ms:
+        raise DeclarationError(
+            f"{what}={value!r} is out of range", hint=f"use {format_ms(least_ms)} to {format_ms(most_ms)}"
+        )
+    return ms
+
+
+def _records_per_call(value: object) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= READ_RECORDS):
+        return value
+    raise DeclarationError(
+        f"records_per_call={value!r} is not a number of records", hint=f"use 1 to {READ_RECORDS}, Kinesis' limit"
+    )
+
+
+def _failover(value: Duration | None, lease_table: str | None) -> int | None:
+    if value is not None and lease_table is None:
+        raise DeclarationError("failover= is about a lease table", hint="name it with lease_table=, or leave it out")
+    return _ms("failover", value, 1000, _FAILOVER_MS)
 
 
 def _lease_ahead(chosen: LeaseAhead, lease_table: str | None) -> LeaseAhead:

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
+from headrace.systems.kinesis.options import Options
 from headrace.systems.registry import SystemSpec
 
 ORDERS = {"member": pl.String, "euros": pl.Float64}
@@ -53,6 +54,14 @@ def test_all_that_an_input_may_say() -> None:
         endpoint_url="http://localhost:4567",
         lost="skip",
         lease_ahead="continue",
+        profile="shop prod",
+        role="arn:aws:iam::123456789012:role/readers/orders",
+        proxy="http://example.com:3128",
+        connect_timeout="500ms",
+        read_timeout=timedelta(seconds=30),
+        records_per_call=500,
+        poll_interval="1s",
+        failover="1m",
     )
     spec = declared(system, None)
     assert spec.options == {
@@ -66,9 +75,24 @@ def test_all_that_an_input_may_say() -> None:
         "lease_table": "shop-orders",
         "lost": "skip",
         "lease_ahead": "continue",
+        "profile": "shop prod",
+        "role": "arn:aws:iam::123456789012:role/readers/orders",
+        "proxy": "http://example.com:3128",
+        "connect_timeout_ms": 500,
+        "read_timeout_ms": 30_000,
+        "records_per_call": 500,
+        "poll_interval_ms": 1000,
+        "failover_ms": 60_000,
         "memo": "/data/kinesis/shop/orders.v1.json",
     }
     assert pickle.loads(pickle.dumps(spec)) == spec
+    assert Options.of("in", spec.options).access.answer_ms == 30_000
+
+
+def test_a_secret_is_given_by_its_place() -> None:
+    spec = declared(hr.io.kinesis("orders", proxy=hr.secret_env("PROXY_URL")))
+    assert spec.options["proxy"] == {"env": "PROXY_URL"}
+    assert Options.of("in", spec.options).access.proxy == hr.secret_env("PROXY_URL")
 
 
 def test_a_stream_may_be_several_inputs_and_an_output() -> None:
@@ -188,6 +212,7 @@ OUT: list[tuple[Any, str]] = [
     (hr.io.kinesis("a", key="k", start="upcoming", slots=2), "start, slots of Kinesis stream a: only an input can"),
     (hr.io.kinesis("a", key="k", lease_table="abc"), "lease_table of Kinesis stream a"),
     (hr.io.kinesis("a", key="k", lost="skip"), "lost of Kinesis stream a"),
+    (hr.io.kinesis("a", key="k", records_per_call=5, poll_interval="1s"), "records_per_call, poll_interval of Kinesis"),
     (hr.io.kinesis("a", key="k", record_columns={"s": "shard"}), "record_columns of Kinesis stream a"),
 ]
 
@@ -239,6 +264,21 @@ WRONG: list[tuple[Callable[[Any], Any], str]] = [
     (lambda make: make("a", key=""), "key='' is not the name of a column"),
     (lambda make: make("a", lease_table="a/b"), "lease_table='a/b' is not the name of a lease table"),
     (lambda make: make("a", endpoint_url="memory://", lease_table="abc"), "lease_table= is for Amazon's streams"),
+    (lambda make: make("a", profile=""), "profile='' is not the name of a profile"),
+    (lambda make: make("a", profile="a]"), r"profile='a\]' is not the name of a profile"),
+    (lambda make: make("a", role="reader"), "role='reader' is not the name of a role"),
+    (lambda make: make("a", proxy="proxy:3128"), "proxy='proxy:3128' is not the URL of a proxy"),
+    (lambda make: make("a", proxy=SECRET), "as if it contained credentials"),
+    (lambda make: make("a", connect_timeout="1ms"), "connect_timeout='1ms' is out of range"),
+    (lambda make: make("a", read_timeout="2m"), "read_timeout='2m' is out of range"),
+    (lambda make: make("a", read_timeout=5), "read_timeout: 5 has no unit"),
+    (lambda make: make("a", records_per_call=0), "records_per_call=0 is not a number of records"),
+    (lambda make: make("a", records_per_call=10_001), "records_per_call=10001 is not a number of records"),
+    (lambda make: make("a", records_per_call=True), "records_per_call=True is not a number of records"),
+    (lambda make: make("a", poll_interval="100ms"), "poll_interval='100ms' is out of range"),
+    (lambda make: make("a", failover="20s"), "failover= is about a lease table"),
+    (lambda make: make("a", lease_table="abc", failover="10ms"), "failover='10ms' is out of range"),
+    (lambda make: make("a", endpoint_url="memory://", profile="x"), "profile= is for Amazon's streams"),
     (lambda make: make("a", lost="ignore"), "lost='ignore' is not"),
     (lambda make: make("a", lease_ahead="repeat"), "lease_ahead= is about a lease table"),
     (lambda make: make("a", lease_table="abc", lease_ahead="skip"), "lease_ahead='skip' is not"),

@@ -33,6 +33,7 @@ from headrace.systems.kinesis.api import (
     StreamSummary,
     check_put,
 )
+from headrace.systems.kinesis.options import Access
 from headrace.systems.kinesis.shard_position import Position
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -50,19 +51,14 @@ _QUOTED = _THROTTLED | _PASSES | _REFUSED | {"AccessDeniedException", "ResourceN
 
 
 class BotoKinesis(KinesisApi):
-    """One stream, by its name or its ARN. ``endpoint`` is the address of another server than Amazon's."""
+    """One stream, by its name or its ARN."""
 
-    def __init__(self, stream: str, *, region: str | None = None, endpoint: str | None = None) -> None:
+    def __init__(self, stream: str, access: Access) -> None:
         self._name = stream
         self._stream = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
         try:
             self._client = amazon.client_of(
-                "kinesis",
-                region=region,
-                endpoint=endpoint,
-                connect_s=_CONNECT_S,
-                answer_s=_ANSWER_S,
-                connections=_CONNECTIONS,
+                "kinesis", access, connect_s=_CONNECT_S, answer_s=_ANSWER_S, connections=_CONNECTIONS
             )
             return
         except (ValueError, *amazon.FAILURES) as error:
@@ -157,6 +153,8 @@ class BotoKinesis(KinesisApi):
 
 def _problem(where: str, call: str, error: Any, endpoint: str = "") -> Exception:
     """What an error of boto3 means."""
+    if problem := amazon.role_problem(where, error):
+        return problem
     answer = amazon.answer_of(error)
     if answer is None:
         known = amazon.local_problem(where, call, "Kinesis", error, endpoint)

@@ -26,6 +26,7 @@ from headrace.systems.kinesis.api import (
 )
 from headrace.systems.kinesis.buffer import Buffer, Fetched
 from headrace.systems.kinesis.expiry import LOOK_MS, Expiry
+from headrace.systems.kinesis.options import POLL_MS
 from headrace.systems.kinesis.shard_position import DAY_H, Position
 from headrace.systems.kinesis.unpacking import unpacked
 
@@ -46,11 +47,13 @@ _RETRY = Retry(None, 250, 10_000)
 class Pace:
     """How often a shard is read. Kinesis allows 5 reads and 2 MB a second, of all readers of a shard together.
 
-    After empty pages at the shard's end the pause grows from ``busy_ms`` to ``idle_ms``.
+    After empty pages at the shard's end the pause grows from ``busy_ms`` to ``idle_ms``. ``records`` is how many a call
+    may return.
     """
 
-    busy_ms: float = 200
+    busy_ms: float = POLL_MS
     idle_ms: float = 1000
+    records: int = READ_RECORDS
     bytes_per_s: float = 2 << 20
     retry: Retry = _RETRY
 
@@ -199,7 +202,7 @@ class Feed:
         if self._iterator is None:
             self._iterator = api.iterator(self.shard, self._where())
         room = self._room.feed_bytes - self.buffer.bytes
-        page = api.records(self._iterator, min(READ_RECORDS, max(100, int(room / self._mean_bytes))))
+        page = api.records(self._iterator, min(self._pace.records, max(100, int(room / self._mean_bytes))))
         ended = page.iterator is None
         again = "Kinesis returned no iterator, but the shard is open" if ended and not self._is_closed(api) else ""
         at_tip = not (page.records or page.behind_ms or ended)

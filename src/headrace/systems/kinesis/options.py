@@ -8,10 +8,35 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headrace.core.errors import UsageError
+from headrace.core.secret_places import SecretPlace
 from headrace.serdes.formats import FormatSpec
+from headrace.systems.kinesis.api import READ_RECORDS
 from headrace.systems.option_names import check_option_names
 
 LeaseAhead = Literal["stop", "continue", "repeat"]
+
+POLL_MS = 200
+"""How often a shard is read while records arrive: Kinesis allows all of its readers together five reads a second."""
+
+FAILOVER_MS = 10_000
+"""A lease whose counter hasn't moved for this long counts as abandoned: KCL's default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How Amazon's services are reached. ``endpoint`` is an address instead of Amazon's.
+
+    Credentials are those of ``profile``, or else those that boto3 finds; with ``role``, they are for assuming it. What
+    isn't said, each client knows by itself.
+    """
+
+    region: str | None = None
+    endpoint: str | None = None
+    profile: str | None = None
+    role: str | None = None
+    proxy: str | SecretPlace | None = None
+    connect_ms: int | None = None
+    answer_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +52,14 @@ class Options:
     stream: str
     region: str | None = None
     endpoint_url: str | None = None
+    profile: str | None = None
+    role: str | None = None
+    proxy: str | SecretPlace | None = None
+    connect_timeout_ms: int | None = None
+    read_timeout_ms: int | None = None
+    records_per_call: int = READ_RECORDS
+    poll_interval_ms: int = POLL_MS
+    failover_ms: int = FAILOVER_MS
     format: FormatSpec = field(default_factory=FormatSpec)
     start: str | int = "oldest"
     slots: int | None = None
@@ -44,7 +77,22 @@ class Options:
         check_option_names(name, "kinesis", options, (one.name for one in fields(cls)), "stream")
         given = dict(options)
         given["format"] = FormatSpec(**given.get("format", {}))
+        if isinstance(given.get("proxy"), Mapping):
+            given["proxy"] = SecretPlace.of(given["proxy"])
         return cls(**given)
+
+    @property
+    def access(self) -> Access:
+        """How the stream and the lease table are reached."""
+        return Access(
+            region=self.region,
+            endpoint=self.endpoint_url,
+            profile=self.profile,
+            role=self.role,
+            proxy=self.proxy,
+            connect_ms=self.connect_timeout_ms,
+            answer_ms=self.read_timeout_ms,
+        )
 
     def memo_path(self) -> Path:
         """Where the app remembers the stream. Raises ``UsageError`` if no app reads it."""

@@ -23,6 +23,7 @@ from headrace.systems.kinesis.beginning import begin_run, begins
 from headrace.systems.kinesis.consumer import KinesisConsumer
 from headrace.systems.kinesis.dealer import KinesisDealer
 from headrace.systems.kinesis.dealing import Dealing
+from headrace.systems.kinesis.feed import Pace
 from headrace.systems.kinesis.fetching import FetchingByThreads
 from headrace.systems.kinesis.leases.mirror import LeaseMirror
 from headrace.systems.kinesis.leases.opening import open_leases
@@ -57,7 +58,9 @@ class KinesisSystem(SlottedSystem):
         contents = {name: dtype for name, dtype in wanted.items() if name not in about}
         rows = RecordRows(format.decoder(contents), about)
         skip_lost = self.options.lost == "skip"
-        fetching = FetchingByThreads(self._open(), stream, self.clock, skip_lost=skip_lost)
+        poll_ms = self.options.poll_interval_ms
+        pace = Pace(poll_ms, max(poll_ms, Pace().idle_ms), self.options.records_per_call)
+        fetching = FetchingByThreads(self._open(), stream, self.clock, pace=pace, skip_lost=skip_lost)
         waits = self.options.lease_table is not None
         return KinesisConsumer(stream, info.partitions, fetching, rows, self.clock, waits=waits)
 
@@ -87,14 +90,14 @@ class KinesisSystem(SlottedSystem):
             open_leases,
             name,
             app,
-            region=self.options.region,
-            endpoint=self.options.endpoint_url,
+            self.options.access,
             clock=self.clock,
             wait=threading.Event().wait,
+            failover_ms=self.options.failover_ms,
         )
 
     def _open(self) -> KinesisApi:
-        return open_kinesis_api(self.options.stream, region=self.options.region, endpoint=self.options.endpoint_url)
+        return open_kinesis_api(self.options.stream, self.options.access)
 
     def _columns(self) -> Columns | None:
         own = open_format(self.options.format).columns()

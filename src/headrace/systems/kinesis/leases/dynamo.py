@@ -16,6 +16,7 @@ from headrace.core.errors import InfrastructureError, ThrottledError, Unavailabl
 from headrace.systems.kinesis import amazon
 from headrace.systems.kinesis.leases.row import KEY, Item, Lease, parse_lease, text
 from headrace.systems.kinesis.leases.table import Kind, LeaseTable, Write, Written
+from headrace.systems.kinesis.options import Access
 
 _CONNECT_S = 2
 _ANSWER_S = 3
@@ -28,18 +29,16 @@ _RIGHTS = "DescribeTable, CreateTable, Scan, GetItem, UpdateItem and DeleteItem"
 
 
 class DynamoLeaseTable(LeaseTable):
-    """One table. ``endpoint`` is the address of a server in place of Amazon's, for tests.
+    """One table.
 
     A table that it creates is billed by request. It gets no index of owners: KCL 3 adds that by itself.
     """
 
-    def __init__(self, name: str, *, region: str | None, endpoint: str | None, wait: Callable[[float], bool]) -> None:
+    def __init__(self, name: str, access: Access, wait: Callable[[float], bool]) -> None:
         self._name = name
         self._wait = wait
         try:
-            self._client = amazon.client_of(
-                "dynamodb", region=region, endpoint=endpoint, connect_s=_CONNECT_S, answer_s=_ANSWER_S
-            )
+            self._client = amazon.client_of("dynamodb", access, connect_s=_CONNECT_S, answer_s=_ANSWER_S)
             return
         except (ValueError, *amazon.FAILURES) as error:
             problem = _problem(f"lease table {name}", "connecting", error)
@@ -133,6 +132,8 @@ class _ConditionFailed(Exception):
 
 def _problem(where: str, call: str, error: Any, endpoint: str = "") -> Exception:
     """What an error of boto3 means."""
+    if problem := amazon.role_problem(where, error):
+        return problem
     answer = amazon.answer_of(error)
     if answer is None:
         known = amazon.local_problem(where, call, "DynamoDB", error, endpoint)

@@ -38,11 +38,9 @@ from headrace.systems.kinesis.leases.table import (
     set_children,
     take,
 )
+from headrace.systems.kinesis.options import FAILOVER_MS
 from headrace.systems.kinesis.shard_position import Phase, ShardState, parse_state
 from headrace.systems.slot_reports import SlotReport
-
-FAILOVER_MS = 10_000
-"""A lease whose counter hasn't moved for this long counts as abandoned: KCL's default."""
 
 RENEW_MS = FAILOVER_MS / 3 - 25
 """How old the last sign of life may become, as in KCL."""
@@ -65,13 +63,19 @@ class Committed:
 class Followed:
     """What the rows are to say: the shards in commits, and those that are listed.
 
-    ``complete``: every slot has reported, so that a shard that isn't in ``committed`` is in no slot.
+    ``complete``: every slot has reported, so that a shard that isn't in ``committed`` is in no slot. ``renew_ms`` is
+    how old the last sign of life may become.
     """
 
     app: str
     committed: Mapping[str, Committed]
     listed: Mapping[str, Shard]
     complete: bool
+    renew_ms: float = RENEW_MS
+
+    def due(self, row: Row, now_ms: float) -> bool:
+        """Whether it is time for a sign of life."""
+        return now_ms - row.moved_ms >= self.renew_ms
 
     def ours(self, owner: str | None) -> bool:
         """Whether an owner is a worker of this app, in this run or an earlier one."""
@@ -86,7 +90,9 @@ class Row:
     moved_ms: float
 
 
-def followed(app: str, slots: Sequence[SlotReport | None], listed: Sequence[Shard]) -> Followed:
+def followed(
+    app: str, slots: Sequence[SlotReport | None], listed: Sequence[Shard], renew_ms: float = RENEW_MS
+) -> Followed:
     """Put the reports of all slots together. A shard that two slots name is with the one that is further."""
     furthest: dict[str, tuple[int, ShardState]] = {}
     for slot, report in enumerate(slots):
@@ -98,7 +104,7 @@ def followed(app: str, slots: Sequence[SlotReport | None], listed: Sequence[Shar
             if other is None or state.rank > other[1].rank:
                 furthest[shard] = (slot, state)
     committed = {shard: Committed(worker(app, slot), checkpoint_of(state)) for shard, (slot, state) in furthest.items()}
-    return Followed(app, committed, {shard.id: shard for shard in listed}, None not in slots)
+    return Followed(app, committed, {shard.id: shard for shard in listed}, None not in slots, renew_ms)
 
 
 def writes(wanted: Followed, rows: Mapping[str, Row], now_ms: float) -> list[Write]:
@@ -138,7 +144,7 @@ def _write(
     if committed is not None:
         if row is None:
             return create(_new(shard, committed, wanted.listed.get(shard), children))
-        return _followed(committed, row, children, now_ms)
+        return _followed(committed, row, children, due=wanted.due(row, now_ms))
     return None if row is None else _left(wanted, rows, row, children, now_ms)
 
 
@@ -155,7 +161,7 @@ def _new(shard: str, committed: Committed, listed: Shard | None, children: tuple
     )
 
 
-def _followed(committed: Committed, row: Row, children: tuple[str, ...], now_ms: float) -> Write | None:
+def _followed(committed: Committed, row: Row, children: tuple[str, ...], *, due: bool) -> Write | None:
     """What to write about a shard that a slot has."""
     lease, at = row.lease, committed.checkpoint
     if at.finished and set(children) - set(lease.children):
@@ -164,9 +170,9 @@ def _followed(committed: Committed, row: Row, children: tuple[str, ...], now_ms:
         return None
     if lease.owner != committed.worker or lease.checkpoint_owner is not None:
         return take(lease, committed.worker)
-    if lease.checkpoint != at and (at.finished or _due(row, now_ms)):
+    if lease.checkpoint != at and (at.finished or due):
         return checkpoint(lease, at)
-    return renew(lease) if _due(row, now_ms) else None
+    return renew(lease) if due else None
 
 
 def _left(
@@ -175,16 +181,12 @@ def _left(
     """What to write about a row whose shard is in no slot, as far as is known."""
     lease, ours = row.lease, wanted.ours(row.lease.holder)
     if not wanted.complete:
-        return renew(lease) if ours and not lease.checkpoint.finished and _due(row, now_ms) else None
+        return renew(lease) if ours and not lease.checkpoint.finished and wanted.due(row, now_ms) else None
     if lease.checkpoint.finished and _passed_on(wanted, rows, lease, children):
         return delete(lease)
     if ours and wanted.listed and lease.shard not in wanted.listed:
         return delete(lease)
     return evict(lease) if ours and not lease.checkpoint.finished else None
-
-
-def _due(row: Row, now_ms: float) -> bool:
-    return now_ms - row.moved_ms >= RENEW_MS
 
 
 def _passed_on(wanted: Followed, rows: Mapping[str, Row], lease: Lease, children: tuple[str, ...]) -> bool:

@@ -23,9 +23,10 @@ from headrace.core.log import Throttle, logger
 from headrace.core.retry import Retry
 from headrace.systems.kinesis.api import Shard
 from headrace.systems.kinesis.leases.ahead import ahead, others
-from headrace.systems.kinesis.leases.following import FAILOVER_MS, Followed, Row, followed, writes
+from headrace.systems.kinesis.leases.following import RENEW_MS, Followed, Row, followed, writes
 from headrace.systems.kinesis.leases.row import Lease, parse_lease, takeover
 from headrace.systems.kinesis.leases.table import Kind, LeaseTable, Write, evict
+from headrace.systems.kinesis.options import FAILOVER_MS
 from headrace.systems.kinesis.shard_position import Position, ShardState
 from headrace.systems.kinesis.shard_tree import ShardTree
 from headrace.systems.slot_reports import SlotReport
@@ -51,29 +52,40 @@ _log = logger(__name__)
 class LeaseMirror:
     """Keeps the rows of a lease table as the commits are. ``open`` makes one."""
 
-    def __init__(self, table: LeaseTable, app: str, clock: Clock, rows: Mapping[str, Row]) -> None:
+    def __init__(
+        self, table: LeaseTable, app: str, clock: Clock, rows: Mapping[str, Row], renew_ms: float = RENEW_MS
+    ) -> None:
         self._table = table
         self._clock = clock
         self._rows = dict(rows)
         self._unanswered: dict[str, Row] = {}
         self._found = [row.lease for row in rows.values()]
-        self._wanted = Followed(app, {}, {}, complete=False)
+        self._wanted = Followed(app, {}, {}, complete=False, renew_ms=renew_ms)
         self._throttle = Throttle(_log, lambda: clock.monotonic_ms() / 1000)
         self._failures = 0
         self._resume_ms = 0.0
         self._trouble: str | None = None
 
     @classmethod
-    def open(cls, table: LeaseTable, app: str, clock: Clock, wait: Callable[[float], bool]) -> Self:
+    def open(
+        cls,
+        table: LeaseTable,
+        app: str,
+        clock: Clock,
+        wait: Callable[[float], bool],
+        failover_ms: float = FAILOVER_MS,
+    ) -> Self:
         """Create the table if it doesn't exist, or take over its leases.
 
         ``app`` is part of the owners' names: it tells this app from every other one, and is the same in all its runs.
         If the rows have other owners, wait until it is certain that they have stopped. ``wait`` waits for seconds, and
-        says whether the app stops meanwhile, as an event's ``wait`` does. The mirror closes the table, also if this
-        fails. Raises ``LeaseHeldError`` if an owner is alive, and what the table raises.
+        says whether the app stops meanwhile, as an event's ``wait`` does. ``failover_ms`` is how long a living owner is
+        silent at most. The mirror closes the table, also if this fails. Raises ``LeaseHeldError`` if an owner is alive,
+        and what the table raises.
         """
         try:
-            return cls(table, app, clock, _free_rows(table, app, clock, wait))
+            rows = _free_rows(table, app, clock, wait, failover_ms)
+            return cls(table, app, clock, rows, failover_ms * RENEW_MS / FAILOVER_MS)
         except BaseException:
             table.close()
             raise
@@ -104,7 +116,7 @@ class LeaseMirror:
 
         Raises ``LeaseHeldError`` only. What can't be written now is written later.
         """
-        self._wanted = followed(self._wanted.app, slots, listed)
+        self._wanted = followed(self._wanted.app, slots, listed, self._wanted.renew_ms)
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._resume_ms:
             return
@@ -188,7 +200,9 @@ class LeaseMirror:
             self._unanswered[write.shard] = Row(replace(lease, checkpoint_owner=None), -math.inf)
 
 
-def _free_rows(table: LeaseTable, app: str, clock: Clock, wait: Callable[[float], bool]) -> Mapping[str, Row]:
+def _free_rows(
+    table: LeaseTable, app: str, clock: Clock, wait: Callable[[float], bool], failover_ms: float
+) -> Mapping[str, Row]:
     """Return all rows when no other application can be using them."""
     table.ensure()
     first = rows = _read(table, clock)
@@ -196,7 +210,7 @@ def _free_rows(table: LeaseTable, app: str, clock: Clock, wait: Callable[[float]
     nothing = Followed(app, {}, {}, complete=False)
     while strangers := [row.lease for row in rows.values() if _may_be_held(nothing, row.lease)]:
         _refuse_living(table.name, strangers, first)
-        left_ms = began_ms + FAILOVER_MS - clock.monotonic_ms()
+        left_ms = began_ms + failover_ms - clock.monotonic_ms()
         if left_ms < 0:
             _log.info("taking over abandoned leases", table=table.name, leases=len(strangers))
             break

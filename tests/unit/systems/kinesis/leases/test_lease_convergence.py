@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from headrace.core.clock import ManualClock
 from headrace.core.errors import UnavailableError
 from headrace.systems.kinesis.api import Shard
-from headrace.systems.kinesis.leases.following import FAILOVER_MS, RENEW_MS, followed
+from headrace.systems.kinesis.leases.following import RENEW_MS, followed
 from headrace.systems.kinesis.leases.memory import MemoryLeaseTable
 from headrace.systems.kinesis.leases.mirror import LeaseMirror
 from headrace.systems.kinesis.leases.table import Write, Written
+from headrace.systems.kinesis.options import FAILOVER_MS
 from headrace.systems.slot_reports import SlotReport
 
 LISTED = [Shard("p", 0, 99, closed=True), Shard("a", 0, 49, ("p",)), Shard("b", 50, 99, ("p",)), Shard("c", 100, 199)]

@@ -13,6 +13,7 @@ from headrace.systems.kinesis.leases import table as to
 from headrace.systems.kinesis.leases.opening import dynamo_table
 from headrace.systems.kinesis.leases.row import Checkpoint, Lease
 from headrace.systems.kinesis.leases.table import LeaseTable, Written
+from headrace.systems.kinesis.options import Access
 from servers.lease_tables import LeasesInDynamoDB
 from servers.moto import ENVIRONMENT, MotoServer
 
@@ -21,8 +22,8 @@ SECRET = "x-amz-security-token:t0ken"
 
 
 def opened(name: str, server: MotoServer, **changed: Any) -> LeaseTable:
-    settings = {"region": server.region, "endpoint": server.endpoint, "wait": threading.Event().wait}
-    return dynamo_table(name, **(settings | changed))
+    settings = {"region": server.region, "endpoint": server.endpoint}
+    return dynamo_table(name, Access(**(settings | changed)), wait=threading.Event().wait)
 
 
 @pytest.fixture

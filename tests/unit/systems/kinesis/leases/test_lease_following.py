@@ -8,7 +8,6 @@ import pytest
 
 from headrace.systems.kinesis.api import Shard
 from headrace.systems.kinesis.leases.following import (
-    FAILOVER_MS,
     RENEW_MS,
     Committed,
     Row,
@@ -16,6 +15,7 @@ from headrace.systems.kinesis.leases.following import (
     writes,
 )
 from headrace.systems.kinesis.leases.row import SHARD_END, Checkpoint, Lease
+from headrace.systems.kinesis.options import FAILOVER_MS
 from headrace.systems.slot_reports import SlotReport
 
 P = Shard("p", 0, 99, closed=True)

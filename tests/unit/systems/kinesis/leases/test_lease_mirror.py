@@ -12,10 +12,10 @@ from headrace.core.clock import ManualClock
 from headrace.core.errors import InfrastructureError, LeaseHeldError, ThrottledError, UnavailableError
 from headrace.systems.kinesis.api import Shard
 from headrace.systems.kinesis.leases import table as to
-from headrace.systems.kinesis.leases.following import FAILOVER_MS
 from headrace.systems.kinesis.leases.mirror import CALLS_AT_LEAST, CLOSE_MS, LeaseMirror
 from headrace.systems.kinesis.leases.row import SHARD_END, Checkpoint, Item, Lease
 from headrace.systems.kinesis.leases.table import Kind, LeaseTable, Write, Written
+from headrace.systems.kinesis.options import FAILOVER_MS
 from headrace.systems.kinesis.shard_position import DONE, OLDEST, Position, reading
 from headrace.systems.slot_reports import SlotReport
 from servers.lease_tables import Leases, LeasesInMemory
@@ -80,8 +80,8 @@ class Run:
         self.listed: tuple[Shard, ...] = LISTED
         self.slots: list[SlotReport | None] = []
 
-    def open(self) -> Run:
-        self.mirror = LeaseMirror.open(self.table, self._app, self.clock, self._wait)
+    def open(self, failover_ms: int = FAILOVER_MS) -> Run:
+        self.mirror = LeaseMirror.open(self.table, self._app, self.clock, self._wait, failover_ms)
         return self
 
     def _wait(self, seconds: float) -> bool:
@@ -345,12 +345,14 @@ def test_a_kcl_application_that_was_stopped_is_taken_over_at_once(run: Run, kcl:
     assert run.mirror.found(OLDEST)["a"] == reading(Position(17, 3)), "it is what was found, not what is"
 
 
-def test_a_kcl_application_that_was_killed_is_taken_over_when_its_leases_have_expired(run: Run, kcl: KclWorker) -> None:
+@pytest.mark.parametrize("ms", [FAILOVER_MS, 60_000])
+def test_a_kcl_application_that_was_killed_is_taken_over_later(run: Run, kcl: KclWorker, ms: int) -> None:
     kcl.has("a", Checkpoint("17"))
-    run.open()
-    assert FAILOVER_MS < run.waited_s * 1000 < FAILOVER_MS + 1000
+    run.open(failover_ms=ms)
+    assert ms < run.waited_s * 1000 < ms + 1000
     assert run.follow({"a": "17 0"}) == ["take a"]
     assert run.row("a") == ("app/0", "17", 41)
+    assert len(run.follow(rounds=ms // ROUND_MS)) in (2, 3), "signs of life"
 
 
 def test_a_living_owner_is_not_robbed(run: Run, kcl: KclWorker) -> None:
