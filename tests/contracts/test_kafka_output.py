@@ -28,7 +28,7 @@ from headrace.core.errors import (
     UnavailableError,
 )
 from headrace.serdes.formats import FormatSpec, open_format
-from headrace.systems.base import Target
+from headrace.systems.base import Creation, Target
 from headrace.systems.kafka import publishing
 from headrace.systems.kafka.client import KafkaClient, open_producer
 from headrace.systems.kafka.output_records import RecordMaker, Roles
@@ -457,7 +457,9 @@ def test_an_output_creates_its_topic_or_takes_it_as_it_is(kfake: KfakeServer) ->
     assert there.create("out", 4).partitions == 3
     new = KafkaOutputAdmin(OutputOptions(topic=f"{topic}-new", settings=KafkaSettings(kfake.address)))
     assert new.describe("out") is None
+    assert new.would_create("out", 2) == Creation(2, new=True)
     new.create("out", 2)
+    assert new.would_create("out", 5) == Creation(2)
     assert new.describe("out").partitions == 2  # type: ignore[union-attr]
     kfake.fail("CreateTopics", "TOPIC_AUTHORIZATION_FAILED")
     other = KafkaOutputAdmin(OutputOptions(topic=f"{topic}-other", settings=KafkaSettings(kfake.address)))

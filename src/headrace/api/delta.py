@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from typing_extensions import override
 
 from headrace.api.literals import one_of
 from headrace.api.location import Declaring
-from headrace.api.system_descriptor import OutputOnly
+from headrace.api.system_descriptor import NewColumns, OutputOnly
 from headrace.core.errors import DeclarationError
 from headrace.core.secret_options import SecretOptions
 from headrace.core.url import check_no_credentials
 from headrace.systems.registry import SystemSpec
 
-NewColumns = Literal["refuse", "add"]
 STORES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 
 

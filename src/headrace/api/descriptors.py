@@ -17,7 +17,7 @@ from headrace.api.keys import key_names
 from headrace.api.literals import one_of
 from headrace.api.location import Declaring
 from headrace.api.rows import SchemaLike
-from headrace.api.system_descriptor import InputUse, OutputOnly
+from headrace.api.system_descriptor import InputUse, NewColumns, OutputOnly
 from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import MAX_PARTITIONS, check_id
@@ -116,10 +116,17 @@ class Sql(OutputOnly):
     table: str
     key: tuple[str, ...]
     create_table: bool
+    new_columns: NewColumns
 
     def system(self, stream_id: str) -> SystemSpec:
         """Return the system of this table; each stream has its own."""
-        options = {"url": self.url, "table": self.table, "key": self.key, "create": self.create_table}
+        options = {
+            "url": self.url,
+            "table": self.table,
+            "key": self.key,
+            "create": self.create_table,
+            "new_columns": self.new_columns,
+        }
         return SystemSpec(f"sql-{stream_id}".replace(".", "-"), "sql", options)
 
     @override
@@ -290,7 +297,14 @@ def memory(name: str = "memory") -> Memory:
         return Memory(_system_name(name))
 
 
-def sql(url: str, table: str, *, key: str | Sequence[str] | None = None, create_table: bool = True) -> Sql:
+def sql(
+    url: str,
+    table: str,
+    *,
+    key: str | Sequence[str] | None = None,
+    create_table: bool = True,
+    new_columns: NewColumns = "refuse",
+) -> Sql:
     """A table of a SQLite or PostgreSQL database: an output, exactly once.
 
     The results of each checkpoint become one transaction, which also stores the writer's position in the table
@@ -308,6 +322,9 @@ def sql(url: str, table: str, *, key: str | Sequence[str] | None = None, create_
         null equals another in a database; filter such rows out first. By default rows are only added.
     create_table
         Create the table, with the output's columns, if it doesn't exist.
+    new_columns
+        What happens if the output has columns that the table lacks: ``"refuse"`` stops the app before it runs,
+        ``"add"`` adds them with null in earlier rows. Columns are never changed or removed.
 
     Returns
     -------
@@ -316,8 +333,8 @@ def sql(url: str, table: str, *, key: str | Sequence[str] | None = None, create_
 
     Examples
     --------
-    >>> hr.io.sql("sqlite:///results.db", "views", key="member")
-    Sql(url=SecretUrl('sqlite:///results.db'), table='views', key=('member',), create_table=True)
+    >>> hr.io.sql("sqlite:///results.db", "views", key="member").key
+    ('member',)
     """
     with Declaring("sql"):
         secret = SecretUrl(url)
@@ -328,8 +345,8 @@ def sql(url: str, table: str, *, key: str | Sequence[str] | None = None, create_
             )
         if not table or not all(table.split(".")):
             raise DeclarationError(f"{table!r} is not the name of a table", hint='write "views" or "reports.views"')
-        keys = key_names(key)
-        return Sql(secret, table, keys, bool(create_table))
+        one_of("new_columns", new_columns, NewColumns)
+        return Sql(secret, table, key_names(key), bool(create_table), new_columns)
 
 
 def check_partitions(partitions: int | None, name: str = "partitions") -> int | None:

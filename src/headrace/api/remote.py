@@ -12,6 +12,7 @@ from headrace.api.call_settings import calling_of, check_count
 from headrace.api.descriptors import Sql, sql
 from headrace.api.location import Declaring
 from headrace.api.rows import check_function
+from headrace.api.system_descriptor import NewColumns
 from headrace.core.calling import Calling
 from headrace.core.duration import Duration, format_ms, to_ms
 from headrace.core.errors import DeclarationError
@@ -144,6 +145,7 @@ def sql_table(
     retry: Retry | None = None,
     reads_per_s: float | None = None,
     create_table: bool = True,
+    new_columns: NewColumns = "refuse",
 ) -> Remote:
     """A table of a SQLite or PostgreSQL database, read by key and written exactly once.
 
@@ -167,6 +169,8 @@ def sql_table(
         How many keys a second the whole app asks for at most.
     create_table
         Create the table, with the declared columns, if it doesn't exist.
+    new_columns
+        ``"add"`` adds declared columns that the table lacks, as for ``hr.io.sql``. By default they are refused.
 
     Returns
     -------
@@ -182,7 +186,7 @@ def sql_table(
     with Declaring("sql_table"):
         check_count("batch", batch, 10_000)
         return Remote(
-            sql=sql(url, table, create_table=create_table),
+            sql=sql(url, table, create_table=create_table, new_columns=new_columns),
             calling=calling_of(concurrency=concurrency, timeout=timeout, retry=retry, default=FOREVER),
             batch=batch,
             reads_per_s=_rate("reads_per_s", reads_per_s),

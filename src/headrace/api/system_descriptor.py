@@ -13,6 +13,7 @@ from headrace.serdes.schema import Schema
 from headrace.systems.registry import SystemSpec, keeps_rows
 
 Start = Literal["oldest", "upcoming"]
+NewColumns = Literal["refuse", "add"]
 
 
 class SystemDescriptor(Protocol):

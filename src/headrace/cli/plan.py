@@ -41,7 +41,8 @@ def plan(
         str | None,
         typer.Option(
             metavar="APP",
-            help="Show only what would change in the app's kept state and streams. Fails if a change is refused.",
+            help="Show only what would change in the app's kept state, streams and outputs; ask databases and brokers "
+            "about outputs. Fails if a change is refused.",
         ),
     ] = None,
     drop_state: DropState = None,
@@ -61,6 +62,7 @@ def plan(
     from headrace.plan.text import to_text
     from headrace.runners.checkpoints import apps_with_checkpoints
     from headrace.runners.planning import Deployment, check_not_ended
+    from headrace.runners.prepare import ask_targets
     from headrace.web.plan_page import plan_html
 
     graph = load_app(pipeline, app, arguments or (), arg or ()).graph()
@@ -71,11 +73,12 @@ def plan(
         if against is not None:
             if not deployment.inventory:
                 raise _never_ran(against, apps_with_checkpoints(Path(graph.settings.home), metadata), metadata.place)
+            due = changes.with_answers(found.changes, ask_targets(found.plan))
             if as_json:
-                print_json({"app": against, "changes": changes.to_json(found.changes)})
+                print_json({"app": against, "changes": changes.to_json(due)})
             else:
-                print_line(changes.to_text(found.changes))
-            found.changes.check()
+                print_line(changes.to_text(due))
+            due.check()
             check_not_ended(found, metadata, against)
             return
     rendered = render(found.plan)

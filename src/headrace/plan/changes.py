@@ -8,7 +8,7 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from headrace.core.errors import PlanError, UsageError
@@ -53,12 +53,16 @@ class Verdict(Enum):
     RENAMED = "renamed"
     ENDED = "ended"
     DROPPED = "dropped"
+    UNKNOWN = "unknown"
     REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The verdict on one part of the app. ``flag`` is the option that accepts a refused change, if there is one."""
+    """The verdict on one part of the app. ``flag`` is the option that accepts a refused change, if there is one.
+
+    ``outside``: the verdict is that of a foreign system, which no option overrules.
+    """
 
     verdict: Verdict
     kind: PartKind
@@ -67,6 +71,7 @@ class Change:
     stage: str
     why: str = ""
     flag: str | None = None
+    outside: bool = False
 
     @property
     def what(self) -> str:
@@ -94,12 +99,15 @@ class Changes:
         refused = self.of(Verdict.REFUSED)
         if not refused:
             return
+        what = "doesn't match its kept state"
+        if all(change.outside for change in refused):
+            what = "can't write its outputs"
         lines = [f"  {change.what}: {change.why}" for change in refused]
         flags = list(dict.fromkeys(change.flag for change in refused if change.flag is not None))
         hint = "undo the change"
         if flags:
             hint += f", or accept the loss: {' '.join(flags)}"
-        raise PlanError("this version of the app doesn't match its kept state:\n" + "\n".join(lines), hint=hint)
+        raise PlanError(f"this version of the app {what}:\n" + "\n".join(lines), hint=hint)
 
 
 def to_text(changes: Changes) -> str:
@@ -153,14 +161,40 @@ def compare(new: Inventory, heritage: Heritage, stages: Sequence[str] = ()) -> C
     found = [change for change in _compare(new, heritage) if not stages or change.stage in stages]
     if stages:
         found += _apart(new, heritage.inventory, stages)
+    return _worst(found)
+
+
+def _worst(found: Iterable[Change]) -> Changes:
+    """Return each part once, with its worst verdict: writers and readers of a stream each have it as a part."""
     order = list(Verdict)
     best: dict[tuple[str, str], Change] = {}
     for change in found:
-        # Writers and readers of a stream each have it as a part: show only the worst verdict.
         known = best.setdefault((change.kind, change.id), change)
         if order.index(change.verdict) > order.index(known.verdict):
             best[change.kind, change.id] = change
     return Changes(tuple(sorted(best.values(), key=lambda c: (order.index(c.verdict), c.stage, c.kind, c.id))))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the system of an output says about this version's columns."""
+
+    verdict: Verdict
+    why: str = ""
+
+
+def with_answers(changes: Changes, answers: Mapping[str, Answer]) -> Changes:
+    """Return the changes with what the systems of outputs say, by the output's id, where that is no better."""
+    order = list(Verdict)
+
+    def heard(change: Change) -> Change:
+        answer = answers.get(change.id) if change.kind == "target" else None
+        if answer is None or order.index(answer.verdict) < order.index(change.verdict):
+            return change
+        why = "; ".join(words for words in (change.why, answer.why) if words)
+        return replace(change, verdict=answer.verdict, why=why, flag=None, outside=True)
+
+    return _worst(map(heard, changes.parts))
 
 
 def _compare(new: Inventory, heritage: Heritage) -> Iterator[Change]:

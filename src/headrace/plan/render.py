@@ -250,7 +250,7 @@ def _stream(graph: Graph, stream: StreamPlan, sources: _Sources) -> RenderedStre
         role=spec.role.value,
         system=spec.stream.system,
         physical=spec.stream.name,
-        place=_place(spec),
+        place=place_of(spec),
         partitions=stream.partitions,
         broadcast=spec.broadcast,
         writers=stream.writers,
@@ -269,7 +269,7 @@ def _stream(graph: Graph, stream: StreamPlan, sources: _Sources) -> RenderedStre
     )
 
 
-def _place(spec: StreamSpec) -> str:
+def place_of(spec: StreamSpec) -> str:
     """Describe the location of a stream. A URL hides its password, and paths have none."""
     options = spec.system.options
     match spec.system.kind:
@@ -277,6 +277,10 @@ def _place(spec: StreamSpec) -> str:
             return f"table {options['table']} of {options['url']}"
         case "delta":
             return f"Delta table {options['path']}"
+        case "kafka":
+            return f"topic {options['topic']} of {options['brokers']}"
+        case "kinesis":
+            return f"Kinesis stream {options['stream']}"
         case _:
             return str(spec.stream)
 

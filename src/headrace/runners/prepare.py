@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.api.specs import DEAD_LETTER_COLUMNS, Graph, Role, StreamSpec
-from headrace.core.errors import StreamExistsError, StreamSealedError
+from headrace.core.errors import HeadraceError, StreamExistsError, StreamNotFoundError, StreamSealedError
+from headrace.plan.changes import Answer, Verdict
 from headrace.plan.model import Plan, StreamPlan
+from headrace.plan.render import place_of
 from headrace.plan.validate import other_count
 from headrace.runtime.connections import Connections
 from headrace.runtime.naming import changelog_name
 from headrace.systems.registry import has_slots, keeps_rows
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _PATHS = ("root", "path", "list_file", "memo")
 """The options of systems that are paths, unless they are URIs."""
@@ -126,14 +131,43 @@ def _check_open(connections: Connections, stage: str, spec: StreamSpec) -> None:
         )
 
 
+def ask_targets(plan: Plan) -> dict[str, Answer]:
+    """Return what the start would do to each output in a foreign system, or why it would fail. Changes nothing.
+
+    A system that can't be asked from here is no reason to refuse: the app may run where it can.
+    """
+    connections = Connections()
+    try:
+        return {
+            stream.spec.id: _asked(connections, plan, stream)
+            for stream in plan.streams.values()
+            if stream.spec.role is Role.SINK and keeps_rows(stream.spec.system)
+        }
+    finally:
+        connections.close()
+
+
+def _asked(connections: Connections, plan: Plan, stream: StreamPlan) -> Answer:
+    spec = stream.spec
+    place = place_of(spec)
+    try:
+        admin = connections.admin(spec.system)
+        due = admin.would_create(spec.stream.name, stream.partitions, _written(plan, spec))
+        _check_count(spec, due.partitions)
+    except HeadraceError as error:
+        why = f"{error.message} ({error.hint})" if error.hint else error.message
+        if error.fault == "environment" and not isinstance(error, StreamNotFoundError | StreamExistsError):
+            return Answer(Verdict.UNKNOWN, f"{place} can't be asked: {why}")
+        return Answer(Verdict.REFUSED, why)
+    if due.new:
+        return Answer(Verdict.NEW, f"{place} is created")
+    return Answer(Verdict.GROWN, f"{place} gains {', '.join(due.added)}") if due.added else Answer(Verdict.KEPT)
+
+
 def _create(connections: Connections, plan: Plan, stream: StreamPlan) -> None:
     spec = stream.spec
     admin = connections.admin(spec.system)
-    plain = spec.id not in plan.combined
-    columns = dict(spec.schema.columns) if spec.schema is not None and plain else None
-    dead_letters = {s.dead_letter for s in plan.graph.streams.values()}
-    if spec.id in dead_letters:
-        columns = dict(DEAD_LETTER_COLUMNS)
+    columns = _written(plan, spec)
     there = None if columns is None or keeps_rows(spec.system) else admin.describe(spec.stream.name)
     if there is not None and there.columns is None and spec.role is Role.SINK:
         admin.create(spec.stream.name, stream.partitions)  # it takes rows of any columns
@@ -143,5 +177,18 @@ def _create(connections: Connections, plan: Plan, stream: StreamPlan) -> None:
     else:
         key = stream.key if there is None or there.key else ()
         found = admin.create(spec.stream.name, stream.partitions, columns, key)
-        if keeps_rows(spec.system) and not has_slots(spec.system) and spec.partitions not in (None, found.partitions):
-            raise other_count(spec, found.partitions)
+        if keeps_rows(spec.system):
+            _check_count(spec, found.partitions)
+
+
+def _written(plan: Plan, spec: StreamSpec) -> dict[str, pl.DataType] | None:
+    """Return the columns that are written to a stream; None if they aren't known."""
+    if spec.id in {s.dead_letter for s in plan.graph.streams.values()}:
+        return dict(DEAD_LETTER_COLUMNS)
+    return dict(spec.schema.columns) if spec.schema is not None and spec.id not in plan.combined else None
+
+
+def _check_count(spec: StreamSpec, found: int) -> None:
+    """Raise ``PlanError`` if an output was declared with another number of partitions than it has."""
+    if not has_slots(spec.system) and spec.partitions not in (None, found):
+        raise other_count(spec, found)

@@ -64,6 +64,15 @@ class StreamInfo:
     key: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """What ``Admin.create`` would do: whether the stream is ``new``, and which columns an existing one gains."""
+
+    partitions: int
+    new: bool = False
+    added: tuple[str, ...] = ()
+
+
 class Extent(msgspec.Struct, frozen=True):
     """The current offsets of one partition: ``oldest`` is the first readable one, ``upcoming`` the next one.
 
@@ -298,6 +307,11 @@ class Admin(Protocol):
         key.
         """
         ...
+
+    def would_create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> Creation:
+        """Return what ``create`` would do now, and change nothing. Raises what it would raise."""
+        found = self.describe(stream)
+        return Creation(partitions if found is None else found.partitions, new=found is None)
 
     def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
         """Add columns after the present ones, and return the new facts. Existing columns stay.

@@ -168,6 +168,8 @@ def _pill_width(stream: RenderedStream) -> float:
 
 def _pill_words(stream: RenderedStream) -> str:
     words = stream.place if stream.target else counted(stream.partitions, "partition")
+    if not stream.target and stream.place != f"{stream.system}.{stream.physical}":
+        words += f" of {stream.place}"
     return f"{words}, to every task" if stream.broadcast else words
 
 

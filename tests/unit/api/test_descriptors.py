@@ -26,7 +26,13 @@ def test_a_table_is_a_system_for_each_stream_and_hides_its_password() -> None:
     url = "postgresql://me:s3cret@db/results"
     spec = hr.io.sql(url, "reports.views", key="member").system("views.v1")
     assert (spec.name, spec.kind) == ("sql-views-v1", "sql")
-    assert spec.options == {"url": SecretUrl(url), "table": "reports.views", "key": ("member",), "create": True}
+    assert spec.options == {
+        "url": SecretUrl(url),
+        "table": "reports.views",
+        "key": ("member",),
+        "create": True,
+        "new_columns": "refuse",
+    }
     assert hr.io.sql(url, "t", key=["a", "b"]).key == ("a", "b")
     assert "s3cret" not in repr(spec) + repr(hr.io.sql(url, "t"))
     with pytest.raises(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +145,48 @@ def test_messages_that_wait_between_stages_are_given_up_only_with_a_flag(
     write('hr.tumbling("20s")')
     refused = cli("run", "pipeline.py", "--local", "--quiet")
     assert refused.err.rstrip().endswith("--drop-state w")
+
+
+INTO_SQL = """
+import polars as pl
+import headrace as hr
+
+app = hr.App("copy")
+files = hr.io.files("in/*.jsonl", new_files="next_run")
+views = app.input("views", {{"member": pl.String, "ts": pl.Int64}}, system=files)
+views.select({columns}).send_to(app.output("copied", system=hr.io.sql({url!r}, "views"{more})))
+"""
+
+
+@pytest.mark.usefixtures("clean_modules")
+def test_plan_asks_the_targets_what_the_start_would_do(cli: Cli, tmp_path: Path) -> None:
+    def write(columns: str, more: str = "", url: str = "sqlite:///out/copied.db") -> None:
+        (tmp_path / "pipeline.py").write_text(INTO_SQL.format(columns=columns, more=more, url=url))
+
+    def planned() -> Any:
+        return cli("plan", "pipeline.py", "--against", "copy")
+
+    feed(tmp_path, 1, 1_000)
+    write('"member"')
+    assert cli("run", "pipeline.py", "--local", "--quiet").code == 0
+    assert planned().out == "the app's kept state hasn't changed\n"
+    write('"member", "ts"')
+    refused = planned()
+    why = "the table views of sqlite:///out/copied.db has no column 'ts'; it has member"
+    assert refused.code == 2
+    assert refused.out.startswith(f"refused  output 'copied'  {why}")
+    assert "this version of the app can't write its outputs" in refused.err
+    assert why in cli("run", "pipeline.py", "--local", "--quiet").err
+    write('"member", "ts"', ', new_columns="add"')
+    assert planned().out == "grown  output 'copied'  table views of sqlite:///out/copied.db gains ts\n"
+    feed(tmp_path, 2, 2_000)
+    assert cli("run", "pipeline.py", "--local", "--quiet").code == 0
+    with closing(sqlite3.connect(tmp_path / "out" / "copied.db")) as connection:
+        assert connection.execute("SELECT * FROM views").fetchall() == [("ann", None), ("ann", 2_000)]
+    write('"member"', url="sqlite:///elsewhere/copied.db")
+    assert planned().out == "new  output 'copied'  table views of sqlite:///elsewhere/copied.db is created\n"
+    assert not (tmp_path / "elsewhere").exists()
+    write('"member"', url="postgresql://nobody@127.0.0.1:1/shop")
+    unknown = planned()
+    assert unknown.code == 0
+    assert unknown.out.startswith("unknown  output 'copied'  table views of postgresql://nobody@127.0.0.1:1/shop can't")

@@ -85,6 +85,12 @@ def test_a_sql_table_says_where_it_is_and_not_that_it_has_partitions(app):
     assert "s3cret" not in drawing
 
 
+def test_topics_say_which_ones_they_are():
+    said = labels(drawing_of("kafka"))
+    assert said["#stream-orders"] == ["orders", "4 partitions of topic eu.orders of kafka-1:9092,kafka-2:9092"]
+    assert said["#stream-shipped"] == ["shipped", "topic eu.shipped of kafka-1:9092,kafka-2:9092"]
+
+
 def test_a_call_over_several_lines_is_shown_whole(app):
     app.input("s", COLUMNS).select(
         "k",

@@ -17,7 +17,7 @@ from headrace.core.errors import DeclarationError, UsageError
 from headrace.core.extras import needing
 from headrace.core.secret_options import SecretOptions
 from headrace.serdes.rows import concat_rows
-from headrace.systems.base import Consumer, RowSystem, StreamInfo, Target
+from headrace.systems.base import Consumer, Creation, RowSystem, StreamInfo, Target
 from headrace.systems.delta.columns import misfit_error, misfits, stored_columns, stored_rows
 from headrace.systems.option_names import check_option_names
 from headrace.systems.write_only import WriteOnlyAdmin
@@ -110,39 +110,52 @@ class DeltaAdmin(WriteOnlyAdmin):
         self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
     ) -> StreamInfo:
         """Create the table if it doesn't exist; else check that the columns fit, and add new ones if asked to."""
+        stored = self._stored(columns)
+        client = self._system.client()
+        due = self._due(client.shape(), partitions, stored)
+        if due.new:
+            client.create(stored or {}, self._system.partition_by)
+            due = self._due(client.shape(), partitions, stored)  # another program may have created it
+        if due.added:
+            client.add_columns({name: (stored or {})[name] for name in due.added})
+        return StreamInfo(stream, partitions, columns)
+
+    @override
+    def would_create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> Creation:
+        return self._due(self._system.client().shape(), partitions, self._stored(columns))
+
+    def _stored(self, columns: Mapping[str, pl.DataType] | None) -> dict[str, pl.DataType] | None:
+        return None if columns is None else stored_columns(columns, self._system.partition_by)
+
+    def _due(self, shape: Shape | None, partitions: int, stored: Mapping[str, pl.DataType] | None) -> Creation:
+        """Return what a table of this shape (None: no table) lacks. Raises ``DeclarationError`` if it can't be."""
         system = self._system
-        stored = None if columns is None else stored_columns(columns, system.partition_by)
-        client = system.client()
-        shape = client.shape()
         if shape is None:
             if not system.create or stored is None:
                 raise DeclarationError(f"{self._what} doesn't exist", hint="create it, or leave out create_table=False")
-            client.create(stored, system.partition_by)
-            shape = client.shape()
-        if shape is not None and stored is not None:
-            self._add_missing(client, shape, stored)
-        if shape is not None and shape.partition_by != system.partition_by:
+            return Creation(partitions, new=True)
+        added = () if stored is None else self._missing(shape, stored)
+        if shape.partition_by != system.partition_by:
             raise DeclarationError(
                 f"{self._what} is partitioned by {_listed(shape.partition_by)}, not by {_listed(system.partition_by)}",
                 hint="set partition_by= to the table's partition columns, or write to another table",
             )
-        return StreamInfo(stream, partitions, columns)
+        return Creation(partitions, added=added)
 
-    def _add_missing(self, client: DeltaClient, shape: Shape, stored: Mapping[str, pl.DataType]) -> None:
-        """Raise ``DeclarationError`` unless the table has the columns, or gets those that it lacks."""
+    def _missing(self, shape: Shape, stored: Mapping[str, pl.DataType]) -> tuple[str, ...]:
+        """Return the columns that the table lacks and may gain. Raises ``DeclarationError`` for others."""
         wrong = misfits(stored, shape.columns)
-        missing = {name: dtype for name, dtype in stored.items() if name not in shape.columns}
+        missing = tuple(name for name in stored if name not in shape.columns)
         lower = {name.lower(): name for name in shape.columns}
         wrong += [f"its column {lower[name.lower()]!r} differs in case" for name in missing if name.lower() in lower]
         if wrong:
             raise misfit_error(self._what, wrong)
         if missing and self._system.new_columns != "add":
             raise DeclarationError(
-                f"{self._what} has no column {next(iter(missing))!r}; it has {', '.join(shape.columns)}",
+                f"{self._what} has no column {missing[0]!r}; it has {', '.join(shape.columns)}",
                 hint='hr.io.delta(..., new_columns="add") adds it, with null in earlier rows',
             )
-        if missing:
-            client.add_columns(missing)
+        return missing
 
     @override
     def refused(self, why: str) -> UsageError:

@@ -13,7 +13,7 @@ from typing_extensions import override
 from headrace.core.errors import DeclarationError, StorageError, StreamNotFoundError, UsageError
 from headrace.core.ids import SSP, Offset
 from headrace.serdes.dtypes import Columns, instantiate
-from headrace.systems.base import Extent, StreamInfo
+from headrace.systems.base import Creation, Extent, StreamInfo
 from headrace.systems.files.beginnings import FILE, Beginnings
 from headrace.systems.files.csvfile import check_writable
 from headrace.systems.files.file_list import FileList, offset_of
@@ -72,11 +72,7 @@ class FilesAdmin(UnwatchedAdmin):
         self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
     ) -> StreamInfo:
         """Create the folder for the files. Existing files stay."""
-        if partitions < 1:
-            raise DeclarationError(f"stream {stream!r}: {partitions} partitions; use 1 or more")
-        typed = None if columns is None else {name: instantiate(dtype, name) for name, dtype in columns.items()}
-        if self._format == "csv" and typed is not None:
-            check_writable(self._path, typed)
+        typed = self._writable(stream, partitions, columns)
         try:
             Path(self._path).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -84,6 +80,22 @@ class FilesAdmin(UnwatchedAdmin):
                 f"can't create the folder {self._path}: {error}", hint="an output of files is a folder"
             ) from error
         return StreamInfo(stream, partitions, typed, bounded=True)
+
+    @override
+    def would_create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> Creation:
+        self._writable(stream, partitions, columns)
+        return Creation(partitions, new=not Path(self._path).is_dir())
+
+    def _writable(
+        self, stream: str, partitions: int, columns: Mapping[str, pl.DataType] | None
+    ) -> dict[str, pl.DataType] | None:
+        """Return the columns of an output, with full types. Raises ``DeclarationError`` if they can't be written."""
+        if partitions < 1:
+            raise DeclarationError(f"stream {stream!r}: {partitions} partitions; use 1 or more")
+        typed = None if columns is None else {name: instantiate(dtype, name) for name, dtype in columns.items()}
+        if self._format == "csv" and typed is not None:
+            check_writable(self._path, typed)
+        return typed
 
     @override
     def begin_run(self, stream: str) -> None:

@@ -13,7 +13,7 @@ from typing_extensions import override
 from headrace.core.errors import DeclarationError, StreamNotFoundError, UsageError
 from headrace.core.log import logger
 from headrace.serdes.formats import FormatSpec, open_format
-from headrace.systems.base import Consumer, RowSystem, StreamInfo, Target
+from headrace.systems.base import Consumer, Creation, RowSystem, StreamInfo, Target
 from headrace.systems.kafka.client import NewTopic
 from headrace.systems.kafka.output_records import RecordMaker, Roles
 from headrace.systems.kafka.plain_target import PlainKafkaTarget
@@ -114,13 +114,17 @@ class KafkaOutputAdmin(WriteOnlyAdmin):
 
         An existing topic isn't changed, whatever its partition count.
         """
+        due = self.would_create(stream, partitions, columns)
+        if due.new:
+            self._create(partitions)
+        return StreamInfo(stream, due.partitions, columns)
+
+    @override
+    def would_create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> Creation:
         if columns is not None:
             self._options.roles.check(columns, self._options.topic)
         found = self._partitions()
-        if found is None:
-            self._create(partitions)
-            found = partitions
-        return StreamInfo(stream, found, columns)
+        return Creation(partitions if found is None else found, new=found is None)
 
     @override
     def close(self) -> None:

@@ -14,7 +14,7 @@ from headrace.core.errors import StreamNotFoundError, UsageError
 from headrace.core.ids import SSP, Offset
 from headrace.core.moment import check_past
 from headrace.serdes.dtypes import Columns
-from headrace.systems.base import Extent, StreamInfo
+from headrace.systems.base import Creation, Extent, StreamInfo
 from headrace.systems.kinesis.api import KinesisApi, StreamSummary
 from headrace.systems.kinesis.beginning import known_memo
 from headrace.systems.kinesis.consumer import moment_of
@@ -94,6 +94,10 @@ class KinesisAdmin(UnwatchedAdmin):
                 hint="create it first (Headrace doesn't, because a stream costs money), or check the region",
             ) from error
         return StreamInfo(stream, found.open_shards, columns)
+
+    @override
+    def would_create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> Creation:
+        return Creation(self.create(stream, partitions, columns).partitions)
 
     @override
     def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:

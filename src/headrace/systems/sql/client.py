@@ -21,11 +21,19 @@ class SqlClient(Protocol):
     """A client of one table of one database. It connects when it is first used; one thread uses it."""
 
     def columns(self) -> list[str] | None:
-        """Return the names of the table's columns; None if the table doesn't exist."""
+        """Return the names of the table's columns; None if the table doesn't exist. Changes nothing."""
         ...
 
     def create(self, columns: Mapping[str, pl.DataType]) -> None:
         """Create the table. Does nothing if another program has created it meanwhile."""
+        ...
+
+    def add_columns(self, columns: Mapping[str, pl.DataType]) -> None:
+        """Add columns, with null in present rows. Does nothing for one that another program has added meanwhile."""
+        ...
+
+    def prepare(self) -> None:
+        """Create the table of positions if it doesn't exist, and finish what a writer that died has left."""
         ...
 
     def position(self, writer: str) -> int:
@@ -74,6 +82,10 @@ class Statements:
         if self.key:
             columns.append(f"PRIMARY KEY ({_names(self.key)})")
         return f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join(columns)})"
+
+    def add_column(self, column: str, type_: str) -> str:
+        """Return the statement that adds a column."""
+        return f"ALTER TABLE {self.name} ADD COLUMN {quoted(column)} {type_}"
 
     def create_positions(self) -> str:
         """Return the statement that creates the table of positions."""

@@ -41,7 +41,7 @@ class PostgresClient(SqlClient):
 
     @override
     def columns(self) -> list[str] | None:
-        with self._transaction() as cursor:
+        with self._reader() as cursor:
             if not self._exists(cursor, self._sql.name):
                 return None
             cursor.execute(f"SELECT * FROM {self._sql.name} LIMIT 0".encode())  # noqa: S608 - quoted
@@ -51,6 +51,16 @@ class PostgresClient(SqlClient):
     def create(self, columns: Mapping[str, pl.DataType]) -> None:
         types = {name: postgres_type(name, dtype) for name, dtype in columns.items()}
         self._create(self._sql.create(types))
+
+    @override
+    def add_columns(self, columns: Mapping[str, pl.DataType]) -> None:
+        for name, dtype in columns.items():
+            self._create(self._sql.add_column(name, postgres_type(name, dtype)))
+
+    @override
+    def prepare(self) -> None:
+        with self._transaction():
+            pass  # connecting creates the table
 
     @override
     def position(self, writer: str) -> int:
@@ -82,14 +92,8 @@ class PostgresClient(SqlClient):
         width = len(self._sql.key)
         mark = "%s" if width == 1 else f"({', '.join(['%s'] * width)})"
         text = self._sql.find(columns, ", ".join([mark] * len(keys)))
-        try:
-            connection = self._reading = self._reading or self._connection()
-            with connection.transaction(), connection.cursor() as cursor:
-                cursor.execute("SELECT set_config('statement_timeout', %s, true)", [_STATEMENT_WAIT])
-                return cursor.execute(text.encode(), [value for key in keys for value in key]).fetchall()
-        except psycopg.Error as error:
-            self.close()
-            raise self._translated(error) from None
+        with self._reader() as cursor:
+            return cursor.execute(text.encode(), [value for key in keys for value in key]).fetchall()
 
     @override
     def close(self) -> None:
@@ -99,6 +103,17 @@ class PostgresClient(SqlClient):
         if self._open is not None:
             self._open.close()
             self._open = None
+
+    @contextmanager
+    def _reader(self) -> Iterator[psycopg.Cursor]:
+        try:
+            connection = self._reading = self._reading or self._connection()
+            with connection.transaction(), connection.cursor() as cursor:
+                cursor.execute("SELECT set_config('statement_timeout', %s, true)", [_STATEMENT_WAIT])
+                yield cursor
+        except psycopg.Error as error:
+            self.close()
+            raise self._translated(error) from None
 
     @contextmanager
     def _transaction(self) -> Iterator[psycopg.Cursor]:
@@ -140,7 +155,7 @@ class PostgresClient(SqlClient):
         try:
             connection = self._open or self._connected()
             connection.execute(statement.encode())
-        except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):
+        except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable, psycopg.errors.DuplicateColumn):
             return  # another client created it at the same time
         except psycopg.Error as error:
             self.close()

@@ -40,15 +40,34 @@ class SqliteClient(SqlClient):
 
     @override
     def columns(self) -> list[str] | None:
-        with self._transaction() as connection:
-            found = connection.execute("SELECT name FROM pragma_table_info(?, 'main')", [self._table]).fetchall()
-        return [name for (name,) in found] or None
+        try:
+            self._path.stat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._translated(error) from error
+        with self._reader() as connection:
+            return self._columns(connection) or None
 
     @override
     def create(self, columns: Mapping[str, pl.DataType]) -> None:
         types = {name: sqlite_type(name, dtype) for name, dtype in columns.items()}
         with self._transaction() as connection:
             connection.execute(self._sql.create(types))
+
+    @override
+    def add_columns(self, columns: Mapping[str, pl.DataType]) -> None:
+        types = {name: sqlite_type(name, dtype) for name, dtype in columns.items()}
+        with self._transaction() as connection:
+            there = self._columns(connection)
+            for name, type_ in types.items():
+                if name not in there:
+                    connection.execute(self._sql.add_column(name, type_))
+
+    @override
+    def prepare(self) -> None:
+        with self._transaction():
+            pass  # connecting creates the table
 
     @override
     def position(self, writer: str) -> int:
@@ -69,13 +88,9 @@ class SqliteClient(SqlClient):
     def find(self, keys: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> list[tuple[Any, ...]]:
         width = len(self._sql.key)
         marks = ", ".join(["?"] * len(keys)) if width == 1 else f"VALUES {', '.join([_marks(width)] * len(keys))}"
-        try:
-            connection = self._reading = self._reading or self._opened_to_read()
+        with self._reader() as connection:
             found = connection.execute(self._sql.find(columns, marks), [value for key in keys for value in key])
             return found.fetchall()
-        except (sqlite3.Error, OSError, OverflowError) as error:
-            self.close()
-            raise self._translated(error) from error
 
     @override
     def close(self) -> None:
@@ -83,6 +98,19 @@ class SqliteClient(SqlClient):
             if connection is not None:
                 connection.close()
         self._open = self._reading = None
+
+    def _columns(self, connection: sqlite3.Connection) -> list[str]:
+        found = connection.execute("SELECT name FROM pragma_table_info(?, 'main')", [self._table]).fetchall()
+        return [name for (name,) in found]
+
+    @contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self._reading = self._reading or self._opened_to_read()
+            yield self._reading
+        except (sqlite3.Error, OSError, OverflowError) as error:
+            self.close()
+            raise self._translated(error) from error
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from headrace.core.errors import DeclarationError, UsageError
 from headrace.core.extras import needing
 from headrace.core.url import SecretUrl
 from headrace.serdes.rows import concat_rows
-from headrace.systems.base import Consumer, Lookup, RowSystem, StreamInfo, Target
+from headrace.systems.base import Consumer, Creation, Lookup, RowSystem, StreamInfo, Target
 from headrace.systems.option_names import check_option_names
 from headrace.systems.sql.client import SqlClient
 from headrace.systems.sql.sqlite_client import SqliteClient
@@ -37,13 +38,14 @@ class SqlSystem(RowSystem):
     """One table of a database, whatever the name of the stream.
 
     With ``key``, a row replaces the row with the same key; without, rows are added. ``create`` says whether to create
-    a table that doesn't exist.
+    a table that doesn't exist. ``new_columns`` is ``"refuse"`` or ``"add"``.
     """
 
     url: SecretUrl
     table: str
     key: tuple[str, ...] = ()
     create: bool = True
+    new_columns: str = "refuse"
 
     def __post_init__(self) -> None:
         if self.url.scheme not in SCHEMES:
@@ -146,23 +148,49 @@ class SqlAdmin(WriteOnlyAdmin):
     def create(
         self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
     ) -> StreamInfo:
-        """Create the table if it doesn't exist, and check that it has the columns."""
+        """Create the table if it doesn't exist; else check that it has the columns, and add new ones if asked to."""
+        self._check_key(columns)
+        with closing(self._system.client()) as client:
+            client.prepare()
+            due = self._due(client.columns(), partitions, columns)
+            if due.new:
+                client.create(columns or {})
+            if due.added:
+                client.add_columns({name: (columns or {})[name] for name in due.added})
+            if due.new or due.added:
+                self._due(client.columns(), partitions, columns)  # another program may have been quicker
+        return StreamInfo(stream, partitions, columns)
+
+    @override
+    def would_create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> Creation:
+        self._check_key(columns)
+        return self._due(self._columns(), partitions, columns)
+
+    def _check_key(self, columns: Mapping[str, pl.DataType] | None) -> None:
         if columns is not None:
             self._require(self._system.key, list(columns), "the output")
-        client = self._system.client()
-        try:
-            found = client.columns()
-            if found is None:
-                if not self._system.create or columns is None:
-                    raise DeclarationError(
-                        f"{self._what} doesn't exist", hint="create it, or leave out create_table=False"
-                    )
-                client.create(columns)
-                found = client.columns() or []
-            self._require([*(columns or ()), *self._system.key], found, self._what)
-        finally:
-            client.close()
-        return StreamInfo(stream, partitions, columns)
+
+    def _due(self, found: Sequence[str] | None, partitions: int, columns: Mapping[str, pl.DataType] | None) -> Creation:
+        """Return what a table with these columns (None: no table) lacks. Raises ``DeclarationError`` if it can't be."""
+        if found is None:
+            if not self._system.create or columns is None:
+                raise DeclarationError(f"{self._what} doesn't exist", hint="create it, or leave out create_table=False")
+            return Creation(partitions, new=True)
+        self._require(self._system.key, found, self._what)
+        lower = {name.lower(): name for name in found}
+        added = tuple(name for name in columns or () if name not in found)
+        for name in added:
+            if name.lower() in lower:
+                raise DeclarationError(
+                    f"{self._what} has no column {name!r}, but {lower[name.lower()]!r}",
+                    hint="write the column's name as the table does, in upper and lower case",
+                )
+        if added and self._system.new_columns != "add":
+            raise DeclarationError(
+                f"{self._what} has no column {added[0]!r}; it has {', '.join(found)}",
+                hint='add the column, or have it added, with null in earlier rows: hr.io.sql(..., new_columns="add")',
+            )
+        return Creation(partitions, added=added)
 
     def _require(self, wanted: Sequence[str], found: Sequence[str], what: str) -> None:
         for name in wanted:
@@ -173,11 +201,8 @@ class SqlAdmin(WriteOnlyAdmin):
                 )
 
     def _columns(self) -> builtins.list[str] | None:
-        client = self._system.client()
-        try:
+        with closing(self._system.client()) as client:
             return client.columns()
-        finally:
-            client.close()
 
     @override
     def refused(self, why: str) -> UsageError:
@@ -200,9 +225,9 @@ def sqlite_path(url: SecretUrl) -> Path:
 
 
 def open_sql(name: str, options: Mapping[str, Any]) -> SqlSystem:
-    """Open the table of a ``SystemSpec`` of kind ``sql``. Options: ``url``, ``table``; optional ``key``, ``create``."""
-    check_option_names(name, "sql", options, ("url", "table", "key", "create"), "url", "table")
-    url = options["url"]
-    if not isinstance(url, SecretUrl):
-        url = SecretUrl(url)
-    return SqlSystem(url, options["table"], tuple(options.get("key", ())), options.get("create", True))
+    """Open the table of a ``SystemSpec`` of kind ``sql``. Options: ``url``, ``table``; optional the rest."""
+    check_option_names(name, "sql", options, ("url", "table", "key", "create", "new_columns"), "url", "table")
+    given = dict(options)
+    given["url"] = url if isinstance(url := options["url"], SecretUrl) else SecretUrl(url)
+    given["key"] = tuple(options.get("key", ()))
+    return SqlSystem(**given)

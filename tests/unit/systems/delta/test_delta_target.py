@@ -28,7 +28,7 @@ from headrace.core.errors import (
 )
 from headrace.core.ids import SSP, StreamId
 from headrace.core.secret_options import SecretOptions
-from headrace.systems.base import Target
+from headrace.systems.base import Creation, Target
 from headrace.systems.delta import DeltaSystem, open_delta
 from headrace.systems.delta.client import DeltaClient
 from headrace.systems.delta.system import DeltaTarget
@@ -314,6 +314,9 @@ def test_columns_are_added_only_if_that_is_asked_for(path: Path) -> None:
         created(path, more)
     assert caught.value.hint
     assert 'new_columns="add"' in caught.value.hint
+    asked = DeltaSystem(str(path), new_columns="add").admin().would_create("out", 1, more)
+    assert asked == Creation(1, added=("at", "tags"))
+    assert DeltaTable(path).version() == 1
     system = created(path, more, new_columns="add")
     target = system.target("out")
     frame = pl.DataFrame({"n": [1], "at": [None], "tags": [["x"]]}, schema=more)
@@ -335,6 +338,8 @@ def test_columns_are_added_only_if_that_is_asked_for(path: Path) -> None:
 )
 def test_a_table_that_does_not_fit_is_refused(path: Path, columns: dict[str, pl.DataType], message: str) -> None:
     created(path)
+    with pytest.raises(DeclarationError, match=message):
+        DeltaSystem(str(path)).admin().would_create("out", 1, columns)
     for new_columns in ("refuse", "add"):
         with pytest.raises(DeclarationError, match=message):
             created(path, columns, new_columns=new_columns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -14,6 +15,7 @@ from sql_rows import ROWS
 from chaos.postgres_server import PostgresServer
 from headrace.core.errors import DataError, DeclarationError, HeadraceError, InfrastructureError, UnavailableError
 from headrace.core.url import SecretUrl
+from headrace.systems.base import Creation
 from headrace.systems.sql import SqlSystem
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
@@ -167,3 +169,18 @@ def test_without_the_driver_the_error_says_what_to_install(monkeypatch: pytest.M
     with pytest.raises(InfrastructureError, match="can't be imported") as caught:
         SqlSystem(SecretUrl("postgresql://u:pw@h/db"), "t").target("out")
     assert 'pip install "headrace[postgres]"' in (caught.value.hint or "")
+
+
+def test_new_columns_are_added_once_and_looking_changes_nothing(postgres: PostgresServer, place: str) -> None:
+    first = system(postgres, f"{place}.counts")
+    assert first.admin().would_create("out", 1, COUNTS) == Creation(1, new=True)
+    assert run(postgres, f"SELECT * FROM pg_tables WHERE schemaname = '{place}'") == []
+    first.admin().create("out", 1, COUNTS)
+    wider = {**COUNTS, "Page": pl.String(), "at": pl.Datetime("us", "UTC")}
+    adding = replace(first, new_columns="add")
+    assert adding.admin().would_create("out", 1, wider) == Creation(1, added=("Page", "at"))
+    adding.admin().create("out", 1, wider)
+    client = adding.client()
+    client.add_columns(wider)  # as a start does that looked before the other one added them
+    assert client.columns() == ["member", "n", "Page", "at"]
+    client.close()

@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from sql_rows import ROWS
 from headrace.core.errors import DataError, DeclarationError, UnavailableError, UsageError
 from headrace.core.ids import SSP, StreamId
 from headrace.core.url import SecretUrl
-from headrace.systems.base import Target
+from headrace.systems.base import Creation, Target
 from headrace.systems.sql import SqlSystem, open_sql
 
 WRITER = "app/stage/0/out"
@@ -144,7 +145,7 @@ def test_what_is_no_database(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("this is no database, but it is long enough to look like one" * 100)
     with pytest.raises(DeclarationError, match="not a database"):
         system(tmp_path / "text.db").admin().list()
-    with pytest.raises(UnavailableError, match="File exists"):
+    with pytest.raises(UnavailableError, match="Not a directory"):
         system(tmp_path / "text.db" / "x.db").admin().list()
     for url in ("sqlite://", "sqlite:///", "sqlite:x.db", "sqlite:///:memory:"):
         with pytest.raises(DeclarationError, match="doesn't name a file"):
@@ -197,3 +198,50 @@ def test_a_schema_that_no_file_has_is_refused(path: Path, table: str) -> None:
     assert caught.value.hint is not None
     assert '"results"' in caught.value.hint
     assert not path.exists()
+
+
+WIDER: dict[str, pl.DataType] = {**COUNTS, "page": pl.String(), "at": pl.Datetime("us")}
+
+
+def test_what_a_start_would_do_is_known_beforehand_and_changes_nothing(path: Path) -> None:
+    assert system(path).admin().would_create("out", 1, COUNTS) == Creation(1, new=True)
+    assert not path.parent.exists()
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE results (member TEXT, n INTEGER)")
+    assert system(path).admin().would_create("out", 1, COUNTS) == Creation(1)
+    assert select(path, "SELECT name FROM sqlite_master") == [("results",)]
+
+
+def test_new_columns_are_added_with_null_in_earlier_rows(path: Path, opened: list[Target]) -> None:
+    system(path).admin().create("out", 1, COUNTS)
+    for call in (system(path).admin().create, system(path).admin().would_create):
+        with pytest.raises(DeclarationError, match="has no column 'page'; it has member, n") as caught:
+            call("out", 1, WIDER)
+        assert 'new_columns="add"' in str(caught.value.hint)
+    target = system(path).target("out")
+    opened.append(target)
+    target.publish(WRITER, 1, [counts(ann=1)])
+    wider = replace(system(path), new_columns="add")
+    assert wider.admin().would_create("out", 1, WIDER) == Creation(1, added=("page", "at"))
+    wider.admin().create("out", 1, WIDER)
+    assert wider.admin().would_create("out", 1, WIDER) == Creation(1)
+    target.publish(WRITER, 2, [counts(bob=2).with_columns(page=pl.lit("/a"), at=pl.datetime(2026, 1, 1))])
+    rows = select(path, "SELECT * FROM results")
+    assert rows == [("ann", 1, None, None), ("bob", 2, "/a", "2026-01-01 00:00:00.000000")]
+
+
+@pytest.mark.parametrize(
+    ("key", "columns", "said"),
+    [
+        ((), {**COUNTS, "N": pl.Int64()}, "has no column 'N', but 'n'"),
+        (("page",), WIDER, "has no column 'page'; it has member, n"),
+    ],
+    ids=["in another case", "of the key"],
+)
+def test_a_column_that_can_not_be_added_is_refused(
+    path: Path, key: tuple[str, ...], columns: dict[str, pl.DataType], said: str
+) -> None:
+    system(path).admin().create("out", 1, COUNTS)
+    with pytest.raises(DeclarationError, match=said):
+        replace(system(path, *key), new_columns="add").admin().create("out", 1, columns)
