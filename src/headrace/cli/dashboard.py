@@ -68,7 +68,7 @@ def dashboard(
     with existing_metadata(home, metadata) as store:
         address = _address(store, app, stage)
     _check_reachable(address)
-    _show(page_url(address.url, address.token), open_, as_json)
+    _show(page_url(address.url, address.token), open_, {} if as_json else None)
 
 
 def _address(store: MetadataStore, app: str, stage: str | None) -> Address:
@@ -96,9 +96,10 @@ def _check_reachable(address: Address) -> None:
         client.status()
 
 
-def _show(url: str, open_: bool, as_json: bool) -> None:
-    if as_json:
-        print_json({"url": url})
+def _show(url: str, open_: bool, facts: dict[str, str] | None) -> None:
+    """Print the address; with ``facts``, as JSON together with them."""
+    if facts is not None:
+        print_json({"url": url, **facts})
     else:
         print_line(url)
     if not open_:
@@ -129,22 +130,40 @@ def _serve(home: Path, metadata: SecretUrl | None, port: int, open_: bool, as_js
     token = secrets.token_urlsafe(32)
     overview = Overview(place, found)
     site = overview.site(page_token(token))
-    listener = Listener(LOOPBACK, port, token, {}, pages=site)
+    routes = {("GET", "/startpoints"): lambda _: _waiting(home, metadata)}
+    listener = Listener(LOOPBACK, port, token, routes, pages=site)
     with closing(listener), closing(site), closing(overview), Interrupt() as interrupt:
         listener.start()
         overview.start()
-        _show(page_url(f"http://{LOOPBACK}:{listener.port}", token), open_, as_json)
+        url = f"http://{LOOPBACK}:{listener.port}"
+        _show(page_url(url, token), open_, {"api": url, "token": token} if as_json else None)
         sys.stdout.flush()
         print_note("press Ctrl-C to stop")
         interrupt.wait()
+
+
+def _waiting(home: Path, metadata: SecretUrl | None) -> bytes:
+    """Return the startpoints of all apps as JSON."""
+    from headrace.metadata.opening import existing_metadata
+    from headrace.runners.coordination.messages import encode
+    from headrace.runners.startpoints import waiting_startpoints
+
+    with existing_metadata(home, metadata) as store:
+        return encode(waiting_startpoints(store))
 
 
 def _deployed(store: MetadataStore) -> list[Deployed]:
     from headrace.runners.coordination.deployments import deployments
     from headrace.runners.dashboard.overview import Deployed
     from headrace.runners.dashboard.pages import page_url
+    from headrace.runners.startpoints import waiting_startpoints
 
+    waiting = {one.app: one.startpoints for one in waiting_startpoints(store).apps}
     return [
-        Deployed(status, None if address is None else page_url(address.url, address.token))
+        Deployed(
+            status,
+            None if address is None else page_url(address.url, address.token),
+            waiting.get(status.app, ()),
+        )
         for status, address in deployments(store, patient=False)
     ]

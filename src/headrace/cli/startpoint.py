@@ -63,6 +63,9 @@ def set_(
         ),
     ] = None,
     task: _Task = None,
+    note: Annotated[
+        str, typer.Option("--note", metavar="TEXT", help="Why you set it. Lists show it with your name and the time.")
+    ] = "",
     apply: Annotated[
         bool,
         typer.Option("--apply", help="Apply it now: restart only the tasks concerned, while the app keeps running."),
@@ -85,7 +88,7 @@ def set_(
     if dry_run:
         answer = points.preview(name, point, partition=partition, task=task)
     else:
-        answer = points.set(name, point, partition=partition, task=task, apply=apply)
+        answer = points.set(name, point, partition=partition, task=task, apply=apply, note=note)
     states = _wait(points, answer) if apply and not dry_run else ()
     if as_json:
         _print_as_json(answer, states, dry_run=dry_run)
@@ -120,8 +123,11 @@ def list_startpoints(
         print_json(msgspec.to_builtins(found))
     elif found:
         print_table(
-            ("input", "partition", "task", "startpoint", "state"),
-            [(s.stream, s.partition, s.task or "all", _described(s.startpoint), _standing(s)) for s in found],
+            ("input", "partition", "task", "startpoint", "state", "set", "note"),
+            [
+                (s.stream, s.partition, s.task or "all", described(s.startpoint), _standing(s), set_by(s), s.note)
+                for s in found
+            ],
         )
     else:
         print_note(f"app {points.app!r} has no startpoints")
@@ -148,7 +154,7 @@ def delete(
         print_json(msgspec.to_builtins(gone))
         return
     for state in gone:
-        print_line(f"deleted {_described(state.startpoint)} for {_where(state)}")
+        print_line(f"deleted {described(state.startpoint)} for {_where(state)}")
     if not gone:
         print_note(f"no startpoint is set for {input_}{'' if task is None else f' in task {task}'}")
 
@@ -293,7 +299,7 @@ def _print_as_json(answer: SetAnswer, states: Sequence[StartpointState], *, dry_
 def _print_answer(answer: SetAnswer, states: Sequence[StartpointState], *, dry_run: bool) -> None:
     _print_moves(answer.moves)
     for state in answer.replaced:
-        print_note(f"note: this replaces {_described(state.startpoint)} for {_where(state)}, which was never applied")
+        print_note(f"note: this replaces {described(state.startpoint)} for {_where(state)}, which was never applied")
     for note in answer.notes:
         print_note(f"note: {note}")
     if dry_run:
@@ -333,6 +339,13 @@ def effect(move: Move) -> str:
     return f"reads {much} again" if move.direction == "back" else f"skips {much}"
 
 
+def described(point: Startpoint) -> str:
+    """Return a startpoint in words, as the options of ``set``."""
+    from headrace.systems.startpoint import in_words
+
+    return in_words(point)
+
+
 def moment(ms: int | None) -> str:
     """Return a time for a table."""
     from headrace.core.moment import utc_text
@@ -357,23 +370,9 @@ def _where(state: StartpointState) -> str:
     return f"{state.stream}[{state.partition}]" + ("" if state.task is None else f" in task {state.task}")
 
 
-def _described(point: Startpoint) -> str:
-    import json
-
-    from headrace.core.moment import utc_text
-    from headrace.systems.startpoint import StartpointCustom, StartpointOldest, StartpointSpecific, StartpointTimestamp
-
-    match point:
-        case StartpointOldest():
-            return "oldest"
-        case StartpointSpecific(offset=offset):
-            return f"offset {offset:,}"
-        case StartpointTimestamp(time_ms=time_ms):
-            return f"time {utc_text(time_ms)}"
-        case StartpointCustom(name=name, value=value):
-            return f"{name} {json.dumps(value)}"
-        case _:
-            return "upcoming"
+def set_by(state: StartpointState) -> str:
+    """Return who set a startpoint, and when: ``ann@laptop 2026-01-01 12:00:00Z``."""
+    return f"{state.by} {moment(state.startpoint.created_ms)}"
 
 
 def _applied_at(state: StartpointState) -> str:

@@ -22,7 +22,7 @@ from headrace.core.records import decode_record
 from headrace.metadata.store import Change, Delete, Entry, MetadataStore, Put
 from headrace.systems.startpoint import Order, Outcome, Startpoint
 
-FORMAT = 1
+FORMAT = 2
 DONE_MAX = 100
 """So many startpoints that are done with are kept."""
 
@@ -54,6 +54,7 @@ class StartpointState(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     *applied*: ``generation`` reads from ``offset``; no commit covers it yet. *failed*: ``reason`` says why. The others
     are done with. *released*: a commit of ``version`` covers it. *replaced*: another one came before it was applied.
     *deleted*: by a user. ``named``: the user wrote it for this task. ``at_ms``: when it came into this state.
+    ``by``: who set it, as ``user@host``. ``note``: why, in that user's words.
     """
 
     stream: str
@@ -63,6 +64,8 @@ class StartpointState(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     state: State
     at_ms: int
     named: bool = False
+    by: str = ""
+    note: str = ""
     generation: int | None = None
     offset: Offset | None = None
     version: int | None = None
@@ -121,10 +124,13 @@ class StartpointBook:
 
     # -- for users
 
-    def write(self, points: Mapping[StartpointKey, Startpoint], now_ms: int) -> dict[StartpointKey, StartpointState]:
+    def write(
+        self, points: Mapping[StartpointKey, Startpoint], now_ms: int, *, by: str = "", note: str = ""
+    ) -> dict[StartpointKey, StartpointState]:
         """Write startpoints, all or none; return the pending ones that they replace.
 
-        Raises ``UnavailableError`` if another command writes one of them at the same time.
+        ``by`` says who sets them, and ``note`` why. Raises ``UnavailableError`` if another command writes one of them
+        at the same time.
         """
         there = self._store.scan(self._namespace, _WRITTEN)
         changes: list[Change] = []
@@ -140,6 +146,8 @@ class StartpointBook:
                 state="pending",
                 at_ms=now_ms,
                 named=key.task is not None,
+                by=by,
+                note=note,
             )
             changes.append(_put(name, new, old))
             if old is not None:
@@ -173,6 +181,10 @@ class StartpointBook:
             raise self._overtaken("deleted")
         return gone
 
+    def unfinished(self) -> Startpoints:
+        """Return what is written and ordered, as of one moment."""
+        return self._present(self._unfinished())
+
     def states(self, *, done: bool = False) -> list[StartpointState]:
         """Return all open startpoints, by target; with ``done``, the finished ones first, by age."""
         entries = self._store.scan(self._namespace)
@@ -192,12 +204,7 @@ class StartpointBook:
         """
         for _ in range(_MOST_ATTEMPTS):
             entries = self._unfinished()
-            states = self._states(entries)
-            present = Startpoints(
-                {state.key: state for name, state in states.items() if name.startswith(_WRITTEN)},
-                {state.key: state for name, state in states.items() if name.startswith(_ORDERED)},
-            )
-            found = decide(present)
+            found = decide(self._present(entries))
             changes: list[Change] = [
                 _put(name, state, entries.get(name))
                 for state, name in (
@@ -269,6 +276,13 @@ class StartpointBook:
         """Everything that isn't done with, as of one moment."""
         entries = self._store.scan(self._namespace)
         return {name: entry for name, entry in entries.items() if name.startswith((_WRITTEN, _ORDERED))}
+
+    def _present(self, entries: Mapping[str, Entry]) -> Startpoints:
+        states = self._states(entries)
+        return Startpoints(
+            {state.key: state for name, state in states.items() if name.startswith(_WRITTEN)},
+            {state.key: state for name, state in states.items() if name.startswith(_ORDERED)},
+        )
 
     def _states(self, entries: Mapping[str, Entry]) -> dict[str, StartpointState]:
         return {name: self._read(name, entry) for name, entry in entries.items()}

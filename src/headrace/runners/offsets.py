@@ -6,8 +6,10 @@ import msgspec
 
 from headrace.core.errors import HeadraceError
 from headrace.core.ids import Offset
+from headrace.metadata.startpoints import StartpointKey, Startpoints, StartpointState
 from headrace.runners.app_inputs import AppInput, AppInputs
 from headrace.runners.committed import Committed, position_in
+from headrace.runners.coordination.fan_out import next_orders
 from headrace.runners.distances import lag
 from headrace.runtime.connections import Connections
 from headrace.systems.base import Extent
@@ -25,7 +27,7 @@ class InputOffsets(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     ``committed`` is None before the first commit. ``lag`` is in messages, ``lag_bytes`` in bytes; None: unknown.
     ``newest`` is the offset after the newest message. The times say when the messages at these offsets arrived.
-    ``problem`` says why nothing is known about the partition.
+    ``problem`` says why nothing is known about the partition. ``startpoint`` is the task's next one, until committed.
     """
 
     input: str
@@ -42,10 +44,12 @@ class InputOffsets(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     newest_ms: int | None = None
     sealed: bool = False
     problem: str | None = None
+    startpoint: StartpointState | None = None
 
 
-def read_offsets(inputs: AppInputs, committed: Committed, now_ms: int) -> list[InputOffsets]:
-    """Return the offsets of all inputs, by input, partition and task."""
+def read_offsets(inputs: AppInputs, committed: Committed, present: Startpoints, now_ms: int) -> list[InputOffsets]:
+    """Return the offsets of all inputs, by input, partition and task; ``present`` are the startpoints of the app."""
+    waiting = next_orders(present, inputs.partitions)
     connections = Connections()
     found: list[InputOffsets] = []
     try:
@@ -54,9 +58,14 @@ def read_offsets(inputs: AppInputs, committed: Committed, now_ms: int) -> list[I
             for partition in range(one.partitions):
                 for task in one.readers(partition):
                     known = InputOffsets(
-                        input=one.id, stream=one.stream, partition=partition, task=task, problem=problem
+                        input=one.id,
+                        stream=one.stream,
+                        partition=partition,
+                        task=task,
+                        committed=position_in(committed(task), one, partition),
+                        problem=problem,
+                        startpoint=waiting.get(StartpointKey(one.kept_as, partition, task)),
                     )
-                    known = msgspec.structs.replace(known, committed=position_in(committed(task), one, partition))
                     if partition < len(extents):
                         known = _measured(connections, inputs, one, known, extents[partition], now_ms)
                     found.append(known)

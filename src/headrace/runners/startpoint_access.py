@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import getpass
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import datetime, timedelta
@@ -19,7 +22,7 @@ from headrace.core.errors import UsageError
 from headrace.core.home import home_of, metadata_url_of
 from headrace.core.moment import moment_ms, parse_moment
 from headrace.metadata.opening import existing_metadata, open_metadata
-from headrace.metadata.startpoints import StartpointState
+from headrace.metadata.startpoints import StartpointBook, StartpointState
 from headrace.metadata.store import MetadataStore
 from headrace.plan.heritage import NO_CONSENT
 from headrace.runners.app_inputs import AppInputs, inputs_of, recorded_inputs
@@ -208,6 +211,7 @@ class Startpoints:
         partition: int | None = None,
         task: str | None = None,
         apply: bool = False,
+        note: str = "",
     ) -> SetAnswer:
         """Set startpoints for an input: all of them, or none if one can't be.
 
@@ -223,6 +227,8 @@ class Startpoints:
             The task, as ``"stage/0"``; by default all that read the partition. One with a task has precedence.
         apply
             Whether the tasks concerned restart in place now. Otherwise it counts from the app's next start on.
+        note
+            Why you set it, in one line. It is kept with your user name, your host and the time, and lists show it.
 
         Returns
         -------
@@ -234,7 +240,7 @@ class Startpoints:
         UsageError
             If the input, partition, task or position doesn't exist.
         """
-        return self._set(input, startpoint, partition, task, apply=apply, dry_run=False)
+        return self._set(input, startpoint, partition, task, apply=apply, note=note)
 
     def preview(
         self,
@@ -261,7 +267,7 @@ class Startpoints:
         -------
         SetAnswer
         """
-        return self._set(input, startpoint, partition, task, apply=False, dry_run=True)
+        return self._set(input, startpoint, partition, task, dry_run=True)
 
     def list(self, *, done: bool = False) -> builtins.list[StartpointState]:
         """Return the startpoints that wait or are being applied, each with its state.
@@ -319,7 +325,7 @@ class Startpoints:
         return _apply(addresses)
 
     def offsets(self) -> builtins.list[InputOffsets]:
-        """Return where the tasks are in their inputs, and what the inputs hold.
+        """Return where the tasks are in their inputs, what the inputs hold, and which startpoints wait.
 
         Returns
         -------
@@ -327,7 +333,8 @@ class Startpoints:
         """
         with self._opened() as metadata:
             committed = committed_in(self._home, metadata, self.app)
-            return read_offsets(self._inputs(metadata), committed, WallClock().now_ms())
+            present = StartpointBook(metadata, self.app).unfinished()
+            return read_offsets(self._inputs(metadata), committed, present, WallClock().now_ms())
 
     def positions_of(self, input: str) -> frozenset[str]:
         """Return the names under which the app keeps its positions in an input.
@@ -353,14 +360,17 @@ class Startpoints:
         partition: int | None,
         task: str | None,
         *,
-        apply: bool,
-        dry_run: bool,
+        apply: bool = False,
+        dry_run: bool = False,
+        note: str = "",
     ) -> SetAnswer:
         request = SetStartpoint(
             input=input_,
             partition=partition,
             task=task,
             startpoint=as_startpoint(startpoint),
+            by=_me(),
+            note=note,
             apply=apply,
             dry_run=dry_run,
         )
@@ -446,6 +456,15 @@ def open_startpoints(
     ['pending']
     """
     return Startpoints(app, home=home, metadata=metadata)
+
+
+def _me() -> str:
+    """Who runs this process, as ``user@host``."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # containers may run as a user without a name
+        user = f"uid-{os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
 
 
 def _apply(addresses: list[Address]) -> Applied:

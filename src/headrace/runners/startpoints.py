@@ -22,8 +22,10 @@ from headrace.core.moment import check_past
 from headrace.metadata.startpoints import StartpointBook, StartpointKey
 from headrace.metadata.store import MetadataStore
 from headrace.runners.app_inputs import AppInput, AppInputs
+from headrace.runners.app_systems import all_systems
 from headrace.runners.committed import Committed, position_in
 from headrace.runners.coordination.startpoint_messages import (
+    AllStartpoints,
     Move,
     SetAnswer,
     SetStartpoint,
@@ -43,7 +45,17 @@ CLOSED_WINDOWS = (
 )
 AGAIN = "results of messages that are read again are sent again"
 LATER = "it takes effect at the app's next start"
+UNNAMED = "unnamed"
+"""Who has set a startpoint if the request doesn't say."""
+NOTE_MAX = 500
 UNRESOLVED = "it can't be resolved without the app's program: give the app's file in place of its name to see where to"
+
+
+def waiting_startpoints(metadata: MetadataStore) -> AllStartpoints:
+    """Return the startpoints that aren't done with, of all apps that have ever run."""
+    apps = dict.fromkeys(app for app, _ in all_systems(metadata))
+    found = {app: StartpointBook(metadata, app).states() for app in apps}
+    return AllStartpoints(apps=tuple(StartpointList(app=app, startpoints=tuple(s)) for app, s in found.items() if s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +93,7 @@ class StartpointService:
         points = {
             key: msgspec.structs.replace(request.startpoint, id=uuid.uuid4().hex, created_ms=now_ms) for key in keys
         }
-        replaced = self.book.write(points, now_ms)
+        replaced = self.book.write(points, now_ms, by=request.by or UNNAMED, note=request.note)
         ids = {point.id for point in points.values()}
         written = tuple(state for state in self.book.states() if state.startpoint.id in ids)
         return SetAnswer(moves=moves, written=written, replaced=tuple(replaced.values()), notes=notes)
@@ -146,6 +158,12 @@ class StartpointService:
 
     def _check(self, request: SetStartpoint, partitions: int) -> None:
         point = request.startpoint
+        for name, text in (("note", request.note), ("by", request.by)):
+            if len(text) > NOTE_MAX or not text.isprintable():
+                raise UsageError(
+                    f"{name}={text[:60]!r}...: it must be one line of at most {NOTE_MAX} characters",
+                    hint="write a short reason, such as a ticket's number",
+                )
         if isinstance(point, StartpointSpecific):
             if point.offset < 0:
                 raise UsageError(f"{point.offset} isn't an offset", hint="use an integer of at least 0")

@@ -10,11 +10,12 @@ Values only; ``headrace.metadata.startpoints`` keeps them, and ``headrace.checkp
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 import msgspec
 
 from headrace.core.ids import Offset
+from headrace.core.moment import utc_text
 
 
 class _Base(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", rename="camel"):
@@ -52,6 +53,23 @@ class StartpointCustom(_Base, frozen=True, kw_only=True, tag="custom"):
 
     name: str
     value: dict[str, Any]
+
+
+def in_words(point: Startpoint) -> str:
+    """Return a startpoint for people: ``oldest``, ``offset 4,711``, ``time 2026-01-31 12:00:00Z``."""
+    match point:
+        case StartpointSpecific(offset=offset):
+            return f"offset {offset:,}"
+        case StartpointTimestamp(time_ms=time_ms):
+            return f"time {utc_text(time_ms)}"
+        case StartpointCustom(name=name, value=value):
+            return f"{name} {msgspec.json.encode(value).decode()}"
+        case StartpointOldest():
+            return "oldest"
+        case StartpointUpcoming():
+            return "upcoming"
+        case _:
+            assert_never(point)
 
 
 Startpoint = StartpointSpecific | StartpointTimestamp | StartpointOldest | StartpointUpcoming | StartpointCustom

@@ -44,6 +44,11 @@ const draw = () => {
     return el("tr", {}, ...cells.map((cell, n) => el("td", { class: TITLES[n].startsWith("<") ? "" : "right" }, cell)));
   });
   byId("apps").replaceChildren(el("thead", {}, head), el("tbody", {}, ...rows));
+  const waiting = view.apps.filter((app) => app.startpoints);
+  byId("startpoints").hidden = waiting.length === 0;
+  byId("startpoints").querySelector("ul").replaceChildren(
+    ...waiting.flatMap((app) => app.startpoints.map((words) => el("li", {}, el("b", {}, app.name), ` ${words}`))),
+  );
   const wrong = view.apps.filter((app) => app.trouble);
   byId("errors").hidden = wrong.length === 0;
   byId("errors").querySelector("ul").replaceChildren(

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from http.cookiejar import CookieJar
 from pathlib import Path
@@ -98,3 +99,26 @@ def test_the_page_with_all_apps_tells_how_each_is(shop, tmp_path):
         assert (app["name"], app["state"]) == ("shop", "running")
         assert app["url"].startswith("http://127.0.0.1:")
         assert Path(data["view"]["place"]).name == "here"
+
+
+def test_startpoints_of_a_stopped_app_show_on_the_page_with_all_and_over_http(cli, shop, tmp_path):
+    with shop.running():
+        pass
+    home = str(tmp_path)
+    assert cli("startpoint", "set", "shop", "prices-in", "--oldest", "--note", "OPS-7", "--home", home).code == 0
+    command = [sys.executable, "-m", "headrace.cli.main", "dashboard", "--home", home, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ}) as process:
+        assert process.stdout is not None
+        said = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+        request = urllib.request.Request(said["api"] + "/startpoints")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(request, timeout=10)
+        request.add_header("Authorization", f"Bearer {said['token']}")
+        (app,) = json.loads(urllib.request.urlopen(request, timeout=10).read())["apps"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    assert app["app"] == "shop"
+    assert {(one["state"], one["note"], "@" in one["by"]) for one in app["startpoints"]} == {("pending", "OPS-7", True)}
+    with existing_metadata(tmp_path) as store:
+        (shown,) = overview_of("here", _deployed(store), 0)["apps"]
+    assert shown["startpoints"][0].startswith("oldest for log.prices-in[0] (pending), set by ")

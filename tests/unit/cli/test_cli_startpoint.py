@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import sys
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runners"))
 from startpoint_scene import Scene
+
+from headrace.core.clock import WallClock
 
 FILE = """
 import polars as pl
@@ -49,10 +53,11 @@ def test_set_list_and_delete(scene, cli):
     assert cli("startpoint", "set", "page-views", "views/0", "--upcoming").err.splitlines()[0] == (
         "note: this replaces oldest for log.views[0], which was never applied"
     )
-    assert lines(cli("startpoint", "list", "page-views")) == [
-        "input partition task startpoint state",
-        "log.views 0 all upcoming pending: waits for the next start",
-        "log.views 1 all oldest pending: waits for the next start",
+    listed = lines(cli("startpoint", "list", "page-views"))
+    assert listed[0] == "input partition task startpoint state set note"
+    assert [re.sub(r" \S+@\S+ [0-9:. -]+Z", " BY", line) for line in listed[1:]] == [
+        "log.views 0 all upcoming pending: waits for the next start BY",
+        "log.views 1 all oldest pending: waits for the next start BY",
     ]
     assert len(lines(cli("startpoint", "list", "page-views", "views/1"))) == 2
     assert lines(cli("startpoint", "delete", "page-views", "views/0")) == ["deleted upcoming for log.views[0]"]
@@ -116,6 +121,27 @@ def test_offsets(scene, cli):
     data = [one for one in cli("offsets", "page-views", "--json").json() if one["input"] == "views"]
     assert sum(one["lag"] for one in data) == 3
     assert {one["oldest"] for one in data} == {32}
+
+
+def test_a_waiting_startpoint_shows_where_the_app_is_with_who_set_it_and_why(scene, cli, monkeypatch):
+    monkeypatch.setenv("LOGNAME", "ann")
+    before = WallClock().now_ms()
+    offsets = cli("offsets", "page-views", "--json").json()
+    zero, one = [at["task"] for at in offsets if at["input"] == "views"]
+    cli("startpoint", "set", "page-views", "views", "--oldest", "--note", "OPS-7: lost orders")
+    cli("startpoint", "set", "page-views", "views/0", "--upcoming", "--task", zero)
+    shown = cli("offsets", "page-views")
+    me = f"ann@{socket.gethostname()}"
+    assert f"startpoint upcoming (pending) for log.views[0] in task {zero}, set by {me} 2" in shown.err
+    assert re.search(rf"oldest \(pending\) for log.views\[1\], set by {me} .*Z: OPS-7: lost orders\n", shown.err)
+    offsets = cli("offsets", "page-views", "--json").json()
+    waiting = {at["task"]: at["startpoint"] for at in offsets if at["startpoint"] is not None}
+    assert {task: at["startpoint"]["kind"] for task, at in waiting.items()} == {zero: "upcoming", one: "oldest"}
+    assert waiting[one]["by"] == me
+    assert before <= waiting[one]["startpoint"]["createdMs"] <= WallClock().now_ms()
+    assert "OPS-7" in "".join(lines(cli("startpoint", "list", "page-views")))
+    wrong = cli("startpoint", "set", "page-views", "views", "--oldest", "--note", "a\nb")
+    assert (wrong.code, "must be one line" in wrong.err) == (2, True)
 
 
 @pytest.mark.parametrize(

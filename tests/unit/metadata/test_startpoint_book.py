@@ -123,8 +123,8 @@ def test_of_two_commands_at_once_one_is_told_that_nothing_was_changed():
 def test_a_startpoint_of_another_format_is_refused(store, book):
     book.write({VIEWS: POINTS[0]}, 10)
     ((key, entry),) = store.scan("startpoints/shop").items()
-    store.put_if("startpoints/shop", key, entry.value.replace(b'"format":1', b'"format":2'), entry.version)
-    with pytest.raises(DataError, match="is of format 2"):
+    store.put_if("startpoints/shop", key, entry.value.replace(b'"format":2', b'"format":3'), entry.version)
+    with pytest.raises(DataError, match="is of format 3"):
         book.states()
     store.put_if("startpoints/shop", key, b"{}", store.get("startpoints/shop", key).version)
     with pytest.raises(DataError, match="is unreadable"):
@@ -132,12 +132,21 @@ def test_a_startpoint_of_another_format_is_refused(store, book):
 
 
 def test_the_bytes_are_golden(store, book):
-    book.write({StartpointKey("log.views", 0, "count/0"): POINTS[0]}, 10)
+    book.write({StartpointKey("log.views", 0, "count/0"): POINTS[0]}, 10, by="ann@laptop", note="OPS-7")
     assert {key: entry.value for key, entry in store.scan("startpoints/shop").items()} == {
-        "written/log.views/0/count%2F0": b'{"format":1,"startpoint":{"stream":"log.views","partition":0,'
+        "written/log.views/0/count%2F0": b'{"format":2,"startpoint":{"stream":"log.views","partition":0,'
         b'"task":"count/0","startpoint":{"kind":"specific","id":"a","createdMs":1,"offset":7},'
-        b'"state":"pending","atMs":10,"named":true}}'
+        b'"state":"pending","atMs":10,"named":true,"by":"ann@laptop","note":"OPS-7"}}'
     }
+
+
+def test_who_set_one_and_why_stays_with_it_until_it_is_done_with(book):
+    book.write({VIEWS: oldest()}, 10, by="ann@laptop", note="OPS-7")
+    distribute(book)
+    (order,) = book.grant({"count/0": 3})["count/0"]
+    book.note("count/0", Outcome(order=order, state="released", generation=3, version=90), 70)
+    (done,) = book.states(done=True)
+    assert (done.by, done.note, done.state) == ("ann@laptop", "OPS-7", "released")
 
 
 # -- the life of one

@@ -77,6 +77,13 @@ def fan_out(present: Startpoints, partitions: Partitions, now_ms: int) -> FanOut
     return FanOut([*orders.new.values(), *stranded], removed, kept, orders.done)
 
 
+def next_orders(present: Startpoints, partitions: Partitions) -> dict[StartpointKey, StartpointState]:
+    """Return the startpoint that each task applies next, if it starts now: those written and those ordered already."""
+    written = {state.startpoint.id: state for state in present.written.values()}
+    due = [*present.ordered.values(), *fan_out(present, partitions, 0).ordered]
+    return {state.key: written.get(state.startpoint.id, state) for state in due}
+
+
 def _misfit(key: StartpointKey, partitions: Partitions) -> str | None:
     """Return why the app can't use a startpoint with this key; None if it can."""
     readers = partitions.get((key.stream, key.partition))

@@ -24,10 +24,12 @@ class SetStartpoint(StartpointTarget, frozen=True, kw_only=True):
     """Write startpoints. The coordinator gives each an id and its time.
 
     ``dry_run``: resolve them and change nothing. ``apply``: restart the tasks concerned now, and not only at the next
-    start.
+    start. ``by`` says who sets them, as ``user@host``, and ``note`` why, in one line; lists show both.
     """
 
     startpoint: Startpoint
+    by: str = ""
+    note: str = ""
     apply: bool = False
     dry_run: bool = False
 
@@ -77,6 +79,12 @@ class StartpointList(Message, frozen=True, kw_only=True):
 
     app: str
     startpoints: tuple[StartpointState, ...]
+
+
+class AllStartpoints(Message, frozen=True, kw_only=True):
+    """The startpoints of each app that has any, running or stopped; only those that aren't done with."""
+
+    apps: tuple[StartpointList, ...]
 
 
 class Applied(Message, frozen=True, kw_only=True):

@@ -10,12 +10,14 @@ from typing_extensions import override
 from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import HeadraceError
 from headrace.core.log import Throttle, logger
+from headrace.metadata.startpoints import StartpointState
 from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.repeated import RepeatedStep
 from headrace.runners.dashboard.feed import Feed
 from headrace.runners.dashboard.pages import Asset, Site
 from headrace.runners.dashboard.patch import Document
 from headrace.runners.dashboard.reasons import held_back
+from headrace.systems.startpoint import in_words
 
 EVERY_S = 2.0
 
@@ -24,10 +26,11 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """The status of a deployment, and the address of its page if it runs."""
+    """The status of a deployment, the address of its page if it runs, and its app's open startpoints."""
 
     status: AppStatus
     url: str | None = None
+    startpoints: tuple[StartpointState, ...] = ()
 
 
 def overview_of(place: str, found: Sequence[Deployed], now_ms: int) -> Document:
@@ -54,8 +57,15 @@ def _app(one: Deployed) -> Document:
         "held": any(held_back(task) for task in status.tasks if task.state != "finished") or None,
         "trouble": None if status.error is None else status.error.message,
         "hint": None if status.error is None else status.error.hint,
+        "startpoints": [_waiting(state) for state in one.startpoints] or None,
     }
     return {name: value for name, value in shown.items() if value is not None}
+
+
+def _waiting(state: StartpointState) -> str:
+    where = f"{state.stream}[{state.partition}]" + (f" in {state.task}" if state.task else "")
+    note = f": {state.note}" if state.note else ""
+    return f"{in_words(state.startpoint)} for {where} ({state.state}), set by {state.by}{note}"
 
 
 class Overview(RepeatedStep):

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from headrace.metadata.startpoints import Startpoints, StartpointState
-from headrace.runners.coordination.fan_out import fan_out
+from headrace.runners.coordination.fan_out import fan_out, next_orders
 from headrace.systems.startpoint import StartpointOldest
 
 PARTITIONS = {
@@ -175,3 +175,11 @@ def test_an_order_of_a_task_that_a_changed_app_doesnt_have_is_kept_and_says_so()
     (stranded,) = found.ordered
     assert (stranded.state, stranded.startpoint) == ("failed", old.startpoint)
     assert not fan_out(Startpoints({}, {stranded.key: stranded}), PARTITIONS, 100)
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_what_is_shown_as_next_is_what_the_fan_out_gives(case):
+    writes, orders, given, _ = TABLE[case]
+    shown = next_orders(Startpoints({s.key: s for s in writes}, {s.key: s for s in orders}), PARTITIONS)
+    assert {(key.task, f"{key.stream}[{key.partition}]"): s.startpoint.id for key, s in shown.items()} == given
+    assert all(s.state == "pending" for s in shown.values() if s.startpoint.id in {w.startpoint.id for w in writes})
