@@ -90,6 +90,8 @@ class Place:
                 late = [at for at in range(log.oldest, log.end, STEP) if log.arrived_at(at) >= time_ms]
                 if late and late[0] == log.oldest > 0 and time_ms < int(log.arrived_at(log.oldest)):
                     return None  # what was there at that time is gone
+                if log.oldest == log.end > 0 and time_ms <= int(log.arrived_at(log.end - STEP)):
+                    return None  # as above, and nothing is left
                 return late[0] if late else log.end
             case _:
                 raise AssertionError(f"nobody writes {point}")

@@ -196,7 +196,8 @@ class User:
         name = self._world.chance.choice(sorted(self._moves.readers))
         log = self._moves.log_of(StartpointKey(*name))
         if log is not None:
-            log.oldest += int(self._world.chance.random() * (self._moves.needed(name) - log.oldest)) // STEP * STEP
+            most = self._moves.needed(name) - log.oldest + STEP - 1
+            log.oldest += int(self._world.chance.random() * most) // STEP * STEP
             self._world.tell("user", f"gives up {name} before {log.oldest}")
 
     def delete(self) -> None:

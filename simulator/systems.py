@@ -379,6 +379,11 @@ class SimAdmin(Admin):
         return int(log.arrived_at(offset)) if offset < log.end else None
 
     @override
+    def trimmed_ms(self, ssp: SSP) -> int | None:
+        log = self._source(ssp)
+        return int(log.arrived_at(log.oldest - 1)) if log.oldest else None
+
+    @override
     def check_offset(self, ssp: SSP, offset: Offset) -> None:
         super().check_offset(ssp, offset)
         if not self._logs[ssp].readable(offset):

@@ -54,6 +54,13 @@ def set_(
     ago: Annotated[
         str | None, typer.Option("--ago", metavar="D", help="Read the messages of the last 90m, 2h or 1d.")
     ] = None,
+    or_oldest: Annotated[
+        bool,
+        typer.Option(
+            "--or-oldest",
+            help="With --time or --ago: where messages from then on are gone, read from the oldest that is left.",
+        ),
+    ] = False,
     custom: Annotated[
         str | None,
         typer.Option(
@@ -81,7 +88,8 @@ def set_(
     """
     point = _position(
         {"--oldest": oldest, "--upcoming": upcoming, "--offset": offset, "--time": time, "--ago": ago}
-        | {"--custom": custom}
+        | {"--custom": custom},
+        or_oldest=or_oldest,
     )
     name, partition = _parsed(input_)
     points = opened(app, home, metadata)
@@ -200,7 +208,7 @@ def opened(app: str, home: Path, metadata: SecretUrl | None) -> Startpoints:
 # -- reading the arguments
 
 
-def _position(given: dict[str, Any]) -> Startpoint:
+def _position(given: dict[str, Any], *, or_oldest: bool) -> Startpoint:
     """Return the startpoint of these options, of which exactly one must be given."""
     from headrace.core.errors import UsageError
     from headrace.runners import startpoint_access as points
@@ -212,12 +220,14 @@ def _position(given: dict[str, Any]) -> Startpoint:
             hint=f"give one of {', '.join(given)}",
         )
     ((option, value),) = chosen.items()
+    if or_oldest and option not in ("--time", "--ago"):
+        raise UsageError(f"--or-oldest doesn't go with {option}", hint="it is for --time and --ago")
     kinds: dict[str, Callable[[Any], Startpoint]] = {
         "--oldest": lambda _: points.oldest(),
         "--upcoming": lambda _: points.upcoming(),
         "--offset": _offset,
-        "--time": _time,
-        "--ago": points.ago,
+        "--time": lambda text: _time(text, or_oldest=or_oldest),
+        "--ago": lambda text: points.ago(text, or_oldest=or_oldest),
         "--custom": _custom,
     }
     return kinds[option](value)
@@ -234,14 +244,14 @@ def _offset(text: str) -> Startpoint:
     return offset(int(text))
 
 
-def _time(text: str) -> Startpoint:
+def _time(text: str, *, or_oldest: bool) -> Startpoint:
     from headrace.core.moment import parse_moment, utc_text
     from headrace.runners.startpoint_access import at
 
     ms, has_zone = parse_moment(text)
     if not has_zone:
         print_note(f"note: {text} names no zone, so it is read as UTC: {utc_text(ms)}")
-    return at(ms)
+    return at(ms, or_oldest=or_oldest)
 
 
 def _custom(text: str) -> Startpoint:

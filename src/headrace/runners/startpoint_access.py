@@ -103,13 +103,16 @@ def offset(number: int) -> Startpoint:
     return StartpointSpecific(offset=number)
 
 
-def at(time: datetime | int | str) -> Startpoint:
+def at(time: datetime | int | str, *, or_oldest: bool = False) -> Startpoint:
     """Read from the first message on that arrived at a time or later.
 
     Parameters
     ----------
     time
         A ``datetime``, ISO 8601, or milliseconds since the epoch. Without a zone it is in UTC.
+    or_oldest
+        Read a partition that has deleted messages from then on from the oldest one that is left. By default the
+        startpoint is refused.
 
     Returns
     -------
@@ -120,23 +123,25 @@ def at(time: datetime | int | str) -> Startpoint:
     >>> hr.startpoints.at("2026-01-31T12:00:00+01:00").time_ms
     1769857200000
     """
-    if isinstance(time, datetime):
-        return StartpointTimestamp(time_ms=moment_ms(time))
-    if isinstance(time, str):
-        return StartpointTimestamp(time_ms=parse_moment(time)[0])
     given: object = time
+    if isinstance(time, datetime):
+        given = moment_ms(time)
+    elif isinstance(time, str):
+        given = parse_moment(time)[0]
     if isinstance(given, bool) or not isinstance(given, int):
         raise UsageError(f"{given!r} isn't a time", hint="give a datetime, ISO 8601, or milliseconds since the epoch")
-    return StartpointTimestamp(time_ms=time)
+    return StartpointTimestamp(time_ms=given, or_oldest=or_oldest)
 
 
-def ago(duration: Duration) -> Startpoint:
+def ago(duration: Duration, *, or_oldest: bool = False) -> Startpoint:
     """Read from the first message on that arrived this long ago or later.
 
     Parameters
     ----------
     duration
         How long: ``"1h"``, or a ``timedelta``. It counts from this call.
+    or_oldest
+        As for ``at``.
 
     Returns
     -------
@@ -148,7 +153,7 @@ def ago(duration: Duration) -> Startpoint:
     True
     """
     shift = duration if isinstance(duration, str | timedelta) else str(duration)
-    return StartpointTimestamp(time_ms=WallClock().now_ms() - to_ms(shift, "ago", error=UsageError))
+    return at(WallClock().now_ms() - to_ms(shift, "ago", error=UsageError), or_oldest=or_oldest)
 
 
 def custom(kind: str, value: dict[str, Any] | None = None) -> Startpoint:

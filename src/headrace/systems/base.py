@@ -365,6 +365,13 @@ class Admin(Protocol):
         """
         return None
 
+    def trimmed_ms(self, ssp: SSP) -> int | None:
+        """Return a time by which all records that are trimmed had been appended (ms since the epoch).
+
+        None if the system can't tell.
+        """
+        return None
+
     def check_offset(self, ssp: SSP, offset: Offset) -> None:
         """Raise unless a consumer can be registered at ``offset`` and continue from there.
 

@@ -48,12 +48,13 @@ from headrace.systems.shape import new_columns, require_same_shape, wanted_shape
 class _Partition:
     """The kept records; ``payloads[0]`` has the offset ``oldest``. ``times`` (ms) says when each was appended.
 
-    Times never fall: a clock that is set back stands still here.
+    Times never fall: a clock that is set back stands still here. ``trimmed_ms`` is the time of the last trimmed record.
     """
 
     payloads: list[bytes] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     oldest: Offset = 0
+    trimmed_ms: int | None = None
 
     @property
     def upcoming(self) -> Offset:
@@ -198,6 +199,11 @@ class MemoryAdmin(Admin):
             return part.times[max(0, offset - part.oldest)] if offset < part.upcoming else None
 
     @override
+    def trimmed_ms(self, ssp: SSP) -> int | None:
+        with self._system._lock:
+            return self._system._partition(ssp.stream.name, ssp.partition).trimmed_ms
+
+    @override
     def seal(self, stream: str) -> None:
         with self._system._lock:
             there = self._system._stream(stream)
@@ -211,6 +217,7 @@ class MemoryAdmin(Admin):
             if before > part.upcoming:
                 raise UsageError(f"{ssp}: can't trim before {before}: the end is {part.upcoming}")
             if before > part.oldest:
+                part.trimmed_ms = part.times[before - part.oldest - 1]
                 del part.payloads[: before - part.oldest]
                 del part.times[: before - part.oldest]
                 part.oldest = before

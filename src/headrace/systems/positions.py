@@ -33,6 +33,8 @@ from headrace.systems.startpoint import (
     StartpointUpcoming,
 )
 
+_OR_OLDEST = "--or-oldest with the time: such a partition is then read from the oldest message that is left"
+
 
 class PartitionView:
     """What the function of a custom startpoint may ask about the partition that it is resolved for."""
@@ -178,8 +180,8 @@ def resolve(startpoint: Startpoint, ssp: SSP, admin: Admin, customs: Customs = (
         case StartpointSpecific(offset=offset):
             admin.check_offset(ssp, offset)
             return offset
-        case StartpointTimestamp(time_ms=time_ms):
-            return _by_time(ssp, admin, extent, time_ms)
+        case StartpointTimestamp(time_ms=time_ms, or_oldest=or_oldest):
+            return _by_time(ssp, admin, extent, time_ms, or_oldest=or_oldest)
         case StartpointCustom(name=name, value=value):
             offset = _custom(name, value, ssp, admin, customs)
             admin.check_offset(ssp, offset)
@@ -188,16 +190,30 @@ def resolve(startpoint: Startpoint, ssp: SSP, admin: Admin, customs: Customs = (
             assert_never(startpoint)
 
 
-def _by_time(ssp: SSP, admin: Admin, extent: Extent, time_ms: int) -> Offset:
+def _by_time(ssp: SSP, admin: Admin, extent: Extent, time_ms: int, *, or_oldest: bool) -> Offset:
     offset = admin.offset_at(ssp, time_ms)
-    if offset == extent.oldest and extent.trimmed:
-        began = admin.time_of(ssp, extent.oldest)
-        if began is not None and time_ms < began:
-            raise TrimmedOffsetError(
-                f"{ssp} has deleted the messages from {utc_text(time_ms)}: its oldest one arrived at {utc_text(began)}",
-                hint="use oldest to read all remaining messages",
-            )
+    if or_oldest or offset != extent.oldest or not extent.trimmed:
+        return offset
+    began = admin.time_of(ssp, extent.oldest)
+    if began is None and extent.oldest == extent.upcoming:
+        _check_nothing_gone(ssp, time_ms, admin.trimmed_ms(ssp))
+    elif began is not None and time_ms < began:
+        raise TrimmedOffsetError(
+            f"{ssp} has deleted the messages from {utc_text(time_ms)}: its oldest one arrived at {utc_text(began)}",
+            hint=f"use oldest to read all remaining messages, or {_OR_OLDEST}",
+        )
     return offset
+
+
+def _check_nothing_gone(ssp: SSP, time_ms: int, trimmed_ms: int | None) -> None:
+    """Raise ``TrimmedOffsetError`` if an empty partition may have had messages that arrived at this time or later."""
+    if trimmed_ms is not None and time_ms > trimmed_ms:
+        return
+    when = "it isn't known when" if trimmed_ms is None else f"the last time at {utc_text(trimmed_ms)}"
+    raise TrimmedOffsetError(
+        f"{ssp} may have deleted messages from {utc_text(time_ms)}: it is empty, and messages were deleted ({when})",
+        hint=f"use upcoming for this partition, or {_OR_OLDEST}",
+    )
 
 
 def _custom(name: str, value: Mapping[str, Any], ssp: SSP, admin: Admin, customs: Customs) -> Offset:

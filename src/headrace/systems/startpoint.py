@@ -35,9 +35,13 @@ class StartpointSpecific(_Base, frozen=True, kw_only=True, tag="specific"):
 
 
 class StartpointTimestamp(_Base, frozen=True, kw_only=True, tag="timestamp"):
-    """Read from the first message on that arrived at this time (epoch milliseconds) or later."""
+    """Read from the first message on that arrived at this time (epoch milliseconds) or later.
+
+    If messages from then on are gone it fails; with ``or_oldest`` it means the oldest message that is left.
+    """
 
     time_ms: int
+    or_oldest: bool = False
 
 
 class StartpointOldest(_Base, frozen=True, kw_only=True, tag="oldest"):
@@ -60,8 +64,8 @@ def in_words(point: Startpoint) -> str:
     match point:
         case StartpointSpecific(offset=offset):
             return f"offset {offset:,}"
-        case StartpointTimestamp(time_ms=time_ms):
-            return f"time {utc_text(time_ms)}"
+        case StartpointTimestamp(time_ms=time_ms, or_oldest=or_oldest):
+            return f"time {utc_text(time_ms)}{' or oldest' if or_oldest else ''}"
         case StartpointCustom(name=name, value=value):
             return f"{name} {msgspec.json.encode(value).decode()}"
         case StartpointOldest():

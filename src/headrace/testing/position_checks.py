@@ -44,10 +44,11 @@ def positions_by_time(scene: Scene) -> None:
 
 
 def times_of_a_trimmed_partition(scene: Scene) -> None:
-    """A time before the oldest record that is kept means that record."""
+    """A time before the oldest record that is kept means that record. The time of a trim is none too early."""
     name = scene.stream()
     end = scene.write(name, [b"x"] * 10)
-    oldest = scene.read(scene.consumer(ssp(name)), 10)[6][0]
+    records = scene.read(scene.consumer(ssp(name)), 10)
+    oldest, last_ms = records[6][0], scene.admin.time_of(ssp(name), records[-1][0])
     scene.admin.trim(ssp(name), oldest)
     try:
         found = scene.admin.offset_at(ssp(name), 0)
@@ -58,6 +59,8 @@ def times_of_a_trimmed_partition(scene: Scene) -> None:
     scene.admin.trim(ssp(name), end)
     expect(scene.admin.offset_at(ssp(name), 0) == end, "with nothing left, a time isn't the end")
     expect(scene.admin.time_of(ssp(name), end) is None, "with nothing left, there is a time")
+    gone_ms = scene.admin.trimmed_ms(ssp(name))
+    expect(gone_ms is None or last_ms is None or gone_ms >= last_ms, "a record arrived after the time of its trim")
 
 
 def offsets_checked(scene: Scene) -> None:

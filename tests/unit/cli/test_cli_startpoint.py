@@ -158,6 +158,7 @@ def test_a_waiting_startpoint_shows_where_the_app_is_with_who_set_it_and_why(sce
         (("clicks", "--oldest"), "app 'page-views' has no input 'clicks'"),
         (("by-member", "--oldest"), "'by-member' is an intermediate stream of app 'page-views'"),
         (("views", "--time", "noon"), "'noon' isn't a time"),
+        (("views", "--oldest", "--or-oldest"), "--or-oldest doesn't go with --oldest"),
         (("views", "--time", "2200-01-01"), "2200-01-01 00:00:00Z is in the future"),
         (("views", "--ago", "5"), "ago: '5' isn't a duration"),
         (("views", "--custom", "{"), "--custom: not JSON"),

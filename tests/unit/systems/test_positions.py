@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from headrace.core.clock import WallClock
 from headrace.core.errors import (
     HeadraceError,
     StreamNotFoundError,
@@ -16,7 +17,7 @@ from headrace.core.errors import (
 )
 from headrace.core.ids import SSP, StreamId
 from headrace.systems.log.system import LogSystem
-from headrace.systems.memory import MemorySystem
+from headrace.systems.memory import MemoryAdmin, MemorySystem
 from headrace.systems.positions import CustomStartpoint, newest_time, resolve
 from headrace.systems.startpoint import (
     StartpointCustom,
@@ -100,6 +101,48 @@ def test_a_time_from_which_messages_are_gone(place):
         at(StartpointTimestamp(time_ms=first - 1), admin)
     with pytest.raises(TrimmedOffsetError, match="before the oldest"):
         at(StartpointSpecific(offset=offsets[0]), admin)
+
+
+def test_a_time_in_a_partition_that_was_emptied_means_its_end_only_if_nothing_from_then_on_was_deleted(place):
+    admin, offsets = place
+    last = admin.time_of(VIEWS, offsets[4])
+    admin.trim(VIEWS, offsets[5])
+    gone = admin.trimmed_ms(VIEWS)
+    assert last <= gone <= WallClock().now_ms() + 1
+    for time_ms in (0, last, gone):
+        with pytest.raises(TrimmedOffsetError, match=r"may have deleted messages from .*: it is empty") as caught:
+            at(StartpointTimestamp(time_ms=time_ms), admin)
+        assert "--or-oldest" in caught.value.hint
+        assert at(StartpointTimestamp(time_ms=time_ms, or_oldest=True), admin) == offsets[5]
+    assert at(StartpointTimestamp(time_ms=gone + 1), admin) == offsets[5]
+
+
+def test_or_oldest_means_the_oldest_message_that_is_left_only_where_others_are_gone(place):
+    admin, offsets = place
+    first, fourth = (admin.time_of(VIEWS, offsets[number]) for number in (0, 3))
+    admin.trim(VIEWS, offsets[2])
+    assert at(StartpointTimestamp(time_ms=first - 1, or_oldest=True), admin) == offsets[2]
+    by_time = StartpointTimestamp(time_ms=fourth, or_oldest=True)
+    assert at(by_time, admin) == at(StartpointTimestamp(time_ms=fourth), admin)
+
+
+class Forgetful(MemoryAdmin):
+    """It doesn't know when records were deleted, as a broker."""
+
+    def trimmed_ms(self, ssp):
+        return None
+
+
+def test_where_nobody_knows_when_messages_were_deleted_every_time_is_refused():
+    system = MemorySystem()
+    admin = Forgetful(system)
+    admin.create("views", 1)
+    producer = system.producer()
+    producer.send("views", 0, b"x")
+    producer.flush()
+    admin.trim(VIEWS, 1)
+    with pytest.raises(TrimmedOffsetError, match="it isn't known when"):
+        at(StartpointTimestamp(time_ms=WallClock().now_ms()), admin)
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,11 @@ class LogAdmin(Admin):
             return file.first_appended(max(offset, folder.read_trim(ssp.partition)), end)
 
     @override
+    def trimmed_ms(self, ssp: SSP) -> int | None:
+        """Return when the partition was trimmed last."""
+        return StreamFolder(self._root, ssp.stream.name).trim_ms(ssp.partition)
+
+    @override
     def check_offset(self, ssp: SSP, offset: Offset) -> None:
         folder = StreamFolder(self._root, ssp.stream.name)
         folder.require_partition(ssp.partition)

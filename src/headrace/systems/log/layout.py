@@ -212,6 +212,13 @@ class StreamFolder:
         """Set the oldest offset that is kept."""
         replace_file(self.trim(partition), f"{before}\n".encode())
 
+    def trim_ms(self, partition: int) -> int | None:
+        """Return when the trim point was set (ms since the epoch), rounded up; None if nothing was trimmed."""
+        try:
+            return -(-self.trim(partition).stat().st_mtime_ns // 1_000_000)
+        except FileNotFoundError:
+            return None
+
     def read_seal(self) -> Seal | None:
         """Read the seal; None if the stream hasn't ended."""
         try:
