@@ -41,14 +41,34 @@ def test_only_the_tasks_concerned_read_again(tmp_path: Path) -> None:
             before = log.read_text().splitlines()
             answer = points.set("views", hr.startpoints.custom("at-time", {"time_ms": 0}), partition=1, apply=True)
             until(caught_up, "the startpoint is released", 60)
+            after = log.read_text().splitlines()
+            end = next(one for one in points.offsets() if (one.input, one.partition) == ("views", 1))
+            with hr.streams.StreamWriter("views", home=tmp_path) as writer:
+                for n in (20, 21):
+                    writer.write([{"partition": 0, "offset": n}])
+            until(caught_up, "it has read more", 60)
+            firsts = []
+            for point in (
+                hr.startpoints.oldest(),
+                hr.startpoints.upcoming(),
+                hr.startpoints.offset(end.newest),
+                hr.startpoints.at(end.oldest_ms),
+            ):
+                known = len(log.read_text().splitlines())
+                points.set("views", point, partition=1, apply=True)
+                until(caught_up, "the startpoint is released", 60)
+                firsts.append([int(line.split()[3]) for line in log.read_text().splitlines()[known:]])
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
     (task,) = answer.restarted
     (move,) = answer.moves
     assert (move.task, move.direction) == (task, "back")
-    new = [line.split() for line in log.read_text().splitlines()[len(before) :]]
+    new = [line.split() for line in after[len(before) :]]
     assert new
     assert {(name, input_) for name, input_, *_ in new} == {(task, "views")}
-    (state,) = points.list(done=True)
+    oldest = int(new[0][3])
+    assert firsts == [[oldest], [], [20 + oldest], [oldest]]
+    state, *others = points.list(done=True)
+    assert {one.state for one in others} == {"released"}
     assert (state.state, state.offset, state.task) == ("released", 32, task)
