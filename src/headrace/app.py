@@ -431,7 +431,16 @@ class App(Declarations):
         from headrace.runners.batch_ends import Until
         from headrace.runners.spark.batch.runner import to_dataframe
 
+        self._warn_of_startpoints()
         return to_dataframe(self.graph(), output, spark, None if until is None else Until.of(until))
+
+    def _warn_of_startpoints(self) -> None:
+        """Say which startpoints a batch job passes over."""
+        from headrace.metadata.opening import existing_metadata
+        from headrace.runners.startpoints import warn_of_unapplied
+
+        with existing_metadata(Path(self.settings.home), self.settings.metadata) as metadata:
+            warn_of_unapplied(metadata, self.name, "a batch job")
 
     def _run_batch(
         self, master: str | None, conf: Mapping[str, str] | None, until: str | None, *, again: bool, progress: bool
@@ -439,6 +448,7 @@ class App(Declarations):
         from headrace.runners.prepare import at_home
         from headrace.runners.spark.batch.runner import run_batch
 
+        self._warn_of_startpoints()
         run_batch(at_home(self.graph()), _batch_options(master, conf, until, again=again, progress=progress))
 
     def _repr_html_(self) -> str:

@@ -214,6 +214,11 @@ def test_what_cannot_be_backfilled_is_refused(tmp_path: Path, spark_context: Spa
     app = declare(tmp_path)
     with pytest.raises(UsageError, match="needs the time up to which inputs are history"):
         app.run(backfill=True)
+    points = hr.startpoints.open_startpoints(app)
+    points.set("views", hr.startpoints.upcoming(), partition=0)
+    with pytest.raises(UsageError, match=r"(?s)has startpoints, which would .*upcoming for log\.views"):
+        app.run(backfill=True, until="now")
+    points.delete("views")
     with pytest.raises(UsageError, match=r"2100-01-01 00:00:00Z is in the future"):
         app.backfill("2100-01-01T00:00Z", progress=False)
     with pytest.raises(UsageError, match="'clicks' isn't an input of app 'visits'"):

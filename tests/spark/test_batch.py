@@ -80,17 +80,23 @@ def test_a_run_is_published_once_and_continued_where_it_stopped(
     assert len(again["teams-then"]) == 200 + 100  # one of the two files is gone
 
 
-def test_a_stream_is_read_up_to_where_one_says(tmp_path: Path, spark_context: SparkContext) -> None:
+def test_a_stream_is_read_up_to_where_one_says_whatever_startpoint_waits(
+    tmp_path: Path, spark_context: SparkContext, caplog: pytest.LogCaptureFixture
+) -> None:
     write_orders(tmp_path, range(2, 60))
     app = sums(tmp_path)
     session = SparkSession(spark_context)
     with pytest.raises(PlanError, match="doesn't end, so neither would a batch job"):
         app.to_dataframe("totals", session)
     frame = app.to_dataframe("totals", session, until="now")
+    hr.startpoints.open_startpoints(app).set("orders", hr.startpoints.upcoming(), partition=0)
     write_orders(tmp_path, range(1000, 1100))
     assert frame.schema.simpleString() == "struct<id:bigint,window_start:bigint,window_end:bigint,euros:double>"
     assert sum(row["euros"] for row in frame.collect()) == sum(range(2, 60))
-    app.run(batch=True, until="now", progress=False)
+    with caplog.at_level("WARNING"):
+        app.run(batch=True, until="now", progress=False)
+    assert any("a batch job doesn't apply a startpoint" in said for said in caplog.messages)
+    assert [state.state for state in hr.startpoints.open_startpoints(app).list()] == ["pending"]
     totals = hr.streams.read_stream("totals", home=tmp_path)
     assert totals["euros"].sum() == sum(range(2, 60)) + sum(range(1000, 1100))
     write_orders(tmp_path, range(60, 70), seal=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.cli.console import format_bytes, print_json, print_note, print_table
 from headrace.cli.options import HOME, AsJson, Home, Metadata
-from headrace.cli.startpoint import WhichApp, described, moment, opened, set_by
+from headrace.cli.startpoint import WhichApp, moment, opened
 
 
 def offsets(app: WhichApp, home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False) -> None:
@@ -38,9 +38,7 @@ def offsets(app: WhichApp, home: Home = HOME, metadata: Metadata = None, as_json
     )
     waiting = {one.startpoint.startpoint.id: one.startpoint for one in found if one.startpoint is not None}
     for state in waiting.values():
-        where = f"{state.stream}[{state.partition}]" + (f" in task {state.task}" if state.task else "")
-        why = f": {state.note}" if state.note else ""
-        print_note(f"startpoint {described(state.startpoint)} ({state.state}) for {where}, set by {set_by(state)}{why}")
+        print_note(f"startpoint {state.in_words}")
     for problem in dict.fromkeys((one.input, one.problem) for one in found if one.problem is not None):
         print_note(f"{problem[0]}: {problem[1]}")
 

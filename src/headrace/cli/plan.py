@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import indent
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,9 @@ from headrace.cli.options import (
     renames,
 )
 from headrace.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from headrace.metadata.startpoints import StartpointState
 
 
 def plan(
@@ -53,8 +56,11 @@ def plan(
 
     Looks at existing streams and at the app's kept state, shows what has changed since the last run, and runs nothing.
     """
+    import msgspec
+
     from headrace.cli.loader import load_app
     from headrace.metadata.opening import existing_metadata
+    from headrace.metadata.startpoints import StartpointBook
     from headrace.plan import changes
     from headrace.plan.document import to_json
     from headrace.plan.heritage import consent_of
@@ -74,22 +80,34 @@ def plan(
             if not deployment.inventory:
                 raise _never_ran(against, apps_with_checkpoints(Path(graph.settings.home), metadata), metadata.place)
             due = changes.with_answers(found.changes, ask_targets(found.plan))
+            waiting = StartpointBook(metadata, against).states()
             if as_json:
-                print_json({"app": against, "changes": changes.to_json(due)})
+                print_json(
+                    {"app": against, "changes": changes.to_json(due), "startpoints": msgspec.to_builtins(waiting)}
+                )
             else:
-                print_line(changes.to_text(due))
+                print_line(changes.to_text(due) + _in_lines(waiting))
             due.check()
             check_not_ended(found, metadata, against)
             return
+        waiting = StartpointBook(metadata, graph.app).states()
     rendered = render(found.plan)
     if html is not None:
         _write(html, plan_html(rendered))
     if as_json:
         print_json(to_json(rendered))
     elif html is None:
-        print_line(to_text(rendered).rstrip("\n"))
+        print_line(to_text(rendered).rstrip("\n") + _in_lines(waiting))
         if deployment.inventory and found.changes.notable:
             print_line(f"\nchanged since the last run\n{indent(changes.to_text(found.changes), '  ')}")
+
+
+def _in_lines(waiting: Sequence[StartpointState]) -> str:
+    """Return lines about the startpoints that aren't done with; they begin with an empty one."""
+    if not waiting:
+        return ""
+    lines = "".join(f"\n  {state.in_words}" for state in waiting)
+    return f"\n\nstartpoints, for the next live start; a batch job applies none{lines}"
 
 
 def _never_ran(app: str, known: Sequence[str], place: str) -> UsageError:

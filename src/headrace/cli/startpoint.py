@@ -133,7 +133,7 @@ def list_startpoints(
         print_table(
             ("input", "partition", "task", "startpoint", "state", "set", "note"),
             [
-                (s.stream, s.partition, s.task or "all", described(s.startpoint), _standing(s), set_by(s), s.note)
+                (s.stream, s.partition, s.task or "all", _described(s.startpoint), _standing(s), _set_by(s), s.note)
                 for s in found
             ],
         )
@@ -162,7 +162,7 @@ def delete(
         print_json(msgspec.to_builtins(gone))
         return
     for state in gone:
-        print_line(f"deleted {described(state.startpoint)} for {_where(state)}")
+        print_line(f"deleted {_described(state.startpoint)} for {_where(state)}")
     if not gone:
         print_note(f"no startpoint is set for {input_}{'' if task is None else f' in task {task}'}")
 
@@ -309,7 +309,7 @@ def _print_as_json(answer: SetAnswer, states: Sequence[StartpointState], *, dry_
 def _print_answer(answer: SetAnswer, states: Sequence[StartpointState], *, dry_run: bool) -> None:
     _print_moves(answer.moves)
     for state in answer.replaced:
-        print_note(f"note: this replaces {described(state.startpoint)} for {_where(state)}, which was never applied")
+        print_note(f"note: this replaces {_described(state.startpoint)} for {_where(state)}, which was never applied")
     for note in answer.notes:
         print_note(f"note: {note}")
     if dry_run:
@@ -349,7 +349,7 @@ def effect(move: Move) -> str:
     return f"reads {much} again" if move.direction == "back" else f"skips {much}"
 
 
-def described(point: Startpoint) -> str:
+def _described(point: Startpoint) -> str:
     """Return a startpoint in words, as the options of ``set``."""
     from headrace.systems.startpoint import in_words
 
@@ -380,7 +380,7 @@ def _where(state: StartpointState) -> str:
     return f"{state.stream}[{state.partition}]" + ("" if state.task is None else f" in task {state.task}")
 
 
-def set_by(state: StartpointState) -> str:
+def _set_by(state: StartpointState) -> str:
     """Return who set a startpoint, and when: ``ann@laptop 2026-01-01 12:00:00Z``."""
     return f"{state.by} {moment(state.startpoint.created_ms)}"
 

@@ -18,9 +18,10 @@ import msgspec
 from headrace.core.errors import FencedError, UnavailableError, UsageError
 from headrace.core.ids import Offset
 from headrace.core.log import logger
+from headrace.core.moment import utc_text
 from headrace.core.records import decode_record
 from headrace.metadata.store import Change, Delete, Entry, MetadataStore, Put
-from headrace.systems.startpoint import Order, Outcome, Startpoint
+from headrace.systems.startpoint import Order, Outcome, Startpoint, in_words
 
 FORMAT = 2
 DONE_MAX = 100
@@ -75,6 +76,14 @@ class StartpointState(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     def key(self) -> StartpointKey:
         """What it is for."""
         return StartpointKey(self.stream, self.partition, self.task)
+
+    @property
+    def in_words(self) -> str:
+        """Return it for people: ``oldest for log.views[0] (pending), set by ann@laptop at ...: OPS-7``."""
+        where = f"{self.stream}[{self.partition}]" + (f" in task {self.task}" if self.task else "")
+        who = f"set by {self.by} at {utc_text(self.startpoint.created_ms)}"
+        note = f": {self.note}" if self.note else ""
+        return f"{in_words(self.startpoint)} for {where} ({self.state}), {who}{note}"
 
     @property
     def order(self) -> Order:

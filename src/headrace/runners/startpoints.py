@@ -18,6 +18,7 @@ import msgspec
 from headrace.core.clock import Clock
 from headrace.core.errors import UsageError
 from headrace.core.ids import Offset
+from headrace.core.log import logger
 from headrace.core.moment import check_past
 from headrace.metadata.startpoints import StartpointBook, StartpointKey
 from headrace.metadata.store import MetadataStore
@@ -50,12 +51,32 @@ UNNAMED = "unnamed"
 NOTE_MAX = 500
 UNRESOLVED = "it can't be resolved without the app's program: give the app's file in place of its name to see where to"
 
+_log = logger(__name__)
+
 
 def waiting_startpoints(metadata: MetadataStore) -> AllStartpoints:
     """Return the startpoints that aren't done with, of all apps that have ever run."""
     apps = dict.fromkeys(app for app, _ in all_systems(metadata))
     found = {app: StartpointBook(metadata, app).states() for app in apps}
     return AllStartpoints(apps=tuple(StartpointList(app=app, startpoints=tuple(s)) for app, s in found.items() if s))
+
+
+def warn_of_unapplied(metadata: MetadataStore, app: str, what: str) -> None:
+    """Log the startpoints that aren't done with, if there are any: a batch job doesn't apply them."""
+    for state in StartpointBook(metadata, app).states():
+        _log.warning(f"{what} doesn't apply a startpoint, which stays for the live app", startpoint=state.in_words)
+
+
+def check_none_waits(metadata: MetadataStore, app: str) -> None:
+    """Raise ``UsageError`` if startpoints wait for an app that is about to begin with a backfill."""
+    waiting = StartpointBook(metadata, app).states()
+    if waiting:
+        lines = "".join(f"\n  {state.in_words}" for state in waiting)
+        raise UsageError(
+            f"app {app!r} has startpoints, which would move it away from where its history ends:{lines}",
+            hint="delete them (headrace startpoint delete), or start without the backfill; once the app has begun with "
+            "the backfill, startpoints apply as usual",
+        )
 
 
 @dataclass(frozen=True, slots=True)

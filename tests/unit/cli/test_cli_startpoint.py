@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import sys
@@ -132,8 +133,8 @@ def test_a_waiting_startpoint_shows_where_the_app_is_with_who_set_it_and_why(sce
     cli("startpoint", "set", "page-views", "views/0", "--upcoming", "--task", zero)
     shown = cli("offsets", "page-views")
     me = f"ann@{socket.gethostname()}"
-    assert f"startpoint upcoming (pending) for log.views[0] in task {zero}, set by {me} 2" in shown.err
-    assert re.search(rf"oldest \(pending\) for log.views\[1\], set by {me} .*Z: OPS-7: lost orders\n", shown.err)
+    assert f"startpoint upcoming for log.views[0] in task {zero} (pending), set by {me} at 2" in shown.err
+    assert re.search(rf"oldest for log.views\[1\] \(pending\), set by {me} at .*Z: OPS-7: lost orders\n", shown.err)
     offsets = cli("offsets", "page-views", "--json").json()
     waiting = {at["task"]: at["startpoint"] for at in offsets if at["startpoint"] is not None}
     assert {task: at["startpoint"]["kind"] for task, at in waiting.items()} == {zero: "upcoming", one: "oldest"}
@@ -142,6 +143,17 @@ def test_a_waiting_startpoint_shows_where_the_app_is_with_who_set_it_and_why(sce
     assert "OPS-7" in "".join(lines(cli("startpoint", "list", "page-views")))
     wrong = cli("startpoint", "set", "page-views", "views", "--oldest", "--note", "a\nb")
     assert (wrong.code, "must be one line" in wrong.err) == (2, True)
+
+
+def test_the_plan_shows_what_waits_for_the_next_start(scene, cli, tmp_path, clean_modules):
+    (tmp_path / "pipeline.py").write_text(FILE)
+    assert "startpoints" not in cli("plan", "pipeline.py").out
+    cli("startpoint", "set", "pipeline.py", "views/0", "--oldest", "--note", "OPS-7")
+    shown = cli("plan", "pipeline.py").out.partition("startpoints, for the next live start; a batch job applies none")
+    assert re.match(r"\n  oldest for log.views\[0\] \(pending\), set by \S+@\S+ at 2.*Z: OPS-7\n", shown[2])
+    assert "OPS-7" in cli("plan", "pipeline.py", "--against", "page-views").out
+    (state,) = json.loads(cli("plan", "pipeline.py", "--against", "page-views", "--json").out)["startpoints"]
+    assert (state["state"], state["note"]) == ("pending", "OPS-7")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from headrace.runners.dashboard.feed import Feed
 from headrace.runners.dashboard.pages import Asset, Site
 from headrace.runners.dashboard.patch import Document
 from headrace.runners.dashboard.reasons import held_back
-from headrace.systems.startpoint import in_words
 
 EVERY_S = 2.0
 
@@ -57,15 +56,9 @@ def _app(one: Deployed) -> Document:
         "held": any(held_back(task) for task in status.tasks if task.state != "finished") or None,
         "trouble": None if status.error is None else status.error.message,
         "hint": None if status.error is None else status.error.hint,
-        "startpoints": [_waiting(state) for state in one.startpoints] or None,
+        "startpoints": [state.in_words for state in one.startpoints] or None,
     }
     return {name: value for name, value in shown.items() if value is not None}
-
-
-def _waiting(state: StartpointState) -> str:
-    where = f"{state.stream}[{state.partition}]" + (f" in {state.task}" if state.task else "")
-    note = f": {state.note}" if state.note else ""
-    return f"{in_words(state.startpoint)} for {where} ({state.state}), set by {state.by}{note}"
 
 
 class Overview(RepeatedStep):

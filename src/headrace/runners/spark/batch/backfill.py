@@ -44,6 +44,7 @@ from headrace.runners.spark.batch.expressions import quoted
 from headrace.runners.spark.batch.journal import Journal
 from headrace.runners.spark.batch.runner import BatchOptions, Handover, run_planned
 from headrace.runners.spark.dataframes import copy_dataframes, without_maps
+from headrace.runners.startpoints import check_none_waits, warn_of_unapplied
 from headrace.runtime.batch.notes import Left, Said, left_in
 from headrace.runtime.batch.seam import Seam
 from headrace.runtime.connections import Connections
@@ -88,6 +89,7 @@ def backfill(graph: Graph, metadata: MetadataStore, options: BatchOptions, asked
             f"app {graph.app!r} has run in this home, so its results would appear twice",
             hint="create only the savepoint, with --no-publish, and restore it: headrace savepoint restore --help",
         )
+    warn_of_unapplied(metadata, graph.app, "a backfill")
     home = Path(graph.settings.home)
     last = Journal(home, graph.app).read()
     if last is None or last.state != "computed":
@@ -114,6 +116,7 @@ def begin_with_backfill(graph: Graph, metadata: MetadataStore, options: BatchOpt
             f"app {graph.app!r} has run in this home, so its history isn't computed again",
             hint="start it without the backfill; to replace its state, see the page 'From history to live'",
         )
+    check_none_waits(metadata, graph.app)
     last = Journal(home, graph.app).read()
     unfinished = last is not None and last.state == "computed"
     if unfinished or asked.savepoint not in Shelf(home, graph.app).names():
