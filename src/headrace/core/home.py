@@ -11,7 +11,9 @@ from headrace.core.url import SecretUrl
 HOME_VARIABLE = "HEADRACE_HOME"
 METADATA_VARIABLE = "HEADRACE_METADATA"
 DEFAULT_HOME = ".headrace"
-_DATABASES = ("postgresql://", "postgres://")
+METADATA_GROUP = "headrace.metadata"
+"""The group of entry points of metadata stores that plug-ins bring. Each is named by the scheme of its URLs."""
+DATABASES = ("postgresql", "postgres")
 
 
 def home_of(given: str | os.PathLike[str] | None = None) -> Path:
@@ -36,9 +38,20 @@ def metadata_url_of(given: str | None = None) -> SecretUrl | None:
     text = given or os.environ.get(METADATA_VARIABLE)
     if not text:
         return None
-    if not isinstance(text, str) or not text.startswith(_DATABASES):
+    scheme = text.partition("://")[0].lower() if isinstance(text, str) and "://" in text else ""
+    if scheme not in DATABASES and scheme not in (known := metadata_plug_ins()):
+        others = f"; installed plug-ins: {', '.join(sorted(known))}" if known else ""
         raise UsageError(  # the value isn't shown: it may have a password in it
-            f"{'metadata' if given else METADATA_VARIABLE} isn't the URL of a PostgreSQL database",
-            hint="write postgresql://user:password@host/database, or leave it out for an SQLite file in the home",
+            f"{'metadata' if given else METADATA_VARIABLE} isn't the URL of a PostgreSQL database, nor of a store that "
+            "a plug-in brings",
+            hint="write postgresql://user:password@host/database, or leave it out for an SQLite file in the home"
+            + others,
         )
     return SecretUrl(text)
+
+
+def metadata_plug_ins() -> dict[str, str]:
+    """Return the ``module:function`` that opens each kind of metadata store that a plug-in brings, by its scheme."""
+    from importlib.metadata import entry_points  # it takes 20 ms, and few apps need it
+
+    return {point.name: point.value for point in entry_points(group=METADATA_GROUP)}

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import threading
+from contextlib import closing
 from itertools import count
+from pathlib import Path
 
 import pytest
 
-from headrace.core.errors import UnavailableError
+from headrace.core.errors import UnavailableError, UsageError
+from headrace.core.home import metadata_url_of
+from headrace.core.url import SecretUrl
 from headrace.metadata.memory import MemoryMetadata
+from headrace.metadata.opening import existing_metadata, open_metadata
 from headrace.metadata.sqlite import SqliteMetadata
 from headrace.metadata.store import Put, update
 from headrace.testing.metadata_contract import check_metadata
@@ -100,3 +106,37 @@ def test_update_gives_up_when_others_always_win():
 
     with pytest.raises(UnavailableError, match="'k' of 'ns'"):
         update(store, "ns", "k", change)
+
+
+class Point:
+    """The entry point of a plug-in."""
+
+    name, value = "plugged", "test_metadata_store:open_plugged"
+
+
+def open_plugged(url: SecretUrl, *, create: bool) -> MemoryMetadata:
+    """What the entry point names."""
+    return MemoryMetadata(place=f"{url} {create}")
+
+
+def test_a_plug_in_is_found_by_the_scheme_of_the_url(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    groups: list[str] = []
+
+    def entry_points(group: str) -> list[type[Point]]:
+        groups.append(group)
+        return [Point]
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    monkeypatch.setenv("HEADRACE_METADATA", "plugged://ann:s3cret@here/there")
+    url = metadata_url_of()
+    with closing(open_metadata(tmp_path, url)) as store:
+        assert store.place == "plugged://ann:***@here/there True"
+    with existing_metadata(tmp_path, url) as store:
+        assert store.place == "plugged://ann:***@here/there False"
+    assert set(groups) == {"headrace.metadata"}
+    with pytest.raises(UsageError, match="nor of a store that a plug-in brings") as caught:
+        metadata_url_of("redis://s3cret")
+    assert "installed plug-ins: plugged" in str(caught.value.hint)
+    groups.clear()
+    metadata_url_of("postgresql://db/headrace")
+    assert groups == []  # reading all entry points takes a while
