@@ -81,6 +81,13 @@ def states(client):
     return {(s.stream, s.partition, s.task): s.state for s in client.startpoints().startpoints}
 
 
+def test_a_request_may_say_who_sets_one_and_why(client):
+    client.set_startpoint(oldest("rates"))
+    client.set_startpoint(oldest(partition=0, by="ann@laptop", note="OPS-7"))
+    said = {(state.stream, state.by, state.note) for state in client.startpoints().startpoints}
+    assert said == {("log.rates", "unnamed", ""), ("log.views", "ann@laptop", "OPS-7")}
+
+
 # -- orders with generations
 
 
