@@ -265,15 +265,15 @@ def test_a_flow_by_another_key_than_the_tables_is_refused(writes: Any, does: str
 
 def test_the_planner_gives_the_flows_of_a_task_the_count_of_its_tables() -> None:
     app = hr.App("counts")
-    stock = app.table("stock", key="article", schema=STOCK, side_inputs=[app.input("changes", STOCK)])
+    stock = app.table("stock", key="article", schema=STOCK, side_inputs=[app.input("changes", STOCK, key="article")])
     orders = app.input("orders", ORDERS).partition_by("article", id="by-article")
     orders.process(Doing(take), {"told": TOLD}, id="step", tables={"stock": stock})["told"].sink(print)
     planned = plan(app.graph(), {"changes": StreamInfo("changes", 5), "orders": StreamInfo("orders", 2)})
     assert planned.streams["by-article"].partitions == 5
     with_input = hr.App("fixed")
     stock = with_input.table("stock", key="article", schema=STOCK)
-    with_input.input("changes", STOCK).send_to(stock)
-    orders = with_input.input("orders", ORDERS)
+    with_input.input("changes", STOCK, key="article").send_to(stock)
+    orders = with_input.input("orders", ORDERS, key="article")
     orders.process(Doing(take), {"told": TOLD}, id="step", tables={"stock": stock})["told"].sink(print)
     with pytest.raises(hr.errors.PlanError, match="streams that meet in 'reads-1' need equal partition counts"):
         plan(with_input.graph(), {"changes": StreamInfo("changes", 5), "orders": StreamInfo("orders", 2)})
