@@ -361,7 +361,7 @@ def fed(flow: Flow, rows: pl.DataFrame, heights: list[int]) -> Flow:
 
 
 @pytest.mark.parametrize("declare", CASES, ids=lambda declare: declare.__name__)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(messages=messages, heights=cuts)
 def test_results_are_those_of_one_message_at_a_time(
     declare: Declare, messages: list[tuple[int, int, int]], heights: list[int]
