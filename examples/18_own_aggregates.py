@@ -7,8 +7,8 @@ of its server.
 It prints::
 
     a  requests 1  slowest ['/']              errors in a row 0
-    b  requests 1  slowest ['/']              errors in a row 0
     a  requests 2  slowest ['/cart', '/']     errors in a row 1
+    b  requests 1  slowest ['/']              errors in a row 0
     a  requests 3  slowest ['/cart', '/']     errors in a row 2
     a  requests 3  slowest ['/cart', '/item'] errors in a row 0
 """
