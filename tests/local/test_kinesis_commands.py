@@ -145,7 +145,7 @@ def test_commands_show_where_an_app_is(
     assert "begin at a time, at oldest" in cli("startpoint", "set", file, "orders/0", "--offset", 3, code=2)
     plan = cli("plan", file)
     assert f"slots that share the shards of {orders.name}" in plan
-    assert "kinesis-orders.orders 2 partitions outside -> orders" in plan
+    assert f"source Kinesis stream {orders.name} 2 partitions outside -> orders" in plan
 
 
 def test_a_savepoint_is_restored_and_the_stream_between_the_stages_rescaled(

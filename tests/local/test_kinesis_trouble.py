@@ -49,7 +49,7 @@ def test_what_is_wrong_with_the_place_of_a_stream(
     assert f"check the name 'nothing', the region {REGION} and the account, or create it" in said
     said = said_by(shop(tmp_path, orders.name, endpoint_url="http://127.0.0.1:9"))
     assert "no answer from Kinesis at http://127.0.0.1:9 or from the service that issues credentials" in said
-    assert "hint: check the region and endpoint_url=" in said
+    assert "hint: check the region, endpoint_url= and proxy=" in said
     app = hr.App("shop", home=tmp_path)
     app.input("orders", ORDERS, system=hr.io.kinesis("orders")).send_to(app.output("copies"))
     assert "no region is configured hint: set region=, or the variable AWS_DEFAULT_REGION" in said_by(app)

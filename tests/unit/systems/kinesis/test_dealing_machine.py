@@ -154,7 +154,7 @@ def what_has_ended_is_dropped_at_once(patch: Patch) -> None:
 
 @mistake
 def what_was_released_is_dropped_at_once(patch: Patch) -> None:
-    def hand_over(holdings: Holdings, arrivals: Arrivals, orders: dealing._Orders) -> None:
+    def hand_over(holdings: Holdings, arrivals: Arrivals, orders: dealing._Orders, jumping: object) -> None:
         for shard in holdings:
             for slot in holdings.slots(shard, Phase.RELEASED):
                 state = holdings.state(shard, slot)
