@@ -93,6 +93,7 @@ PHRASES_CHECKED = (
     "simulator/",
     "chaos/",
     "fuzz/",
+    "seams/",
     "bench/",
     "docs/",
     "README.md",

@@ -14,7 +14,7 @@ Node = TypeVar("Node", bound=ast.AST)
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
-CODE_FOLDERS = ("src", "simulator", "chaos", "fuzz", "tests", "examples", "demo", "bench")
+CODE_FOLDERS = ("src", "simulator", "chaos", "fuzz", "seams", "tests", "examples", "demo", "bench")
 OTHER_FOLDERS = ("docs", "requirements")
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".html", ".css", ".js", ""}
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
-from batch_in_process import InProcess, in_memory, rows_of
 
 import headrace as hr
 from headrace.api.specs import Graph, Role
@@ -27,6 +26,7 @@ from headrace.serdes.ipc import encode_rows
 from headrace.systems.memory import MemorySystem
 from headrace.systems.registry import SystemSpec
 from headrace.testing.harness import TestApp
+from seams.in_process_batch import InProcess, in_memory, rows_of
 
 COLUMNS = {"id": pl.Int64, "k": pl.Int64, "g": pl.String, "v": pl.Int64, "ts": pl.Int64}
 """``k`` is a key, ``g`` one with nulls, ``v`` a value with nulls."""

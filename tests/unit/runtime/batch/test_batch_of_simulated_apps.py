@@ -8,7 +8,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from batch_in_process import InProcess, in_memory, rows_of
 
 from headrace.api.specs import Role
 from headrace.app import App
@@ -19,6 +18,7 @@ from headrace.runners.facts import gather_facts
 from headrace.runtime.connections import Connections
 from headrace.serdes.ipc import encode_rows
 from headrace.systems.registry import SystemSpec
+from seams.in_process_batch import InProcess, in_memory, rows_of
 from simulator.case import COLUMNS, AppCase, keys_in
 from simulator.declared import CASES
 from simulator.expected import TICK_MS, Message

@@ -13,7 +13,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from batch_in_process import InProcess
 
 import headrace as hr
 from headrace.api.specs import Role
@@ -32,6 +31,7 @@ from headrace.runtime.batch.seam import Seam
 from headrace.savepoints.folder import Shelf
 from headrace.serdes.pieces import SCHEMA, Piece, as_batch
 from headrace.streams.results import stream_of_results
+from seams.in_process_batch import InProcess
 
 VIEWS = {"id": pl.Int64(), "member": pl.String(), "ts": pl.Int64()}
 ROWS = 12

@@ -14,7 +14,6 @@ from pathlib import Path
 import both_ways
 import polars as pl
 import pytest
-from batch_in_process import InProcess
 from both_ways import Case, as_multiset, hand_over
 from operator_cases import CASES as OPERATORS
 from test_batch_of_simulated_apps import NAMES
@@ -30,6 +29,7 @@ from headrace.runtime.batch.seam import Seam
 from headrace.runtime.event_time.watermark import Progress
 from headrace.savepoints.folder import Shelf
 from headrace.testing.harness import TestApp
+from seams.in_process_batch import InProcess
 from simulator.case import COLUMNS, AppCase, keys_in
 from simulator.declared import CASES
 from simulator.expected import TICK_MS, Message
