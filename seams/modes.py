@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -201,7 +200,7 @@ def _start(scene: Scene, *, changed: bool = False, savepoint: str = "", partitio
 
 def _runs(scene: Scene) -> Found:
     inputs, move = scene.inputs, scene.case["move"]
-    written_ = inputs.write(*range(PORTIONS)) if scene.at_once else inputs.write(0)
+    inputs.write(*(range(PORTIONS) if scene.at_once else (0,)))
     if scene.at_once:
         inputs.end()
     if move == "startpoint":
@@ -212,7 +211,7 @@ def _runs(scene: Scene) -> Found:
     keeps = move in ("savepoint", "rescale")
     run = _start(scene, savepoint=SAVEPOINT if keeps else "")
     if not scene.at_once:
-        _until_read(run, written_)
+        _until_read(scene, run)
         _pause(scene)
     if move in ("restart", "replay", "change") or keeps:
         run.drain()
@@ -228,12 +227,14 @@ def _runs(scene: Scene) -> Found:
 
 
 def _to_its_end(scene: Scene, run: hr.runs.Run) -> Found:
+    """Write the rest, and wait for the end of a run."""
     if not scene.at_once:
-        written_ = scene.inputs.write(1)
-        if scene.pauses:
-            _until_read(run, written_)
-            _pause(scene)
-        scene.inputs.write(2)
+        for portion in (1, 2):
+            scene.inputs.write(portion)
+            if scene.pauses or not scene.sealed:
+                # What moves event time on must not overtake what comes after silence: that would be late indeed.
+                _until_read(scene, run)
+                _pause(scene)
         scene.inputs.end()
     if scene.sealed:
         run.wait(timeout=f"{PATIENCE_S:.0f}s")
@@ -257,18 +258,17 @@ def _until(done: Callable[[], bool], seconds: float) -> bool:
     return come
 
 
-def _until_read(run: hr.runs.Run, messages: int) -> None:
+def _until_read(scene: Scene, run: hr.runs.Run) -> None:
+    """Wait until the commits of a run cover all that has been written."""
+    points = hr.startpoints.open_startpoints(scene.app())
+
     def read() -> bool:
         if run.status().state == "failed":
             run.wait()
-        found = run.metrics()
-        if "input" not in found.columns:  # it hasn't read anything yet
-            return messages == 0
-        counts = found.filter(pl.col("name") == "headrace_input_messages_total", pl.col("input").str.ends_with(INPUT))
-        return int(counts["value"].sum()) >= messages
+        return all(one.committed == one.newest and one.startpoint is None for one in points.offsets())
 
     if not _until(read, PATIENCE_S):
-        raise AssertionError(f"it didn't read {messages} messages: {run.status()}")
+        raise AssertionError(f"it didn't read all that was written: {run.status()}, {points.offsets()}")
 
 
 def _killed(scene: Scene) -> None:
@@ -307,6 +307,7 @@ def _containers(scene: Scene) -> Found:
             inputs.write(1)
             driven.run(4 * IDLE_MS if scene.pauses else 100)
             inputs.write(2)
+            driven.run(400)  # what moves event time on must not overtake what comes after silence
             inputs.end()
         if scene.sealed:
             driven.finish()

@@ -55,13 +55,12 @@ class Inputs:
         portions = zip(*kept, strict=True) if portion == 0 else [()] * self.messages.partitions
         return [[row for part in parts for row in part] for parts in portions]
 
-    def write(self, *portions: int) -> int:
-        """Write these portions; return how many messages of the first input that is."""
+    def write(self, *portions: int) -> None:
+        """Write these portions."""
         for name in self.names:
             for portion in portions:
                 for partition, rows in enumerate(self.parts(name, portion)):
                     self._write(name, portion, partition, rows)
-        return sum(len(rows) for portion in portions for rows in self.parts(INPUT, portion))
 
     def end(self) -> None:
         """End the streams, or move their event time on; files end by themselves."""
