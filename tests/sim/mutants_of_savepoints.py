@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import numpy as np
 from mutant_kit import mutant, node, nothing
 
 import headrace.runtime.host.savepoints
 import headrace.savepoints.founding
+import simulator.run
 import simulator.savepoints
 import simulator.timelines
 from headrace.checkpoint.cadence import Cadence
 from headrace.runtime.event_time.watermark import Progress, TimesCheckpoint
 from headrace.runtime.host.savepoints import Keeper
+from headrace.runtime.inputs.version_buffer import MEMORY_BYTES_MAX
 from headrace.savepoints.founding import Rescaled, _first_record
 from headrace.serdes.hashing import partition_of
 from headrace.stores.outbox import Outbox
@@ -124,7 +128,7 @@ mutant(
     Parts(),
     "shuffle+cuts",
     patches=((simulator.savepoints, "misfit", nothing),),
-    first_seed=99,
+    first_seed=264,
 )
 
 
@@ -165,7 +169,11 @@ mutant(
     "when it gets partitions again, what was emitted meanwhile is emitted again",
     Parts(),
     "app-sliding+restores",
-    patches=((simulator.timelines, "Rescaled", has_always_worked),),
+    patches=(
+        (simulator.timelines, "Rescaled", has_always_worked),
+        (simulator.run, "_EARLY_BYTES", ((MEMORY_BYTES_MAX,),)),  # it is rare, and known in a run without these limits
+        (simulator.run, "_PATIENCE_MS", (math.inf,)),
+    ),
     first_seed=17,
 )
 
@@ -256,7 +264,7 @@ mutant(
     Parts(),
     "app-outbox+restores",
     patches=((Outbox, "timeline_of", lambda self, version: None),),
-    first_seed=188,
+    first_seed=296,
 )
 
 
