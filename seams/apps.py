@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from typing_extensions import override
 
 import headrace as hr
 from seams.factors import FROM_FILES, Case
@@ -204,12 +205,14 @@ class _CountsText(hr.tasks.Task):
     def __init__(self, integers: bool) -> None:
         self.integers = integers
 
+    @override
     def process(self, message: dict[str, Any], out: hr.tasks.Out) -> None:
         end = (_ms_of(message["ts"]) // BUCKET_MS + 1) * BUCKET_MS
         before = self.counts.get((message["k"], end)) or {"n": 0}
         self.counts.put((message["k"], end), {"n": before["n"] + 1})
         out.set_timer(message["k"], end, name=str(end))
 
+    @override
     def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None:
         count = self.counts.get((timer.key, timer.time))
         time: Any = timer.time

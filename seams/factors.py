@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from itertools import combinations
 
+from typing_extensions import override
+
 Case = Mapping[str, str]
 """A value for each factor."""
 
@@ -222,6 +224,7 @@ class Coverage:
     of_pairs: int
     triples: int
 
+    @override
     def __str__(self) -> str:
         values = sum(map(len, FACTORS.values()))
         return (

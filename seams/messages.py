@@ -126,7 +126,7 @@ def _order(case: Case, chance: random.Random, n: int, portion: int) -> Row:
     # A message each 400 ms, shuffled afterwards: no two messages have the same time.
     ms = START_MS + portion * APART_MS + n % MANY * 400 + chance.randrange(100)
     index = chance.randrange(5)
-    key = index if case["key"] == "ints" else _TEXTS[index]
+    key: int | str | None = index if case["key"] == "ints" else _TEXTS[index]
     if case["key"] == "nulls" and chance.random() < 0.2:
         key = None
     value = None if chance.random() < 0.2 else chance.choice(_VALUES[case["value"]])

@@ -159,15 +159,15 @@ def test_a_merge_has_a_line_from_each_stream(app):
 
 def test_tables_come_first_with_lines_from_who_fills_them_and_to_who_joins_them(app):
     table = app.table("t", key="k", schema=COLUMNS)
-    app.input("s", COLUMNS).join(table, how="left").select("k", "v", "ts").send_to(table)
+    app.input("s", COLUMNS, key="k").join(table, how="left").select("k", "v", "ts").send_to(table)
     drawing = drawn(app)
     assert rows(drawing)[0] == ("#table-t", False)
     assert lines(drawing) == {"flow": 1, "table": 2}
 
 
 def test_captions_say_what_is_done_or_what_the_user_wrote(app):
-    table = app.table("t", key="k", side_inputs=[app.input("side", COLUMNS)])
-    s = app.input("s", COLUMNS)
+    table = app.table("t", key="k", side_inputs=[app.input("side", COLUMNS, key="k")])
+    s = app.input("s", COLUMNS, key="k")
     joined = s.filter(pl.col("k").is_in(["a", "b"])).join(table)
     joined.filter(pl.col("v") > 1).filter(pl.col("v") > 2).partition_by("k", id="by-k").send_to(app.output("out"))
     captions = {o.id: caption(o) for stage in rendered(app).stages for o in stage.operators}

@@ -44,7 +44,7 @@ from headrace.runners.coordination import messages as m
             b'"generation":0,"watermark":null,"idle":false,"rowsIn":4,"rowsOut":0,"bytesIn":0,"lag":null,"inputs":{"log.x[0]":'
             b'{"position":9,"lag":1,"watermark":null,"ended":false,"idle":false,"holds":false,"heldBy":""}},"outputs":{},"counters":{},'
             b'"checkpoint":{"version":2,"ageMs":3,"durationMs":0.5},"waitsFor":{},"overdueMs":0,"earlyBytes":0,'
-            b'"earlyDiskBytes":0,"blockedBy":null,"holdups":[],"uptimeMs":0,"sideInputsPercent":null,'
+            b'"earlyStreamBytes":0,"blockedBy":null,"holdups":[],"uptimeMs":0,"sideInputsPercent":null,'
             b'"caughtUp":null,"cut":null,"slots":{},"warnings":[],"commits":[],"series":[{"name":"n","kind":"counter",'
             b'"labels":{"a":"b"},"value":1.5,"buckets":[1],"bounds":[],"help":""}]}],'
             b'"cpuMs":0,"rssBytes":0,"wantsShutdown":false,"logs":[{"number":7,"atMs":8,"level":30,"logger":"shop",'
