@@ -50,6 +50,7 @@ class Scene:
         app = App("simulated", home=home)
         case.declare(app)
         specs = app.graph().streams
+        self._idles = any(spec.idle_timeout_ms is not None for spec in specs.values())
         self.sources = {name: self._messages(specs[name], count) for name, count in case.inputs.items()}
         self._cuts = {
             (name, partition): self._chance.choice([0.0, 0.3, 0.6, 0.9, 1.0, self._chance.random()])
@@ -81,7 +82,8 @@ class Scene:
                 feed(t, name, partition, some, settle=self._chance.random() < 0.3)
             t.end()
             assert t.ended
-            assert t.counter("late") == 0
+            # A partition without history counts as idle, so what it sends after the others' history may be late.
+            assert self._idles or t.counter("late") == 0
             return {id_: rows.to_dicts() + t.read(id_).to_dicts() for id_, rows in published.items()}
 
     def _feed(self, t: TestApp, *, history: bool) -> list[tuple[str, int, Sequence[Message]]]:
