@@ -193,9 +193,29 @@ def _moved(t: TestApp, scene: Scene) -> bool:
 # -- runs: in this process or on Spark --------------------------------------------------------------
 
 
-def _start(scene: Scene, *, changed: bool = False, savepoint: str = "", partitions: int | None = None) -> hr.runs.Run:
-    where: dict[str, Any] = {"local": True} if scene.case["mode"] != "spark" else {"master": MASTER, "containers": 2}
-    return scene.app(changed=changed, partitions=partitions).start(progress=False, savepoint=savepoint, **where)
+@dataclass(frozen=True)
+class Going:
+    """A run, and the view of commands on where it is in its inputs."""
+
+    run: hr.runs.Run
+    points: hr.startpoints.Startpoints
+
+    def until_read(self) -> None:
+        """Wait until commits cover all that has been written."""
+        if not _until(self._has_read, PATIENCE_S):
+            raise AssertionError(f"it didn't read all that was written: {self.run.status()}, {self.points.offsets()}")
+
+    def _has_read(self) -> bool:
+        if self.run.status().state == "failed":
+            self.run.wait()
+        return all(one.committed == one.newest and one.startpoint is None for one in self.points.offsets())
+
+
+def _start(scene: Scene, *, changed: bool = False, savepoint: str = "", partitions: int | None = None) -> Going:
+    where: dict[str, Any] = {"master": MASTER, "containers": 2} if scene.case["mode"] == "spark" else {"local": True}
+    app = scene.app(changed=changed, partitions=partitions)
+    points = hr.startpoints.open_startpoints(app)
+    return Going(app.start(progress=False, savepoint=savepoint, **where), points)
 
 
 def _runs(scene: Scene) -> Found:
@@ -209,12 +229,12 @@ def _runs(scene: Scene) -> Found:
     if move == "kill":
         _killed(scene)
     keeps = move in ("savepoint", "rescale")
-    run = _start(scene, savepoint=SAVEPOINT if keeps else "")
+    going = _start(scene, savepoint=SAVEPOINT if keeps else "")
     if not scene.at_once:
-        _until_read(scene, run)
+        going.until_read()
         _pause(scene)
     if move in ("restart", "replay", "change") or keeps:
-        run.drain()
+        going.run.drain()
         partitions = RESCALED_TO if move == "rescale" else None
         if keeps:
             shuffles = (FIRST_SHUFFLE, FACTS_SHUFFLE) if len(inputs.names) > 1 else (FIRST_SHUFFLE,)
@@ -222,20 +242,21 @@ def _runs(scene: Scene) -> Found:
             hr.restore_savepoint(scene.app(), SAVEPOINT, partitions=counts)
         if move == "replay":
             hr.startpoints.open_startpoints(scene.app()).set(INPUT, hr.startpoints.oldest())
-        run = _start(scene, changed=move == "change", partitions=partitions)
-    return _to_its_end(scene, run)
+        going = _start(scene, changed=move == "change", partitions=partitions)
+    return _to_its_end(scene, going)
 
 
-def _to_its_end(scene: Scene, run: hr.runs.Run) -> Found:
+def _to_its_end(scene: Scene, going: Going) -> Found:
     """Write the rest, and wait for the end of a run."""
     if not scene.at_once:
         for portion in (1, 2):
             scene.inputs.write(portion)
             if scene.pauses or not scene.sealed:
                 # What moves event time on must not overtake what comes after silence: that would be late indeed.
-                _until_read(scene, run)
+                going.until_read()
                 _pause(scene)
         scene.inputs.end()
+    run = going.run
     if scene.sealed:
         run.wait(timeout=f"{PATIENCE_S:.0f}s")
     else:
@@ -256,19 +277,6 @@ def _until(done: Callable[[], bool], seconds: float) -> bool:
     while not (come := done()) and time.monotonic() < end:
         never.wait(0.02)
     return come
-
-
-def _until_read(scene: Scene, run: hr.runs.Run) -> None:
-    """Wait until the commits of a run cover all that has been written."""
-    points = hr.startpoints.open_startpoints(scene.app())
-
-    def read() -> bool:
-        if run.status().state == "failed":
-            run.wait()
-        return all(one.committed == one.newest and one.startpoint is None for one in points.offsets())
-
-    if not _until(read, PATIENCE_S):
-        raise AssertionError(f"it didn't read all that was written: {run.status()}, {points.offsets()}")
 
 
 def _killed(scene: Scene) -> None:
