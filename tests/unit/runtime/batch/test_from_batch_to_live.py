@@ -105,7 +105,7 @@ def feed(t: TestApp, name: str, partition: int, some: Sequence[Message], *, sett
     t.feed(name, rows, partition=partition, settle=settle)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not CASES[name].quiet_ms])  # theirs depend on the pace
+@pytest.mark.parametrize("name", NAMES)
 def test_results_are_what_the_oracle_says(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     for seed in range(FIRST, FIRST + SEEDS):
