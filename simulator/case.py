@@ -126,6 +126,9 @@ def read(
 
 
 def keys_in(source: StreamSpec, partition: int, partitions: int, keys: int) -> list[int]:
-    """Those of the first so many keys that a partition of a source may hold."""
-    there = partition_of(pl.DataFrame({"k": range(keys)}), ["k"], partitions) == partition
-    return [key for key in range(keys) if not source.key or there[key]]
+    """Those of the first so many keys that a partition of a source may hold; if none of them, the first that it may."""
+    if not source.key:
+        return list(range(keys))
+    where = partition_of(pl.DataFrame({"k": range(100 * partitions)}), ["k"], partitions).tolist()
+    there = [key for key, place in enumerate(where) if place == partition]
+    return [key for key in there if key < keys] or there[:1]
