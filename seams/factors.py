@@ -119,7 +119,7 @@ RULES: Sequence[Rule] = (
     Rule(
         ("end", "partitions", "idle"),
         lambda a, b, c: a == "open" and b.startswith("one-") and c == "no-timeout",
-        "a silent partition holds windows back for ever",
+        "a silent partition holds windows back forever",
     ),
     _only("arrival", ["pauses"], "idle", ["timeout"], "pauses matter if there is a timeout"),
     _both("partitions", ["one-falls-silent"], "arrival", ["at-once"], "silence comes after a portion"),
@@ -259,4 +259,4 @@ def read(text: str) -> Case:
 
 
 IN_PROCESS: Mapping[str, Collection[str]] = {"mode": ("kit", "local", "containers", "batch", "backfill")}
-"""Modes that start no process."""
+"""Modes that need no Spark. Of these only the kill of a run starts a process."""
