@@ -248,7 +248,7 @@ def test_commands_work_and_show_no_secret(tmp_path: Path, monkeypatch: pytest.Mo
             assert SECRET not in ran.stdout + ran.stderr
             return ran.stdout
 
-        assert "kafka-orders" in headrace("plan", str(file))
+        assert "topic orders of" in headrace("plan", str(file))
         headrace("startpoint", "set", str(file), "orders", "--oldest", "--dry-run")
         headrace("run", str(file), "--local", "--quiet", "--log-level", "debug")
         found = json.loads(headrace("offsets", str(file), "--json"))
