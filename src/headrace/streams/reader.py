@@ -244,7 +244,7 @@ class StreamReader:
         """How many records could not be read, and were left out."""
         if on_damage not in get_args(OnDamage):
             raise UsageError(f'on_damage is "skip" or "fail", not {on_damage!r}')
-        self._meet_damage = refuse if on_damage == "fail" else self._leave_out
+        self._fails = on_damage == "fail"
         if start not in ("oldest", "upcoming"):
             raise UsageError(f'start is "oldest" or "upcoming", not {start!r}')
         self._positions = self._beginning(start) if from_position is None else self._taken_up(from_position)
@@ -366,7 +366,9 @@ class StreamReader:
                     self._meet_damage(error)
         return tables
 
-    def _leave_out(self, error: FrameError) -> None:
+    def _meet_damage(self, error: FrameError) -> None:
+        if self._fails:
+            refuse(error)
         self.damaged += 1
         if self.damaged <= _WARNINGS_MAX or is_milestone(self.damaged - 1, self.damaged):
             warnings.warn(

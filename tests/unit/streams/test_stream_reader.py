@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import polars as pl
@@ -211,6 +213,19 @@ def test_a_position_that_was_trimmed_is_an_error(home: Path) -> None:
     with pytest.raises(TrimmedOffsetError):
         list(hr.streams.StreamReader("numbers", from_position=position, home=home))
     assert numbers(hr.streams.StreamReader("numbers", home=home)) == []
+
+
+def test_a_reader_ends_without_a_garbage_collection(home: Path) -> None:
+    """Its system may hold connections and threads, which end with it."""
+    gc.disable()
+    try:
+        reader = hr.streams.StreamReader("numbers", home=home)
+        assert list(reader.batches_of(0)) == []
+        known = weakref.ref(reader)
+        del reader
+        assert known() is None
+    finally:
+        gc.enable()
 
 
 def test_a_stream_that_is_not_there(home: Path) -> None:
