@@ -130,11 +130,11 @@ class Record:
         self.heard.append(("advance", (dict(inputs),)))
 
     def on_time(self, now_ms: int) -> None:
-        """The clock shows."""
+        """The clock shows a time, and what is due happens."""
         self.heard.append(("on_time", (now_ms,)))
 
     def tell_time(self, now_ms: int) -> None:
-        """The clock is told."""
+        """The clock shows a time, and nothing happens yet."""
         self.heard.append(("tell_time", (now_ms,)))
 
 

@@ -24,12 +24,11 @@ from headrace.core.url import check_no_credentials
 from headrace.serdes.formats import FormatSpec
 from headrace.serdes.schema import Schema
 from headrace.systems.kinesis.api import READ_RECORDS
-from headrace.systems.kinesis.options import POLL_MS
+from headrace.systems.kinesis.options import POLL_MS, LeaseAhead
 from headrace.systems.registry import SystemSpec
 
 RecordColumn = Literal["partition_key", "sequence_number", "arrival_time", "shard"]
 Lost = Literal["stop", "skip"]
-LeaseAhead = Literal["stop", "continue", "repeat"]
 
 RECORD_COLUMNS: Mapping[str, pl.DataType] = {
     "partition_key": pl.String(),

@@ -144,7 +144,7 @@ class CommittedGate(Gate):
 
 
 class FrameReader:
-    """Reads the frames of one stream. ``enough`` is asked before each look; ``damaged`` is told what is no frame."""
+    """Reads the frames of one stream. ``enough`` ends it before a look; ``damaged`` gets errors of records."""
 
     def __init__(
         self,

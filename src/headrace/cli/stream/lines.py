@@ -32,7 +32,7 @@ class Lines:
     ) -> None:
         """``columns`` are the stream's declared columns, if any; rows from before a column was added lack it.
 
-        ``damaged`` is told which frames can't be read.
+        ``damaged`` gets the error of each frame that can't be read.
         """
         self._columns = columns
         self._control = control

@@ -207,7 +207,7 @@ class PartitionTime:
 
     @property
     def told(self) -> Progress:
-        """The progress as the operators are told it: that of a source says whether the source is idle."""
+        """The progress that operators get: that of a source says whether the source is idle."""
         now = self.progress
         if self._source is None:
             return now

@@ -193,7 +193,7 @@ class Operator:
         """A meeting hands over one entry after the other: these are the ranks of the rows of the next batch in it all.
 
         Results then come from ranks, not from rows of the batch. None: the meeting is over. Only operators that find
-        the same results in any order are told.
+        the same results in any order get this call.
         """
         self.ranks = ranks
 
