@@ -3,11 +3,12 @@
 from headrace.api.dataframe import dataframe
 from headrace.api.delta import delta
 from headrace.api.descriptors import csv, files, log, memory, sql
-from headrace.api.formats import avro, changelog, debezium, json_schema, protobuf, registry
+from headrace.api.formats import changelog
 from headrace.api.kafka import kafka
 from headrace.api.kafka_log import kafka_log
 from headrace.api.kinesis import kinesis
 from headrace.api.object_store import object_store
+from headrace.api.registered_formats import avro, debezium, json_schema, protobuf, registry
 
 __all__ = [
     "avro",

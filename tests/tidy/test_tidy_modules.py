@@ -6,6 +6,7 @@ import ast
 import tomllib
 from collections.abc import Iterator
 from pathlib import PurePosixPath
+from typing import Any
 
 from tidy_repository import ROOT, Source, package, sources
 
@@ -105,8 +106,14 @@ def test_the_limits_find_what_is_too_long() -> None:
     ]
 
 
+def project() -> dict[str, Any]:
+    """What the project says of itself to those who install it."""
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return found
+
+
 def test_somebody_imports_each_module() -> None:
-    wanted: set[str] = set()
+    wanted = {value.partition(":")[0] for points in project()["entry-points"].values() for value in points.values()}
     for source in package():
         named = {
             node.value.partition(":")[0]  # modules that are opened by name
@@ -137,9 +144,8 @@ def test_third_parties_stay_where_they_belong() -> None:
 
 
 def test_what_is_imported_is_depended_on_and_the_other_way_round() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = [line for lines in project.get("optional-dependencies", {}).values() for line in lines]
-    declared = {requirement(line) for line in (*project["dependencies"], *extras)}
+    extras = [line for lines in project()["optional-dependencies"].values() for line in lines]
+    declared = {requirement(line) for line in (*project()["dependencies"], *extras)}
     imported = {DISTRIBUTIONS.get(name, name) for source in package() for name in source.third_party()}
     assert declared == imported
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from headrace.core.errors import UsageError
+from headrace.core.plug_ins import all_points, own_points, plug_in
 from headrace.core.url import SecretUrl
 
 HOME_VARIABLE = "HEADRACE_HOME"
@@ -13,7 +14,6 @@ METADATA_VARIABLE = "HEADRACE_METADATA"
 DEFAULT_HOME = ".headrace"
 METADATA_GROUP = "headrace.metadata"
 """The group of entry points of metadata stores that plug-ins bring. Each is named by the scheme of its URLs."""
-DATABASES = ("postgresql", "postgres")
 
 
 def home_of(given: str | os.PathLike[str] | None = None) -> Path:
@@ -39,7 +39,8 @@ def metadata_url_of(given: str | None = None) -> SecretUrl | None:
     if not text:
         return None
     scheme = text.partition("://")[0].lower() if isinstance(text, str) and "://" in text else ""
-    if scheme not in DATABASES and scheme not in (known := metadata_plug_ins()):
+    if plug_in(METADATA_GROUP, scheme) is None:
+        known = all_points(METADATA_GROUP).keys() - own_points(METADATA_GROUP).keys()
         others = f"; installed plug-ins: {', '.join(sorted(known))}" if known else ""
         raise UsageError(  # the value isn't shown: it may have a password in it
             f"{'metadata' if given else METADATA_VARIABLE} isn't the URL of a PostgreSQL database, nor of a store that "
@@ -48,10 +49,3 @@ def metadata_url_of(given: str | None = None) -> SecretUrl | None:
             + others,
         )
     return SecretUrl(text)
-
-
-def metadata_plug_ins() -> dict[str, str]:
-    """Return the ``module:function`` that opens each kind of metadata store that a plug-in brings, by its scheme."""
-    from importlib.metadata import entry_points  # it takes 20 ms, and few apps need it
-
-    return {point.name: point.value for point in entry_points(group=METADATA_GROUP)}

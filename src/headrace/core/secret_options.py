@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -9,6 +10,7 @@ from typing import Self
 from typing_extensions import override
 
 _HIDDEN = "***"
+_SECRET = re.compile(r"password|secret|passphrase|token$|key\.pem$|oauthbearer\.config$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -37,3 +39,8 @@ class SecretOptions:
         for value in sorted(values, key=len, reverse=True):
             message = message.replace(value, _HIDDEN)
         return message
+
+
+def is_secret(name: str) -> bool:
+    """Return whether the value of an option is a secret."""
+    return _SECRET.search(name) is not None

@@ -1,19 +1,19 @@
 """Open the metadata store of a home: an SQLite file in it, or the one that a URL names.
 
-That is a PostgreSQL database, or a store that a plug-in opens: an entry point of the group ``headrace.metadata`` whose
-name is the URL's scheme, with a function that takes the URL and ``create``.
+An entry point of the group ``headrace.metadata`` opens it: its name is the URL's scheme, and its function takes the URL
+and ``create``. Headrace brings one for PostgreSQL.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from headrace.core.extras import needing
-from headrace.core.home import DATABASES, metadata_plug_ins
+from headrace.core.errors import UsageError
+from headrace.core.home import METADATA_GROUP
+from headrace.core.plug_ins import loaded, plug_in
 from headrace.core.url import SecretUrl
 from headrace.metadata.memory import MemoryMetadata
 from headrace.metadata.sqlite import FILE, SqliteMetadata
@@ -43,9 +43,10 @@ def existing_metadata(home: Path, url: SecretUrl | None = None) -> Iterator[Meta
 
 
 def _at(url: SecretUrl, *, create: bool) -> MetadataStore:
-    if url.scheme not in DATABASES:
-        module, _, function = metadata_plug_ins()[url.scheme].partition(":")
-        return cast("MetadataStore", getattr(import_module(module), function)(url, create=create))
-    with needing("psycopg", "a metadata store in PostgreSQL", "postgres", "where drivers and commands run"):
-        from headrace.metadata.postgres import PostgresMetadata
-    return PostgresMetadata(url, create=create)
+    opener = plug_in(METADATA_GROUP, url.scheme)
+    if opener is None:
+        raise UsageError(
+            f"no metadata store for {url.scheme}:// is installed here",
+            hint="install the package that brings it, where drivers and commands run",
+        )
+    return cast("MetadataStore", loaded(opener)(url, create=create))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -32,11 +32,9 @@ from headrace.runners.coordination.server import Coordinator
 from headrace.runners.coordination.silence import Silence, SilenceThread
 from headrace.runners.coordination.slot_book import SlotBook
 from headrace.runners.coordination.standby_book import StandbyBook
-from headrace.runners.dashboard.live import Looking, live_page
-from headrace.runners.dashboard.pages import page_token, page_url
+from headrace.runners.coordination.watchers import Watcher, hearer_of, pages_of, watchers_of
 from headrace.runners.last_words import clear, folder_of
 from headrace.runners.memos import record_memos
-from headrace.runners.otel.telemetry import telemetry_asked_for, telemetry_threads
 from headrace.runners.place_keeping import PlaceKeeping
 from headrace.runners.planning import Planned
 from headrace.runners.prepare import prepare_streams, stops_by_itself
@@ -60,11 +58,12 @@ def coordinated(
     savepoint: str = "",
     replaced: bool = True,
     scattered: bool = False,
+    progress: Progress | None = None,
 ) -> Iterator[Coordinator]:
     """Start a coordinator and publish its address, until the block ends. ``stages`` limits the run; empty means all.
 
-    ``savepoint`` is the name of one to take at the end. ``replaced``: containers that end are restarted. ``scattered``:
-    they run on machines that share no disk.
+    Its watchers greet the user who follows the ``progress``. ``savepoint`` is the name of one to take at the end.
+    ``replaced``: containers that end are restarted. ``scattered``: they run on machines that share no disk.
     """
     app, home, started_at = planned.graph.app, Path(planned.graph.settings.home), WallClock().now_ms()
     timelines, places = Timelines(metadata, app), Places(metadata, app)
@@ -79,8 +78,9 @@ def coordinated(
         replaced=replaced,
         scattered=scattered,
     )
-    token, page = secrets.token_urlsafe(32), live_page(planned)
-    silence, telemetry = _silence(timelines, app, planned, stages), telemetry_asked_for()
+    token, silence = secrets.token_urlsafe(32), _silence(timelines, app, planned, stages)
+    watchers = watchers_of(planned, token)
+    page = pages_of(watchers)
     committed = partial(committed_in, home, metadata, app)
     startpoints = StartpointService(metadata, inputs_of(planned), committed, WallClock())
     with Coordinator(
@@ -93,9 +93,9 @@ def coordinated(
         held=places.read(),
         copied=places.read_standbys(),
         token=token,
-        pages=page.site(page_token(token)),
-        watched=page.watched,
-        telemetry=telemetry,
+        pages=page.pages,
+        watched=page.watching,
+        telemetry=hearer_of(watchers),
     ) as coordinator:
         mine = list(_of_this_run(planned, stages))
         publication = publish(
@@ -105,17 +105,16 @@ def coordinated(
             clear(folder_of(home, app))
         record_inputs(metadata, planned, stages)
         coordinator.fan_out()
-        page.desk.connect(coordinator.ask, coordinator.status)
         beside: list[SessionThread] = [
             LifeSign(publication, coordinator.fail),
             SlotDealing(planned, ledger.slots.inputs, coordinator, coordinator.fail),
             PlaceKeeping(places, coordinator.status),
-            Looking(page, coordinator.status),
             *_while_silent(silence, coordinator, timelines),
-            *telemetry_threads(telemetry, coordinator.status),
+            *(thread for watcher in watchers for thread in watcher.threads(coordinator)),
         ]
         try:
             with _at_work(beside), _saving(coordinator, planned, metadata, savepoint):
+                _greet(watchers, coordinator, progress)
                 yield coordinator
         except BaseException as error:  # its last status is kept, and shows why the app ended
             coordinator.fail(_interrupted() if isinstance(error, KeyboardInterrupt) else error)
@@ -123,7 +122,8 @@ def coordinated(
         finally:
             ending = msgspec.structs.replace(coordinator.status(), ended_at=WallClock().now_ms())
             publication.close(ending)
-            page.end(ending)
+            for watcher in watchers:
+                watcher.end(ending)
 
 
 @contextmanager
@@ -156,12 +156,19 @@ def started(
         savepoint=savepoint,
         replaced=replaced,
         scattered=scattered,
+        progress=progress,
     ) as coordinator:
         control.attach(coordinator)
         checked.deployment.record(changed, stages)
-        if progress is not None:
-            announce(f"live page: {page_url(coordinator.url, coordinator.token)}", progress)
         yield planned, coordinator
+
+
+def _greet(watchers: Iterable[Watcher], coordinator: Coordinator, progress: Progress | None) -> None:
+    if progress is None:
+        return
+    for watcher in watchers:
+        if line := watcher.greeting(coordinator.url, coordinator.token):
+            announce(line, progress)
 
 
 def _of_this_run(planned: Plan, stages: Sequence[str]) -> dict[str, list[TaskName]]:

@@ -25,6 +25,7 @@ from headrace.core.frame import Kind
 from headrace.core.home import home_of
 from headrace.core.ids import SSP, StreamId
 from headrace.core.log import is_milestone
+from headrace.core.plug_ins import loaded, plug_in
 from headrace.core.readable import readable
 from headrace.core.records import UNREADABLE
 from headrace.serdes.rows import concat_rows
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 POSITION_FORMAT = 1
+READERS = "headrace.readers"
+"""The group of entry points of functions that read a stream with another library."""
 _WARNINGS_MAX = 10
 """After so many records that can't be read, there is a warning only when their number passes a power of ten."""
 
@@ -181,9 +184,12 @@ def _spark_frame(
     home = home_of(home)
     _, log = opened(None, home)
     require_stream(log, StreamId(LOG, name), home)
-    from headrace.spark.frames import read_frame  # Spark isn't needed otherwise
-
-    return read_frame(name, committed=committed, home=home)
+    read_frame = plug_in(READERS, "spark")
+    if read_frame is None:
+        raise UsageError(
+            'as_="spark": no installed package reads streams with Spark', hint="reinstall headrace as a whole"
+        )
+    return loaded(read_frame)(name, committed=committed, home=home)
 
 
 class StreamReader:

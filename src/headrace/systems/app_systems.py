@@ -14,10 +14,10 @@ import msgspec
 
 from headrace.core.errors import PlanError, UsageError
 from headrace.core.records import decode_record
+from headrace.core.secret_options import is_secret
 from headrace.core.url import hide_passwords
 from headrace.systems.home_log import home_log
-from headrace.systems.kafka.log_topics import PREFIX
-from headrace.systems.kafka.settings import is_secret
+from headrace.systems.option_names import KAFKA_LOG_PREFIX
 from headrace.systems.registry import SystemSpec, keeps_rows
 
 FORMAT = 2
@@ -155,7 +155,7 @@ def _known(spec: SystemSpec, home: str) -> _Known:
     options = dict(spec.options)
     if spec.kind == "log":
         options["root"] = str(Path(options["root"]).absolute())
-    at = {"log": options.get("root"), "kafka-log": options.get("prefix", PREFIX)}.get(spec.kind)
+    at = {"log": options.get("root"), "kafka-log": options.get("prefix", KAFKA_LOG_PREFIX)}.get(spec.kind)
     return _Known(kind=spec.kind, at=at, options=options if spec.kind in _TOLD and _can_be_told(options) else None)
 
 

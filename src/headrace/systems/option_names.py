@@ -16,3 +16,7 @@ def check_option_names(name: str, kind: str, options: Mapping[str, Any], known: 
     if unknown or missing:
         wrong = f"unknown options {unknown}" if unknown else f"no option {missing}"
         raise DeclarationError(f"system {name!r} ({kind}): {wrong}", hint=f"known options: {', '.join(known)}")
+
+
+KAFKA_LOG_PREFIX = "headrace."
+"""The names of the topics of a log in Kafka begin with this, if ``prefix`` isn't among its options."""

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from typing_extensions import override
 
 from headrace.core.errors import UsageError
+from headrace.core.plug_ins import all_points, loaded, own_points, plug_in
 from headrace.systems.base import RowSystem, System
 
 GROUP = "headrace.systems"
@@ -24,16 +23,11 @@ ROW_GROUP = "headrace.row_systems"
 
 _BUILT_IN = {
     GROUP: {
-        "kafka-log": "headrace.systems.kafka.log_system:open_kafka_log",
         "log": "headrace.systems.log.system:open_log",
         "memory": "headrace.systems.memory:open_memory",
     },
     ROW_GROUP: {
-        "delta": "headrace.systems.delta:open_delta",
         "files": "headrace.systems.files:open_files",
-        "kafka": "headrace.systems.kafka.opening:open_kafka",
-        "kinesis": "headrace.systems.kinesis.system:open_kinesis",
-        "sql": "headrace.systems.sql:open_sql",
         "remote": "headrace.systems.remote:open_remote",
     },
 }
@@ -74,14 +68,14 @@ def _spec_of(name: str, kind: str, options: dict[str, Any], may_repeat: str) -> 
 
 def kinds(group: str) -> dict[str, str]:
     """Return each kind of a group that is installed here, with the ``module:function`` that opens it."""
-    return {point.name: point.value for point in entry_points(group=group)} | _BUILT_IN[group]
+    return all_points(group) | _BUILT_IN[group]
 
 
 def keeps_rows(spec: SystemSpec) -> bool:
     """Whether this is a row system, whose outputs are targets and not framed streams. Imports no implementation."""
-    if any(spec.kind in built_in for built_in in _BUILT_IN.values()):
-        return spec.kind in _BUILT_IN[ROW_GROUP]
-    return spec.kind in kinds(ROW_GROUP)
+    if spec.kind in _BUILT_IN[GROUP] or spec.kind in own_points(GROUP):
+        return False
+    return spec.kind in _BUILT_IN[ROW_GROUP] or plug_in(ROW_GROUP, spec.kind) is not None
 
 
 def has_slots(spec: SystemSpec) -> bool:
@@ -120,13 +114,11 @@ def open_row_system(spec: SystemSpec) -> RowSystem:
 
 
 def _factory(spec: SystemSpec, group: str) -> Callable[[str, Mapping[str, Any]], object]:
-    # Plug-ins are searched only for kinds that aren't built in, because reading all entry points takes 20 ms.
-    where = _BUILT_IN[group].get(spec.kind) or kinds(group).get(spec.kind)
+    where = _BUILT_IN[group].get(spec.kind) or plug_in(group, spec.kind)
     if where is None:
         known = sorted([*kinds(GROUP), *kinds(ROW_GROUP)])
         raise UsageError(
             f"system {spec.name!r} is of kind {spec.kind!r}, which isn't installed here",
             hint=f"installed: {', '.join(known)}; other kinds come with an extra or a plug-in",
         )
-    module, _, attribute = where.partition(":")
-    return cast("Callable[[str, Mapping[str, Any]], object]", getattr(import_module(module), attribute))
+    return cast("Callable[[str, Mapping[str, Any]], object]", loaded(where))

@@ -12,12 +12,11 @@ from headrace.core.errors import DataError, InfrastructureError, UnavailableErro
 from headrace.runtime.outputs.publisher import LONGEST_PAUSE_MS
 from headrace.runtime.pauses import run
 from headrace.stores.outbox import timeline_begun
-from headrace.systems import registry
 
 
 @pytest.fixture(autouse=True)
 def kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "entry_points", entry_points)
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
 
 
 @pytest.fixture(params=[1, 2], ids=["timer-driven", "command-driven"])

@@ -15,7 +15,6 @@ from typing_extensions import override
 from headrace.core.clock import ManualClock
 from headrace.core.errors import DataError
 from headrace.serdes.formats import FormatSpec, open_format
-from headrace.systems import registry
 from headrace.systems.base import Target
 from headrace.systems.kinesis.memory import MemoryKinesis
 from headrace.systems.kinesis.shard_position import OLDEST
@@ -68,7 +67,7 @@ class _OneKey(KinesisTarget):
 
 @pytest.fixture
 def streamed(monkeypatch: pytest.MonkeyPatch) -> Streamed:
-    monkeypatch.setattr(registry, "entry_points", entry_points)
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
     return Streamed()
 
 

@@ -22,7 +22,6 @@ from headrace.runtime.container import Container
 from headrace.runtime.outputs.publisher import LONGEST_PAUSE_MS
 from headrace.runtime.state.changelog_partition import ChangelogPartition
 from headrace.runtime.state.task_state import TaskState
-from headrace.systems import registry
 
 STEPS = [
     (ChangelogPartition, "append"),
@@ -61,7 +60,7 @@ class Fuse:
 
 @pytest.fixture
 def fuse(monkeypatch: pytest.MonkeyPatch) -> Fuse:
-    monkeypatch.setattr(registry, "entry_points", entry_points)
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
     fuse = Fuse()
     for owner, name in STEPS:
         monkeypatch.setattr(owner, name, fuse.around(getattr(owner, name)))

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import UsageError
-from headrace.systems import registry
 from headrace.systems.files import FilesSystem
 from headrace.systems.log import LogSystem
 from headrace.systems.memory import MemorySystem
@@ -45,7 +44,7 @@ def test_a_plug_in_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) 
     class Point:
         name, value = "plugged", "headrace.systems.memory:open_memory"
 
-    monkeypatch.setattr(registry, "entry_points", lambda group: [Point] if group == "headrace.systems" else [])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [Point] if group == "headrace.systems" else [])
     try:
         assert open_system(SystemSpec("p", "plugged")) is MemorySystem.named("p")
     finally:
@@ -56,7 +55,7 @@ def test_plug_ins_are_not_looked_for_when_a_kind_is_our_own(monkeypatch: pytest.
     def ask(group: str) -> list[object]:
         raise AssertionError(f"all installed packages were asked for {group}")
 
-    monkeypatch.setattr(registry, "entry_points", ask)
+    monkeypatch.setattr("importlib.metadata.entry_points", ask)
     assert open_system(SystemSpec("log", "log", {"root": str(tmp_path)})) == LogSystem(tmp_path)
     assert open_row_system(SystemSpec("in", "files", {"path": "a.csv"})) == FilesSystem("a.csv")
 

@@ -11,7 +11,6 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 import msgspec
 
@@ -25,7 +24,7 @@ from headrace.runners.coordination import messages
 from headrace.runners.coordination.arrivals import Arrivals
 from headrace.runners.coordination.assignment import at_home, placed, second_best
 from headrace.runners.coordination.cuts import CutOrder, CutReport
-from headrace.runners.coordination.driver_status import ExportStatus, PagesStatus
+from headrace.runners.coordination.driver_status import PagesStatus
 from headrace.runners.coordination.endpoint import ON_THIS_MACHINE, Endpoint
 from headrace.runners.coordination.error_report import ErrorReport
 from headrace.runners.coordination.ledger import Ledger
@@ -46,28 +45,12 @@ from headrace.runners.coordination.startpoint_messages import (
     StartpointList,
     StartpointTarget,
 )
+from headrace.runners.coordination.watchers import Hearer
 from headrace.runners.coordination.watching import PUBLIC, watching_routes
 from headrace.runners.startpoints import StartpointService
 from headrace.systems.slot_reports import SlotOrders, SlotReport
 
 _log = logger(__name__)
-
-
-class Hearer(Protocol):
-    """Receives each heartbeat, and exports data from it."""
-
-    @property
-    def traced(self) -> bool:
-        """Whether it wants commits to be in them."""
-        ...
-
-    def hear(self, heartbeat: messages.Heartbeat) -> None:
-        """Record a heartbeat without blocking. Safe from any thread."""
-        ...
-
-    def status(self) -> ExportStatus:
-        """Return the numbers of transmissions."""
-        ...
 
 
 class Coordinator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 
 from typing_extensions import override
@@ -16,10 +16,11 @@ from headrace.plan.render import RenderedPlan, render
 from headrace.runners.coordination.driver_status import PagesStatus
 from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.repeated import RepeatedStep
+from headrace.runners.coordination.watchers import Watched, Watcher
 from headrace.runners.dashboard.desk import Desk
 from headrace.runners.dashboard.feed import Feed
 from headrace.runners.dashboard.history import History
-from headrace.runners.dashboard.pages import Asset, Site
+from headrace.runners.dashboard.pages import Asset, Site, page_token, page_url
 from headrace.runners.dashboard.patch import Document
 from headrace.runners.dashboard.sampling import Between, Sample
 from headrace.runners.dashboard.view import PlanFacts, point_of, view_of
@@ -107,6 +108,31 @@ class Looking(RepeatedStep):
     def step(self) -> bool:
         self._page.try_to_look(self._status())
         return True
+
+
+class PageWatcher(Watcher):
+    """The live page as the coordinator has it."""
+
+    def __init__(self, plan: Plan, token: str) -> None:
+        self._page = live_page(plan)
+        self.pages = self._page.site(page_token(token))
+
+    @override
+    def watching(self) -> PagesStatus:
+        return self._page.watched()
+
+    @override
+    def threads(self, run: Watched) -> Sequence[Looking]:
+        self._page.desk.connect(run.ask, run.status)
+        return [Looking(self._page, run.status)]
+
+    @override
+    def greeting(self, url: str, token: str) -> str:
+        return f"live page: {page_url(url, token)}"
+
+    @override
+    def end(self, ending: AppStatus) -> None:
+        self._page.end(ending)
 
 
 def live_page(planned: Plan) -> LivePage:

@@ -10,16 +10,20 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from headrace.core.clock import Clock, WallClock
 from headrace.core.log import Throttle, logger
+from headrace.plan.model import Plan
 from headrace.runners.coordination.driver_status import ExportStatus
 from headrace.runners.coordination.exposition import all_series
 from headrace.runners.coordination.messages import AppStatus, Heartbeat
+from headrace.runners.coordination.watchers import Watched, Watcher
 from headrace.runners.otel.settings import Asked, asked
 from headrace.runners.otel.version_book import VersionBook
 
@@ -157,6 +161,18 @@ class TelemetryThread:
 
     def _send_traces(self) -> None:
         self._telemetry.send_traces(self._collector)
+
+
+class TelemetryWatcher(Watcher):
+    """OpenTelemetry as the coordinator has it: only if the environment asks for it."""
+
+    def __init__(self, plan: Plan, token: str) -> None:
+        del plan, token
+        self.hearer = self._telemetry = telemetry_asked_for()
+
+    @override
+    def threads(self, run: Watched) -> Sequence[TelemetryThread]:
+        return telemetry_threads(self._telemetry, run.status)
 
 
 def telemetry_asked_for(environ: Mapping[str, str] = os.environ) -> Telemetry | None:

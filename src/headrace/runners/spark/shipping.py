@@ -10,20 +10,29 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from pyspark import cloudpickle
 
 from headrace.api.location import Location
 from headrace.core.errors import DeclarationError
 from headrace.plan.model import Plan
-from headrace.runners.spark.batch.work import BatchPayload
-from headrace.runners.spark.container_main import ContainerPayload
 from headrace.runners.spark.parcel import packed
 
 _MODULE = "cloudpickle"
 
 
-def ship(payload: ContainerPayload | BatchPayload) -> bytes:
+class Payload(Protocol):
+    """What a container or a worker of a batch job gets: a plan, and the folders of the user's code."""
+
+    @property
+    def plan(self) -> Plan: ...  # noqa: D102
+
+    @property
+    def python_path(self) -> tuple[str, ...]: ...  # noqa: D102
+
+
+def ship(payload: Payload) -> bytes:
     """The payload as bytes. Raises ``DeclarationError`` for the step that can't be sent."""
     with _found_by_polars():
         try:

@@ -16,7 +16,8 @@ from typing_extensions import override
 from headrace.core.errors import DataError, DeclarationError
 from headrace.serdes.dtypes import Columns, written
 from headrace.serdes.formats.changelog import with_flag, without_flag
-from headrace.serdes.formats.contract import Decoded, Decoder, Format, Payload, all_values, nulls
+from headrace.serdes.formats.contract import Decoded, Decoder, Format, FormatSpec, Payload, all_values, nulls
+from headrace.serdes.formats.opening import inner_format
 
 About = Literal["op", "ts_ms", "source_ts_ms"]
 
@@ -24,6 +25,7 @@ ABOUT: Mapping[str, pl.DataType] = {"op": pl.String(), "ts_ms": pl.Int64(), "sou
 """What an envelope says of a change, and its type: when Debezium saw it, and when the database made it."""
 
 _PAYLOAD = "payload"
+_JSON = ("json", "json_schema")
 _CHANGES = ("c", "u", "r", "d")
 
 
@@ -150,3 +152,10 @@ def _wrong() -> pl.Expr:
         .then(pl.format("the change {} has no row: its '{}' is missing", op, lacking))
         .alias("wrong")
     )
+
+
+def open_debezium(spec: FormatSpec) -> Format:
+    """Make the format of a spec, around the format of its values."""
+    settings = spec.settings
+    wrapped = settings["format"]["name"] in _JSON
+    return DebeziumFormat(inner_format(spec), settings["deleted"], settings.get("about", {}), wrapped=wrapped)

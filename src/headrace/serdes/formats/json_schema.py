@@ -18,11 +18,11 @@ from typing_extensions import override
 
 from headrace.core.errors import DataError, DeclarationError
 from headrace.serdes.dtypes import Columns
-from headrace.serdes.formats.contract import Decoded, Decoder, Format, Payload, all_values, without_nulls
+from headrace.serdes.formats.contract import Decoded, Decoder, Format, FormatSpec, Payload, all_values, without_nulls
 from headrace.serdes.formats.json import JsonFormat
 from headrace.serdes.formats.registry.client import Registered
 from headrace.serdes.formats.registry.framing import HEADER_BYTES, decode_framed, no_header
-from headrace.serdes.formats.registry.writing import SubjectWriter
+from headrace.serdes.formats.registry.writing import SubjectWriter, writer_of
 
 _PLAIN: Mapping[str, pl.DataType] = {
     "boolean": pl.Boolean(),
@@ -224,3 +224,11 @@ def _refused(where: str, schema: object) -> DeclarationError:
         f"the JSON schema{where}: {json.dumps(schema, default=str):.100} can't be read as a column",
         hint="name the columns in the input's schema: app.input(name, {...})",
     )
+
+
+def open_json_schema(spec: FormatSpec) -> Format:
+    """Make the format of a spec: with the header of a registry, or without."""
+    if "registry" not in spec.settings:
+        return JsonSchemaFormat(spec.schema)
+    writer = None if spec.schema is None else writer_of(spec, json_schema_to_register(spec.schema))
+    return JsonSchemaFormat(spec.schema, framed=True, writer=writer)

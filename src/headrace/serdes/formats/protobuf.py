@@ -24,6 +24,7 @@ from headrace.serdes.formats.contract import (
     Decoded,
     Decoder,
     Format,
+    FormatSpec,
     Payload,
     all_values,
     decode_halving,
@@ -31,7 +32,7 @@ from headrace.serdes.formats.contract import (
 )
 from headrace.serdes.formats.protobuf_messages import Field, Message, MessageType
 from headrace.serdes.formats.registry.framing import HEADER_BYTES, decode_framed, message_indexes, no_header
-from headrace.serdes.formats.registry.writing import SubjectWriter
+from headrace.serdes.formats.registry.writing import SubjectWriter, writer_of
 from headrace.serdes.row_pieces import RowsUnreadable
 
 _US = 1_000_000
@@ -263,3 +264,12 @@ def _wrapped(value: Any) -> dict[str, Any]:
 
 def _same(value: Any) -> Any:
     return value
+
+
+def open_protobuf(spec: FormatSpec) -> Format:
+    """Make the format of a spec: with the header of a registry, or without."""
+    message = MessageType(spec.settings["message"], spec.settings["descriptors"])
+    if "registry" not in spec.settings:
+        return ProtobufFormat(message)
+    schema, imports = message.to_register()
+    return ProtobufFormat(message, framed=True, writer=writer_of(spec, schema, imports))

@@ -24,6 +24,7 @@ from headrace.serdes.formats.contract import (
     Decoded,
     Decoder,
     Format,
+    FormatSpec,
     Payload,
     all_values,
     decode_halving,
@@ -32,7 +33,7 @@ from headrace.serdes.formats.contract import (
 from headrace.serdes.formats.registry.client import Registered
 from headrace.serdes.formats.registry.framing import HEADER_BYTES, decode_by_id, ids_in, without_header
 from headrace.serdes.formats.registry.schemas import KEPT_MAX, Fetched, SchemaSource
-from headrace.serdes.formats.registry.writing import SubjectWriter
+from headrace.serdes.formats.registry.writing import SubjectWriter, client_of, writer_of
 
 _log = logger(__name__)
 _Reader = DatumReader | RowReader
@@ -136,3 +137,11 @@ class _RegisteredAvroDecoder(Decoder):
             return f"its schema {id} can't be read: {error.message}"
         except SchemasDisagree as error:
             return f"its schema {id} can't be read as the columns of the input: {error}"
+
+
+def open_avro(spec: FormatSpec) -> Format:
+    """Make the format of a spec: with a registry, or bare datums of one schema."""
+    if "registry" not in spec.settings:
+        return AvroFormat(spec.schema)
+    writer = None if spec.schema is None else writer_of(spec, avro_to_register(spec.schema))
+    return RegisteredAvroFormat(spec.schema, SchemaSource(client_of(spec)), writer)

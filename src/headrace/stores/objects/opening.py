@@ -6,8 +6,12 @@ import uuid
 
 from headrace.core.errors import HeadraceError, InfrastructureError
 from headrace.core.extras import needing
+from headrace.core.plug_ins import loaded, plug_in
 from headrace.stores.objects.contract import ObjectStore
 from headrace.stores.objects.place import ObjectPlace
+
+GROUP = "headrace.object_stores"
+"""The group of the entry point of the client of object stores."""
 
 
 def open_objects(place: ObjectPlace) -> ObjectStore:
@@ -15,8 +19,11 @@ def open_objects(place: ObjectPlace) -> ObjectStore:
     with needing(
         "obstore", f"the store of snapshots {place}", "objects", "wherever drivers, containers and commands run"
     ):
-        from headrace.stores.objects.client import Objects  # obstore must not be loaded before a process forks
-    return Objects(place)
+        opener = plug_in(GROUP, "objects")
+        if opener is None:
+            raise ImportError("no package with a client of object stores is installed")
+        store: ObjectStore = loaded(opener)(place)  # obstore must not be loaded before a process forks
+    return store
 
 
 def check_objects(place: ObjectPlace | None) -> None:

@@ -14,8 +14,9 @@ from typing import Any, Self
 from headrace.core.errors import DeclarationError, DeploymentError
 from headrace.core.ids import check_id
 from headrace.systems.kafka.settings import SETTINGS, KafkaSettings
+from headrace.systems.option_names import KAFKA_LOG_PREFIX
 
-PREFIX = "headrace."
+PREFIX = KAFKA_LOG_PREFIX
 RECORD_BYTES = 64 << 20
 """How large a record may be: a frame has up to 65,536 rows."""
 

@@ -12,13 +12,13 @@ from difflib import get_close_matches
 from typing import Any, Self
 
 from headrace.core.errors import DeclarationError
+from headrace.core.secret_options import is_secret
 from headrace.core.secret_places import SecretPlace
 
 Value = str | SecretPlace
 
 _BROKER = re.compile(r"([a-zA-Z][a-zA-Z0-9_+]*://)?(\[[0-9a-fA-F:.%]+\]|[a-zA-Z0-9._-]+)(:\d{1,5})?")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_SECRET = re.compile(r"password|secret|passphrase|token$|key\.pem$|oauthbearer\.config$", re.IGNORECASE)
 _PORT_MAX = 65_535
 
 OURS: Mapping[str, str] = {
@@ -211,8 +211,3 @@ def _value(name: str, value: object) -> Value:
             hint=f"did you mean {meant!r}?" if meant else f"use {', '.join(choices)}",
         )
     return same
-
-
-def is_secret(name: str) -> bool:
-    """Return whether the value of an option is a secret."""
-    return _SECRET.search(name) is not None

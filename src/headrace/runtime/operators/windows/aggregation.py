@@ -21,7 +21,7 @@ from functools import cached_property
 import polars as pl
 
 from headrace.api.operators.aggregate import Aggregate
-from headrace.runtime.operators.windows import hyperloglog
+from headrace.runtime.operators.windows.hyperloglog import estimated_count, highest_codes, register_codes
 from headrace.runtime.operators.windows.user_aggregates import Calling, UserAggregate
 from headrace.serdes.schema import Schema
 from headrace.stores.conform import conformed
@@ -130,9 +130,9 @@ def _different(value: pl.Expr, names: Sequence[str]) -> _Parts:
 
 def _different_about(value: pl.Expr, names: Sequence[str]) -> _Parts:
     return _Parts(
-        (hyperloglog.highest(value).implode(),),
-        (hyperloglog.highest(_values(names[0])).implode(),),
-        pl.col(names[0]).map_batches(hyperloglog.estimate, return_dtype=pl.Int64),
+        (highest_codes(value).implode(),),
+        (highest_codes(_values(names[0])).implode(),),
+        pl.col(names[0]).map_batches(estimated_count, return_dtype=pl.Int64),
     )
 
 
@@ -292,7 +292,7 @@ class Aggregation:
             columns = both if isinstance(wide, pl.Decimal) else both[:1]
             return _summed(value, wide, columns), columns
         if kind == "approx_n_unique":
-            self._prepared.append(aggregate.expr.map_batches(hyperloglog.codes, return_dtype=pl.UInt32).alias(column))
+            self._prepared.append(aggregate.expr.map_batches(register_codes, return_dtype=pl.UInt32).alias(column))
             value = pl.col(column)
         number, rule = _RULES[kind]
         return rule(value, both), both[:number]

@@ -29,7 +29,7 @@ _ALPHA = 1 / (2 * np.log(2))
 Floats = npt.NDArray[np.float64]
 
 
-def codes(values: pl.Series) -> pl.Series:
+def register_codes(values: pl.Series) -> pl.Series:
     """The code of each value, its register and rank; null for null."""
     hashes = hash_rows(values.to_frame("value"), ["value"])
     register = (hashes >> np.uint64(_HASH_BITS)).astype(np.uint32)
@@ -41,14 +41,14 @@ def codes(values: pl.Series) -> pl.Series:
     return found
 
 
-def highest(found: pl.Expr) -> pl.Expr:
+def highest_codes(found: pl.Expr) -> pl.Expr:
     """The highest code of each register, from codes in any order."""
     ordered = found.drop_nulls().sort(descending=True)
     register = ordered // _RANKS
     return ordered.filter(register.ne_missing(register.shift(1)))
 
 
-def estimate(sketches: pl.Series) -> pl.Series:
+def estimated_count(sketches: pl.Series) -> pl.Series:
     """The estimated number of distinct values of each sketch."""
     if not len(sketches):
         return pl.Series(sketches.name, [], pl.Int64)

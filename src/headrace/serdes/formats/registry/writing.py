@@ -10,8 +10,10 @@ from typing import Protocol
 from headrace.core.errors import DeclarationError, HeadraceError, InfrastructureError
 from headrace.core.log import logger
 from headrace.core.retry import Retry
-from headrace.serdes.formats.registry.client import Reference, Registered
+from headrace.serdes.formats.contract import FormatSpec
+from headrace.serdes.formats.registry.client import Reference, Registered, RegistryClient
 from headrace.serdes.formats.registry.framing import header
+from headrace.serdes.formats.registry.settings import RegistrySettings
 
 RETRY = Retry(6, 200.0, 4_000.0)
 """How often a registry that doesn't answer is asked: for about ten seconds, once in a writer's life."""
@@ -112,3 +114,20 @@ class SubjectWriter:
             f"the schema isn't registered under subject {subject!r} of {self._client.url}",
             hint="register it, set register=True so that the app does, or give the registered schema",
         )
+
+
+def client_of(spec: FormatSpec) -> RegistryClient:
+    """Return a client of the registry that a format names."""
+    return RegistryClient(RegistrySettings.of(spec.settings["registry"]))
+
+
+def writer_of(spec: FormatSpec, schema: Registered, needed: Mapping[str, Registered] | None = None) -> SubjectWriter:
+    """Return the writer of a format with a registry. ``needed`` are the schemas that ``schema`` refers to."""
+    settings = spec.settings
+    return SubjectWriter(
+        client_of(spec),
+        schema,
+        settings.get("subject"),
+        register=settings.get("register", False),
+        needed=needed or {},
+    )

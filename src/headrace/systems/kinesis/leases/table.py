@@ -13,8 +13,25 @@ from typing import Protocol
 
 from typing_extensions import override
 
-from headrace.systems.kinesis.leases import row
-from headrace.systems.kinesis.leases.row import Checkpoint, Lease, Value, number, text, texts
+from headrace.systems.kinesis.leases.row import (
+    CHECKPOINT,
+    CHECKPOINT_OWNER,
+    CHILDREN,
+    COUNTER,
+    KEY,
+    MARK,
+    OWNER,
+    PENDING,
+    SUB,
+    SWITCHES,
+    Checkpoint,
+    Lease,
+    Value,
+    mark_of,
+    number,
+    text,
+    texts,
+)
 
 
 class Kind(Enum):
@@ -84,43 +101,43 @@ class LeaseTable(Protocol):
 
 def create(lease: Lease) -> Write:
     """Add a row, unless there is one."""
-    return Write(Kind.CREATE, lease.shard, {row.KEY: None}, lease.item())
+    return Write(Kind.CREATE, lease.shard, {KEY: None}, lease.item())
 
 
 def renew(lease: Lease) -> Write:
     """Show that the owner is alive."""
-    return Write(Kind.RENEW, lease.shard, _unmoved(lease) | {row.CHECKPOINT_OWNER: None}, _moved(lease))
+    return Write(Kind.RENEW, lease.shard, _unmoved(lease) | {CHECKPOINT_OWNER: None}, _moved(lease))
 
 
 def take(lease: Lease, owner: str) -> Write:
     """Make ``owner`` the owner, whoever it was before."""
-    switched = {row.SWITCHES: 1} if lease.owner not in (None, owner) or lease.checkpoint_owner == owner else {}
-    put = _moved(lease) | {row.OWNER: text(owner)}
-    return Write(Kind.TAKE, lease.shard, _unmoved(lease), put, (row.CHECKPOINT_OWNER,), switched)
+    switched = {SWITCHES: 1} if lease.owner not in (None, owner) or lease.checkpoint_owner == owner else {}
+    put = _moved(lease) | {OWNER: text(owner)}
+    return Write(Kind.TAKE, lease.shard, _unmoved(lease), put, (CHECKPOINT_OWNER,), switched)
 
 
 def checkpoint(lease: Lease, at: Checkpoint) -> Write:
     """Say how far the shard is. It is also a sign of life."""
     put = {
-        row.CHECKPOINT: text(at.sequence),
-        row.SUB: number(at.sub),
-        row.SWITCHES: number(0),
-        row.MARK: text(row.mark_of(at, lease.owner or "")),
+        CHECKPOINT: text(at.sequence),
+        SUB: number(at.sub),
+        SWITCHES: number(0),
+        MARK: text(mark_of(at, lease.owner or "")),
     }
-    return Write(Kind.CHECKPOINT, lease.shard, _unmoved(lease), _moved(lease) | put, row.PENDING)
+    return Write(Kind.CHECKPOINT, lease.shard, _unmoved(lease), _moved(lease) | put, PENDING)
 
 
 def set_children(lease: Lease, children: Sequence[str]) -> Write:
     """Name the child shards."""
-    return Write(Kind.CHILDREN, lease.shard, {row.KEY: text(lease.shard)}, {row.CHILDREN: texts(children)})
+    return Write(Kind.CHILDREN, lease.shard, {KEY: text(lease.shard)}, {CHILDREN: texts(children)})
 
 
 def evict(lease: Lease) -> Write:
     """Give the lease up, so that another worker needn't wait until it expires."""
-    seen = {row.OWNER: lease.owner, row.CHECKPOINT_OWNER: lease.checkpoint_owner}
+    seen = {OWNER: lease.owner, CHECKPOINT_OWNER: lease.checkpoint_owner}
     when = {name: None if value is None else text(value) for name, value in seen.items()}
-    removed = (row.CHECKPOINT_OWNER,) if lease.checkpoint_owner else (row.OWNER,)
-    return Write(Kind.EVICT, lease.shard, when | {row.KEY: text(lease.shard)}, {}, removed, {row.COUNTER: 1})
+    removed = (CHECKPOINT_OWNER,) if lease.checkpoint_owner else (OWNER,)
+    return Write(Kind.EVICT, lease.shard, when | {KEY: text(lease.shard)}, {}, removed, {COUNTER: 1})
 
 
 def delete(lease: Lease) -> Write:
@@ -129,8 +146,8 @@ def delete(lease: Lease) -> Write:
 
 
 def _unmoved(lease: Lease) -> dict[str, Value | None]:
-    return {row.COUNTER: number(lease.counter)}
+    return {COUNTER: number(lease.counter)}
 
 
 def _moved(lease: Lease) -> dict[str, Value]:
-    return {row.COUNTER: number(lease.counter + 1)}
+    return {COUNTER: number(lease.counter + 1)}
