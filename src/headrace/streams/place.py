@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.api.system_descriptor import SystemDescriptor, internal_system
-from headrace.systems import home_log
 from headrace.systems.base import System
+from headrace.systems.home_log import LOG
 from headrace.systems.log.system import LogSystem
 from headrace.systems.registry import SystemSpec, open_system
-
-LOG = home_log.LOG
 
 
 def open_log(home: str | Path) -> LogSystem:

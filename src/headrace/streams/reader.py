@@ -41,9 +41,10 @@ from headrace.streams.frames import (
     refuse,
     rows_of,
 )
-from headrace.streams.place import LOG, opened
+from headrace.streams.place import opened
 from headrace.systems.base import Consumer
 from headrace.systems.finding import require_stream
+from headrace.systems.home_log import LOG
 from headrace.systems.registry import SystemSpec
 
 if TYPE_CHECKING:
