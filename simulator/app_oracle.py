@@ -295,7 +295,7 @@ class AppOracle(Oracle):
                 continue
             heard = [event for account in accounts for event in account.heard]
             found = together(rows for account in accounts for rows in account.written)
-            wanted = heard_again(operators, task, heard)
+            wanted = heard_again(operators, heard)
             for stream in (found.keys() | wanted.keys()) - self.shape.plan.combined.keys():
                 if found.get(stream) != wanted.get(stream):
                     self.fail(task, f"writes {found.get(stream)} to {stream}, one at a time {wanted.get(stream)}")

@@ -25,11 +25,11 @@ from headrace.core.frame import (
     body_of,
     decode_control,
 )
-from headrace.core.ids import SSP, Offset
+from headrace.core.ids import SSP, Offset, TaskName
 from headrace.plan.chain_plan import ChainPlan
 from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.chain import Chain
-from headrace.runtime.event_time.watermark import Progress
+from headrace.runtime.event_time.watermark import Progress, TimesCheckpoint
 from headrace.runtime.inputs.envelope import RowBatch
 from headrace.runtime.inputs.intake import DeadLetters
 from headrace.runtime.inputs.intakes import Intakes
@@ -38,6 +38,7 @@ from headrace.runtime.operators.base import Port
 from headrace.runtime.operators.provenance import Arrival
 from headrace.runtime.outputs.publisher import Publisher
 from headrace.runtime.task import Task
+from headrace.runtime.task_scope import TaskScope
 from simulator.one_at_a_time import Record
 from simulator.oracle import Account
 from simulator.shapes import TaskShape
@@ -266,6 +267,16 @@ class WatchedChain(Chain):
         """See ``Port``: the chain is the port of its operators."""
         self._journal.record.written.append((stream, rows))
         self._writes.write(stream, rows, keys)
+
+    @override
+    def load(self, times: TimesCheckpoint, inputs: Mapping[str, Progress], scope: TaskScope) -> None:
+        self._journal.record.load(times, inputs, scope)
+        super().load(times, inputs, scope)
+
+    @override
+    def begin(self, task: TaskName) -> None:
+        self._journal.record.begin(task)
+        super().begin(task)
 
     @override
     def process(self, stream: str, rows: pl.DataFrame, arrival: Arrival | None = None) -> None:

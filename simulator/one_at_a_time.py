@@ -1,12 +1,15 @@
 """A task's operators, one message at a time: what the results of batches are measured against.
 
 A chain *hears* rows, event time and the clock. What it has heard for its commits is heard again by new operators
-without meetings, each row alone, and each result alone: they must write the same rows in the same order, and keep the
-same tables.
+without meetings, each row alone, and each result alone: they must write the same rows in the same order.
+
+Where the chain was made anew from a commit, the operators are, too, from their state: some things aren't kept, such as
+the latest that a clock has shown, and the next clock may be behind.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,10 +23,11 @@ from headrace.plan.chain_plan import ChainPlan
 from headrace.plan.order import Order
 from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.chain import Chain
-from headrace.runtime.event_time.watermark import Progress
+from headrace.runtime.event_time.watermark import Progress, TimesCheckpoint
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.provenance import Arrival, Origin
+from headrace.runtime.task_scope import TaskScope
 
 Heard = tuple[str, tuple[Any, ...]]
 """A method of a chain that was called, and with what."""
@@ -86,21 +90,46 @@ def waits_for_answers(plan: ChainPlan) -> bool:
     return any(isinstance(operator, MapAsync) or operator.table_joined in remote for operator in operators)
 
 
-def heard_again(plan: ChainPlan, task: TaskName, events: Iterable[Heard]) -> Rows:
+def heard_again(plan: ChainPlan, events: Iterable[Heard]) -> Rows:
     """What the operators write that hear this, one row at a time."""
-    written = Written()
-    chain = Chain(without_meetings(plan), written, TaskMetrics(), Calls(lambda: None))
-    hand_on_each_row(chain)
-    chain.tell_time(0)
-    chain.begin(task)
+    lives = _Lives(plan)
+    chain = lives.next()
     for method, given in events:
-        if method == "process":
+        if method == "load":
+            chain = lives.next()
+            chain.load(*given)
+        elif method == "process":
             stream, rows, arrival = given
             for number, row in enumerate(rows.iter_slices(1)):
                 chain.process(stream, row, None if arrival is None else _OfOneRow(arrival, number))
         else:
             getattr(chain, method)(*given)
-    return written.rows
+    return lives.written.rows
+
+
+class _Lives:
+    """The operators, made anew whenever the task began again, with the state that they had."""
+
+    def __init__(self, plan: ChainPlan) -> None:
+        self.written = Written()
+        self._plan = without_meetings(plan)
+        self._chain: Chain | None = None
+        self._changes: dict[str, list[bytes]] = defaultdict(list)
+        self._version = 0
+
+    def next(self) -> Chain:
+        """New operators; their state is that of those before."""
+        if self._chain is not None:
+            self._version += 1
+            for id_, store in self._chain.stores().items():
+                self._changes[id_] += store.take_changes(self._version)
+            self._chain.close()
+        self._chain = Chain(self._plan, self.written, TaskMetrics(), Calls(lambda: None))
+        hand_on_each_row(self._chain)
+        for id_, store in self._chain.stores().items():
+            for change in self._changes[id_]:
+                store.apply(change)
+        return self._chain
 
 
 class Record:
@@ -116,6 +145,14 @@ class Record:
         self.heard.clear()
         self.written.clear()
         return taken
+
+    def load(self, times: TimesCheckpoint, inputs: Mapping[str, Progress], scope: TaskScope) -> None:
+        """A new chain continues from a commit."""
+        self.heard.append(("load", (times, dict(inputs), scope)))
+
+    def begin(self, task: TaskName) -> None:
+        """The state of a new chain has been restored."""
+        self.heard.append(("begin", (task,)))
 
     def process(self, stream: str, rows: pl.DataFrame, arrival: Arrival | None) -> None:
         """Rows are processed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import polars as pl
@@ -9,22 +10,29 @@ import polars as pl
 import headrace as hr
 from headrace.core.ids import SSP, TaskName
 from headrace.plan.chain_plan import ChainPlan, chain_plan
+from headrace.plan.model import Plan, StagePlan
 from headrace.plan.planner import plan
 from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.chain import Chain
-from headrace.runtime.event_time.watermark import Progress
+from headrace.runtime.event_time.watermark import NEVER, Progress, TimesCheckpoint
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.operators.provenance import Arrival
+from headrace.runtime.task_scope import TaskScope
 from headrace.stores.versions import VersionedTable
 from headrace.systems.base import StreamInfo
-from simulator.one_at_a_time import Written, hand_on_each_row, without_meetings
+from simulator.one_at_a_time import Record, Rows, Written, hand_on_each_row, heard_again, without_meetings
+
+
+def stage_of(app: hr.App, *inputs: str) -> tuple[Plan, StagePlan]:
+    """The stage that reads these inputs, of one partition each, and the plan that it is in."""
+    planned = plan(app.graph(), {name: StreamInfo(name, 1) for name in inputs})
+    (stage,) = (stage for stage in planned.stages if set(stage.inputs) & set(inputs))
+    return planned, stage
 
 
 def plan_of(app: hr.App, *inputs: str) -> ChainPlan:
     """The operators of the stage that reads these inputs, of one partition each."""
-    planned = plan(app.graph(), {name: StreamInfo(name, 1) for name in inputs})
-    (stage,) = (stage for stage in planned.stages if set(stage.inputs) & set(inputs))
-    return chain_plan(planned, stage)
+    return chain_plan(*stage_of(app, *inputs))
 
 
 class Flow:
@@ -65,3 +73,55 @@ class OneAtATime(Flow):
     def rows(self, stream: str, rows: pl.DataFrame) -> None:
         for row in rows.iter_slices(1):
             super().rows(stream, row)
+
+
+class Restarted:
+    """A task that begins again from commits, and what it has heard of rows and of the clock."""
+
+    def __init__(self, app: hr.App, *inputs: str) -> None:
+        planned, stage = stage_of(app, *inputs)
+        self.plan = chain_plan(planned, stage)
+        self._scope = TaskScope.of(planned, stage, stage.tasks[0])
+        self._heard = Record()
+        self._changes: dict[str, list[bytes]] = defaultdict(list)
+        self.written = Written()
+        self._chain = self._made()
+
+    def _made(self) -> Chain:
+        return Chain(self.plan, self.written, TaskMetrics(), Calls(lambda: None))
+
+    def begin(self, now_ms: int) -> None:
+        """The first life begins, when the clock shows this."""
+        self.tell_time(now_ms)
+        self._heard.begin(self._scope.name)
+        self._chain.begin(self._scope.name)
+
+    def restart(self, now_ms: int) -> None:
+        """Commit, and begin another life from that, when the clock shows this."""
+        times = self._chain.save(TimesCheckpoint(watermark=NEVER, partitions=[]), self._scope)
+        for id_, store in self._chain.stores().items():
+            self._changes[id_] += store.take_changes(1)
+        self._chain = self._made()
+        for id_, store in self._chain.stores().items():
+            for change in self._changes[id_]:
+                store.apply(change)
+        self._heard.load(times, {}, self._scope)
+        self._chain.load(times, {}, self._scope)
+        self.begin(now_ms)
+
+    def rows(self, stream: str, rows: pl.DataFrame) -> None:
+        arrival = Arrival(SSP.of(f"log.{stream}", 0), 0, rows.height, rows.height)
+        self._heard.process(stream, rows, arrival)
+        self._chain.process(stream, rows, arrival)
+
+    def tell_time(self, now_ms: int) -> None:
+        self._heard.tell_time(now_ms)
+        self._chain.tell_time(now_ms)
+
+    def clock(self, now_ms: int) -> None:
+        self._heard.on_time(now_ms)
+        self._chain.on_time(now_ms)
+
+    def one_at_a_time(self) -> Rows:
+        """What it would have written one message at a time."""
+        return heard_again(self.plan, self._heard.take()[0])

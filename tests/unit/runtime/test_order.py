@@ -7,11 +7,11 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from tests.unit.runtime.one_at_a_time import Flow, OneAtATime, plan_of
+from tests.unit.runtime.one_at_a_time import Flow, OneAtATime, Restarted, plan_of
 
 COLUMNS = {"k": pl.Int64, "v": pl.Int64, "ts": pl.Int64}
 Declare = Callable[[hr.App, hr.Stream], None]
@@ -374,6 +374,73 @@ def test_results_are_those_of_one_message_at_a_time(
     assert together.written.rows == single.written.rows
     assert together.tables(KEYS) == single.tables(KEYS)
     assert together.metrics.counters == single.metrics.counters
+
+
+def sessions_by_the_clock(app: hr.App, i: hr.Stream) -> None:
+    near = i.window(hr.session("7ms"), key="k", time="processing", id="near")
+    near.agg(n=pl.len(), vs=hr.aggregates.implode("v")).send_to(app.output("out"))
+
+
+def windows_by_the_clock(app: hr.App, i: hr.Stream) -> None:
+    for number, settings in enumerate(({}, {"early": hr.triggers.every(2)})):
+        window = i.window(hr.tumbling("10ms"), key="k", time="processing", id=f"w{number}", **settings)
+        window.agg(n=pl.len(), vs=hr.aggregates.implode("v")).send_to(app.output(f"out{number}"))
+
+
+def branches_into_windows_by_the_clock(app: hr.App, i: hr.Stream) -> None:
+    both = i.filter(odd).merge(i.filter(pl.col("v") < 5))
+    sessions_by_the_clock(app, both)
+
+
+def expiring_table(app: hr.App, i: hr.Stream) -> None:
+    t = table(app, ttl="12ms")
+    i.filter(odd).select("k", "v").send_to(t)
+    i.join(t, how="left", suffix="_then").send_to(app.output("out"))
+
+
+def expiring_pairs(app: hr.App, i: hr.Stream) -> None:
+    pairs = i.filter(odd).join_latest(i.filter(~odd), "k", how="full", ttl="12ms", id="pairs")
+    pairs.send_to(app.output("out"))
+
+
+BY_CLOCK: list[Declare] = [
+    sessions_by_the_clock,
+    windows_by_the_clock,
+    branches_into_windows_by_the_clock,
+    expiring_table,
+    expiring_pairs,
+]
+
+turns = st.lists(st.tuples(st.sampled_from(("rows", "clock", "restart")), st.integers(-40, 40)), max_size=12)
+
+
+@pytest.mark.parametrize("declare", BY_CLOCK, ids=lambda declare: declare.__name__)
+@settings(max_examples=30, deadline=None)
+@given(messages=messages, heights=cuts, turns=turns)
+@example(  # a clock that a restart has set back
+    messages=[(1, 1, 0), (1, 2, 0), (2, 2, 0)],
+    heights=[1],
+    turns=[("rows", 0), ("restart", -40), ("rows", 10), ("rows", 10), ("clock", 40)],
+)
+def test_what_goes_by_the_clock_is_that_of_one_message_at_a_time_after_restarts(
+    declare: Declare, messages: list[tuple[int, int, int]], heights: list[int], turns: list[tuple[str, int]]
+) -> None:
+    rows = pl.DataFrame(messages, schema=COLUMNS, orient="row")
+    task, now = Restarted(declared(declare), "i"), 1000
+    task.begin(now)
+    start = 0
+    for turn, (what, moves) in enumerate([*turns, *[("rows", 3)] * len(messages), ("clock", 1000)]):
+        now += moves
+        batch = rows[start : start + heights[turn % len(heights)]]
+        if what == "restart":
+            task.restart(now)
+        elif what == "clock" or not batch.height:
+            task.clock(now)
+        else:
+            task.tell_time(now)
+            task.rows("i", batch)
+            start += batch.height
+    assert task.written.rows == task.one_at_a_time()
 
 
 def test_a_task_that_alone_uses_a_table_takes_whole_batches() -> None:
