@@ -382,14 +382,51 @@ def sessions_by_the_clock(app: hr.App, i: hr.Stream) -> None:
 
 
 def windows_by_the_clock(app: hr.App, i: hr.Stream) -> None:
-    for number, settings in enumerate(({}, {"early": hr.triggers.every(2)})):
-        window = i.window(hr.tumbling("10ms"), key="k", time="processing", id=f"w{number}", **settings)
+    for number, early in enumerate((None, hr.triggers.every(2), hr.triggers.every("4ms", time="processing"))):
+        window = i.window(hr.tumbling("10ms"), key="k", time="processing", early=early, id=f"w{number}")
         window.agg(n=pl.len(), vs=hr.aggregates.implode("v")).send_to(app.output(f"out{number}"))
 
 
 def branches_into_windows_by_the_clock(app: hr.App, i: hr.Stream) -> None:
     both = i.filter(odd).merge(i.filter(pl.col("v") < 5))
     sessions_by_the_clock(app, both)
+
+
+def windows_by_the_clock_into_branches(app: hr.App, i: hr.Stream) -> None:
+    near = i.window(hr.session("7ms"), key="k", time="processing", id="near").agg(n=pl.len(), v=pl.col("v").sum())
+    few = near.filter(pl.col("n") < 3)
+    few.merge(near.filter(odd)).select("k", "v").send_to(app.output("out"))
+    t = table(app)
+    near.join(t, how="left", suffix="_old").select("k", v=pl.col("v_old").fill_null(0) + pl.col("v")).send_to(t)
+    few.join(t, how="left", suffix="_sum").send_to(app.output("sums"))
+
+
+def panes_by_the_clock(app: hr.App, i: hr.Stream) -> None:
+    for number, early in enumerate((hr.triggers.every("4ms", time="processing"), hr.triggers.every(3))):
+        window = i.window(hr.tumbling("30ms"), key="k", early=early, id=f"w{number}")
+        window.agg(n=pl.len(), vs=hr.aggregates.implode("v")).send_to(app.output(f"out{number}"))
+
+
+class Alarms(hr.tasks.Task):
+    """Sets alarms by the clock, and keeps the last message for some time."""
+
+    last = hr.tasks.Store(key={"k": pl.Int64}, value={"v": pl.Int64}, ttl="12ms")
+
+    def process(self, message: dict[str, Any], out: hr.tasks.Out) -> None:
+        known = self.last.get(message["k"])
+        out.send("notes", {"k": message["k"], "v": message["v"], "n": known["v"] if known else -1, "side": "message"})
+        if message["v"] % 2:
+            self.last.put(message["k"], {"v": message["v"]})
+        out.set_timer(message["k"], out.now_ms + message["v"], axis="processing")
+
+    def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None:
+        known = self.last.get(timer.key)
+        out.send("notes", {"k": timer.key, "v": known["v"] if known else -1, "n": timer.time, "side": "timer"})
+
+
+def alarms(app: hr.App, i: hr.Stream) -> None:
+    both = i.filter(odd).merge(i.filter(pl.col("v") < 5))
+    app.task(Alarms(), inputs={"i": both}, outputs={"notes": NOTES}, id="wake")["notes"].send_to(app.output("out"))
 
 
 def expiring_table(app: hr.App, i: hr.Stream) -> None:
@@ -407,6 +444,9 @@ BY_CLOCK: list[Declare] = [
     sessions_by_the_clock,
     windows_by_the_clock,
     branches_into_windows_by_the_clock,
+    windows_by_the_clock_into_branches,
+    panes_by_the_clock,
+    alarms,
     expiring_table,
     expiring_pairs,
 ]
@@ -421,6 +461,9 @@ turns = st.lists(st.tuples(st.sampled_from(("rows", "clock", "restart")), st.int
     messages=[(1, 1, 0), (1, 2, 0), (2, 2, 0)],
     heights=[1],
     turns=[("rows", 0), ("restart", -40), ("rows", 10), ("rows", 10), ("clock", 40)],
+)
+@example(  # what expires goes by the clock that was set back
+    messages=[(1, 1, 0), (1, 2, 0)], heights=[1], turns=[("clock", 0), ("restart", -40), ("rows", 0), ("rows", 15)]
 )
 def test_what_goes_by_the_clock_is_that_of_one_message_at_a_time_after_restarts(
     declare: Declare, messages: list[tuple[int, int, int]], heights: list[int], turns: list[tuple[str, int]]
