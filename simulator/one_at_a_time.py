@@ -3,8 +3,8 @@
 A chain *hears* rows, event time and the clock. What it has heard for its commits is heard again by new operators
 without meetings, each row alone, and each result alone: they must write the same rows in the same order.
 
-Where the chain was made anew from a commit, the operators are, too, from their state: some things aren't kept, such as
-the latest that a clock has shown, and the next clock may be behind.
+Where the chain was built again from a commit, the operators are, too, from their state: some things aren't kept, such
+as the latest that a clock has shown, and the next clock may be behind.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def heard_again(plan: ChainPlan, events: Iterable[Heard]) -> Rows:
 
 
 class _Lives:
-    """The operators, made anew whenever the task began again, with the state that they had."""
+    """The operators, built again whenever the task restarted, with the state that they had."""
 
     def __init__(self, plan: ChainPlan) -> None:
         self.written = Written()

@@ -14,7 +14,7 @@ from headrace.plan.model import Plan, StagePlan
 from headrace.plan.planner import plan
 from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.chain import Chain
-from headrace.runtime.event_time.watermark import NEVER, Progress, TimesCheckpoint
+from headrace.runtime.event_time.watermark import NEVER, UNHEARD, Progress, TimesCheckpoint
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.operators.provenance import Arrival
 from headrace.runtime.task_scope import TaskScope
@@ -82,6 +82,7 @@ class Restarted:
         planned, stage = stage_of(app, *inputs)
         self.plan = chain_plan(planned, stage)
         self._scope = TaskScope.of(planned, stage, stage.tasks[0])
+        self._inputs = inputs
         self._heard = Record()
         self._changes: dict[str, list[bytes]] = defaultdict(list)
         self.written = Written()
@@ -105,8 +106,9 @@ class Restarted:
         for id_, store in self._chain.stores().items():
             for change in self._changes[id_]:
                 store.apply(change)
-        self._heard.load(times, {}, self._scope)
-        self._chain.load(times, {}, self._scope)
+        unheard = dict.fromkeys(self._inputs, UNHEARD)
+        self._heard.load(times, unheard, self._scope)
+        self._chain.load(times, unheard, self._scope)
         self.begin(now_ms)
 
     def rows(self, stream: str, rows: pl.DataFrame) -> None:
