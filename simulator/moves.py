@@ -15,13 +15,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.checkpoint.record import CommitRecord
+from msgspec import UNSET
+
+from headrace.checkpoint.record import CommitRecord, SourceEntry
 from headrace.core.errors import HeadraceError
 from headrace.core.frame import Kind, decode_header
 from headrace.core.ids import SSP, Offset, TaskName
 from headrace.metadata.startpoints import FanOut, StartpointBook, StartpointKey, Startpoints, StartpointState
 from headrace.runtime.event_time.watermark import decode_times
 from headrace.systems.startpoint import (
+    EndOffset,
     Order,
     Outcome,
     Startpoint,
@@ -63,8 +66,21 @@ class Place:
 
     def after(self, start: Offset) -> list[int]:
         """The messages that whoever begins at ``start`` is to get, in order: those of another app once they count."""
-        found: list[int] = []
-        held: list[int] = []
+        return [self.message_at(offset) for offset in self._counting(start)[0]]
+
+    def between(self, start: Offset, until: Offset) -> tuple[list[int], bool]:
+        """Those of them before ``until``, and whether there can't be more: all are there, and it is known what counts.
+
+        The end of the partition decides, too.
+        """
+        found, held = self._counting(start)
+        open_ = [offset for offset in held if offset < until]
+        return [self.message_at(offset) for offset in found if offset < until], not open_ or self.log.ended
+
+    def _counting(self, start: Offset) -> tuple[list[Offset], list[Offset]]:
+        """Where they are, and where those are that may count one day."""
+        found: list[Offset] = []
+        held: list[Offset] = []
         for offset in range(start, self.log.end, STEP):
             header = decode_header(self.log.read(offset))
             if header.kind is Kind.CHECKPOINT:
@@ -73,11 +89,22 @@ class Place:
             elif header.kind is Kind.RESTORE:
                 held.clear()
             else:
-                (held if header.producer else found).append(self.message_at(offset))
-        return found
+                (held if header.producer else found).append(offset)
+        return found, held
 
-    def meant_by(self, point: Startpoint) -> Offset | None:
-        """The offset that a startpoint means now; None if it can't be applied."""
+    def meant_by(self, point: Startpoint) -> tuple[Offset, Offset | None] | None:
+        """The offset that a startpoint means now, and its end; None if it can't be applied."""
+        start, end = self._start(point), point.until
+        if start is None or end is UNSET:
+            return None if start is None else (start, None)
+        log = self.log
+        if isinstance(end, EndOffset):
+            return (start, end.offset) if log.oldest <= end.offset <= log.end and end.offset > start else None
+        late = [at for at in range(log.oldest, log.end, STEP) if log.arrived_at(at) >= end.time_ms]
+        until = late[0] if late else log.end
+        return (start, until) if until >= start else None
+
+    def _start(self, point: Startpoint) -> Offset | None:
         log = self.log
         match point:
             case StartpointSpecific(offset=offset):
@@ -99,11 +126,32 @@ class Place:
 
 @dataclass
 class Stretch:
-    """What has been committed since a partition was moved last; ``by`` is the startpoint (None: the beginning)."""
+    """What has been committed since a partition was moved last; ``by`` is the startpoint (None: the beginning).
+
+    With ``until``, the messages from ``start`` up to there come first, and then those that are left from ``before`` on,
+    behind the first ``known``.
+    """
 
     start: Offset
     by: Written | None = None
     read: list[int] = field(default_factory=list)
+    until: Offset | None = None
+    before: Offset = 0
+    known: int = 0
+
+    def wanted(self, place: Place) -> list[int]:
+        """What is to be read, as far as it has come."""
+        if self.until is None:
+            return place.after(self.start)
+        first, whole = place.between(self.start, self.until)
+        return first + place.after(self.before)[self.known :] if whole else first
+
+    def left(self, place: Place) -> tuple[Offset, int]:
+        """Where it is without its detour: from where on, and how many messages of that are read."""
+        if self.until is None:
+            return self.start, len(self.read)
+        first, whole = place.between(self.start, self.until)
+        return self.before, self.known + (max(0, len(self.read) - len(first)) if whole else 0)
 
 
 class Moves:
@@ -125,7 +173,7 @@ class Moves:
         self._pending: dict[StartpointKey, Written] = {}
         self._orders: dict[StartpointKey, Written] = {}
         self._deleted: set[tuple[str, str]] = set()
-        self._meaning: dict[tuple[str, str], Offset] = {}
+        self._meaning: dict[tuple[str, str], tuple[Offset, Offset | None]] = {}
         self._applied: dict[tuple[str, int], dict[tuple[str, int], Written]] = defaultdict(dict)
         self._granted: dict[tuple[str, int], tuple[Order, ...]] = {}
         self._told: dict[tuple[str, int], int] = {}
@@ -160,7 +208,7 @@ class Moves:
     def needed(self, name: tuple[str, int]) -> Offset:
         """Nothing at or behind this is to be given up: somebody may go on there, or has been told to."""
         places = [self._committed.get((task, *name), self._places[name].first) for task in self.readers[name]]
-        for (task, id_), offset in self._meaning.items():
+        for (task, id_), (offset, _) in self._meaning.items():
             key = self._written[id_].key
             if (key.stream, key.partition) == name and (task, id_) not in self.covered:
                 places.append(offset)
@@ -270,11 +318,12 @@ class Moves:
         place = self._places[order.stream, order.partition]
         assert offset is not None
         self.counts["applied again"] += (task, written.point.id) in self._meaning
-        meaning = self._meaning.setdefault((task, written.point.id), offset)
-        if meaning != offset:
-            self._fail(task, f"{written} means {offset} in {place.ssp} now; it was {meaning} at first")
-        if order.offset is None and offset != place.meant_by(written.point):
-            self._fail(task, f"{written} means {place.meant_by(written.point)} in {place.ssp}, and not {offset}")
+        meant = offset, None if outcome.until is UNSET else outcome.until
+        meaning = self._meaning.setdefault((task, written.point.id), meant)
+        if meaning != meant:
+            self._fail(task, f"{written} means {meant} in {place.ssp} now; it was {meaning} at first")
+        if order.offset is None and meant != place.meant_by(written.point):
+            self._fail(task, f"{written} means {place.meant_by(written.point)} in {place.ssp}, and not {meant}")
         self._applied[task, outcome.generation][order.stream, order.partition] = written
 
     def _note_failed(self, task: str, written: Written) -> None:
@@ -302,6 +351,7 @@ class Moves:
                 continue
             stretch = self._stretch(str(task), name, applied.get(name))
             self._go_on(task, record, name, stretch, read[name])
+            self._check_detour(task, record, entries.get(name), stretch)
             said = entries[name].startpoint if name in entries else None
             wanted = stretch.by.point.id if stretch.by is not None else ""
             if (said or "") != wanted:
@@ -315,7 +365,9 @@ class Moves:
             if self._told[life] > 1 and not record.ended:
                 self._fail(task, f"g{record.generation} commits again, and should have started over")
         self._committed |= {
-            (str(task), *name): entry.offset for name, entry in entries.items() if entry.offset is not None
+            (str(task), *name): entry.offset if entry.detour is UNSET else min(entry.offset, entry.detour.offset)
+            for name, entry in entries.items()
+            if entry.offset is not None
         }
         times = decode_times(record.bookkeeping)
         self._ended[str(task)] |= {(time.stream_id, time.partition) for time in times.partitions if time.progress.ended}
@@ -332,13 +384,31 @@ class Moves:
             self._fail(task, f"a commit covers {applied}, which was deleted before it was applied")
         self.covered[task, applied.point.id] = applied
         self.counts["covered"] += 1
-        new = self._stretches[(task, *name)] = Stretch(self._meaning[task, applied.point.id], applied)
+        start, until = self._meaning[task, applied.point.id]
+        new = self._stretches[(task, *name)] = Stretch(start, applied, [], until, *stretch.left(place))
+        self.counts["detours"] += until is not None
+        self.counts["detours on detours"] += until is not None and stretch.until is not None
         return new
+
+    def _check_detour(self, task: TaskName, record: CommitRecord, entry: SourceEntry | None, stretch: Stretch) -> None:
+        """A commit says that a detour is under way if what it was for isn't read yet."""
+        place = self._places[entry.stream, entry.partition] if entry is not None else None
+        if entry is None or place is None:
+            return
+        if entry.detour is not UNSET:
+            self.counts["commits on detours"] += 1
+            if entry.detour.until != stretch.until:
+                self._fail(task, f"commit {record.version} is on {entry.detour}, and should end at {stretch.until}")
+        elif stretch.until is not None:
+            first, whole = place.between(stretch.start, stretch.until)
+            if not whole or len(stretch.read) < len(first):
+                self._fail(task, f"commit {record.version} isn't on the detour of {stretch} any more")
+            self.counts["commits behind detours"] += 1
 
     def _go_on(
         self, task: TaskName, record: CommitRecord, name: tuple[str, int], stretch: Stretch, read: list[int]
     ) -> None:
-        wanted = self._places[name].after(stretch.start)
+        wanted = stretch.wanted(self._places[name])
         begin = len(stretch.read)
         if wanted[begin : begin + len(read)] != read:
             self._fail(
@@ -359,7 +429,7 @@ class Moves:
             if not over(key.task):
                 return f"task {key.task} has not applied {written}"
         for (task, *name), stretch in self._stretches.items():
-            left = self._places[name[0], name[1]].after(stretch.start)[len(stretch.read) :]  # type: ignore[index]
+            left = stretch.wanted(self._places[name[0], name[1]])[len(stretch.read) :]  # type: ignore[index]
             if left:
                 return f"task {task} has not read {left} of {name}"
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -25,6 +25,9 @@ from headrace.runners.coordination.startpoint_desk import StartpointDesk
 from headrace.runners.startpoints import StartpointService
 from headrace.runtime.task_scope import TaskScope
 from headrace.systems.startpoint import (
+    End,
+    EndOffset,
+    EndTime,
     Outcome,
     Startpoint,
     StartpointOldest,
@@ -228,21 +231,35 @@ class User:
     def _draw(self, key: StartpointKey) -> Startpoint:
         chance, now = self._world.chance, int(self._world.now)
         self._count += 1
-        name = {"id": f"s{self._count}", "created_ms": now}
+        name: dict[str, Any] = {"id": f"s{self._count}", "created_ms": now}
+        if chance.random() < 0.4 and (end := self._draw_end(key)) is not None:
+            name["until"] = end
         match chance.randrange(4):
             case 0:
-                return StartpointOldest(**name)  # type: ignore[arg-type]
+                return StartpointOldest(**name)
             case 1:
-                return StartpointUpcoming(**name)  # type: ignore[arg-type]
+                return StartpointUpcoming(**name)
             case 2:
                 time_ms = now + 20 - int(chance.random() * (now + 20))
-                return StartpointTimestamp(time_ms=time_ms, **name)  # type: ignore[arg-type]
-        log = self._moves.log_of(key)
-        there = [*range(log.oldest, log.end + 1, STEP)] if log is not None else [0]
+                return StartpointTimestamp(time_ms=time_ms, **name)
+        there = self._there(key)
         offset = chance.choice(there)
         if chance.random() < 0.05:
             offset = chance.choice((offset + 1, there[-1] + 5 * STEP, there[0] - STEP))
-        return StartpointSpecific(offset=offset, **name)  # type: ignore[arg-type]
+        return StartpointSpecific(offset=offset, **name)
+
+    def _draw_end(self, key: StartpointKey) -> End | None:
+        """Where a startpoint ends; None if nothing is there that it could end at."""
+        chance, now = self._world.chance, int(self._world.now)
+        if chance.random() < 0.3:
+            return EndTime(time_ms=now - int(chance.random() * now * 0.5))
+        there = self._there(key)[1:]
+        return EndOffset(offset=chance.choice(there[-8:])) if there else None
+
+    def _there(self, key: StartpointKey) -> list[int]:
+        """Where frames begin now, and the end."""
+        log = self._moves.log_of(key)
+        return [*range(log.oldest, log.end + 1, STEP)] if log is not None else [0]
 
     def _overtake(self) -> None:
         if not self._busy and self._world.chance.random() < _OVERTAKES:

@@ -111,7 +111,12 @@ class ReadCommitted(Generic[T]):
     @property
     def undecided(self) -> bool:
         """Frames wait for their commit, or came out of turn."""
-        return any(producer.first is not None for producer in self._producers.values())
+        return self.undecided_before(None)
+
+    def undecided_before(self, offset: Offset | None) -> bool:
+        """Whether that holds for a frame before an offset (None: for any)."""
+        first = [producer.first for producer in self._producers.values()]
+        return any(each is not None and (offset is None or each < offset) for each in first)
 
     def position(self) -> ReaderPosition:
         """Return the position to save together with everything released so far."""

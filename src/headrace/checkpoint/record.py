@@ -136,12 +136,28 @@ class ReaderPosition(_Body, frozen=True, kw_only=True):
         return _decoded("reader position", _READER_DECODER, data, READER_FORMAT)
 
 
+class Detour(_Body, frozen=True, kw_only=True):
+    """What follows a past range that is read once more: at ``until`` reading goes back to where it was before.
+
+    The other fields are those of the ``SourceEntry`` to go back to.
+    """
+
+    until: Offset
+    offset: Offset
+    whole: bool = False
+    covered: tuple[Covered, ...] = ()
+    plain_before: Offset | UnsetType = UNSET
+    since_ms: int | UnsetType = UNSET
+    landmark: str | UnsetType = UNSET
+
+
 class SourceEntry(_Body, frozen=True, kw_only=True):
     """The position in one source partition. The fields from ``offset`` on are those of a ``ReaderPosition``.
 
     ``startpoint`` is the id of the startpoint that was applied to it last. ``shards``: the positions in the shards of a
     slot. ``since_ms``: messages with an older event time are left out, because a backfill has read them from
-    elsewhere. ``landmark``: see ``InputEntry``.
+    elsewhere. ``landmark``: see ``InputEntry``. ``detour``: a startpoint with an end is under way, and this is what
+    follows it.
     """
 
     stream: str
@@ -154,6 +170,7 @@ class SourceEntry(_Body, frozen=True, kw_only=True):
     shards: dict[str, str] | UnsetType = UNSET
     since_ms: int | UnsetType = UNSET
     landmark: str | UnsetType = UNSET
+    detour: Detour | UnsetType = UNSET
 
 
 class CommitRecord(_Body, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from typing import Literal
 from urllib.parse import quote
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from headrace.core.errors import FencedError, UnavailableError, UsageError
 from headrace.core.ids import Offset
@@ -51,7 +52,8 @@ class StartpointState(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     """A startpoint and its state.
 
     *pending*: written; it waits for the next start. *ordered*: a task has to apply it, as this ``generation``.
-    An earlier one has applied it if there is an ``offset``, and ended before a commit.
+    An earlier one has applied it if there is an ``offset``, and ended before a commit. ``until`` and ``first``: see
+    ``Order``.
     *applied*: ``generation`` reads from ``offset``; no commit covers it yet. *failed*: ``reason`` says why. The others
     are done with. *released*: a commit of ``version`` covers it. *replaced*: another one came before it was applied.
     *deleted*: by a user. ``named``: the user wrote it for this task. ``at_ms``: when it came into this state.
@@ -69,6 +71,8 @@ class StartpointState(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     note: str = ""
     generation: int | None = None
     offset: Offset | None = None
+    until: Offset | UnsetType = UNSET
+    first: Offset | UnsetType = UNSET
     version: int | None = None
     reason: str | None = None
 
@@ -88,7 +92,14 @@ class StartpointState(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     @property
     def order(self) -> Order:
         """It as an order of its task; applied again, it means the same offset."""
-        return Order(stream=self.stream, partition=self.partition, startpoint=self.startpoint, offset=self.offset)
+        return Order(
+            stream=self.stream,
+            partition=self.partition,
+            startpoint=self.startpoint,
+            offset=self.offset,
+            until=self.until,
+            first=self.first,
+        )
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,6 +268,8 @@ class StartpointBook:
                 state=outcome.state,
                 generation=outcome.generation,
                 offset=state.offset if outcome.offset is None else outcome.offset,
+                until=state.until if outcome.until is UNSET else outcome.until,
+                first=state.first if outcome.first is UNSET else outcome.first,
                 version=outcome.version,
                 reason=outcome.reason,
                 at_ms=now_ms,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, assert_never
 
 import msgspec
@@ -17,6 +18,7 @@ from headrace.core.errors import (
     HeadraceError,
     StreamNotFoundError,
     TrimmedOffsetError,
+    UnsupportedPositionError,
     UsageError,
     UserFunctionError,
 )
@@ -24,7 +26,11 @@ from headrace.core.ids import SSP, Offset
 from headrace.core.moment import utc_text
 from headrace.core.records import UNREADABLE
 from headrace.systems.base import Admin, Extent
+from headrace.systems.moments import is_moment
 from headrace.systems.startpoint import (
+    End,
+    EndOffset,
+    EndTime,
     Startpoint,
     StartpointCustom,
     StartpointOldest,
@@ -34,6 +40,18 @@ from headrace.systems.startpoint import (
 )
 
 _OR_OLDEST = "--or-oldest with the time: such a partition is then read from the oldest message that is left"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a startpoint means in a partition: read from ``offset`` on, up to ``until`` if it has an end.
+
+    ``first`` is where a task begins without a startpoint and without a commit.
+    """
+
+    offset: Offset
+    until: Offset | None = None
+    first: Offset = 0
 
 
 class PartitionView:
@@ -188,6 +206,31 @@ def resolve(startpoint: Startpoint, ssp: SSP, admin: Admin, customs: Customs = (
             return offset
         case _:
             assert_never(startpoint)
+
+
+def resolve_end(end: End, start: Offset, ssp: SSP, admin: Admin) -> Offset:
+    """Return the offset at which a startpoint ends that means ``start`` in this partition.
+
+    If no message lies between two times, the end may be at the start. Raises the same errors as ``resolve``.
+    """
+    if is_moment(extent_of(ssp, admin).upcoming):
+        raise UnsupportedPositionError(
+            f"{ssp}: its partitions are slots, which share shards and have no end of their own",
+            hint="set the startpoint without until",
+        )
+    match end:
+        case EndOffset(offset=offset):
+            admin.check_offset(ssp, offset)
+        case EndTime(time_ms=time_ms):
+            offset = admin.offset_at(ssp, time_ms)
+        case _:
+            assert_never(end)
+    if offset < start or (offset == start and isinstance(end, EndOffset)):
+        raise UsageError(
+            f"{ssp}: the end, offset {offset}, isn't after the start, offset {start}",
+            hint="give an end that is later than the start",
+        )
+    return offset
 
 
 def _by_time(ssp: SSP, admin: Admin, extent: Extent, time_ms: int, *, or_oldest: bool) -> Offset:

@@ -13,19 +13,37 @@ from __future__ import annotations
 from typing import Any, Literal, assert_never
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from headrace.core.ids import Offset
 from headrace.core.moment import utc_text
 
 
+class EndOffset(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", rename="camel", tag="specific"):
+    """Up to this offset, without it."""
+
+    offset: Offset
+
+
+class EndTime(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", rename="camel", tag="timestamp"):
+    """Up to the first message, without it, that arrived at this time (epoch milliseconds) or later."""
+
+    time_ms: int
+
+
+End = EndOffset | EndTime
+
+
 class _Base(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", rename="camel"):
     """``id`` is its own; ``created_ms`` says when it was written, by the clock of its writer.
 
-    One that isn't written yet has neither.
+    One that isn't written yet has neither. With ``until``, a task reads up to there, and then goes on where it was
+    before it applied the startpoint.
     """
 
     id: str = ""
     created_ms: int = 0
+    until: End | UnsetType = UNSET
 
 
 class StartpointSpecific(_Base, frozen=True, kw_only=True, tag="specific"):
@@ -60,7 +78,17 @@ class StartpointCustom(_Base, frozen=True, kw_only=True, tag="custom"):
 
 
 def in_words(point: Startpoint) -> str:
-    """Return a startpoint for people: ``oldest``, ``offset 4,711``, ``time 2026-01-31 12:00:00Z``."""
+    """Return a startpoint for people: ``oldest``, ``time 2026-01-31 12:00:00Z``, ``offset 7 until offset 4,711``."""
+    match point.until:
+        case EndOffset(offset=offset):
+            return f"{_start_in_words(point)} until offset {offset:,}"
+        case EndTime(time_ms=time_ms):
+            return f"{_start_in_words(point)} until {utc_text(time_ms)}"
+        case _:
+            return _start_in_words(point)
+
+
+def _start_in_words(point: Startpoint) -> str:
     match point:
         case StartpointSpecific(offset=offset):
             return f"offset {offset:,}"
@@ -84,19 +112,23 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     ``stream`` is the name under which the task keeps its position in the input (``TaskScope.position_name``).
     ``offset`` is the one that was found when the order was applied for the first time: applied again after a rollback,
-    the order means the same.
+    the order means the same. So do ``until``, if the startpoint has an end, and ``first``: where the task would have
+    begun without it and without a commit.
     """
 
     stream: str
     partition: int
     startpoint: Startpoint
     offset: Offset | None = None
+    until: Offset | UnsetType = UNSET
+    first: Offset | UnsetType = UNSET
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What happened to an order.
 
-    *Applied*: ``generation`` of the task reads from ``offset``; no commit covers it yet. *Failed*: ``reason`` says why
+    *Applied*: ``generation`` of the task reads from ``offset`` (and up to ``until``, and else would have begun at
+    ``first``, see ``Order``); no commit covers it yet. *Failed*: ``reason`` says why
     it can't be applied; the task has stopped. *Released*: a commit of ``version`` covers it, so it may be deleted.
     """
 
@@ -104,6 +136,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     state: Literal["applied", "failed", "released"]
     generation: int
     offset: Offset | None = None
+    until: Offset | UnsetType = UNSET
+    first: Offset | UnsetType = UNSET
     version: int | None = None
     reason: str | None = None
 

@@ -17,9 +17,11 @@ from typing import assert_never
 
 import msgspec
 import polars as pl
+from msgspec import UNSET
 
 from headrace.api.specs import Role, StreamSpec
 from headrace.checkpoint import instructions as do
+from headrace.checkpoint.detours import detour, started
 from headrace.checkpoint.machine import ProtocolMachine
 from headrace.checkpoint.record import CommitRecord, SourceEntry
 from headrace.core.errors import DeploymentError
@@ -44,6 +46,7 @@ from headrace.runtime.task import Task, TaskFactory
 from headrace.runtime.task_scope import TaskScope
 from headrace.stores.base import StateStore
 from headrace.systems.base import Edge, Position, Rows
+from headrace.systems.positions import Place
 from headrace.systems.slot_reports import Shards
 
 
@@ -147,9 +150,19 @@ class Attempt:
                 self._check_nothing_new()
         return positions
 
-    def move(self, ssp: SSP) -> None:
-        """Forget the commit's data about a source partition, because reading begins somewhere else."""
-        self._saved.pop(ssp, None)
+    def move(self, ssp: SSP, place: Place) -> Offset:
+        """Forget the commit's data about a source partition, because reading begins somewhere else; return where.
+
+        If there is an end, the task goes back there to what the commit says.
+        """
+        saved = self._saved.pop(ssp, None)
+        if place.until is not None:
+            self._saved[ssp] = started(ssp, place.offset, detour(place.until, saved, place.first))
+        return place.offset
+
+    def detours(self) -> dict[SSP, Offset]:
+        """Return where the detours end on which it begins."""
+        return {ssp: entry.detour.until for ssp, entry in self._saved.items() if entry.detour is not UNSET}
 
     def _check_nothing_new(self) -> None:
         """Raise if the task has ended but a changed app gives it new inputs or outputs."""
@@ -182,7 +195,10 @@ class Attempt:
         if not self.task.finished:
             self.task.chain.tell_time(now_ms)
             self.task.begin()
-        self.bootstrap.begin(positions, ends)
+        detours = self.receiver.detours
+        self.bootstrap.begin(
+            {ssp: min(at, detours[ssp].offset) if ssp in detours else at for ssp, at in positions.items()}, ends
+        )
 
     def save(self) -> TimesCheckpoint:
         """Return the state of event times and ends, for the commit record."""
@@ -204,8 +220,7 @@ class Attempt:
                 case RowBatch():
                     receiver.table(envelope)
                 case PartitionEnd():
-                    self.task.end(ssp)
-                    receiver.positions[ssp] = envelope.next
+                    receiver.end(envelope)
                 case _:
                     assert_never(envelope)
         except DeploymentError as error:
@@ -216,7 +231,8 @@ class Attempt:
             raise
         if isinstance(envelope, Frames | RowBatch):
             metrics.latency.took(envelope.arrived_ms, metrics.rows_in - before)
-        self.bootstrap.note(ssp, receiver.positions[ssp], ended=isinstance(envelope, PartitionEnd))
+        if ssp not in receiver.detours:
+            self.bootstrap.note(ssp, receiver.positions[ssp], ended=isinstance(envelope, PartitionEnd))
 
     def ready(self, instruction: do.Instruction, now_ms: int, monotonic_ms: float) -> bool:
         """Return False while steps wait for answers: the caller takes nothing, and asks again later."""

@@ -59,13 +59,20 @@ class CatchingUp:
         self.version = None
 
     def committed(
-        self, version: int, positions: Mapping[SSP, Offset], lag: Callable[[SSP], int | None], *, whole: bool
+        self,
+        version: int,
+        positions: Mapping[SSP, Offset],
+        lag: Callable[[SSP], int | None],
+        *,
+        whole: bool,
+        detoured: bool = False,
     ) -> None:
         """Note that the task has committed a version that includes everything before ``positions``.
 
-        If it isn't ``whole``, it leaves out frames of upstream tasks that are late. A later version has them.
+        If it isn't ``whole``, it leaves out frames of upstream tasks that are late. A later version has them. While it
+        is ``detoured``, the positions are those in a past range that is read once more.
         """
-        reached = all(positions[ssp] >= goal for ssp, goal in (self._goals or {}).items())
+        reached = not detoured and all(positions[ssp] >= goal for ssp, goal in (self._goals or {}).items())
         if not self._exactly_once:
             self.version = version if reached and not any(lag(ssp) for ssp in self._between) else None
         elif not whole:

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+import msgspec
+from msgspec import UNSET
+
 from headrace.api.specs import Role
 from headrace.core.errors import DeploymentError, HeadraceError, UsageError
-from headrace.core.ids import SSP, Offset
+from headrace.core.ids import SSP
 from headrace.core.log import logger
 from headrace.runtime.connections import Connections
 from headrace.runtime.task_scope import TaskScope
+from headrace.systems.positions import Place, extent_of, resolve_end
 from headrace.systems.positions import resolve as where
 from headrace.systems.startpoint import Order, Outcome
 
-Resolve = Callable[[Order, SSP], Offset]
-"""Finds the offset of a startpoint; raises a ``HeadraceError`` if there is none."""
+Resolve = Callable[[Order, SSP], Place]
+"""Finds the offsets of a startpoint; raises a ``HeadraceError`` if there are none."""
 
 Report = Callable[[Sequence[Outcome]], None]
 """Reports the outcome of orders to the coordinator, and waits until the coordinator has recorded it."""
@@ -33,14 +37,14 @@ class Startpoints:
         self._resolve = resolve
         self._report = report
 
-    def applied(self, orders: Iterable[Order], generation: int, ended: Collection[SSP]) -> dict[SSP, Offset]:
-        """Return the offsets of the orders, and report them. ``ended`` are inputs that have ended.
+    def applied(self, orders: Iterable[Order], generation: int, ended: Collection[SSP]) -> dict[SSP, Place]:
+        """Return the places of the orders, and report them. ``ended`` are inputs that have ended.
 
         Raises ``DeploymentError`` for the first order that can't be applied, after reporting the reason. Then nothing
         is applied and the order stays, so the app can't continue until a user changes or deletes it. Transient errors,
         such as a system that doesn't answer, are raised unchanged, because they say nothing about the order.
         """
-        found: dict[SSP, Offset] = {}
+        found: dict[SSP, Place] = {}
         outcomes: list[Outcome] = []
         for order in orders:
             try:
@@ -50,19 +54,20 @@ class Startpoints:
                         f"{ssp} has ended, and the app's state and results already reflect its end",
                         hint="restore a savepoint from before the end, or read the input in an app of another name",
                     )
-                offset = self._resolve(order, ssp)
+                place = self._resolve(order, ssp)
             except HeadraceError as error:
                 if error.retry:
                     raise
                 failed = Outcome(order=order, state="failed", generation=generation, reason=error.message)
                 self._report([failed])
                 raise self._unusable(order, error) from error
-            found[ssp] = offset
-            outcomes.append(Outcome(order=order, state="applied", generation=generation, offset=offset))
+            found[ssp] = place
+            outcomes.append(_applied(order, generation, place))
         if outcomes:
             self._report(outcomes)
-        for ssp, offset in found.items():
-            _log.info("applying a startpoint", task=str(self._scope.name), input=str(ssp), offset=offset)
+        for ssp, place in found.items():
+            end = {} if place.until is None else {"until": place.until}
+            _log.info("applying a startpoint", task=str(self._scope.name), input=str(ssp), offset=place.offset, **end)
         return found
 
     def release(self, orders: Iterable[Order], generation: int, version: int) -> None:
@@ -96,11 +101,28 @@ def by_system(scope: TaskScope, connections: Connections) -> Resolve:
     A startpoint that was applied before keeps its offset, even if that was trimmed since.
     """
 
-    def resolve(order: Order, ssp: SSP) -> Offset:
-        admin = connections.admin(scope.specs[ssp].system)
-        if order.offset is not None:
-            admin.check_offset(ssp, order.offset)
-            return order.offset
-        return where(order.startpoint, ssp, admin, scope.settings.startpoints)
+    def resolve(order: Order, ssp: SSP) -> Place:
+        spec, end = scope.specs[ssp], order.startpoint.until
+        admin = connections.admin(spec.system)
+        offset, until, first = order.offset, order.until, order.first
+        if offset is None:
+            offset = where(order.startpoint, ssp, admin, scope.settings.startpoints)
+        else:
+            admin.check_offset(ssp, offset)
+        if end is UNSET:
+            return Place(offset)
+        if until is UNSET:
+            until = resolve_end(end, offset, ssp, admin)
+        if first is UNSET:
+            extent = extent_of(ssp, admin)
+            first = extent.oldest if spec.start == "oldest" else extent.upcoming
+        return Place(offset, until, first)
 
     return resolve
+
+
+def _applied(order: Order, generation: int, place: Place) -> Outcome:
+    outcome = Outcome(order=order, state="applied", generation=generation, offset=place.offset)
+    if place.until is None:
+        return outcome
+    return msgspec.structs.replace(outcome, until=place.until, first=place.first)

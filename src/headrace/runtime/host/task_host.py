@@ -29,6 +29,7 @@ from headrace.runtime.host.attempt import Attempt
 from headrace.runtime.host.beginning import Beginning
 from headrace.runtime.host.catching_up import CatchingUp
 from headrace.runtime.host.commits import Commits
+from headrace.runtime.host.detours import Detours
 from headrace.runtime.host.durability import Survival
 from headrace.runtime.host.landmarks import Landmarks
 from headrace.runtime.host.patience import Patience
@@ -92,6 +93,7 @@ class TaskHost:
         self._landmarks = Landmarks(scope, self.inputs, connections)
         self._commits = Commits(scope.name, ports.machine, ports.state, self._changelog, self.survival, self._landmarks)
         self._startpoints = Startpoints(scope, ports.resolve, ports.report_outcomes)
+        self._detours = Detours(scope.name, self.inputs)
         self.keeper = Keeper(scope.name, ports.machine, ports.state)
         self.restart_at: float | None = None
         self.beginning = Beginning(ports.state)
@@ -182,6 +184,7 @@ class TaskHost:
         """Take arrived frames, unless enough are waiting already."""
         if not self._resting:
             self.inputs.poll(self.attempt.chooser, self._clock.monotonic_ms())
+            self._detours.look(self.attempt)
 
     @property
     def _resting(self) -> bool:
@@ -229,6 +232,7 @@ class TaskHost:
             return False
         attempt.idleness.heard(envelope.ssp, now_ms, envelope.shard if isinstance(envelope, RowBatch) else "")
         attempt.take(envelope, self._clock.now_ms())
+        self._detours.look(attempt)
         self._advance()
         return True
 
@@ -435,9 +439,8 @@ class TaskHost:
     ) -> None:
         times = None if record is None else decode_times(record.bookkeeping)
         positions = self.attempt.restore(record, times, intermediate)
-        for ssp, offset in self._startpoints.applied(orders, self.generation, self.task.ended_inputs).items():
-            positions[ssp] = offset
-            self.attempt.move(ssp)
+        for ssp, place in self._startpoints.applied(orders, self.generation, self.task.ended_inputs).items():
+            positions[ssp] = self.attempt.move(ssp, place)
         try:
             begun = self.inputs.begin(positions)
             self._landmarks.check(record, positions)
@@ -447,7 +450,7 @@ class TaskHost:
         ends = self.inputs.ends(self.task.side_inputs)
         limits = self.catching_up.limits(begun)
         self.attempt.outlet.silent = self.catching_up.silent
-        self.inputs.stop_at(limits)
+        self.inputs.stop_at(limits, self.attempt.detours())
         if not self.catching_up.begun:
             self.catching_up.begin(self.inputs.ends(self.catching_up.sources) | limits)
         self.catching_up.rolled_back()
@@ -470,7 +473,8 @@ class TaskHost:
         self.slots.committed(self.machine.version)
         self._committed_ms = now
         self.doings.committed(self)
-        self.catching_up.committed(self.machine.version, self.positions, self.lag, whole=self.machine.whole)
+        whole, detoured = self.machine.whole, bool(self.receiver.detours)
+        self.catching_up.committed(self.machine.version, self.positions, self.lag, whole=whole, detoured=detoured)
         self.commit_took_ms = now - self._commit_began
         committed(self.name, self.machine.version, self.metrics, self.commit_took_ms, now)
 

@@ -78,9 +78,13 @@ class Chooser:
 
     def clear(self) -> None:
         """Drop everything that waits."""
-        for ssp, queue in self._queues.items():
-            queue.clear()
-            self._bytes[ssp] = 0
+        for ssp in self._queues:
+            self.drop(ssp)
+
+    def drop(self, ssp: SSP) -> None:
+        """Drop what waits of a partition."""
+        self._queues[ssp].clear()
+        self._bytes[ssp] = 0
 
     def __len__(self) -> int:
         return sum(len(queue) for queue in self._queues.values())

@@ -2,11 +2,15 @@
 
 Frames of plain writers pass at once. So do bytes that can't be decoded as a frame, about which the intake's policy
 decides. A checkpoint keeps the position: the first frame still held, and the last frame handled of each producer.
+
+On a detour (``checkpoint.detours``), frames behind its end only say what was committed before it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from msgspec import UNSET
 
 from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.checkpoint.record import ReaderPosition, SourceEntry
@@ -35,7 +39,9 @@ class CommittedSource:
         """
         self._ssp = ssp
         position = ReaderPosition(offset=start, whole=whole)
+        self._until: Offset | None = None
         if saved is not None:
+            self._until = None if saved.detour is UNSET else saved.detour.until
             position = ReaderPosition(
                 offset=start, whole=saved.whole, covered=saved.covered, plain_before=saved.plain_before
             )
@@ -55,8 +61,9 @@ class CommittedSource:
                 header, control = _PLAIN, None
             try:
                 for held in self._reader.receive(offset, follows, header, control, payload):
-                    released.offsets.append(held.offset)
-                    released.payloads.append(held.frame)
+                    if self._until is None or held.offset < self._until:
+                        released.offsets.append(held.offset)
+                        released.payloads.append(held.frame)
             except ProtocolError as error:
                 raise ProtocolError(f"{self._ssp}: {error.message}", hint=error.hint) from error
         return released
@@ -65,6 +72,10 @@ class CommittedSource:
     def undecided(self) -> bool:
         """Whether frames wait for their commit, or arrived out of turn."""
         return self._reader.undecided
+
+    def undecided_before(self, offset: Offset) -> bool:
+        """Whether that holds for a frame before an offset."""
+        return self._reader.undecided_before(offset)
 
     def entry(self) -> SourceEntry:
         """The position as a checkpoint keeps it."""

@@ -7,8 +7,10 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import assert_never
 
 import polars as pl
+from msgspec import UNSET
 
 from headrace.api.specs import Role, StreamSpec
+from headrace.checkpoint.record import Detour
 from headrace.core.errors import FencedError, HeadraceError, StreamNotFoundError, TrimmedOffsetError, UsageError
 from headrace.core.ids import SSP, Offset
 from headrace.runtime.connections import Connections
@@ -37,6 +39,7 @@ class InputConsumers:
         self._ssps: dict[str, list[SSP]] = {}
         self._hungry: dict[str, bool] = {}
         self._limits: dict[SSP, Offset] = {}
+        self._after: dict[SSP, Offset | None] = {}
         self._again: dict[str, Consumer] = {}
         self._begun = False
         for ssp, spec in specs.items():
@@ -118,9 +121,33 @@ class InputConsumers:
         consumer = self._of_slots.get(self._specs[ssp].system.name)
         return {} if consumer is None else consumer.behind_ms(ssp)
 
-    def stop_at(self, limits: Mapping[SSP, Offset]) -> None:
-        """Hand nothing out from these offsets on, until another call sets other limits."""
-        self._limits = dict(limits)
+    def stop_at(self, limits: Mapping[SSP, Offset], ends: Mapping[SSP, Offset] | None = None) -> None:
+        """Hand nothing out from these offsets on, until another call sets other limits.
+
+        ``ends`` are those of detours. In a partition that is on one, they come first.
+        """
+        ends = ends or {}
+        self._after = {ssp: limits.get(ssp) for ssp in ends}
+        self._limits = {**limits, **ends}
+
+    def go_past(self, ssp: SSP) -> None:
+        """Read on behind the end of a detour, because something before it isn't decided yet."""
+        if self._limits.pop(ssp, None) is not None:
+            self._hungry[self._specs[ssp].system.name] = True
+
+    def go_back(self, ssp: SSP, detour: Detour) -> None:
+        """Read on where a detour began. Raises ``StreamNotFoundError`` if the stream isn't the same any more."""
+        name = self._specs[ssp].system.name
+        try:
+            _register(self._consumers[name], ssp, detour.offset)
+        except TrimmedOffsetError as error:
+            raise self._given_up(ssp, error) from error
+        if detour.landmark is not UNSET and not self.has_landmark(ssp, detour.landmark):
+            raise not_what_was_read(f"{ssp}: the record before offset {detour.offset} is missing")
+        self._limits.pop(ssp, None)
+        if (limit := self._after.pop(ssp, None)) is not None:
+            self._limits[ssp] = limit
+        self._hungry[name] = True
 
     def poll(self, chooser: Chooser, now_ms: float = 0.0) -> None:
         """Hand what has arrived to the chooser. Partitions that have enough waiting are left out.

@@ -13,8 +13,9 @@ import msgspec
 from msgspec import UNSET
 
 from headrace.api.specs import Role
+from headrace.checkpoint.detours import rejoined
 from headrace.checkpoint.instructions import Forget, Verdict
-from headrace.checkpoint.record import SourceEntry
+from headrace.checkpoint.record import Detour, SourceEntry
 from headrace.core.errors import DataError, DeploymentError, FrameError, ProtocolError
 from headrace.core.frame import (
     ControlMessage,
@@ -30,7 +31,7 @@ from headrace.core.frame import (
 from headrace.core.ids import SSP, Offset
 from headrace.runtime.inputs.chooser import Chooser
 from headrace.runtime.inputs.committed_source import CommittedSource
-from headrace.runtime.inputs.envelope import Frames, RowBatch, SingleFrame
+from headrace.runtime.inputs.envelope import Frames, PartitionEnd, RowBatch, SingleFrame
 from headrace.runtime.inputs.intakes import Intakes
 from headrace.runtime.inputs.version_buffer import BufferedFrame, VersionBuffer
 from headrace.runtime.metrics import TaskMetrics
@@ -90,6 +91,9 @@ class FrameReceiver:
         self._metrics = metrics
         self._sources: dict[SSP, CommittedSource] = {}
         self._since: dict[SSP, int] = {}
+        self.detours: dict[SSP, Detour] = {}
+        """The sources that read a past range once more, and what follows it."""
+        self._ended: set[SSP] = set()
 
     def resume(self, positions: dict[SSP, Offset], saved: Mapping[SSP, SourceEntry]) -> None:
         """Continue at these positions. ``saved`` is what the last commit record says about sources."""
@@ -99,9 +103,27 @@ class FrameReceiver:
             for ssp, spec in self._task.specs.items()
             if spec.role is not Role.INTERMEDIATE
         }
-        self._since = {ssp: entry.since_ms for ssp, entry in saved.items() if entry.since_ms is not UNSET}
-        for ssp, since_ms in self._since.items():
-            self._intakes.begin_at(ssp, since_ms)
+        self.detours = {ssp: entry.detour for ssp, entry in saved.items() if entry.detour is not UNSET}
+        self._ended.clear()
+        self._since.clear()
+        for ssp, entry in saved.items():
+            self._leave_out(ssp, entry)
+
+    def detoured(self, ssp: SSP) -> bool:
+        """Return whether all that a detour was for has been processed, once its end has been read.
+
+        What another app wrote before the end may be decided behind it. If the partition has ended, it never is.
+        """
+        return ssp in self._ended or not self._sources[ssp].undecided_before(self.detours[ssp].until)
+
+    def rejoin(self, ssp: SSP) -> None:
+        """Go on where a source was before its detour."""
+        detour = self.detours.pop(ssp)
+        entry = rejoined(ssp, detour)
+        self.positions[ssp] = detour.offset
+        self._sources[ssp] = CommittedSource(ssp, detour.offset, entry)
+        self._ended.discard(ssp)
+        self._leave_out(ssp, entry)
 
     def published(self) -> dict[SSP, Offset]:
         """Return how far each input has been processed, as back-pressure needs it: without what waits for its version.
@@ -193,6 +215,14 @@ class FrameReceiver:
             self._task.slot(table.ssp, table.shards.keys(), table.holding)
             self.shards[table.ssp] = table.shards
 
+    def end(self, end: PartitionEnd) -> None:
+        """Note that a partition has ended. On a detour it hasn't yet for the task, which will meet its end again."""
+        if end.ssp in self.detours:
+            self._ended.add(end.ssp)
+        else:
+            self._task.end(end.ssp)
+        self.positions[end.ssp] = end.next
+
     def feed(self, label: int, held: Collection[tuple[SSP, int]] = ()) -> None:
         """Process the buffered frames of a label, neighbouring user frames of a partition together.
 
@@ -230,6 +260,11 @@ class FrameReceiver:
 
     # -- inside
 
+    def _leave_out(self, ssp: SSP, entry: SourceEntry) -> None:
+        if entry.since_ms is not UNSET:
+            self._since[ssp] = entry.since_ms
+            self._intakes.begin_at(ssp, entry.since_ms)
+
     def _source(self, ssp: SSP, offsets: list[Offset], payloads: list[bytes], after: Offset) -> None:
         released = self._sources[ssp].receive(offsets, payloads, after)
         if released.payloads:
@@ -240,6 +275,8 @@ class FrameReceiver:
         entry = source.entry()
         if ssp in self._since:
             entry = msgspec.structs.replace(entry, since_ms=self._since[ssp])
+        if ssp in self.detours:
+            entry = msgspec.structs.replace(entry, detour=self.detours[ssp])
         if source.undecided:
             return entry
         if ssp in self.shards:
