@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,6 +62,15 @@ def set_(
             help="With --time or --ago: where messages from then on are gone, read from the oldest that is left.",
         ),
     ] = False,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="END",
+            help="Read up to there, and then on from where the task was: an offset, or ms since the epoch with --time "
+            "and --ago; ISO 8601; or 30m for that long ago.",
+        ),
+    ] = None,
     custom: Annotated[
         str | None,
         typer.Option(
@@ -90,6 +100,7 @@ def set_(
         {"--oldest": oldest, "--upcoming": upcoming, "--offset": offset, "--time": time, "--ago": ago}
         | {"--custom": custom},
         or_oldest=or_oldest,
+        until=until,
     )
     name, partition = _parsed(input_)
     points = opened(app, home, metadata)
@@ -208,7 +219,7 @@ def opened(app: str, home: Path, metadata: SecretUrl | None) -> Startpoints:
 # -- reading the arguments
 
 
-def _position(given: dict[str, Any], *, or_oldest: bool) -> Startpoint:
+def _position(given: dict[str, Any], *, or_oldest: bool, until: str | None) -> Startpoint:
     """Return the startpoint of these options, of which exactly one must be given."""
     from headrace.core.errors import UsageError
     from headrace.runners import startpoint_access as points
@@ -222,18 +233,33 @@ def _position(given: dict[str, Any], *, or_oldest: bool) -> Startpoint:
     ((option, value),) = chosen.items()
     if or_oldest and option not in ("--time", "--ago"):
         raise UsageError(f"--or-oldest doesn't go with {option}", hint="it is for --time and --ago")
+    if until is not None and option == "--upcoming":
+        raise UsageError("--until doesn't go with --upcoming", hint="nothing is there to be read up to the end")
+    end = None if until is None else _end(until, option)
     kinds: dict[str, Callable[[Any], Startpoint]] = {
-        "--oldest": lambda _: points.oldest(),
+        "--oldest": lambda _: points.oldest(until=end),
         "--upcoming": lambda _: points.upcoming(),
-        "--offset": _offset,
-        "--time": lambda text: _time(text, or_oldest=or_oldest),
-        "--ago": lambda text: points.ago(text, or_oldest=or_oldest),
-        "--custom": _custom,
+        "--offset": lambda text: _offset(text, end),
+        "--time": lambda text: _time(text, or_oldest=or_oldest, until=end),
+        "--ago": lambda text: points.ago(text, or_oldest=or_oldest, until=end),
+        "--custom": lambda text: _custom(text, end),
     }
     return kinds[option](value)
 
 
-def _offset(text: str) -> Startpoint:
+def _end(text: str, option: str) -> Startpoint:
+    """Return the end of a startpoint whose position was given with this option."""
+    from headrace.runners.startpoint_access import ago, offset
+
+    number = text.isascii() and text.isdigit()
+    if number and option not in ("--time", "--ago"):
+        return offset(int(text))
+    if not number and re.fullmatch(r"[\d.]+ ?[a-z]+", text):
+        return ago(text)
+    return _time(text, or_oldest=False)
+
+
+def _offset(text: str, until: Startpoint | None = None) -> Startpoint:
     from headrace.core.errors import UsageError
     from headrace.runners.startpoint_access import offset
 
@@ -241,20 +267,20 @@ def _offset(text: str) -> Startpoint:
         raise UsageError(
             f"--offset {text}: expected an integer", hint="headrace offsets shows the offsets of an app's inputs"
         )
-    return offset(int(text))
+    return offset(int(text), until=until)
 
 
-def _time(text: str, *, or_oldest: bool) -> Startpoint:
+def _time(text: str, *, or_oldest: bool, until: Startpoint | None = None) -> Startpoint:
     from headrace.core.moment import parse_moment, utc_text
     from headrace.runners.startpoint_access import at
 
     ms, has_zone = parse_moment(text)
     if not has_zone:
         print_note(f"note: {text} names no zone, so it is read as UTC: {utc_text(ms)}")
-    return at(ms, or_oldest=or_oldest)
+    return at(ms, or_oldest=or_oldest, until=until)
 
 
-def _custom(text: str) -> Startpoint:
+def _custom(text: str, until: Startpoint | None) -> Startpoint:
     import json
 
     from headrace.core.errors import UsageError
@@ -267,7 +293,7 @@ def _custom(text: str) -> Startpoint:
         raise UsageError(f"--custom: not JSON: {error}", hint=hint) from error
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
         raise UsageError('--custom: the JSON has no "kind"', hint=hint)
-    return custom(value["kind"], {name: one for name, one in value.items() if name != "kind"})
+    return custom(value["kind"], {name: one for name, one in value.items() if name != "kind"}, until=until)
 
 
 def _parsed(text: str) -> tuple[str, int | None]:
@@ -340,12 +366,14 @@ def effect(move: Move) -> str:
     """Describe the effect of a move: ``reads 12 messages (3.4 kB) again``."""
     if move.direction == "unknown":
         return "known when the app starts" if move.to_offset is None else "reads from that time on"
-    if move.direction == "same":
+    if move.direction == "same" or (move.until_offset is not None and move.until_offset == move.to_offset):
         return "nothing changes"
     size = "" if move.bytes is None else format_bytes(move.bytes)
     much = size or "an unknown number of messages"
     if move.messages is not None:
         much = counted(move.messages, "message") + (f" ({size})" if size else "")
+    if move.until_offset is not None:
+        return f"reads {much} up to {_offset_text(move.until_offset)}, then on as before"
     return f"reads {much} again" if move.direction == "back" else f"skips {much}"
 
 
@@ -391,7 +419,8 @@ def _applied_at(state: StartpointState) -> str:
 
     if state.offset is None:
         return ""
-    return f" at {'' if is_moment(state.offset) else 'offset '}{_offset_text(state.offset)}"
+    until = "" if not state.until else f" until offset {state.until:,}"
+    return f" at {'' if is_moment(state.offset) else 'offset '}{_offset_text(state.offset)}{until}"
 
 
 def _standing(state: StartpointState) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from headrace.api.app import Declarations
 from headrace.core.clock import WallClock
@@ -42,6 +43,9 @@ from headrace.runners.planning import Deployment
 from headrace.runners.startpoints import StartpointService
 from headrace.systems.positions import CustomStartpoint
 from headrace.systems.startpoint import (
+    End,
+    EndOffset,
+    EndTime,
     Startpoint,
     StartpointCustom,
     StartpointOldest,
@@ -51,8 +55,13 @@ from headrace.systems.startpoint import (
 )
 
 
-def oldest() -> Startpoint:
+def oldest(*, until: Startpoint | None = None) -> Startpoint:
     """Read from the oldest message on that is kept.
+
+    Parameters
+    ----------
+    until
+        Where to stop, as ``offset`` or ``at`` return it. Reading then goes on where the task was before.
 
     Returns
     -------
@@ -61,9 +70,9 @@ def oldest() -> Startpoint:
     Examples
     --------
     >>> hr.startpoints.oldest()
-    StartpointOldest(id='', created_ms=0)
+    StartpointOldest(id='', created_ms=0, until=UNSET)
     """
-    return StartpointOldest()
+    return StartpointOldest(until=_end(until))
 
 
 def upcoming() -> Startpoint:
@@ -76,18 +85,20 @@ def upcoming() -> Startpoint:
     Examples
     --------
     >>> hr.startpoints.upcoming()
-    StartpointUpcoming(id='', created_ms=0)
+    StartpointUpcoming(id='', created_ms=0, until=UNSET)
     """
     return StartpointUpcoming()
 
 
-def offset(number: int) -> Startpoint:
+def offset(number: int, *, until: Startpoint | None = None) -> Startpoint:
     """Read from an offset on.
 
     Parameters
     ----------
     number
         The offset, as ``offsets`` shows it. In the embedded log it must be where a message begins.
+    until
+        Where to stop, as ``offset`` or ``at`` return it. Reading then goes on where the task was before.
 
     Returns
     -------
@@ -95,15 +106,15 @@ def offset(number: int) -> Startpoint:
 
     Examples
     --------
-    >>> hr.startpoints.offset(4096).offset
-    4096
+    >>> hr.startpoints.offset(4096, until=hr.startpoints.offset(8192)).until.offset
+    8192
     """
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise UsageError(f"{number!r} isn't an offset", hint="use an integer of at least 0")
-    return StartpointSpecific(offset=number)
+    return StartpointSpecific(offset=number, until=_end(until))
 
 
-def at(time: datetime | int | str, *, or_oldest: bool = False) -> Startpoint:
+def at(time: datetime | int | str, *, or_oldest: bool = False, until: Startpoint | None = None) -> Startpoint:
     """Read from the first message on that arrived at a time or later.
 
     Parameters
@@ -113,6 +124,8 @@ def at(time: datetime | int | str, *, or_oldest: bool = False) -> Startpoint:
     or_oldest
         Read a partition that has deleted messages from then on from the oldest one that is left. By default the
         startpoint is refused.
+    until
+        Where to stop, as ``offset`` or ``at`` return it. Reading then goes on where the task was before.
 
     Returns
     -------
@@ -130,10 +143,10 @@ def at(time: datetime | int | str, *, or_oldest: bool = False) -> Startpoint:
         given = parse_moment(time)[0]
     if isinstance(given, bool) or not isinstance(given, int):
         raise UsageError(f"{given!r} isn't a time", hint="give a datetime, ISO 8601, or milliseconds since the epoch")
-    return StartpointTimestamp(time_ms=given, or_oldest=or_oldest)
+    return StartpointTimestamp(time_ms=given, or_oldest=or_oldest, until=_end(until))
 
 
-def ago(duration: Duration, *, or_oldest: bool = False) -> Startpoint:
+def ago(duration: Duration, *, or_oldest: bool = False, until: Startpoint | None = None) -> Startpoint:
     """Read from the first message on that arrived this long ago or later.
 
     Parameters
@@ -142,6 +155,8 @@ def ago(duration: Duration, *, or_oldest: bool = False) -> Startpoint:
         How long: ``"1h"``, or a ``timedelta``. It counts from this call.
     or_oldest
         As for ``at``.
+    until
+        As for ``at``; often ``ago("30m")``.
 
     Returns
     -------
@@ -153,10 +168,10 @@ def ago(duration: Duration, *, or_oldest: bool = False) -> Startpoint:
     True
     """
     shift = duration if isinstance(duration, str | timedelta) else str(duration)
-    return at(WallClock().now_ms() - to_ms(shift, "ago", error=UsageError), or_oldest=or_oldest)
+    return at(WallClock().now_ms() - to_ms(shift, "ago", error=UsageError), or_oldest=or_oldest, until=until)
 
 
-def custom(kind: str, value: dict[str, Any] | None = None) -> Startpoint:
+def custom(kind: str, value: dict[str, Any] | None = None, *, until: Startpoint | None = None) -> Startpoint:
     """Read from a position of a kind that the app or the input's system defines.
 
     Parameters
@@ -165,6 +180,8 @@ def custom(kind: str, value: dict[str, Any] | None = None) -> Startpoint:
         The kind: that of a ``CustomStartpoint`` of the app, or one of the system's.
     value
         What it needs, as JSON.
+    until
+        Where to stop, as ``offset`` or ``at`` return it. Reading then goes on where the task was before.
 
     Returns
     -------
@@ -175,7 +192,22 @@ def custom(kind: str, value: dict[str, Any] | None = None) -> Startpoint:
     >>> hr.startpoints.custom("after-release", {"release": "1.2"}).name
     'after-release'
     """
-    return StartpointCustom(name=kind, value=dict(value or {}))
+    return StartpointCustom(name=kind, value=dict(value or {}), until=_end(until))
+
+
+def _end(until: object) -> End | UnsetType:
+    """Return a startpoint as the end of another one."""
+    match until:
+        case None:
+            return UNSET
+        case StartpointSpecific(offset=number, until=msgspec.UNSET):
+            return EndOffset(offset=number)
+        case StartpointTimestamp(time_ms=time_ms, or_oldest=False, until=msgspec.UNSET):
+            return EndTime(time_ms=time_ms)
+        case _:
+            raise UsageError(
+                f"until={until!r} isn't an end", hint='write until=hr.startpoints.offset(n), at(time) or ago("30m")'
+            )
 
 
 def as_startpoint(point: Startpoint | CustomStartpoint) -> Startpoint:

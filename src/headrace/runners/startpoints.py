@@ -14,12 +14,13 @@ from functools import partial
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET
 
 from headrace.core.clock import Clock
 from headrace.core.errors import UsageError
 from headrace.core.ids import Offset
 from headrace.core.log import logger
-from headrace.core.moment import check_past
+from headrace.core.moment import check_past, utc_text
 from headrace.metadata.startpoints import StartpointBook, StartpointKey
 from headrace.metadata.store import MetadataStore
 from headrace.runners.app_inputs import AppInput, AppInputs
@@ -37,8 +38,17 @@ from headrace.runners.distances import Distance, distance
 from headrace.runtime.connections import Connections
 from headrace.systems.base import Admin
 from headrace.systems.moments import MOMENTS, is_moment
-from headrace.systems.positions import as_custom, extent_of, resolve
-from headrace.systems.startpoint import Startpoint, StartpointCustom, StartpointSpecific, StartpointTimestamp
+from headrace.systems.positions import as_custom, extent_of, resolve, resolve_end
+from headrace.systems.startpoint import (
+    EndOffset,
+    EndTime,
+    Startpoint,
+    StartpointCustom,
+    StartpointSpecific,
+    StartpointTimestamp,
+    StartpointUpcoming,
+    in_words,
+)
 
 CLOSED_WINDOWS = (
     "event time doesn't go back: closed windows stay closed, and older messages are late. To compute them again, "
@@ -107,6 +117,7 @@ class StartpointService:
         self._check(request, len({key.partition for key in keys}))
         with self._resolving() as resolving:
             moves = tuple(resolving.move(place, request.startpoint) for place in places)
+        self._check_not_empty(request.startpoint, moves)
         notes = self._notes(request, moves)
         if request.dry_run:
             return SetAnswer(moves=moves, notes=notes)
@@ -195,10 +206,44 @@ class StartpointService:
                 )
         if isinstance(point, StartpointTimestamp):
             check_past(point.time_ms, self._clock.now_ms())
+        self._check_end(request, partitions)
         if isinstance(point, StartpointCustom):
             kind = next((one for one in self.inputs.customs if one.kind == point.name), None)
             if kind is not None:
                 as_custom(kind, point.value)
+
+    def _check_end(self, request: SetStartpoint, partitions: int) -> None:
+        point, end, now_ms = request.startpoint, request.startpoint.until, self._clock.now_ms()
+        if isinstance(point, StartpointUpcoming) and end is not UNSET:
+            raise UsageError(
+                "a startpoint at the upcoming message can't have an end: nothing is there to be read up to it",
+                hint="leave out until, or begin at an offset, a time or the oldest message",
+            )
+        if isinstance(end, EndOffset) and partitions > 1:
+            raise UsageError(
+                f"input {request.input!r} has {partitions} partitions, each with its own offsets",
+                hint=f"give a time for the end, or name the partition, as in {request.input}/0",
+            )
+        if not isinstance(end, EndTime):
+            return
+        if end.time_ms > now_ms:
+            raise UsageError(
+                f"the end, {utc_text(end.time_ms)}, is in the future: now is {utc_text(now_ms)}",
+                hint="give an end up to now; without until, the task reads all that follows. Times without a zone are "
+                "UTC",
+            )
+        if isinstance(point, StartpointTimestamp) and end.time_ms <= point.time_ms:
+            raise UsageError(
+                f"the end, {utc_text(end.time_ms)}, isn't after the start, {utc_text(point.time_ms)}",
+                hint="give an end that is later than the start",
+            )
+
+    def _check_not_empty(self, point: Startpoint, moves: Sequence[Move]) -> None:
+        if point.until is not UNSET and all(move.until_offset == move.to_offset is not None for move in moves):
+            raise UsageError(
+                f"no message of {moves[0].input!r} lies in {in_words(point)}",
+                hint="headrace offsets shows the offsets and times of what the input holds",
+            )
 
     @contextmanager
     def _resolving(self) -> Iterator[_Resolving]:
@@ -229,7 +274,7 @@ def _direction(start: Offset | None, to: Offset) -> Literal["back", "ahead", "sa
 
 
 def _may_repeat(move: Move) -> bool:
-    return (move.direction == "back" and move.messages != 0) or (
+    return (move.direction in {"back", "again"} and move.messages != 0) or (
         move.direction == "unknown" and move.committed and move.to_offset is not None
     )
 
@@ -259,18 +304,21 @@ class _Resolving:
             self._offsets[key] = resolve(point, ssp, admin, self._inputs.customs)
         to = self._offsets[key]
         start = self._default(one, place.partition, admin) if position is None else position
-        far = (
+        until = None if point.until is UNSET else resolve_end(point.until, to, ssp, admin)
+        near, far = (to, until) if until is not None else (start, to)
+        between = (
             Distance(None, None)
-            if start is None
-            else distance(self._connections, spec, ssp, min(start, to), max(start, to))
+            if near is None
+            else distance(self._connections, spec, ssp, min(near, far), max(near, far))
         )
         return here(
-            direction=_direction(start, to),
+            direction=_direction(start, to) if until is None else "again",
             from_offset=start,
             to_offset=to,
+            until_offset=until,
             committed=position is not None,
-            messages=far.messages,
-            bytes=far.size,
+            messages=between.messages,
+            bytes=between.size,
             from_ms=None if start is None else admin.time_of(ssp, start),
             to_ms=admin.time_of(ssp, to),
         )

@@ -43,17 +43,19 @@ class Move(Nested, frozen=True, kw_only=True):
 
     ``from_offset`` is where the task would read on: its committed position, or without one the input's default. None:
     that isn't known before it starts. ``to_offset`` is None if the startpoint is resolved only at the start.
-    ``messages`` and ``bytes`` lie in between, where they are known. The times say when the messages at the two offsets
-    arrived (None: unknown, or nothing is there yet).
+    ``messages`` and ``bytes`` lie in between, where they are known. If the startpoint has an end, that is
+    ``until_offset``, the direction is ``again``, and they lie between ``to_offset`` and there. The times say when the
+    messages at ``from_offset`` and ``to_offset`` arrived (None: unknown, or nothing is there yet).
     """
 
     input: str
     stream: str
     partition: int
     task: str
-    direction: Literal["back", "ahead", "same", "unknown"]
+    direction: Literal["back", "ahead", "same", "again", "unknown"]
     from_offset: int | None = None
     to_offset: int | None = None
+    until_offset: int | None = None
     committed: bool = False
     messages: int | None = None
     bytes: int | None = None

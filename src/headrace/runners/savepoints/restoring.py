@@ -154,12 +154,20 @@ def check_stopped(metadata: MetadataStore, app: str) -> None:
 
 
 def check_order_comes_again(app: str, record: CommitRecord) -> None:
-    """Raise ``UsageError`` if a task reads slots, because it can't silently repeat its work."""
+    """Raise ``UsageError`` if a task reads slots or a past range again, because it can't silently repeat its work."""
     slotted = [entry.stream for entry in record.sources if entry.shards is not UNSET]
     if slotted:
         raise UsageError(
             f"app {app!r} can't be restored with --outputs silent: its input {slotted[0]} can't be read again in the "
             "same order, because its shards change",
+            hint="use --outputs again: it writes the results of repeated input a second time",
+        )
+
+    detoured = [entry.stream for entry in record.sources if entry.detour is not UNSET]
+    if detoured:
+        raise UsageError(
+            f"app {app!r} can't be restored with --outputs silent: at the savepoint or now, a startpoint with an end "
+            f"makes it read a part of its input {detoured[0]} again, so its former position there isn't a single one",
             hint="use --outputs again: it writes the results of repeated input a second time",
         )
 
@@ -224,7 +232,7 @@ class _Restore:
                 hint="leave out --outputs silent",
             )
         if asked.outputs == "silent":
-            for record in self._kept.values():
+            for record in (*self._kept.values(), *self._latest().values()):
                 check_order_comes_again(asked.app, record)
 
     # -- before anything is changed
