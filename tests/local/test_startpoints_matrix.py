@@ -180,6 +180,24 @@ def test_a_startpoint_counts_before_the_commit_and_that_before_the_default(place
         assert Reader(place, run, "first", before).reads() == wanted
 
 
+def test_a_range_is_read_again_and_then_what_is_new(place: Place) -> None:
+    with running(place.app("again"), place.home) as run:
+        reader = Reader(place, run, "again")
+        assert reader.reads() == [0, 1, 2, 3]
+        point = hr.startpoints.at(place.times[1], until=hr.startpoints.at(place.times[3]))
+        if end(reader.points) is None:
+            with pytest.raises(hr.errors.UsageError, match="its partitions are slots"):
+                reader.points.set("rows", point)
+            return
+        reader.points.set("rows", point, apply=True)
+        assert reader.reads() == [1, 2]
+    place.write()
+    reader.points.set("rows", hr.startpoints.oldest(until=hr.startpoints.at(place.times[2])))
+    before = len(reader._numbers())
+    with running(place.app("again"), place.home) as run:
+        assert Reader(place, run, "again", before).reads() == [0, 1, 6]
+
+
 def end(points: hr.startpoints.Startpoints) -> int | None:
     """The offset that the next message gets; None if nobody knows."""
     (one,) = points.offsets()

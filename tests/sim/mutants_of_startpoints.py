@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 from mutant_kit import host, mutant, no, node, nothing, yes
 
+from headrace.checkpoint import detours
 from headrace.checkpoint.protocol import STEPS, Phase, Step
 from headrace.checkpoint.task_orders import TaskOrders
 from headrace.core.errors import UnavailableError
@@ -13,11 +16,15 @@ from headrace.metadata.store import Delete
 from headrace.runners.coordination import fan_out
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.startpoint_desk import StartpointDesk
+from headrace.runtime.host import attempt
 from headrace.runtime.host.attempt import Attempt
 from headrace.runtime.host.startpoints import Startpoints
 from headrace.runtime.host.task_host import TaskHost
+from headrace.runtime.inputs import frame_receiver
+from headrace.runtime.inputs.frame_receiver import FrameReceiver
 from simulator.run import Parts
 from simulator.shapes import MOVED
+from simulator.storage import STEP
 
 SHAPES = tuple(MOVED)
 
@@ -33,7 +40,7 @@ mutant(
     "a startpoint is applied again after a commit covers it",
     orders(_covers=no),
     *SHAPES,
-    first_seed=2,
+    first_seed=14,
 )
 mutant(
     "the record forgets",
@@ -111,7 +118,7 @@ mutant(
     "what was committed of a partition's producers is kept when it is moved",
     Parts(),
     *SHAPES,
-    patches=((Attempt, "move", nothing),),
+    patches=((Attempt, "move", lambda self, ssp, place: place.offset),),
     first_seed=6,
 )
 
@@ -128,7 +135,7 @@ mutant(
     Parts(),
     *SHAPES,
     patches=((Startpoints, "applied", resolved_again),),
-    first_seed=61,
+    first_seed=109,
 )
 
 
@@ -164,9 +171,92 @@ class KeepsWhenMoved(TaskHost):
 
 
 mutant(
-    "moved as it is", "a task is moved in the middle of a version", Parts(host=KeepsWhenMoved), *SHAPES, first_seed=8
+    "moved as it is", "a task is moved in the middle of a version", Parts(host=KeepsWhenMoved), *SHAPES, first_seed=22
 )
 mutant("no restart", "a task ignores the order to start over", host(restart_beyond=nothing), *SHAPES, first_seed=4)
+
+# -- a startpoint with an end -------------------------------------------------------------------------------
+
+DETOUR, REJOINED = detours.detour, detours.rejoined
+MOVE, SOURCE_ENTRY = Attempt.move, FrameReceiver._source_entry
+
+
+def leads_on(until, saved, first):
+    return msgspec.structs.replace(DETOUR(until, saved, first), offset=until)
+
+
+mutant(
+    "goes on at the end",
+    "behind the end of a startpoint, a task reads on there, and not where it was",
+    Parts(),
+    *SHAPES,
+    first_seed=11,
+    patches=((attempt, "detour", leads_on),),
+)
+
+
+def one_more(self, ssp, place):
+    more = place if place.until is None else dataclasses.replace(place, until=place.until + STEP)
+    return MOVE(self, ssp, more)
+
+
+mutant(
+    "one more",
+    "a task reads the message at the end of a startpoint, too",
+    Parts(),
+    *SHAPES,
+    patches=((Attempt, "move", one_more),),
+)
+
+
+def forgets_the_way_back(self, ssp, source):
+    return msgspec.structs.replace(SOURCE_ENTRY(self, ssp, source), detour=msgspec.UNSET)
+
+
+mutant(
+    "no way back",
+    "a commit doesn't say where to go on behind the end of a startpoint",
+    Parts(),
+    *SHAPES,
+    first_seed=40,
+    patches=((FrameReceiver, "_source_entry", forgets_the_way_back),),
+)
+mutant(
+    "goes back too early",
+    "what another app wrote before the end of a startpoint isn't waited for",
+    Parts(),
+    *SHAPES,
+    first_seed=47,
+    patches=((FrameReceiver, "detoured", yes),),
+)
+
+
+def back_into_the_first(until, saved, first):
+    return DETOUR(until, saved and msgspec.structs.replace(saved, detour=msgspec.UNSET), first)
+
+
+mutant(
+    "back into a range",
+    "a second startpoint with an end leads back into the range of the first one",
+    Parts(),
+    *SHAPES,
+    first_seed=69,
+    patches=((attempt, "detour", back_into_the_first),),
+)
+
+
+def knows_nobody(ssp, done):
+    return msgspec.structs.replace(REJOINED(ssp, done), covered=(), plain_before=msgspec.UNSET)
+
+
+mutant(
+    "comes back as a stranger",
+    "what was known of a partition's producers is forgotten on the way",
+    Parts(),
+    *SHAPES,
+    first_seed=44,
+    patches=((frame_receiver, "rejoined", knows_nobody),),
+)
 
 # -- who may say so -----------------------------------------------------------------------------------------
 

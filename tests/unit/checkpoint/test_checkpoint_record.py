@@ -8,6 +8,7 @@ from headrace.checkpoint.record import (
     Change,
     CommitRecord,
     Covered,
+    Detour,
     InputEntry,
     LocalCheckpoint,
     OutputSeq,
@@ -88,6 +89,19 @@ def test_a_commit_record_has_a_landmark_of_what_was_read():
     (source,) = RECORD.sources
     record = msgspec.structs.replace(RECORD, sources=(msgspec.structs.replace(source, landmark="32:00c0ffee"),))
     data = GOLDEN.replace(b'"committed":1}]}]', b'"committed":1}],"landmark":"32:00c0ffee"}]')
+    assert encode_record(record) == data
+    assert decode_commit(data).sources == record.sources
+
+
+def test_a_commit_record_has_the_way_back_from_a_past_range():
+    (source,) = RECORD.sources
+    detour = Detour(until=4, offset=90, covered=source.covered, plain_before=95, since_ms=7, landmark="32:00c0ffee")
+    record = msgspec.structs.replace(RECORD, sources=(msgspec.structs.replace(source, detour=detour),))
+    back = (
+        b'"detour":{"until":4,"offset":90,"whole":false,"covered":[{"producer":0,"generation":1,"seq":2,"committed":1}],'
+        b'"plainBefore":95,"sinceMs":7,"landmark":"32:00c0ffee"}'
+    )
+    data = GOLDEN.replace(b'"committed":1}]}],"parents', b'"committed":1}],' + back + b'}],"parents')
     assert encode_record(record) == data
     assert decode_commit(data).sources == record.sources
 

@@ -80,6 +80,46 @@ def test_a_dry_run_shows_what_would_happen_and_changes_nothing(scene, cli):
     assert cli("startpoint", "list", "page-views", "--json").json() == []
 
 
+def test_a_range_is_read_again_and_then_what_is_new(scene, cli):
+    one = next(at for at in cli("offsets", "page-views", "--json").json() if at["input"] == "views" and at["committed"])
+    oldest, newest, where = one["oldest"], one["newest"], one["partition"]
+    assert newest > oldest
+    outcome = cli("startpoint", "set", "page-views", f"views/{where}", "--oldest", "--until", str(newest))
+    assert f"up to {newest:,}, then on as before" in outcome.out
+    assert "note: results of messages that are read again are sent again" in outcome.err
+    (listed,) = lines(cli("startpoint", "list", "page-views"))[1:]
+    assert f"oldest until offset {newest:,} pending" in listed
+    assert f"oldest until offset {newest:,} for log.views[{where}] (pending)" in cli("offsets", "page-views").err
+    scene.write(4, first=10)
+    scene.run()
+    seen = scene.seen()
+    assert set(seen) == set(range(14))
+    assert 14 < len(seen) <= 14 + 10
+    (done,) = lines(cli("startpoint", "list", "page-views", "--done"))[1:]
+    assert f"applied at offset {oldest} until offset {newest:,} by generation 2, committed in" in done
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("views", "--upcoming", "--until", "5"), "--until doesn't go with --upcoming"),
+        (("views", "--oldest", "--until", "500"), "input 'views' has 2 partitions, each with its own offsets"),
+        (("views/0", "--oldest", "--until", "32"), "log.views[0]: the end, offset 32, isn't after the start"),
+        (("views/0", "--oldest", "--until", "99999999"), "is after the end"),
+        (("views", "--ago", "1h", "--until", "2h"), "isn't after the start"),
+        (("views", "--ago", "2h", "--until", "1h"), "no message of 'views' lies in time"),
+        (("views", "--oldest", "--until", "2999-01-01T00:00Z"), "the end, 2999-01-01 00:00:00Z, is in the future"),
+        (("views", "--oldest", "--until", "soon"), "'soon' isn't a time"),
+    ],
+)
+def test_an_end_that_makes_no_sense(scene, cli, options, message):
+    outcome = cli("startpoint", "set", "page-views", *options)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert message in outcome.err
+    assert "hint" in outcome.err
+    assert cli("startpoint", "list", "page-views", "--json").json() == []
+
+
 def test_apply_waits_until_it_is_committed(scene, cli):
     with scene.running():
         scene.until(scene.caught_up)

@@ -12,6 +12,7 @@ from headrace.core.errors import DeploymentError, UnavailableError
 from headrace.core.ids import SSP, StreamId, TaskName
 from headrace.systems.log.admin import LogAdmin
 from headrace.systems.startpoint import (
+    EndOffset,
     Order,
     Startpoint,
     StartpointOldest,
@@ -103,6 +104,56 @@ def test_until_a_commit_counts_each_start_applies_it(app, orders):
     app.start()
     settle(app)
     assert [o.state for o in app.outcomes] == ["applied", "applied", "released"]
+    assert max(seen(app).values()) == 2
+
+
+def ends(home: Path) -> int:
+    return LogAdmin(home / "streams").extents("orders")[0].upcoming
+
+
+@pytest.mark.parametrize("kills", [0, 1, 3])
+def test_a_range_is_read_again_and_then_what_follows_the_commit(app, orders, tmp_path, kills):
+    first = first_run(app, orders)
+    middle = ends(tmp_path)
+    orders.write()
+    container = app.start()
+    settle(app)
+    app.kill(container)
+    second = set(seen(app))
+    orders.write(400)
+    give(app, StartpointOldest(id="s1", created_ms=1, until=EndOffset(offset=middle)))
+    container = app.start()
+    for number in range(kills):
+        app.run(20 * (number + 1))
+        app.kill(container)
+        container = app.start()
+    settle(app)
+    again = read_twice(app)
+    assert again
+    assert again < first < second < set(seen(app))
+    assert max(seen(app).values()) == 2
+    assert len({(o.offset, o.until) for o in app.outcomes if o.state == "applied"}) == 1
+
+
+def test_without_a_commit_it_goes_on_where_the_input_begins(app, orders, tmp_path):
+    orders.write()
+    middle = ends(tmp_path)
+    orders.write()
+    give(app, StartpointOldest(id="s1", created_ms=1, until=EndOffset(offset=middle)))
+    app.start()
+    settle(app)
+    assert max(seen(app).values()) == 2
+    assert 0 < len(read_twice(app)) < 40
+
+
+def test_a_sealed_input_ends_only_behind_the_range(app, orders, tmp_path):
+    before = first_run(app, orders)
+    orders.write()
+    orders.end()
+    give(app, StartpointOldest(id="s1", created_ms=1, until=EndOffset(offset=ends(tmp_path))))
+    app.start()
+    app.finish()
+    assert before < set(seen(app))
     assert max(seen(app).values()) == 2
 
 

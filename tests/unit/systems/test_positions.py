@@ -16,10 +16,14 @@ from headrace.core.errors import (
     UserFunctionError,
 )
 from headrace.core.ids import SSP, StreamId
+from headrace.systems.base import Extent
 from headrace.systems.log.system import LogSystem
 from headrace.systems.memory import MemoryAdmin, MemorySystem
-from headrace.systems.positions import CustomStartpoint, newest_time, resolve
+from headrace.systems.moments import MOMENTS
+from headrace.systems.positions import CustomStartpoint, newest_time, resolve, resolve_end
 from headrace.systems.startpoint import (
+    EndOffset,
+    EndTime,
     StartpointCustom,
     StartpointOldest,
     StartpointSpecific,
@@ -124,6 +128,29 @@ def test_or_oldest_means_the_oldest_message_that_is_left_only_where_others_are_g
     assert at(StartpointTimestamp(time_ms=first - 1, or_oldest=True), admin) == offsets[2]
     by_time = StartpointTimestamp(time_ms=fourth, or_oldest=True)
     assert at(by_time, admin) == at(StartpointTimestamp(time_ms=fourth), admin)
+
+
+def test_the_end_of_a_range(place):
+    admin, offsets = place
+    times = [admin.time_of(VIEWS, offset) for offset in offsets[:5]]
+    assert resolve_end(EndOffset(offset=offsets[3]), offsets[1], VIEWS, admin) == offsets[3]
+    assert resolve_end(EndOffset(offset=offsets[5]), offsets[1], VIEWS, admin) == offsets[5]
+    assert resolve_end(EndTime(time_ms=times[4] + 1), offsets[1], VIEWS, admin) == offsets[5]
+    assert resolve_end(EndTime(time_ms=times[0]), offsets[0], VIEWS, admin) == offsets[0]  # nothing arrived before
+    for end in (EndOffset(offset=offsets[2]), EndOffset(offset=offsets[1]), EndTime(time_ms=times[0])):
+        with pytest.raises(UsageError, match=r"s\.views\[0\]: the end, offset \d+, isn't after the start, offset \d+"):
+            resolve_end(end, offsets[2], VIEWS, admin)
+    with pytest.raises(UsageError, match="after the end"):
+        resolve_end(EndOffset(offset=offsets[5] + 1000), offsets[2], VIEWS, admin)
+
+
+def test_slots_have_no_end():
+    class Slots(MemoryAdmin):
+        def extents(self, stream):
+            return [Extent(MOMENTS, MOMENTS + 5)]
+
+    with pytest.raises(UnsupportedPositionError, match="its partitions are slots"):
+        resolve_end(EndTime(time_ms=5), MOMENTS, VIEWS, Slots(MemorySystem()))
 
 
 class Forgetful(MemoryAdmin):
