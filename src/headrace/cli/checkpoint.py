@@ -140,6 +140,8 @@ def _version(checkpoint: TaskCheckpoint) -> str:
 
 
 def _print_one(one: TaskCheckpoint, running: Running) -> None:
+    import msgspec
+
     from headrace.cli.status_view import age
 
     print_line(f"{one.app}  {one.task}")
@@ -164,6 +166,10 @@ def _print_one(one: TaskCheckpoint, running: Running) -> None:
         where = "its oldest frame" if position.offset is None else f"offset {position.offset:,}"
         behind = "" if position.lag is None else f", {format_bytes(position.lag)} behind the end"
         print_line(f"  reads        {position.stream}[{position.partition}] from {where}{behind}")
+        if position.until is not msgspec.UNSET and position.back is not msgspec.UNSET:
+            print_line(
+                f"               up to offset {position.until:,} again, and then on from offset {position.back:,}"
+            )
         for shard, state in position.shards.items():
             print_line(f"               {shard}: {state}")
     for output in one.outputs:

@@ -36,6 +36,10 @@ def offsets(app: WhichApp, home: Home = HOME, metadata: Metadata = None, as_json
             for one in found
         ],
     )
+    for one in found:
+        if one.until is not msgspec.UNSET and one.back is not msgspec.UNSET:
+            place = f"{one.input}/{one.partition} in task {one.task}"
+            print_note(f"{place} is read again up to {one.until:,}, and then on from {one.back:,}")
     waiting = {one.startpoint.startpoint.id: one.startpoint for one in found if one.startpoint is not None}
     for state in waiting.values():
         print_note(f"startpoint {state.in_words}")

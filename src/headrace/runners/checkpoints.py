@@ -11,8 +11,9 @@ from contextlib import closing
 from pathlib import Path
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from headrace.checkpoint.record import CommitRecord, OutputSeq
+from headrace.checkpoint.record import CommitRecord, InputEntry, OutputSeq, SourceEntry
 from headrace.core.clock import WallClock
 from headrace.core.errors import HeadraceError, UnavailableError, UsageError
 from headrace.core.ids import Offset, StreamId, TaskName
@@ -40,7 +41,8 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Position(_Part, frozen=True, kw_only=True):
     """A task's position in one input partition. ``lag`` is the distance to the end of the partition (None: unknown).
 
-    ``shards``: the positions in the shards of a slot.
+    ``shards``: the positions in the shards of a slot. While a startpoint with an end is under way, ``until`` is that
+    end, and ``back`` where the task then goes on.
     """
 
     stream: str
@@ -48,6 +50,8 @@ class Position(_Part, frozen=True, kw_only=True):
     offset: Offset | None
     lag: int | None
     shards: dict[str, str] = {}
+    until: Offset | UnsetType = UNSET
+    back: Offset | UnsetType = UNSET
 
 
 class SnapshotFacts(_Part, frozen=True, kw_only=True):
@@ -176,26 +180,27 @@ def _read(
     return facts if record is None else _committed(facts, record, changelogs)
 
 
+def _with_detour(position: Position, entry: SourceEntry) -> Position:
+    position = msgspec.structs.replace(position, shards=entry.shards or {})
+    if entry.detour is UNSET:
+        return position
+    return msgspec.structs.replace(position, until=entry.detour.until, back=entry.detour.offset)
+
+
 def _committed(facts: TaskCheckpoint, record: CommitRecord, changelogs: Changelogs) -> TaskCheckpoint:
-    positions = [
-        *((entry.stream, entry.partition, entry.offset, dict[str, str]()) for entry in record.inputs),
-        *((entry.stream, entry.partition, entry.offset, entry.shards or {}) for entry in record.sources),
-    ]
+    def position(entry: InputEntry | SourceEntry) -> Position:
+        lag = _lag(changelogs, StreamId.parse(entry.stream), entry.partition, entry.offset)
+        return Position(stream=entry.stream, partition=entry.partition, offset=entry.offset, lag=lag)
+
     return msgspec.structs.replace(
         facts,
         version=record.version,
         next_version=None if record.ended else record.next_version,
         generation=record.generation,
         ended=record.ended,
-        inputs=tuple(
-            Position(
-                stream=stream,
-                partition=partition,
-                offset=offset,
-                lag=_lag(changelogs, StreamId.parse(stream), partition, offset),
-                shards=shards,
-            )
-            for stream, partition, offset, shards in positions
+        inputs=(
+            *(position(entry) for entry in record.inputs),
+            *(_with_detour(position(entry), entry) for entry in record.sources),
         ),
         outputs=record.outputs,
     )

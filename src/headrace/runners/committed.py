@@ -9,7 +9,7 @@ from headrace.core.errors import UsageError
 from headrace.core.ids import Offset
 from headrace.metadata.store import MetadataStore
 from headrace.runners.app_inputs import AppInput
-from headrace.runners.checkpoints import TaskCheckpoint, read_checkpoints
+from headrace.runners.checkpoints import Position, TaskCheckpoint, read_checkpoints
 
 Committed = Callable[[str], TaskCheckpoint | None]
 """Returns the last commit of a task; None if it has none."""
@@ -32,7 +32,13 @@ def committed_in(home: Path, metadata: MetadataStore, app: str) -> Committed:
 
 def position_in(checkpoint: TaskCheckpoint | None, one: AppInput, partition: int) -> Offset | None:
     """The position that a commit has in a partition of an input; None if it has none."""
+    found = found_in(checkpoint, one, partition)
+    return None if found is None else found.offset
+
+
+def found_in(checkpoint: TaskCheckpoint | None, one: AppInput, partition: int) -> Position | None:
+    """What a commit says of a partition of an input."""
     for position in () if checkpoint is None else checkpoint.inputs:
         if (position.stream, position.partition) == (one.kept_as, partition):
-            return position.offset
+            return position
     return None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from headrace.core.errors import HeadraceError
 from headrace.core.ids import Offset
 from headrace.metadata.startpoints import StartpointKey, Startpoints, StartpointState
 from headrace.runners.app_inputs import AppInput, AppInputs
-from headrace.runners.committed import Committed, position_in
+from headrace.runners.committed import Committed, found_in
 from headrace.runners.coordination.fan_out import next_orders
 from headrace.runners.distances import lag
 from headrace.runtime.connections import Connections
@@ -28,6 +29,7 @@ class InputOffsets(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ``committed`` is None before the first commit. ``lag`` is in messages, ``lag_bytes`` in bytes; None: unknown.
     ``newest`` is the offset after the newest message. The times say when the messages at these offsets arrived.
     ``problem`` says why nothing is known about the partition. ``startpoint`` is the task's next one, until committed.
+    While one with an end is under way, ``until`` is that end, and ``back`` where the task then goes on.
     """
 
     input: str
@@ -45,6 +47,8 @@ class InputOffsets(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     sealed: bool = False
     problem: str | None = None
     startpoint: StartpointState | None = None
+    until: Offset | UnsetType = UNSET
+    back: Offset | UnsetType = UNSET
 
 
 def read_offsets(inputs: AppInputs, committed: Committed, present: Startpoints, now_ms: int) -> list[InputOffsets]:
@@ -57,12 +61,15 @@ def read_offsets(inputs: AppInputs, committed: Committed, present: Startpoints, 
             extents, problem = _extents(connections, inputs, one)
             for partition in range(one.partitions):
                 for task in one.readers(partition):
+                    position = found_in(committed(task), one, partition)
                     known = InputOffsets(
                         input=one.id,
                         stream=one.stream,
                         partition=partition,
                         task=task,
-                        committed=position_in(committed(task), one, partition),
+                        committed=None if position is None else position.offset,
+                        until=UNSET if position is None else position.until,
+                        back=UNSET if position is None else position.back,
                         problem=problem,
                         startpoint=waiting.get(StartpointKey(one.kept_as, partition, task)),
                     )

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "runners"))
 from startpoint_scene import Scene
 
 from headrace.core.clock import WallClock
+from headrace.runtime.host.detours import Detours
 
 FILE = """
 import polars as pl
@@ -97,6 +98,30 @@ def test_a_range_is_read_again_and_then_what_is_new(scene, cli):
     assert 14 < len(seen) <= 14 + 10
     (done,) = lines(cli("startpoint", "list", "page-views", "--done"))[1:]
     assert f"applied at offset {oldest} until offset {newest:,} by generation 2, committed in" in done
+
+
+def test_commands_say_where_an_app_goes_on_that_reads_a_range(scene, cli, monkeypatch):
+    """It dies at the end of the range, before it has left it, and goes on from there."""
+    one = next(at for at in cli("offsets", "page-views", "--json").json() if at["input"] == "views" and at["committed"])
+    where, newest, task = one["partition"], one["newest"], one["task"]
+    cli("startpoint", "set", "page-views", f"views/{where}", "--oldest", "--until", str(newest), "--task", task)
+    scene.write(4, first=10)
+    with monkeypatch.context() as stuck:
+        stuck.setattr(Detours, "look", lambda *_: None)
+        with scene.running():
+            scene.until(lambda: scene.points.list(done=True)[0].state == "released")
+            scene.until(lambda: len(scene.seen()) > 10)
+    before = scene.seen()
+    asked = cli("offsets", "page-views")
+    assert f"views/{where} in task {task} is read again up to {newest:,}, and then on from {newest:,}" in asked.err
+    (there,) = [at for at in cli("offsets", "page-views", "--json").json() if "until" in at]
+    assert (there["until"], there["back"]) == (newest, newest)
+    shown = cli("checkpoint", "show", "page-views", task)
+    assert f"up to offset {newest:,} again, and then on from offset {newest:,}" in shown.out
+    scene.run()
+    assert set(scene.seen()) == set(range(14))
+    assert len(scene.seen()) >= len(before)
+    assert not [at for at in cli("offsets", "page-views", "--json").json() if "until" in at]
 
 
 @pytest.mark.parametrize(
