@@ -1,4 +1,4 @@
-"""Detours: a source is read once more from A up to B, and then goes on where it was. Pure.
+"""Detours: a source is read again from A up to B, and then goes on where it was. Pure.
 
 A startpoint with an end sends a task on one. The commit record has the position to go back to, with all that a reader
 of committed frames knows there, so a restart in the middle goes on exactly.

@@ -137,7 +137,7 @@ class ReaderPosition(_Body, frozen=True, kw_only=True):
 
 
 class Detour(_Body, frozen=True, kw_only=True):
-    """What follows a past range that is read once more: at ``until`` reading goes back to where it was before.
+    """What follows a past range that is read again: at ``until`` reading goes back to where it was before.
 
     The other fields are those of the ``SourceEntry`` to go back to.
     """

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from headrace.api.app import Declarations
 from headrace.core.clock import WallClock
@@ -40,12 +39,10 @@ from headrace.runners.coordination.startpoint_messages import (
 )
 from headrace.runners.offsets import InputOffsets, read_offsets
 from headrace.runners.planning import Deployment
+from headrace.runners.startpoint_arguments import as_end, as_startpoint
 from headrace.runners.startpoints import StartpointService
 from headrace.systems.positions import CustomStartpoint
 from headrace.systems.startpoint import (
-    End,
-    EndOffset,
-    EndTime,
     Startpoint,
     StartpointCustom,
     StartpointOldest,
@@ -72,7 +69,7 @@ def oldest(*, until: Startpoint | None = None) -> Startpoint:
     >>> hr.startpoints.oldest()
     StartpointOldest(id='', created_ms=0, until=UNSET)
     """
-    return StartpointOldest(until=_end(until))
+    return StartpointOldest(until=as_end(until))
 
 
 def upcoming() -> Startpoint:
@@ -111,7 +108,7 @@ def offset(number: int, *, until: Startpoint | None = None) -> Startpoint:
     """
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise UsageError(f"{number!r} isn't an offset", hint="use an integer of at least 0")
-    return StartpointSpecific(offset=number, until=_end(until))
+    return StartpointSpecific(offset=number, until=as_end(until))
 
 
 def at(time: datetime | int | str, *, or_oldest: bool = False, until: Startpoint | None = None) -> Startpoint:
@@ -143,7 +140,7 @@ def at(time: datetime | int | str, *, or_oldest: bool = False, until: Startpoint
         given = parse_moment(time)[0]
     if isinstance(given, bool) or not isinstance(given, int):
         raise UsageError(f"{given!r} isn't a time", hint="give a datetime, ISO 8601, or milliseconds since the epoch")
-    return StartpointTimestamp(time_ms=given, or_oldest=or_oldest, until=_end(until))
+    return StartpointTimestamp(time_ms=given, or_oldest=or_oldest, until=as_end(until))
 
 
 def ago(duration: Duration, *, or_oldest: bool = False, until: Startpoint | None = None) -> Startpoint:
@@ -192,38 +189,7 @@ def custom(kind: str, value: dict[str, Any] | None = None, *, until: Startpoint 
     >>> hr.startpoints.custom("after-release", {"release": "1.2"}).name
     'after-release'
     """
-    return StartpointCustom(name=kind, value=dict(value or {}), until=_end(until))
-
-
-def _end(until: object) -> End | UnsetType:
-    """Return a startpoint as the end of another one."""
-    match until:
-        case None:
-            return UNSET
-        case StartpointSpecific(offset=number, until=msgspec.UNSET):
-            return EndOffset(offset=number)
-        case StartpointTimestamp(time_ms=time_ms, or_oldest=False, until=msgspec.UNSET):
-            return EndTime(time_ms=time_ms)
-        case _:
-            raise UsageError(
-                f"until={until!r} isn't an end", hint='write until=hr.startpoints.offset(n), at(time) or ago("30m")'
-            )
-
-
-def as_startpoint(point: Startpoint | CustomStartpoint) -> Startpoint:
-    """Return what a caller gives as a startpoint. Raises ``UsageError`` for anything else."""
-    if isinstance(point, CustomStartpoint):
-        try:
-            value = msgspec.to_builtins(point)
-        except TypeError as error:
-            raise UsageError(
-                f"a startpoint of the kind {point.kind!r} can't be kept: {error}",
-                hint="make it a frozen dataclass whose fields can be written as JSON",
-            ) from error
-        return StartpointCustom(name=point.kind, value=value)
-    if not isinstance(point, Startpoint):
-        raise UsageError(f"{point!r} isn't a startpoint", hint="write hr.startpoints.oldest(), or ago('1h')")
-    return point
+    return StartpointCustom(name=kind, value=dict(value or {}), until=as_end(until))
 
 
 class Startpoints:

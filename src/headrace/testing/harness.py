@@ -37,7 +37,7 @@ from headrace.runners.coordination.startpoint_messages import SetStartpoint
 from headrace.runners.planning import Deployment, Planned
 from headrace.runners.prepare import prepare_streams
 from headrace.runners.savepoints.restoring import Restoring, restore
-from headrace.runners.startpoint_access import as_startpoint
+from headrace.runners.startpoint_arguments import as_startpoint
 from headrace.runners.startpoints import StartpointService
 from headrace.runtime.connections import Connections
 from headrace.runtime.container import Container

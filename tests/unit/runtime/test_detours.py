@@ -1,4 +1,4 @@
-"""A past range is read once more: exactly up to its end, and then on from where the partition was, whatever happens.
+"""A past range is read again: exactly up to its end, and then on from where the partition was, whatever happens.
 
 The messages come in batches of any size, commits happen at any time, and the reader dies and goes on from the last one.
 """

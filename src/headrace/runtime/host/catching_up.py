@@ -70,7 +70,7 @@ class CatchingUp:
         """Note that the task has committed a version that includes everything before ``positions``.
 
         If it isn't ``whole``, it leaves out frames of upstream tasks that are late. A later version has them. While it
-        is ``detoured``, the positions are those in a past range that is read once more.
+        is ``detoured``, the positions are those in a past range that is read again.
         """
         reached = not detoured and all(positions[ssp] >= goal for ssp, goal in (self._goals or {}).items())
         if not self._exactly_once:

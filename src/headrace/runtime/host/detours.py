@@ -1,4 +1,4 @@
-"""Lead a task back from the end of a past range, which a startpoint made it read once more, to where it was before.
+"""Lead a task back from the end of a past range, which a startpoint made it read again, to where it was before.
 
 Runs on the run-loop thread. Nothing is written: the commit record says that a detour is under way, or no more.
 """

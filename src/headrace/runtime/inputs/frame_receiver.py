@@ -92,7 +92,7 @@ class FrameReceiver:
         self._sources: dict[SSP, CommittedSource] = {}
         self._since: dict[SSP, int] = {}
         self.detours: dict[SSP, Detour] = {}
-        """The sources that read a past range once more, and what follows it."""
+        """The sources that read a past range again, and what follows it."""
         self._ended: set[SSP] = set()
 
     def resume(self, positions: dict[SSP, Offset], saved: Mapping[SSP, SourceEntry]) -> None:
