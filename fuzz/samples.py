@@ -16,6 +16,7 @@ from headrace.checkpoint.record import (
     Change,
     CommitRecord,
     Covered,
+    Detour,
     InputEntry,
     OutputSeq,
     ParentEntry,
@@ -136,6 +137,7 @@ def commit() -> CommitRecord:
         startpoint="one",
         shards={"shard-0": "1:2"},
         since_ms=5,
+        detour=Detour(until=9, offset=11, covered=(Covered(producer=1, generation=2, seq=3),), landmark="4:0000beef"),
     )
     return CommitRecord(
         generation=2,

@@ -55,6 +55,34 @@ def test_by_event_time_and_by_file(files):
     assert points.list() == []
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_range_of_files_is_read_again_before_a_run_has_caught_up(files, begun):
+    """At the end of the range, the run is as far as what there is, but has yet to read what follows the commit."""
+    app = files.app("ts")
+    before = files.run(app) if begun else []
+    files.write(3)
+    points = hr.startpoints.open_startpoints(app)
+    end = points.offsets()[0].newest
+    answer = points.set("rows", hr.startpoints.oldest(until=hr.startpoints.offset(end)))
+    assert [(move.direction, move.until_offset) for move in answer.moves] == [("again", end)]
+    again = list(range(12 if begun else 16))
+    assert files.run(app) == [*before, *again, *range(len(before), 16)]
+
+
+def test_a_time_in_a_file_is_an_end(files):
+    app = files.app("ts")
+    files.run(app)
+    points = hr.startpoints.open_startpoints(app)
+    points.set("rows", hr.startpoints.at(2_000, until=hr.startpoints.at(9_000)))
+    assert files.run(app) == [*range(12), *range(2, 9)]
+
+
+def test_what_is_no_end(files):
+    for end in (hr.startpoints.oldest(), hr.startpoints.at(5, or_oldest=True), "1h"):
+        with pytest.raises(UsageError, match=r"until=.* isn't an end"):
+            hr.startpoints.oldest(until=end)
+
+
 def test_without_an_event_time_a_time_is_refused(files):
     app = files.app()
     files.run(app)

@@ -11,10 +11,12 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 from conversation import Process, new_ledger
+from msgspec import UNSET
 
 from headrace.core.clock import WallClock
 from headrace.core.errors import FencedError, TrimmedOffsetError, UsageError
 from headrace.metadata.memory import MemoryMetadata
+from headrace.metadata.startpoints import StartpointKey
 from headrace.runners.app_inputs import AppInput, AppInputs
 from headrace.runners.coordination import messages as m
 from headrace.runners.coordination import openapi
@@ -29,7 +31,7 @@ from headrace.runners.coordination.startpoint_messages import (
 from headrace.runners.startpoints import StartpointService
 from headrace.systems.log.system import LogSystem
 from headrace.systems.registry import SystemSpec
-from headrace.systems.startpoint import Outcome, StartpointOldest, StartpointSpecific, StartpointUpcoming
+from headrace.systems.startpoint import EndOffset, Outcome, StartpointOldest, StartpointSpecific, StartpointUpcoming
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "openapi.json"
 
@@ -86,6 +88,26 @@ def test_a_request_may_say_who_sets_one_and_why(client):
     client.set_startpoint(oldest(partition=0, by="ann@laptop", note="OPS-7"))
     said = {(state.stream, state.by, state.note) for state in client.startpoints().startpoints}
     assert said == {("log.rates", "unnamed", ""), ("log.views", "ann@laptop", "OPS-7")}
+
+
+def test_a_request_may_have_an_end(coordinator, client):
+    body = {"input": "rates", "startpoint": {"kind": "oldest", "until": {"kind": "timestamp", "timeMs": 5}}}
+    status, answer = raw(coordinator, "POST", "/startpoints", body)
+    message = "no message of 'rates' lies in oldest until 1970-01-01 00:00:00.005Z"
+    assert (status, answer["error"]["message"]) == (400, message)
+
+
+def test_an_order_keeps_where_it_ends_and_where_the_task_would_have_begun(coordinator, client, service):
+    until = EndOffset(offset=99)
+    point = StartpointOldest(id="s1", created_ms=1, until=until)
+    service.book.write({StartpointKey("log.views", 0): point}, 1)
+    coordinator.fan_out()
+    zero = Process(0, "u0")
+    (order,) = client.register(zero.register()).tasks[0].orders
+    assert (order.startpoint.until, order.offset, order.until, order.first) == (until, None, UNSET, UNSET)
+    client.outcomes(report(zero, "a/0", order, 1, offset=32, until=99, first=40))
+    (again,) = client.generation(zero.ask("a/0")).orders
+    assert (again.offset, again.until, again.first) == (32, 99, 40)
 
 
 # -- orders with generations
