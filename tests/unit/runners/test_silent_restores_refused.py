@@ -18,7 +18,5 @@ def record(entry: SourceEntry) -> CommitRecord:
 
 def test_a_range_that_is_read_again_has_no_single_former_position() -> None:
     check_order_comes_again("app", record(ENTRY))
-    with pytest.raises(
-        UsageError, match=r"with an end makes it read a part of its input log\.views again"
-    ):
+    with pytest.raises(UsageError, match=r"with an end makes it read a part of its input log\.views again"):
         check_order_comes_again("app", record(ON_DETOUR))

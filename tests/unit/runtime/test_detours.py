@@ -23,6 +23,7 @@ from headrace.checkpoint.record import Detour, SourceEntry
 from headrace.core.frame import Header, Kind, decode_header, encode
 from headrace.core.ids import SSP, StreamId, TaskName
 from headrace.runtime.host.detours import Detours
+from headrace.runtime.host.rest import Doings
 from headrace.runtime.inputs.chooser import Chooser
 from headrace.runtime.inputs.consumers import InputConsumers
 from headrace.runtime.inputs.envelope import Frames, PartitionEnd, RowBatch, SingleFrame
@@ -125,7 +126,7 @@ class Reader:
         self._attempt: Any = SimpleNamespace(
             receiver=self.receiver, chooser=self.chooser, bootstrap=SimpleNamespace(note=lambda *_: None)
         )
-        self._detours = Detours(TaskName("s", 0), self.inputs)
+        self._detours = Detours(TaskName("s", 0), self.inputs, Doings())
 
     def turn(self) -> None:
         """Poll, and process some of what waits."""

@@ -10,6 +10,7 @@ import pytest
 
 from headrace.core.errors import DeploymentError, UnavailableError
 from headrace.core.ids import SSP, StreamId, TaskName
+from headrace.runtime.host.detours import Detours
 from headrace.systems.log.admin import LogAdmin
 from headrace.systems.startpoint import (
     EndOffset,
@@ -144,6 +145,22 @@ def test_without_a_commit_it_goes_on_where_the_input_begins(app, orders, tmp_pat
     settle(app)
     assert max(seen(app).values()) == 2
     assert 0 < len(read_twice(app)) < 40
+
+
+def test_at_the_end_of_a_range_a_task_has_not_caught_up(app, orders, tmp_path, monkeypatch):
+    orders.write()
+    give(app, StartpointOldest(id="s1", created_ms=1, until=EndOffset(offset=ends(tmp_path))))
+    with monkeypatch.context() as stuck:
+        stuck.setattr(Detours, "look", lambda *_: None)
+        app.start()
+        settle(app)
+        assert app.host("orders/0").catching_up.version is None
+        assert app.host("orders/1").catching_up.version is not None
+        assert max(seen(app).values()) == 1
+    orders.write()  # it wakes the tasks, which rest
+    settle(app)
+    assert app.host("orders/0").catching_up.version is not None
+    assert len(read_twice(app)) > 0
 
 
 def test_a_sealed_input_ends_only_behind_the_range(app, orders, tmp_path):

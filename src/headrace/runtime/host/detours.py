@@ -9,6 +9,7 @@ from headrace.core.errors import HeadraceError
 from headrace.core.ids import SSP, TaskName
 from headrace.core.log import logger
 from headrace.runtime.host.attempt import Attempt
+from headrace.runtime.host.rest import Doings
 from headrace.runtime.inputs.consumers import InputConsumers
 
 _log = logger(__name__)
@@ -17,9 +18,10 @@ _log = logger(__name__)
 class Detours:
     """The ends of the detours of one task."""
 
-    def __init__(self, task: TaskName, inputs: InputConsumers) -> None:
+    def __init__(self, task: TaskName, inputs: InputConsumers, doings: Doings) -> None:
         self._task = task
         self._inputs = inputs
+        self._doings = doings
 
     def look(self, attempt: Attempt) -> None:
         """Leave each detour whose end is reached, once what is before the end has been processed."""
@@ -43,6 +45,7 @@ class Detours:
             error.message = f"task {self._task}: {error.message}"
             raise
         attempt.receiver.rejoin(ssp)
+        self._doings.stir()  # a commit has to say so, even if nothing follows
         attempt.bootstrap.note(ssp, detour.offset)
         _log.info(
             "a range was read again; reading goes on where it was before",

@@ -93,7 +93,7 @@ class TaskHost:
         self._landmarks = Landmarks(scope, self.inputs, connections)
         self._commits = Commits(scope.name, ports.machine, ports.state, self._changelog, self.survival, self._landmarks)
         self._startpoints = Startpoints(scope, ports.resolve, ports.report_outcomes)
-        self._detours = Detours(scope.name, self.inputs)
+        self._detours = Detours(scope.name, self.inputs, self.doings)
         self.keeper = Keeper(scope.name, ports.machine, ports.state)
         self.restart_at: float | None = None
         self.beginning = Beginning(ports.state)
