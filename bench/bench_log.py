@@ -13,17 +13,17 @@ import tempfile
 import time
 from pathlib import Path
 
+from headrace.core.files import readable
 from headrace.core.ids import SSP, StreamId
-from headrace.core.readable import readable
 from headrace.systems.base import Edge, Records
-from headrace.systems.log import LogSystem
+from headrace.systems.log.system import LogSystem
 
 MEGABYTE = 1e6
 
 ECHO = """
 import sys
 from headrace.core.ids import SSP, StreamId
-from headrace.core.readable import readable
+from headrace.core.files import readable
 from headrace.systems.base import Edge
 from headrace.systems.log import LogSystem
 system = LogSystem(sys.argv[1])

@@ -18,10 +18,10 @@ import polars as pl
 import headrace as hr
 from bench.measure import median
 from bench.turns import folder
-from headrace.metadata.sqlite import SqliteMetadata
-from headrace.runners.checked import check_run
-from headrace.runners.coordination.messages import AppStatus
-from headrace.runners.local import run_local
+from headrace.coordinator.messages import AppStatus
+from headrace.life.metadata import SqliteMetadata
+from headrace.run.local import run_local
+from headrace.run.planning import check_run
 
 SCHEMA = {"member": pl.Int64, "ts": pl.Int64}
 TRICKLE = 1000

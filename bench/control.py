@@ -14,9 +14,9 @@ from bench.measure import median
 from bench.turns import folder
 from headrace.core.frame import Header, Kind, Watermark, body_of, decode_control, decode_header, encode_control
 from headrace.core.ids import SSP, StreamId
-from headrace.runtime.event_time.watermark import PartitionTime, Progress
 from headrace.systems.base import Edge, Records
-from headrace.systems.log import LogSystem
+from headrace.systems.log.system import LogSystem
+from headrace.task.event_time import PartitionTime, Progress
 
 ROUNDS = 12
 STREAM = StreamId("log", "between")

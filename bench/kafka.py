@@ -33,10 +33,10 @@ from bench.report import Report
 from bench.turns import Contestant, Throughput, Turns, compare, folder
 from chaos.kafka_server import KafkaServer
 from chaos.processes import cpu_seconds
+from headrace.connectors.kafka.client import Consumer, TopicPartition, open_plain_producer
+from headrace.connectors.kafka.settings import KafkaSettings
 from headrace.core.clock import WallClock
 from headrace.core.errors import InfrastructureError
-from headrace.systems.kafka.client import Consumer, TopicPartition, open_plain_producer
-from headrace.systems.kafka.settings import KafkaSettings
 
 LOOK_S, SETTLED_S, LIMIT_S = 0.02, 2.5, 180.0
 KEYS = 10_000

@@ -19,9 +19,9 @@ import polars as pl
 
 import headrace as hr
 from bench.data import HEALTH, SCHEMA
-from headrace.runners.spark.hosting import die_with_parent
-from headrace.systems.kafka.client import Consumer, KafkaError, TopicPartition
-from headrace.systems.log import LogSystem
+from headrace.connectors.kafka.client import Consumer, KafkaError, TopicPartition
+from headrace.run.spark.hosting import die_with_parent
+from headrace.systems.log.system import LogSystem
 
 AT_ONCE = 1000
 LOOK_S = 0.01

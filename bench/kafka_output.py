@@ -24,14 +24,13 @@ import polars as pl
 import headrace as hr
 from bench.measure import WrongResultError, percentile
 from chaos.kafka_server import KafkaServer, KfakeServer
-from headrace.serdes.formats import FormatSpec, open_format
+from headrace.connectors.kafka.admin import Topics
+from headrace.connectors.kafka.client import NewTopic
+from headrace.connectors.kafka.rows import RecordMaker, Roles
+from headrace.connectors.kafka.settings import KafkaSettings
+from headrace.connectors.kafka.target import KafkaTarget, PlainKafkaTarget
+from headrace.rows.formats import FormatSpec, open_format
 from headrace.systems.base import Target
-from headrace.systems.kafka.client import NewTopic
-from headrace.systems.kafka.output_records import RecordMaker, Roles
-from headrace.systems.kafka.plain_target import PlainKafkaTarget
-from headrace.systems.kafka.settings import KafkaSettings
-from headrace.systems.kafka.target import KafkaTarget
-from headrace.systems.kafka.topics import Topics
 
 PARTITIONS = 4
 VERSIONS, VERSION_ROWS = 100, 1000

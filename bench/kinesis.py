@@ -35,7 +35,7 @@ from chaos.deployment import Deployment, until
 from chaos.kinesis_server import CREDENTIALS, REGION, KinesisServer
 from chaos.kinesis_stream import OwnedStream
 from chaos.processes import cpu_seconds, send
-from headrace.runners.spark.hosting import die_with_parent
+from headrace.run.spark.hosting import die_with_parent
 
 SHARDS = 4
 MEMBERS = 1000

@@ -22,16 +22,13 @@ from typing_extensions import override
 import headrace as hr
 from bench.state_apps import Shape, state_app
 from headrace.core.clock import WallClock
-from headrace.metadata.generations import Generations
-from headrace.metadata.sqlite import SqliteMetadata
-from headrace.metadata.store import MetadataStore
+from headrace.life.metadata import Generations, MetadataStore, SqliteMetadata
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
-from headrace.runners.facts import gather_facts
-from headrace.runners.prepare import prepare_streams
-from headrace.runtime.container import Container
-from headrace.runtime.state import task_state
-from headrace.systems.startpoint import Grant
+from headrace.run.planning import gather_facts, prepare_streams
+from headrace.systems.startpoints import Grant
+from headrace.task.container import Container
+from headrace.task.state import task_state
 
 NEVER_BYTES = 1 << 62
 """A limit on the changelog that is never reached, so that no snapshot is taken."""

@@ -39,10 +39,10 @@ import headrace as hr
 from bench import pipelines
 from bench.data import fill_log, kept_views, page_views, windowed_counts
 from bench.measure import median
-from headrace.runners.dashboard.live import LivePage
-from headrace.runners.metering import series_of
-from headrace.runtime.container import Container
-from headrace.runtime.metrics import CommitTimes, Histogram, Latency, Shares, TaskMetrics
+from headrace.operate.page.live import LivePage
+from headrace.run.container import series_of
+from headrace.task.container import Container
+from headrace.task.metrics import CommitTimes, Histogram, Latency, Shares, TaskMetrics
 
 KEYS = 10_000
 PARTITIONS = 2
@@ -88,7 +88,7 @@ class Doses:
                 for name in names:
                     stack.enter_context(patch.object(owner, name, self._counting(owner, getattr(owner, name))))
             stack.enter_context(patch.object(LivePage, "look", self._again(LivePage.look, None)))
-            stack.enter_context(patch("headrace.runners.reporting.series_of", self._again(series_of, [])))
+            stack.enter_context(patch("headrace.run.container.series_of", self._again(series_of, [])))
             stack.enter_context(patch.object(Container, "turn", self._turning(Container.turn)))
             yield
 

@@ -20,13 +20,10 @@ from pathlib import Path
 import pyarrow.fs as pafs
 from typing_extensions import override
 
-from headrace.runtime.state.disk import Disk
 from headrace.stores.database import Database
-from headrace.stores.objects.contract import Chunks, ObjectStore
-from headrace.stores.objects.fetching import PIECE_BYTES
-from headrace.stores.objects.opening import open_objects
-from headrace.stores.objects.place import object_place
-from headrace.stores.objects.sending import Calls, Sender
+from headrace.stores.snapshots import Chunks, ObjectStore, object_place
+from headrace.stores.transfer import PIECE_BYTES, Calls, Sender, open_objects
+from headrace.task.state.disk import Disk
 
 VALUE_BYTES = 1000
 BATCH = 10_000

@@ -21,11 +21,11 @@ from headrace.core.ids import TaskName
 from headrace.plan.chain_plan import ChainPlan, chain_plan
 from headrace.plan.order import Order
 from headrace.plan.planner import plan
-from headrace.runtime.calls.lanes import Calls
-from headrace.runtime.chain import Chain
-from headrace.runtime.event_time.watermark import Progress
-from headrace.runtime.metrics import TaskMetrics
 from headrace.systems.base import StreamInfo
+from headrace.task.calls import Calls
+from headrace.task.event_time import Progress
+from headrace.task.metrics import TaskMetrics
+from headrace.task.task import Chain
 
 BATCH, ROUNDS = 10_000, 3
 KEYS = 1_000_000, 10_000, 100

@@ -10,7 +10,7 @@ import polars as pl
 import headrace as hr
 from bench.data import GAP_MS, HEALTH, ORDERS, SCHEMA, WINDOW_MS, WITHIN_MS, check_rows
 from bench.measure import CORES, WrongResultError
-from headrace.api.settings import Guarantee
+from headrace.api.specs import Guarantee
 
 LATENESS = "1s"
 

@@ -15,7 +15,7 @@ import polars as pl
 from google.protobuf import descriptor_pb2
 
 import headrace as hr
-from headrace.serdes.formats import Decoder, FormatSpec, open_format
+from headrace.rows.formats import Decoder, FormatSpec, open_format
 from tests.servers.schema_registry import schema_registry
 
 ROWS, BATCH, ROUNDS = 100_000, 10_000, 5

@@ -24,14 +24,12 @@ from bench.life import end_with, run_plan
 from bench.measure import median
 from bench.state_apps import SCHEMA, write
 from bench.turns import folder
-from headrace.metadata.opening import existing_metadata, open_metadata
-from headrace.metadata.store import MetadataStore
-from headrace.plan.heritage import NO_CONSENT
-from headrace.runners.coordination.runs import find_all
-from headrace.runners.planning import Deployment
-from headrace.runners.prepare import prepare_streams
-from headrace.runners.savepoints.restoring import Restoring, restore
-from headrace.runners.savepoints.taking import Taking, take
+from headrace.coordinator.publication import find_all
+from headrace.life.metadata import MetadataStore, existing_metadata, open_metadata
+from headrace.plan.inventory import NO_CONSENT
+from headrace.run.planning import Deployment, prepare_streams
+from headrace.run.savepoints.restoring import Restoring, restore
+from headrace.run.savepoints.taking import Taking, take
 
 APP, NAME = "bench-rescaled", "full"
 PARTITIONS = 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from bench.measure import CORES
-from headrace.runners.spark.session import open_session
+from headrace.run.spark.session import open_session
 
 _STATE_STORE = "spark.sql.streaming.stateStore."
 SETTINGS = {

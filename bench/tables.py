@@ -16,16 +16,13 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import polars as pl
 
-from headrace.runtime.operators.joins.key_lookup import FOUND, look_up
-from headrace.stores.base import StateStore
-from headrace.stores.conform import GONE, SINCE
+from headrace.stores.base import GONE, SINCE, Share, StateStore
 from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
 from headrace.stores.keyvalue import KeyValueStore
-from headrace.stores.memory_table import MemoryTable
 from headrace.stores.runs import Runs
-from headrace.stores.share import Share
-from headrace.stores.table import RowTable, TableStore
+from headrace.stores.table import MemoryTable, RowTable, TableStore
 from headrace.stores.versions import VERSION_COLUMNS, VersionedTable
+from headrace.task.operators.joins import FOUND, look_up
 
 ROWS = 10_000
 BATCHES = 30

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
+from headrace.core.files import which_readable
 from headrace.core.frame import Kind, body_of, decode_header
 from headrace.core.ids import SSP, StreamId
-from headrace.core.readable import which_readable
-from headrace.serdes.ipc import decode_rows
+from headrace.rows.ipc import decode_rows
 from headrace.systems.base import Edge, Records
-from headrace.systems.log import LogSystem
+from headrace.systems.log.system import LogSystem
 
 WHICH = ("p50", "p90", "p99", "p99.9", "max")
 

@@ -26,11 +26,11 @@ from bench.pipelines import COUNTS, Count
 from headrace.core.ids import TaskName
 from headrace.plan.chain_plan import chain_plan
 from headrace.plan.planner import plan
-from headrace.runtime.calls.lanes import Calls
-from headrace.runtime.chain import Chain
-from headrace.runtime.event_time.watermark import Progress
-from headrace.runtime.metrics import TaskMetrics
 from headrace.systems.base import StreamInfo
+from headrace.task.calls import Calls
+from headrace.task.event_time import Progress
+from headrace.task.metrics import TaskMetrics
+from headrace.task.task import Chain
 
 ROWS, BATCH, KEYS = 200_000, 5_000, 10_000
 APP_ROWS, START_ROWS = 1_000_000, 100_000

@@ -17,7 +17,7 @@ from bench.turns import Contestant, Throughput, Turns, folder
 from headrace.core.frame import END_VERSION, UNVERSIONED, decode_header
 from headrace.core.ids import SSP, StreamId
 from headrace.systems.base import Edge, Records
-from headrace.systems.log import LogSystem
+from headrace.systems.log.system import LogSystem
 
 
 def filter_and_project(

@@ -25,16 +25,15 @@ import polars as pl
 from typing_extensions import override
 
 import headrace as hr
+from headrace.coordinator.messages import AppStatus, TaskStatus
 from headrace.core.frame import decode_header
 from headrace.core.ids import SSP, StreamId
-from headrace.metadata.opening import open_metadata
-from headrace.runners.checked import check_run
-from headrace.runners.coordination.messages import AppStatus, TaskStatus
-from headrace.runners.local import run_local
+from headrace.life.metadata import open_metadata
+from headrace.run.local import run_local
+from headrace.run.planning import check_run
 from headrace.streams.writer import StreamWriter
-from headrace.systems.base import Records
-from headrace.systems.log import LogSystem
-from headrace.systems.whole import polled_to
+from headrace.systems.base import Records, polled_to
+from headrace.systems.log.system import LogSystem
 
 COLUMNS = {"member": pl.String, "ts": pl.Int64}
 IDLE_S = 10.0

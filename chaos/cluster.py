@@ -37,11 +37,11 @@ from chaos.run import PAUSE_S, summary
 from chaos.verdict import Comparison, compare
 from chaos.workload import APP
 from chaos.world import OWN, Machine, World
+from headrace.coordinator.address import Address
 from headrace.core.errors import HeadraceError, InfrastructureError, StreamNotFoundError, UnavailableError
-from headrace.core.url import SecretUrl
-from headrace.runners.coordination.address import Address
-from headrace.runners.spark.java import ensure_java
-from headrace.stores.objects.place import SNAPSHOTS_VARIABLE
+from headrace.core.secrets import SecretUrl
+from headrace.run.spark.launch import ensure_java
+from headrace.stores.snapshots import SNAPSHOTS_VARIABLE
 
 WORKERS = ("worker-1", "worker-2")
 DRIVER, DESK = "driver", "desk"
@@ -259,7 +259,7 @@ class Scene:
     def status_from_elsewhere(self) -> int:
         """What ``headrace status`` says on another machine: how many containers run."""
         desk = self.world.machines[DESK]
-        command = (sys.executable, "-m", "headrace.cli.main", "status", APP, "--json")
+        command = (sys.executable, "-m", "headrace.operate.cli.main", "status", APP, "--json")
         environment = {"HEADRACE_METADATA": self.database}
         found = json.loads(desk.run(*command, seconds_max=_COMMAND_S, environment=environment))
         return sum(one["state"] == "running" for app in found for one in app["containers"] if app["app"] == APP)

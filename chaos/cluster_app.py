@@ -21,14 +21,13 @@ from typing_extensions import override
 from chaos.kafka_plain import WAIT_S, create_topic, read_topic
 from chaos.workload import Places, build, names
 from chaos.world import OWN
-from headrace.api.kafka import kafka
-from headrace.api.kafka_log import KafkaLog, kafka_log
 from headrace.api.specs import Graph
 from headrace.app import App
+from headrace.connectors.kafka.client import OffsetSpec
+from headrace.connectors.kafka.descriptor import KafkaLog, kafka, kafka_log
 from headrace.core.errors import UnavailableError
-from headrace.stores.objects.place import SNAPSHOTS_VARIABLE
+from headrace.stores.snapshots import SNAPSHOTS_VARIABLE
 from headrace.streams import read_stream
-from headrace.systems.kafka.client import OffsetSpec
 
 HOME = f"{OWN}/headrace"
 PARTITIONS = 2

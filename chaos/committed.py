@@ -7,12 +7,12 @@ from pathlib import Path
 
 import polars as pl
 
-from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.core.errors import StreamNotFoundError
 from headrace.core.frame import Kind, body_of, decode_control, decode_header
 from headrace.core.ids import SSP, Offset, StreamId
-from headrace.serdes.ipc import decode_rows
-from headrace.serdes.rows import concat_rows
+from headrace.protocol.read_committed import ReadCommitted
+from headrace.rows.given import concat_rows
+from headrace.rows.ipc import decode_rows
 from headrace.systems.base import Edge, Records
 from headrace.systems.log.system import LogSystem
 

@@ -19,12 +19,12 @@ from types import TracebackType
 from typing import Self
 
 from chaos.processes import Process, in_session, look, send
+from headrace.coordinator.address import Address
+from headrace.coordinator.messages import AppStatus, ContainerStatus
+from headrace.coordinator.publication import find_all
 from headrace.core.errors import UnavailableError
-from headrace.core.url import SecretUrl
-from headrace.metadata.opening import existing_metadata
-from headrace.runners.coordination.address import Address
-from headrace.runners.coordination.messages import AppStatus, ContainerStatus
-from headrace.runners.coordination.runs import find_all
+from headrace.core.secrets import SecretUrl
+from headrace.life.metadata import existing_metadata
 
 LOOK_S = 0.05
 START_S = 300.0

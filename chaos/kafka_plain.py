@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from headrace.systems.kafka.client import NewTopic, OffsetSpec
+from headrace.connectors.kafka.client import NewTopic, OffsetSpec
 
 WAIT_S = 30.0
 

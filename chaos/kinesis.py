@@ -30,8 +30,8 @@ from chaos.kinesis_server import CREDENTIALS, KinesisServer
 from chaos.kinesis_stream import OwnedStream
 from chaos.run import PAUSE_S, summary
 from chaos.verdict import Comparison, compare
+from headrace.coordinator.messages import AppStatus
 from headrace.core.errors import HeadraceError, UnavailableError
-from headrace.runners.coordination.messages import AppStatus
 
 SHARDS = 3
 SHARDS_MIN, SHARDS_MAX = 2, 9

@@ -19,11 +19,11 @@ from chaos.kinesis_stream import OwnedStream, key_for
 from chaos.steady_load import SteadyLoad
 from headrace.api.aggregates import count
 from headrace.api.aggregates import sum as total
-from headrace.api.kinesis import kinesis
 from headrace.api.windows import tumbling
 from headrace.app import App
+from headrace.connectors.kinesis.descriptor import kinesis
 from headrace.core.clock import WallClock
-from headrace.runners.spark.hosting import die_with_parent
+from headrace.run.spark.hosting import die_with_parent
 
 APP = "kinesis"
 ORDERS, SHIPPED = "orders", "shipped"

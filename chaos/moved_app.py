@@ -23,7 +23,7 @@ from headrace.api.aggregates import sum as total
 from headrace.api.windows import tumbling
 from headrace.app import App
 from headrace.core.clock import WallClock
-from headrace.runners.spark.hosting import die_with_parent
+from headrace.run.spark.hosting import die_with_parent
 from headrace.streams import StreamWriter, create_stream
 
 APP = "moved"

@@ -13,7 +13,7 @@ from chaos.moved_app import LARGE, PHASE_MS, START_MS
 from chaos.verdict import Comparison, compare
 from headrace.core.frame import Kind, body_of, decode_header
 from headrace.core.ids import SSP, StreamId
-from headrace.serdes.ipc import decode_rows
+from headrace.rows.ipc import decode_rows
 from headrace.systems.base import Edge, Records
 from headrace.systems.log.system import LogSystem
 

@@ -375,7 +375,7 @@ class Moves:
 
     def _command(self, *arguments: str) -> Any:
         """Run a command of Headrace, and return its JSON."""
-        command = [sys.executable, "-m", "headrace.cli.main", *arguments, "--home", str(self.home), "--json"]
+        command = [sys.executable, "-m", "headrace.operate.cli.main", *arguments, "--home", str(self.home), "--json"]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S * 2, check=False)
         if ran.returncode:
             raise UnavailableError(

@@ -11,7 +11,7 @@ import polars as pl
 from chaos.committed import committed_rows
 from chaos.verdict import Comparison, compare
 from headrace.core.frame import Header, Kind, encode
-from headrace.serdes.ipc import decode_rows, encode_rows
+from headrace.rows.ipc import decode_rows, encode_rows
 from headrace.streams import StreamWriter
 from headrace.systems.log.system import LogSystem
 

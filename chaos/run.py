@@ -20,7 +20,7 @@ from chaos.poison import PoisonedWriter, judge_letters
 from chaos.power import Power
 from chaos.verdict import judge, judge_database
 from headrace.core.errors import HeadraceError
-from headrace.runners.spark.settings import is_local
+from headrace.run.spark.settings import is_local
 from headrace.streams import StreamWriter
 
 PAUSE_S = (0.5, 3.0)

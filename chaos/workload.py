@@ -23,12 +23,11 @@ import polars as pl
 from chaos.poison import LETTERS
 from headrace.api.aggregates import count
 from headrace.api.aggregates import sum as total
-from headrace.api.descriptors import sql
+from headrace.api.descriptors import SystemDescriptor, sql
 from headrace.api.stream import Stream
-from headrace.api.system_descriptor import SystemDescriptor
 from headrace.api.windows import session, tumbling
 from headrace.app import App
-from headrace.runners.spark.hosting import die_with_parent
+from headrace.run.spark.hosting import die_with_parent
 from headrace.streams import StreamWriter, create_stream
 
 APP = "chaos"

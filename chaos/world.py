@@ -23,7 +23,7 @@ from typing import NoReturn, Self
 from chaos.deployment import until
 from chaos.processes import Process, look, send
 from headrace.core.errors import InfrastructureError, UnavailableError
-from headrace.runners.spark.hosting import die_with_parent
+from headrace.run.spark.hosting import die_with_parent
 
 NETWORK = "10.77.0"
 OWN = "/tmp"

@@ -29,7 +29,7 @@ import polars as pl
 import headrace as hr
 
 VIEWS = {"member": pl.String, "page": pl.String}
-HEADRACE = (sys.executable, "-m", "headrace.cli.main")
+HEADRACE = (sys.executable, "-m", "headrace.operate.cli.main")
 
 
 def declare(home: str) -> hr.App:

@@ -27,7 +27,7 @@ from tempfile import TemporaryDirectory
 import polars as pl
 
 import headrace as hr
-from headrace.testing.kinesis import KinesisStream
+from headrace.connectors.kinesis.memory import KinesisStream
 
 ORDERS = {"member": pl.String, "euros": pl.Float64, "ts": pl.Datetime("ms")}
 PLACE = {"region": "us-east-1", "endpoint_url": sys.argv[1] if len(sys.argv) > 1 else "memory://"}

@@ -15,26 +15,24 @@ from typing import Any
 import polars as pl
 
 from fuzz import samples, steps
-from headrace.checkpoint.record import Change, ReaderPosition, decode_abort, decode_commit
+from headrace.connectors.kafka.log_topics import Order, decode_order, encode_order
+from headrace.connectors.kafka.writer_session import decode_progress
+from headrace.connectors.kinesis.records import MAGIC, unpack
+from headrace.coordinator import messages
+from headrace.coordinator.messages import ErrorReport
 from headrace.core.errors import DataError, HeadraceError, ProtocolError
 from headrace.core.frame import Kind, body_of, decode_control, decode_header
-from headrace.runners.coordination import messages
-from headrace.runners.coordination.error_report import ErrorReport
-from headrace.runtime.event_time.watermark import decode_times
-from headrace.savepoints.manifest import Manifest
-from headrace.serdes.formats.contract import Decoder as RecordDecoder
-from headrace.serdes.formats.contract import FormatSpec
-from headrace.serdes.formats.opening import open_format
-from headrace.serdes.hashing import hash_rows, partition_of
-from headrace.serdes.ipc import decode_rows, decode_runs, encode_rows
-from headrace.serdes.json_lines import encode_lines
-from headrace.serdes.json_rows import JsonRows
-from headrace.serdes.row_pieces import RowsUnreadable
-from headrace.serdes.schema import Schema
-from headrace.systems.kafka.log_registry import Order, decode_order, encode_order
-from headrace.systems.kafka.progress_topic import decode_progress
-from headrace.systems.kinesis.kpl import MAGIC, unpack
+from headrace.life.founding import Manifest
+from headrace.protocol.record import Change, ReaderPosition, decode_abort, decode_commit
+from headrace.rows.formats import Decoder as RecordDecoder
+from headrace.rows.formats import FormatSpec, open_format
+from headrace.rows.hashing import hash_rows, partition_of
+from headrace.rows.ipc import decode_rows, decode_runs, encode_rows
+from headrace.rows.pieces import RowsUnreadable
+from headrace.rows.schema import Schema
+from headrace.rows.text import JsonRows, encode_lines
 from headrace.systems.log.segment import decode_file_header, diagnose, scan, seed_of
+from headrace.task.event_time import decode_times
 
 _NO_KEYS = (pl.List, pl.Array, pl.Struct, pl.Null)
 

@@ -11,7 +11,10 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
-from headrace.checkpoint.record import (
+from headrace.connectors.kinesis.records import MAGIC
+from headrace.core.frame import Checkpoint, EndOfStream, Header, Kind, Restore, Watermark, encode, encode_control
+from headrace.life.founding import FileSum, Manifest, TaskCopy
+from headrace.protocol.record import (
     AbortRecord,
     Change,
     CommitRecord,
@@ -24,21 +27,9 @@ from headrace.checkpoint.record import (
     SourceEntry,
     encode_record,
 )
-from headrace.core.frame import (
-    Checkpoint,
-    EndOfStream,
-    Header,
-    Kind,
-    Restore,
-    Watermark,
-    encode,
-    encode_control,
-)
-from headrace.runtime.event_time.watermark import PartitionCheckpoint, Progress, TimesCheckpoint
-from headrace.savepoints.manifest import FileSum, Manifest, TaskCopy
-from headrace.serdes.ipc import encode_rows
-from headrace.systems.kinesis.kpl import MAGIC
+from headrace.rows.ipc import encode_rows
 from headrace.systems.log.segment import encode_file_header, encode_records, seal_record, seed_of
+from headrace.task.event_time import PartitionCheckpoint, Progress, TimesCheckpoint
 
 MOMENT = datetime(2026, 1, 31, 12, 0, 0, 250_000)
 SALT = 7

@@ -10,8 +10,8 @@ from typing_extensions import override
 import headrace as hr
 from fuzz.samples import ROWS
 from headrace.core.frame import Header, Kind, encode
-from headrace.serdes.ipc import encode_rows
-from headrace.testing.harness import TestApp
+from headrace.kit.harness import TestApp
+from headrace.rows.ipc import encode_rows
 
 _KEYS = ("text", "n", "real", "flag", "raw", "at", "zoned", "day", "wait", "price", "level")
 _COLUMNS = {name: dtype for name, dtype in ROWS.schema.items() if name != "nothing"}

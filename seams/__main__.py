@@ -44,7 +44,7 @@ def run(cases: Sequence[Case]) -> int:
     failures = 0
     context = None
     if any(case["mode"] in ON_SPARK for case in cases):
-        from headrace.runners.spark.session import open_context
+        from headrace.run.spark.session import open_context
 
         context = open_context("headrace seams", MASTER)
     for case in cases:
@@ -57,7 +57,7 @@ def run(cases: Sequence[Case]) -> int:
             failures += 1
             print(f"{said}\n  python -m seams --case '{written(case)}'", flush=True)
     if context is not None:
-        from headrace.runners.spark.session import close_context
+        from headrace.run.spark.session import close_context
 
         close_context(context)
     print(f"{len(cases) - failures:,} cases passed, {failures} failed")

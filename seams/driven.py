@@ -12,16 +12,14 @@ from typing_extensions import override
 import headrace as hr
 from headrace.core.clock import ManualClock
 from headrace.core.ids import TaskName
-from headrace.metadata.generations import Generations
-from headrace.metadata.sqlite import SqliteMetadata
+from headrace.life.metadata import Generations, SqliteMetadata
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
-from headrace.runners.facts import gather_facts
-from headrace.runners.prepare import prepare_streams
-from headrace.runtime.container import Container
-from headrace.runtime.host.task_host import TaskHost
-from headrace.runtime.pauses import run
-from headrace.systems.startpoint import Grant, Order, Outcome
+from headrace.run.planning import gather_facts, prepare_streams
+from headrace.systems.startpoints import Grant, Order, Outcome
+from headrace.task.container import Container
+from headrace.task.host.task_host import TaskHost
+from headrace.task.scope import run
 
 STEP_MS = 20
 INTERVAL_MS = 200

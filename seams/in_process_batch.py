@@ -14,17 +14,15 @@ import polars as pl
 
 from headrace.api.specs import Graph
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
-from headrace.plan.batch import order_of, ranks_of, readers_of
+from headrace.plan.chain_plan import batch_order_of as order_of
+from headrace.plan.chain_plan import ranks_of, readers_of
 from headrace.plan.model import Plan, StagePlan, TaskPlan
-from headrace.runtime.batch.fed_task import fed, mapped
-from headrace.runtime.batch.notes import COUNTED, LEFT, Left, counts_in, is_note, left_in
-from headrace.runtime.batch.reading import Reading
-from headrace.runtime.batch.seam import Seam
-from headrace.runtime.connections import Connections
-from headrace.runtime.metrics import TaskMetrics
-from headrace.serdes.pieces import TIME, Piece
-from headrace.serdes.rows import concat_rows
+from headrace.rows.given import concat_rows
+from headrace.rows.pieces import TIME, Piece
 from headrace.systems.registry import SystemSpec
+from headrace.task.batch import COUNTED, LEFT, Left, Reading, Seam, counts_in, fed, is_note, left_in, mapped
+from headrace.task.connections import Connections
+from headrace.task.metrics import TaskMetrics
 
 
 def in_order(pieces: Iterable[Piece], ranks: Mapping[str, int]) -> list[Piece]:

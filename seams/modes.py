@@ -18,21 +18,20 @@ import pyarrow.parquet as pq
 
 import headrace as hr
 from headrace.api.specs import Role
-from headrace.metadata.opening import open_metadata
+from headrace.kit.harness import TestApp
+from headrace.life.folder import Shelf
+from headrace.life.metadata import open_metadata
 from headrace.plan.inventory import Inventory
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
-from headrace.runners.batch_ends import Until, ends_of
-from headrace.runners.facts import gather_facts
-from headrace.runners.prepare import prepare_outputs
-from headrace.runners.savepoints.from_batch import FromBatch, save
-from headrace.runners.savepoints.restoring import Restoring, restore
-from headrace.runners.spark.batch.publishing import publish
-from headrace.runtime.batch.seam import Seam
-from headrace.savepoints.folder import Shelf
-from headrace.serdes.pieces import SCHEMA, as_batch
-from headrace.streams.results import stream_of_results
-from headrace.testing.harness import TestApp
+from headrace.rows.pieces import SCHEMA, as_batch
+from headrace.run.batch_ends import Until, ends_of
+from headrace.run.planning import gather_facts, prepare_outputs
+from headrace.run.savepoints.restoring import Restoring, restore
+from headrace.run.savepoints.writing import FromBatch, save
+from headrace.spark.batch.runner import publish
+from headrace.streams.ranges import stream_of_results
+from headrace.task.batch import Seam
 from seams.apps import APP, FACTS, FACTS_SHUFFLE, FIRST_SHUFFLE, IDLE_MS, INPUT, MORE, OUT, build
 from seams.driven import DrivenApp
 from seams.factors import BATCHES, ROW_STEPS, Case, written

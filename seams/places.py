@@ -15,8 +15,8 @@ import polars as pl
 import headrace as hr
 from headrace.core.errors import HeadraceError
 from headrace.core.frame import Header, Kind, encode
-from headrace.runtime.connections import Connections
-from headrace.serdes.ipc import encode_rows
+from headrace.rows.ipc import encode_rows
+from headrace.task.connections import Connections
 from seams.apps import FACTS, INPUT, MORE, OUT, Declaring
 from seams.factors import FROM_FILES, Case
 from seams.messages import PORTIONS, Columns, Messages, Row

@@ -19,7 +19,7 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.api.aggregates import implode
-from headrace.api.call_settings import retry
+from headrace.api.remote import retry
 from headrace.api.stream import Stream
 from headrace.api.tasks import Out, Task, TaskContext
 from headrace.api.windows import tumbling

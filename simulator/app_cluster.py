@@ -16,14 +16,14 @@ from headrace.core.frame import Header, Kind, encode
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.plan.chain_plan import chain_plan
 from headrace.plan.model import StreamPlan
-from headrace.runtime.calls.lanes import Calls
-from headrace.runtime.connections import Connections
-from headrace.runtime.host.attempt import Factories
-from headrace.runtime.metrics import TaskMetrics
-from headrace.runtime.operators.base import Port
-from headrace.runtime.task import Task
-from headrace.runtime.task_scope import TaskScope
-from headrace.serdes.ipc import encode_rows
+from headrace.rows.ipc import encode_rows
+from headrace.task.calls import Calls
+from headrace.task.connections import Connections
+from headrace.task.host.attempt import Factories
+from headrace.task.metrics import TaskMetrics
+from headrace.task.operators.base import Port
+from headrace.task.scope import TaskScope
+from headrace.task.task import Task
 from simulator.app_oracle import AppOracle
 from simulator.case import COLUMNS, keys_in
 from simulator.cluster import Cluster

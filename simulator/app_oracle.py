@@ -18,16 +18,12 @@ from msgspec import UNSET
 from typing_extensions import override
 
 from headrace.api.specs import Role
-from headrace.checkpoint.record import Change, CommitRecord, LocalCheckpoint
 from headrace.core.frame import END_VERSION, HEADER_SIZE, body_of
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.plan.chain_plan import chain_plan
 from headrace.plan.model import StreamPlan
-from headrace.runtime.calls.lanes import Calls
-from headrace.runtime.chain import Chain
-from headrace.runtime.event_time.watermark import decode_times
-from headrace.runtime.metrics import TaskMetrics
-from headrace.serdes.ipc import decode_rows
+from headrace.protocol.record import Change, CommitRecord, LocalCheckpoint
+from headrace.rows.ipc import decode_rows
 from headrace.stores.base import StateStore
 from headrace.stores.database import KeySpace
 from headrace.stores.keyed import KeyedRows
@@ -36,6 +32,10 @@ from headrace.stores.outbox import Outbox
 from headrace.stores.runs import Runs
 from headrace.stores.table import RowReader
 from headrace.systems.registry import keeps_rows
+from headrace.task.calls import Calls
+from headrace.task.event_time import decode_times
+from headrace.task.metrics import TaskMetrics
+from headrace.task.task import Chain
 from simulator.disks import SimDatabase
 from simulator.expected import Message, Row
 from simulator.lives import Arrival, Lives, Version

@@ -12,24 +12,22 @@ from typing import Any
 
 from typing_extensions import override
 
-from headrace.api.location import Location
-from headrace.api.settings import Settings
-from headrace.api.specs import Graph, Role, StreamSpec
+from headrace.api.checks import Location
+from headrace.api.specs import Graph, Role, Settings, StreamSpec
 from headrace.core.errors import DataError
 from headrace.core.frame import body_of, encode
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.plan.chain_plan import chain_plan
 from headrace.plan.model import Plan, StagePlan, StreamPlan
-from headrace.runtime.calls.lanes import Calls
-from headrace.runtime.chain import Chain
-from headrace.runtime.connections import Connections
-from headrace.runtime.event_time.watermark import UNHEARD, Progress, TimesCheckpoint, combined
-from headrace.runtime.inputs.intakes import Intakes
-from headrace.runtime.metrics import TaskMetrics
-from headrace.runtime.task import Task
-from headrace.runtime.task_scope import TaskScope
 from headrace.stores.base import StateStore
 from headrace.systems.registry import SystemSpec
+from headrace.task.calls import Calls
+from headrace.task.connections import Connections
+from headrace.task.event_time import UNHEARD, Progress, TimesCheckpoint, combined
+from headrace.task.inputs.intake import Intakes
+from headrace.task.metrics import TaskMetrics
+from headrace.task.scope import TaskScope
+from headrace.task.task import Chain, Task
 from simulator.bare_store import STORE, BareStore
 from simulator.journal import Journal, WatchedMachine
 from simulator.message import decode_message, encode_message

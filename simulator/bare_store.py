@@ -9,9 +9,8 @@ import msgspec
 import polars as pl
 from typing_extensions import override
 
-from headrace.stores.base import StateStore, View, Writes
+from headrace.stores.base import Share, StateStore, View, Writes
 from headrace.stores.database import KeySpace
-from headrace.stores.share import Share
 from simulator.disks import SimDatabase
 from simulator.storage import Folder
 

@@ -17,8 +17,7 @@ from typing import cast
 
 import polars as pl
 
-from headrace.api.call_settings import retry
-from headrace.api.remote import OnWrite, cached, remote
+from headrace.api.remote import OnWrite, cached, remote, retry
 from headrace.app import App
 from simulator.calls import answer, caller, kept, moment, write
 from simulator.case import AppCase, read

@@ -15,7 +15,7 @@ from typing import Any, TypeVarTuple, Unpack
 
 from typing_extensions import override
 
-from headrace.runtime.calls.lanes import Calls, Threads
+from headrace.task.calls import Calls, Threads
 from simulator.expected import Row
 from simulator.world import World
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import polars as pl
 
-from headrace.api.settings import Guarantee
-from headrace.api.specs import StreamSpec
+from headrace.api.specs import Guarantee, StreamSpec
 from headrace.api.stream import Stream
 from headrace.app import App
-from headrace.serdes.hashing import partition_of
+from headrace.rows.hashing import partition_of
 from headrace.systems.registry import SystemSpec
 from simulator.expected import TICK_MS, Outputs, Sources
 from simulator.lives import Lives

@@ -22,8 +22,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from headrace.api.aggregates import implode
-from headrace.api.triggers import every
-from headrace.api.windows import session, tumbling
+from headrace.api.windows import every, session, tumbling
 from headrace.app import App
 from simulator.case import AppCase, read, ticks
 from simulator.expected import Outputs, Row, Sources, columns, differ, start_of

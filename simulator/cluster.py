@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.api.settings import Durability, Settings
-from headrace.checkpoint import instructions as do
-from headrace.checkpoint.record import LocalCheckpoint
+from headrace.api.specs import Durability, Settings
 from headrace.core.errors import FencedError, FrameError
 from headrace.core.frame import Header, Kind, body_of, encode
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
-from headrace.runtime.connections import Connections
-from headrace.runtime.host.attempt import Factories
-from headrace.runtime.inputs.version_buffer import MEMORY_BYTES_MAX
-from headrace.runtime.task_scope import TaskScope
+from headrace.protocol import instructions as do
+from headrace.protocol.record import LocalCheckpoint
 from headrace.systems.registry import SystemSpec
+from headrace.task.connections import Connections
+from headrace.task.host.attempt import Factories
+from headrace.task.inputs.chooser import MEMORY_BYTES_MAX
+from headrace.task.scope import TaskScope
 from simulator.bare import BareIntakes, bare_scopes
 from simulator.journal import Journal, WatchedMachine
 from simulator.message import decode_message, encode_message

@@ -13,9 +13,7 @@ from typing import TypeVar
 
 from typing_extensions import override
 
-from headrace.checkpoint import instructions as do
-from headrace.checkpoint.founding import Cut
-from headrace.checkpoint.protocol import Phase
+from headrace.coordinator.messages import Orders, SlotDirections
 from headrace.core.clock import Clock
 from headrace.core.errors import (
     DeploymentError,
@@ -28,15 +26,17 @@ from headrace.core.errors import (
 )
 from headrace.core.frame import decode_header
 from headrace.core.ids import SSP, TaskName
-from headrace.runners.coordination.messages import Orders, SlotDirections
-from headrace.runtime import pauses
-from headrace.runtime.container import OBSERVE_MS
-from headrace.runtime.host.ports import Ports
-from headrace.runtime.host.startpoints import by_system
-from headrace.runtime.host.task_host import TaskHost
-from headrace.runtime.pauses import Pause
-from headrace.runtime.run_loop import RunLoop, backpressures
-from headrace.systems.startpoint import Grant, Outcome
+from headrace.protocol import instructions as do
+from headrace.protocol.protocol import Phase
+from headrace.protocol.record import Cut
+from headrace.systems.startpoints import Grant, Outcome
+from headrace.task import scope as pauses
+from headrace.task.container import OBSERVE_MS
+from headrace.task.host.orders import by_system
+from headrace.task.host.ports import Ports
+from headrace.task.host.task_host import TaskHost
+from headrace.task.run_loop import RunLoop, backpressures
+from headrace.task.scope import Pause
 from simulator.calls import VirtualCalls
 from simulator.cluster import Cluster
 from simulator.disks import SimDisk

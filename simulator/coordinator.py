@@ -9,17 +9,12 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from headrace.core.clock import WallClock
-from headrace.core.errors import FencedError, HeadraceError, UnavailableError
-from headrace.core.ids import TaskName
-from headrace.metadata.generations import Generations
-from headrace.metadata.memory import MemoryMetadata
-from headrace.runners.coordination.cuts import CutOrder, CutReport
-from headrace.runners.coordination.error_report import ErrorReport
-from headrace.runners.coordination.ledger import Ledger
-from headrace.runners.coordination.messages import (
+from headrace.coordinator.books import CutOrder, CutReport
+from headrace.coordinator.ledger import Ledger
+from headrace.coordinator.messages import (
     CheckpointStatus,
     CutStatus,
+    ErrorReport,
     Failure,
     Finished,
     GenerationRequest,
@@ -28,12 +23,16 @@ from headrace.runners.coordination.messages import (
     Register,
     TaskStatus,
 )
-from headrace.runners.coordination.startpoint_desk import StartpointDesk
-from headrace.systems.startpoint import Grant, Order, Outcome
+from headrace.coordinator.startpoints import StartpointDesk
+from headrace.core.clock import WallClock
+from headrace.core.errors import FencedError, HeadraceError, UnavailableError
+from headrace.core.ids import TaskName
+from headrace.life.metadata import Generations, MemoryMetadata
+from headrace.systems.startpoints import Grant, Order, Outcome
 from simulator.world import World
 
 if TYPE_CHECKING:
-    from headrace.runtime.host.task_host import TaskHost
+    from headrace.task.host.task_host import TaskHost
     from simulator.container import SimContainer
     from simulator.dealings import Dealings
     from simulator.startpoints import SimStartpoints

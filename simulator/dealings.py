@@ -12,11 +12,11 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headrace.coordinator.books import SlotBook, SlottedInput
+from headrace.coordinator.messages import Heartbeat, Orders
 from headrace.core.errors import FencedError, HeadraceError
 from headrace.core.ids import SSP, TaskName
-from headrace.runners.coordination.messages import Heartbeat, Orders
-from headrace.runners.coordination.slot_book import SlotBook, SlottedInput
-from headrace.runtime.task_scope import TaskScope
+from headrace.task.scope import TaskScope
 from simulator.kinesis import SimStream
 from simulator.world import Steps
 

@@ -14,13 +14,11 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.api.aggregates import count, max, sum
-from headrace.api.call_settings import retry
 from headrace.api.descriptors import files
 from headrace.api.operators.join import JoinHow
-from headrace.api.remote import cached, remote
+from headrace.api.remote import cached, remote, retry
 from headrace.api.tasks import Out, Store, Task, Timer
-from headrace.api.triggers import every
-from headrace.api.windows import hopping, session, sliding, tumbling
+from headrace.api.windows import every, hopping, session, sliding, tumbling
 from headrace.app import App
 from headrace.core.errors import DataError
 from simulator import (

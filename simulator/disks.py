@@ -12,19 +12,18 @@ from typing import Any
 
 from typing_extensions import override
 
-from headrace.checkpoint.record import LOCAL_KEY, LocalCheckpoint
 from headrace.core.clock import WallClock
 from headrace.core.errors import FrameError, StateCorruptError, StateLockedError, StorageError
 from headrace.core.ids import Offset
-from headrace.core.recent_warnings import RecentWarnings
-from headrace.runtime.naming import remote_folder
-from headrace.runtime.state.depot import Depot
-from headrace.runtime.state.disk import Disk
-from headrace.runtime.state.task_state import TaskState
-from headrace.runtime.task_scope import TaskScope
-from headrace.stores.database import Batch, Database
-from headrace.stores.objects.sending import SnapshotFile
-from headrace.stores.state_folder import FolderLock
+from headrace.core.log import RecentWarnings
+from headrace.protocol.record import LOCAL_KEY, LocalCheckpoint
+from headrace.stores.database import Batch, Database, FolderLock
+from headrace.stores.transfer import SnapshotFile
+from headrace.task.naming import remote_folder
+from headrace.task.scope import TaskScope
+from headrace.task.state.depot import Depot
+from headrace.task.state.disk import Disk
+from headrace.task.state.task_state import TaskState
 from simulator.objects import files_of, folder_of
 from simulator.storage import Folder
 

@@ -13,32 +13,20 @@ from typing import TYPE_CHECKING
 import polars as pl
 from typing_extensions import override
 
-from headrace.checkpoint import instructions as do
-from headrace.checkpoint.machine import ProtocolMachine
-from headrace.checkpoint.table_methods import MachineConfig
-from headrace.core.frame import (
-    UNVERSIONED,
-    ControlMessage,
-    Header,
-    Kind,
-    Restore,
-    body_of,
-    decode_control,
-)
+from headrace.core.frame import UNVERSIONED, ControlMessage, Header, Kind, Restore, body_of, decode_control
 from headrace.core.ids import SSP, Offset, TaskName
 from headrace.plan.chain_plan import ChainPlan
-from headrace.runtime.calls.lanes import Calls
-from headrace.runtime.chain import Chain
-from headrace.runtime.event_time.watermark import Progress, TimesCheckpoint
-from headrace.runtime.inputs.envelope import RowBatch
-from headrace.runtime.inputs.intake import DeadLetters
-from headrace.runtime.inputs.intakes import Intakes
-from headrace.runtime.metrics import Counters, TaskMetrics
-from headrace.runtime.operators.base import Port
-from headrace.runtime.operators.provenance import Arrival
-from headrace.runtime.outputs.publisher import Publisher
-from headrace.runtime.task import Task
-from headrace.runtime.task_scope import TaskScope
+from headrace.protocol import instructions as do
+from headrace.protocol.machine import MachineConfig, ProtocolMachine
+from headrace.task.calls import Calls
+from headrace.task.event_time import Progress, TimesCheckpoint
+from headrace.task.inputs.chooser import RowBatch
+from headrace.task.inputs.intake import DeadLetters, Intakes
+from headrace.task.metrics import Counters, TaskMetrics
+from headrace.task.operators.base import Arrival, Port
+from headrace.task.outputs.publisher import Publisher
+from headrace.task.scope import TaskScope
+from headrace.task.task import Chain, Task
 from simulator.one_at_a_time import Record
 from simulator.oracle import Account
 from simulator.shapes import TaskShape

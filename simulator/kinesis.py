@@ -18,22 +18,19 @@ from typing import TYPE_CHECKING
 import polars as pl
 from typing_extensions import override
 
+from headrace.connectors.kinesis.api import DONE, OLDEST, Page, Position, Put, Shard, ShardState, ended_before
+from headrace.connectors.kinesis.consumer import KinesisConsumer, RecordRows
+from headrace.connectors.kinesis.dealing import Dealing
+from headrace.connectors.kinesis.feed import FetchingOnTheSpot
+from headrace.connectors.kinesis.memory import Call, MemoryKinesis, Moment
 from headrace.core.clock import Clock
 from headrace.core.errors import UnavailableError
 from headrace.core.ids import SSP, Offset
 from headrace.plan.model import StreamPlan
-from headrace.serdes.formats.json import JsonFormat
+from headrace.rows.formats import JsonFormat
 from headrace.systems.base import Edge, Ended, Polled
-from headrace.systems.kinesis.api import Page, Put, Shard
-from headrace.systems.kinesis.consumer import KinesisConsumer
-from headrace.systems.kinesis.dealing import Dealing
-from headrace.systems.kinesis.fetching import FetchingOnTheSpot
-from headrace.systems.kinesis.memory import Call, MemoryKinesis, Moment
-from headrace.systems.kinesis.rows import RecordRows
-from headrace.systems.kinesis.shard_position import DONE, OLDEST, Position, ShardState
-from headrace.systems.kinesis.shard_tree import ended_before
 from headrace.systems.slot_reports import SlotOrders, SlotReport
-from headrace.systems.slotted import Dealer
+from headrace.systems.slots import Dealer
 from simulator.expected import TICK_MS, Message
 from simulator.shard_judge import ShardJudge
 from simulator.storage import Reader

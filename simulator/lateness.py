@@ -23,8 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.api.aggregates import implode
-from headrace.api.triggers import at_close, every
-from headrace.api.windows import hopping, tumbling
+from headrace.api.windows import at_close, every, hopping, tumbling
 from headrace.app import App
 from simulator.case import AppCase, read, ticks
 from simulator.expected import TICK_MS, Message, Outputs, Row, Sources, columns, differ, start_of

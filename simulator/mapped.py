@@ -22,7 +22,7 @@ from typing import Any
 import polars as pl
 
 from headrace.api import aggregates
-from headrace.api.call_settings import retry
+from headrace.api.remote import retry
 from headrace.api.windows import tumbling
 from headrace.app import App
 from headrace.core.errors import DataError

@@ -17,13 +17,12 @@ from typing import Any
 
 from msgspec import UNSET
 
-from headrace.checkpoint.record import CommitRecord, SourceEntry
 from headrace.core.errors import HeadraceError
 from headrace.core.frame import Kind, decode_header
 from headrace.core.ids import SSP, Offset, TaskName
-from headrace.metadata.startpoints import FanOut, StartpointBook, StartpointKey, Startpoints, StartpointState
-from headrace.runtime.event_time.watermark import decode_times
-from headrace.systems.startpoint import (
+from headrace.life.startpoints import FanOut, StartpointBook, StartpointKey, Startpoints, StartpointState
+from headrace.protocol.record import CommitRecord, SourceEntry
+from headrace.systems.startpoints import (
     EndOffset,
     Order,
     Outcome,
@@ -33,6 +32,7 @@ from headrace.systems.startpoint import (
     StartpointTimestamp,
     StartpointUpcoming,
 )
+from headrace.task.event_time import decode_times
 from simulator.sources import SourceLog
 from simulator.storage import STEP
 from simulator.world import World

@@ -21,13 +21,11 @@ from typing_extensions import override
 
 from headrace.core.errors import HeadraceError, StorageError, UnavailableError
 from headrace.core.ids import TaskName
-from headrace.runtime.naming import remote_folder
-from headrace.runtime.state.depot import Depot
-from headrace.stores.objects.contract import Chunks, ObjectStore
-from headrace.stores.objects.layout import SNAPSHOTS_KEPT, Manifest, manifest_names
-from headrace.stores.objects.memory import MemoryObjects
-from headrace.stores.objects.queue import AGAIN_MS, Job, Waiting
-from headrace.stores.objects.sending import Calls, SnapshotFile, Work
+from headrace.kit.objects import MemoryObjects
+from headrace.stores.snapshots import SNAPSHOTS_KEPT, Chunks, Manifest, ObjectStore, manifest_names
+from headrace.stores.transfer import AGAIN_MS, Calls, Job, SnapshotFile, Waiting, Work
+from headrace.task.naming import remote_folder
+from headrace.task.state.depot import Depot
 from simulator.storage import Folder
 from simulator.world import Actor, Steps, World
 

@@ -17,17 +17,16 @@ from typing import Any
 import polars as pl
 from typing_extensions import override
 
-from headrace.api.operators.functions import MapAsync
+from headrace.api.operators.steps import MapAsync
 from headrace.core.ids import TaskName
 from headrace.plan.chain_plan import ChainPlan
 from headrace.plan.order import Order
-from headrace.runtime.calls.lanes import Calls
-from headrace.runtime.chain import Chain
-from headrace.runtime.event_time.watermark import Progress, TimesCheckpoint
-from headrace.runtime.metrics import TaskMetrics
-from headrace.runtime.operators.base import Operator
-from headrace.runtime.operators.provenance import Arrival, Origin
-from headrace.runtime.task_scope import TaskScope
+from headrace.task.calls import Calls
+from headrace.task.event_time import Progress, TimesCheckpoint
+from headrace.task.metrics import TaskMetrics
+from headrace.task.operators.base import Arrival, Operator, Origin
+from headrace.task.scope import TaskScope
+from headrace.task.task import Chain
 
 Heard = tuple[str, tuple[Any, ...]]
 """A method of a chain that was called, and with what."""

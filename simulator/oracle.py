@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 import msgspec
 import polars as pl
 
-from headrace.checkpoint.record import Change, CommitRecord, LocalCheckpoint, decode_commit
 from headrace.core.frame import END_VERSION, Header, Kind, Restore, body_of, decode_control, decode_header
 from headrace.core.ids import SSP, Offset, TaskName
-from headrace.savepoints.fitting import Misfit
+from headrace.life.folder import Misfit
+from headrace.protocol.record import Change, CommitRecord, LocalCheckpoint, decode_commit
 from simulator.bare_store import values_in
 from simulator.message import decode_message
 from simulator.moves import Moves

@@ -13,16 +13,14 @@ from typing_extensions import override
 
 from headrace.api.specs import Role
 from headrace.app import App
-from headrace.core.ids import SSP, StreamId, TaskName
-from headrace.metadata.timelines import FIRST
+from headrace.core.ids import FIRST_TIMELINE, SSP, StreamId, TaskName
 from headrace.plan.changes import Changes, compare
-from headrace.plan.heritage import Consent, Heritage, consent_of
-from headrace.plan.inventory import NOTHING, Inventory, inventory_of
+from headrace.plan.inventory import NOTHING, Consent, Heritage, Inventory, consent_of, inventory_of
 from headrace.plan.model import Plan, StagePlan, StreamPlan
 from headrace.plan.planner import plan
-from headrace.runtime.task_scope import TaskScope
 from headrace.systems.base import StreamInfo
 from headrace.systems.registry import keeps_rows
+from headrace.task.scope import TaskScope
 from simulator.case import COLUMNS, AppCase, Version
 from simulator.declared import CASES
 from simulator.shapes import Shape, Stage, TaskShape
@@ -62,7 +60,7 @@ class AppShape(Shape):
     """Tells it from others of the same heritage."""
     recorded: Inventory = NOTHING
     """What its app takes over, in a timeline that began with a savepoint."""
-    timeline: int = FIRST
+    timeline: int = FIRST_TIMELINE
 
     @property
     def plan(self) -> Plan:
@@ -185,14 +183,14 @@ def _planned(case: AppCase, make: MakeHeritage) -> tuple[PlannedVersion, ...]:
     return tuple(found)
 
 
-def _plan(case: AppCase, version: Version, heritage: Heritage, timeline: int = FIRST) -> Plan:
+def _plan(case: AppCase, version: Version, heritage: Heritage, timeline: int = FIRST_TIMELINE) -> Plan:
     app = App(case.name, checkpoint_interval=f"{version.interval_ms}ms", guarantee=version.guarantee)
     version.declare(app)
     counts = {**case.inputs, **version.inputs}
     facts = {stream: StreamInfo(stream, partitions, COLUMNS) for stream, partitions in counts.items()}
     declared = app.graph()
     graph = heritage.adopt(replace(declared, settings=replace(declared.settings, timeline=timeline)))
-    if timeline != FIRST:
+    if timeline != FIRST_TIMELINE:
         # As a deployment does: streams that don't exist yet have the counts in the inventory. The user follows.
         known = {part.kept_as: int(part.fixed.get("partitions", 0)) for _, part in heritage.inventory.parts()}
         given = {id_: known[s.stream.name] for id_, s in graph.streams.items() if s.role is Role.INTERMEDIATE}

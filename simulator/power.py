@@ -15,9 +15,9 @@ import random
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
-from headrace.checkpoint import instructions as do
 from headrace.core.errors import HeadraceError
 from headrace.core.ids import Offset, TaskName
+from headrace.protocol import instructions as do
 from simulator.readers import Publisher
 from simulator.storage import Folder, SimLog
 from simulator.world import SimFailure

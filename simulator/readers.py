@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.checkpoint.read_committed import ReadCommitted
-from headrace.checkpoint.record import ReaderPosition
 from headrace.core.frame import Kind, body_of, decode_control, decode_header
 from headrace.core.ids import SSP, Offset
+from headrace.protocol.read_committed import ReadCommitted
+from headrace.protocol.record import ReaderPosition
 from simulator.storage import STEP, SimLog, Target
 from simulator.world import Actor, Steps, World
 

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from headrace.api.settings import Durability
-from headrace.checkpoint.read_committed import ReadCommitted
+from headrace.api.specs import Durability
 from headrace.core.errors import HeadraceError
 from headrace.core.ids import SSP
-from headrace.plan.heritage import Heritage
-from headrace.runtime.host.task_host import TaskHost
-from headrace.runtime.inputs.idleness import Idleness
-from headrace.runtime.inputs.version_buffer import MEMORY_BYTES_MAX
-from headrace.runtime.outputs.publisher import Publisher as TargetPublisher
-from headrace.runtime.run_loop import RunLoop
-from headrace.runtime.task import Task
+from headrace.plan.inventory import Heritage
+from headrace.protocol.read_committed import ReadCommitted
+from headrace.task.host.task_host import TaskHost
+from headrace.task.inputs.chooser import MEMORY_BYTES_MAX
+from headrace.task.inputs.consumers import Idleness
+from headrace.task.outputs.publisher import Publisher as TargetPublisher
+from headrace.task.run_loop import RunLoop
+from headrace.task.task import Task
 from simulator.app_cluster import AppCluster
 from simulator.app_oracle import AppOracle
 from simulator.bare import BareTask

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.checkpoint.founding import COMMIT_FILE, DATABASE_FOLDER, Cut, KeptCommit
-from headrace.checkpoint.protocol import Phase
-from headrace.checkpoint.record import LOCAL_KEY, LocalCheckpoint
+from headrace.coordinator.books import CutOrder, CutReport
 from headrace.core.frame import END_VERSION
 from headrace.core.ids import TaskName
-from headrace.runners.coordination.cuts import CutOrder, CutReport
-from headrace.runtime.naming import task_folder
-from headrace.savepoints.fitting import misfit
+from headrace.life.folder import misfit
+from headrace.protocol.protocol import Phase
+from headrace.protocol.record import COMMIT_FILE, DATABASE_FOLDER, LOCAL_KEY, Cut, KeptCommit, LocalCheckpoint
+from headrace.task.naming import task_folder
 from simulator.cluster import Cluster
 from simulator.oracle import Mark, Oracle
 from simulator.storage import Folder

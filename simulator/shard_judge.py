@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.systems.kinesis.api import Shard
-from headrace.systems.kinesis.shard_position import Phase, Position, ShardState, parse_state
+from headrace.connectors.kinesis.api import Phase, Position, Shard, ShardState, parse_state
 
 Fail = Callable[[object, str], Any]
 _BEGUN = frozenset({Phase.READING, Phase.RELEASED, Phase.DONE})

@@ -6,15 +6,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from headrace.core.frame import (
-    END_VERSION,
-    Checkpoint,
-    Header,
-    Kind,
-    Restore,
-    encode,
-    encode_control,
-)
+from headrace.core.frame import END_VERSION, Checkpoint, Header, Kind, Restore, encode, encode_control
 from headrace.core.ids import Offset
 from simulator.storage import STEP, Reader
 from simulator.world import World

@@ -13,18 +13,15 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from headrace.api.specs import Role
+from headrace.coordinator.startpoints import StartpointDesk, StartpointService
 from headrace.core.clock import Clock
 from headrace.core.errors import FencedError, UsageError
 from headrace.core.ids import SSP, TaskName
-from headrace.metadata.memory import MemoryMetadata
-from headrace.metadata.startpoints import StartpointBook, StartpointKey
-from headrace.metadata.store import Change, Version
-from headrace.runners.app_inputs import AppInputs
-from headrace.runners.committed import Committed
-from headrace.runners.coordination.startpoint_desk import StartpointDesk
-from headrace.runners.startpoints import StartpointService
-from headrace.runtime.task_scope import TaskScope
-from headrace.systems.startpoint import (
+from headrace.life.changelogs import LastCommits as Committed
+from headrace.life.inputs import AppInputs
+from headrace.life.metadata import Change, MemoryMetadata, Version
+from headrace.life.startpoints import StartpointBook, StartpointKey
+from headrace.systems.startpoints import (
     End,
     EndOffset,
     EndTime,
@@ -35,6 +32,7 @@ from headrace.systems.startpoint import (
     StartpointTimestamp,
     StartpointUpcoming,
 )
+from headrace.task.scope import TaskScope
 from simulator.moves import Moves, Place
 from simulator.sources import SourceLog
 from simulator.storage import STEP

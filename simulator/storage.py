@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from headrace.checkpoint.record import ReaderPosition
 from headrace.core.errors import TrimmedOffsetError
 from headrace.core.ids import Offset
+from headrace.protocol.record import ReaderPosition
 from simulator.world import World
 
 STEP = 10

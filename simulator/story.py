@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.checkpoint import instructions as do
 from headrace.core.frame import Checkpoint, ControlMessage, Header, Restore
+from headrace.protocol import instructions as do
 
 
 def brief(step: do.Instruction) -> str:

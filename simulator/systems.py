@@ -19,8 +19,6 @@ from typing_extensions import override
 
 from headrace.core.errors import CorruptLogError, TrimmedOffsetError, UnavailableError, UsageError
 from headrace.core.ids import SSP, Offset, StreamId
-from headrace.runtime.calls.lanes import Calls
-from headrace.runtime.connections import Connections
 from headrace.systems.base import (
     Admin,
     Consumer,
@@ -33,10 +31,13 @@ from headrace.systems.base import (
     Records,
     StreamInfo,
     Target,
+    Unsynced,
     Wakeups,
+    sync_all,
 )
 from headrace.systems.registry import SystemSpec
-from headrace.systems.syncing import Unsynced, sync_all
+from headrace.task.calls import Calls
+from headrace.task.connections import Connections
 from simulator.sources import SourceLog
 from simulator.storage import Channel, Reader, SimLog
 from simulator.world import World

@@ -16,17 +16,23 @@ from dataclasses import replace
 
 from typing_extensions import override
 
-from headrace.checkpoint.founding import Founding
-from headrace.checkpoint.record import AbortRecord, CommitRecord, encode_record
 from headrace.core.errors import UsageError
 from headrace.core.frame import END_VERSION, Header, Kind, encode
 from headrace.core.ids import TaskName
+from headrace.life.founding import (
+    Rescaled,
+    Restored,
+    foundings,
+    new_streams,
+    renamed,
+    rescaled,
+    version_of,
+    with_tasks_of,
+)
 from headrace.plan.inventory import Inventory, inventory_of
-from headrace.runtime.naming import folder_name
-from headrace.runtime.task_scope import TaskScope
-from headrace.savepoints.founding import Rescaled, Restored, foundings, version_of
-from headrace.savepoints.renaming import new_streams, renamed
-from headrace.savepoints.rescaling import rescaled, with_tasks_of
+from headrace.protocol.record import AbortRecord, CommitRecord, Founding, encode_record
+from headrace.task.naming import folder_name
+from headrace.task.scope import TaskScope
 from simulator.app_cluster import AppCluster
 from simulator.app_oracle import AppOracle, Inherited
 from simulator.cluster import outputs_of

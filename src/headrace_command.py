@@ -20,7 +20,7 @@ def main() -> int:
     if heard is signal.default_int_handler:  # else whoever started us doesn't want it to be heard
         signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
     gc.disable()  # nothing that imports make is garbage, and looking for it takes a tenth of their time
-    from headrace.cli.main import main as command
+    from headrace.operate.cli.main import main as command
 
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS)  # a command imports more

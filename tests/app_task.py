@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from headrace.core.frame import Checkpoint, Header, Kind, Restore, encode, encode_control
-from headrace.serdes.ipc import encode_rows
+from headrace.rows.ipc import encode_rows
 from headrace.systems.log.system import LogSystem
 
 

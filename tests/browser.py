@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from headrace.core.readable import readable
+from headrace.core.files import readable
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 _OPTIONS = (

@@ -24,15 +24,15 @@ import pytest
 
 from chaos.kafka_plain import create_topic, read_topic
 from chaos.kafka_server import Broker
+from headrace.connectors.kafka import target as target_module
+from headrace.connectors.kafka import writer_session
+from headrace.connectors.kafka.publishing import Progress, Publishing
+from headrace.connectors.kafka.rows import RecordMaker, Roles
+from headrace.connectors.kafka.settings import KafkaSettings
+from headrace.connectors.kafka.target import KafkaTarget
 from headrace.core.errors import HeadraceError
-from headrace.serdes.formats import FormatSpec, open_format
+from headrace.rows.formats import FormatSpec, open_format
 from headrace.systems.base import Target
-from headrace.systems.kafka import target as target_module
-from headrace.systems.kafka import writer_session
-from headrace.systems.kafka.output_records import RecordMaker, Roles
-from headrace.systems.kafka.publishing import Progress, Publishing
-from headrace.systems.kafka.settings import KafkaSettings
-from headrace.systems.kafka.target import KafkaTarget
 
 KEYS = 5
 LAST_VERSIONS, VERSIONS_MIN = 3, 10

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from headrace.core.metric import Metric
-from headrace.core.metric_table import METRICS
+from headrace.core.metrics import METRICS, Metric
 
 BEGIN, END = "<!-- metrics: begin -->", "<!-- metrics: end -->"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import polars as pl
 
 import headrace as hr
+from headrace.coordinator import messages as m
+from headrace.coordinator.ledger import Ledger
 from headrace.core.ids import TaskName
 from headrace.plan.planner import plan
 from headrace.plan.render import RenderedPlan, render
-from headrace.runners.coordination import messages as m
-from headrace.runners.coordination.ledger import Ledger
 from headrace.systems.base import StreamInfo
 
 NOW = 1_800_000_000_000

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from headrace.checkpoint.frame_judge import RULES
-from headrace.checkpoint.protocol import DECISIONS, STEPS, Phase, Step
 from headrace.core.errors import UsageError
+from headrace.protocol.frame_judge import RULES
+from headrace.protocol.protocol import DECISIONS, STEPS, Phase, Step
 
 _MARKED = re.compile(r"(<!-- drawn: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -10,9 +10,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from app_task import AppTask
 from headrace.core.ids import StreamId
-from headrace.spark.data_source import HeadraceDataSource
 from headrace.spark.reading import BatchReader
-from headrace.spark.stream_reading import StreamingReader
+from headrace.spark.source import HeadraceDataSource
+from headrace.spark.streaming import StreamingReader
 from headrace.systems.log.system import LogSystem
 
 ALL = ReadAllAvailable()

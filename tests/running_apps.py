@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.metadata.opening import existing_metadata
-from headrace.runners.coordination import runs
-from headrace.runners.coordination.address import Address
+from headrace.coordinator import publication as runs
+from headrace.coordinator.address import Address
+from headrace.life.metadata import existing_metadata
 
 
 def find_all(home: Path, app: str | None = None) -> list[Address]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
-from headrace.runners.spark.session import open_session
+from headrace.run.spark.session import open_session
 
 
 def write(archive: Path) -> None:

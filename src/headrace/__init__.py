@@ -2,7 +2,7 @@
 
 This module has the names that every first program uses. The rest is in the namespaces: ``hr.windows``, ``hr.triggers``,
 ``hr.aggregates``, ``hr.io``, ``hr.streams``, ``hr.tables``, ``hr.calls``, ``hr.tasks``, ``hr.startpoints``,
-``hr.runs``, ``hr.metrics``, ``hr.spark`` and ``hr.errors``. Each public name has one home. ``headrace.testing`` has
+``hr.runs``, ``hr.metrics``, ``hr.spark`` and ``hr.errors``. Each public name has one home. ``headrace.kit`` has
 the contracts of the test kit. All other modules are internal and may change.
 
 A name is imported when it is first used, so that commands import no more than they need.
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
         windows,
     )
     from headrace.api.aggregates import count, sum
-    from headrace.api.handles import Output, Table
-    from headrace.api.secrets import secret_env, secret_file
+    from headrace.api.descriptors import secret_env, secret_file
+    from headrace.api.draft import Output, Table
     from headrace.api.stream import Stream
     from headrace.api.windows import hopping, session, tumbling
     from headrace.app import App
-    from headrace.runners.savepoints.access import Savepoint, read_savepoint, restore_savepoint, write_savepoint
-    from headrace.serdes.schema import Schema
+    from headrace.rows.schema import Schema
+    from headrace.run.savepoints.access import Savepoint, read_savepoint, restore_savepoint, write_savepoint
 
 __version__ = "0.1.0"
 
@@ -75,21 +75,21 @@ _NAMESPACES = (
 )  # fmt: skip
 _MODULES = {
     "App": "app",
-    "Output": "api.handles",
-    "Savepoint": "runners.savepoints.access",
-    "Schema": "serdes.schema",
+    "Output": "api.draft",
+    "Savepoint": "run.savepoints.access",
+    "Schema": "rows.schema",
     "Stream": "api.stream",
-    "Table": "api.handles",
+    "Table": "api.draft",
     "count": "api.aggregates",
     "hopping": "api.windows",
-    "read_savepoint": "runners.savepoints.access",
-    "restore_savepoint": "runners.savepoints.access",
-    "secret_env": "api.secrets",
-    "secret_file": "api.secrets",
+    "read_savepoint": "run.savepoints.access",
+    "restore_savepoint": "run.savepoints.access",
+    "secret_env": "api.descriptors",
+    "secret_file": "api.descriptors",
     "session": "api.windows",
     "sum": "api.aggregates",
     "tumbling": "api.windows",
-    "write_savepoint": "runners.savepoints.access",
+    "write_savepoint": "run.savepoints.access",
 }
 """The modules of the names that are imported on first use. A test compares them with the imports above."""
 

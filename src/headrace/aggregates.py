@@ -3,8 +3,20 @@
 ``hr.count`` and ``hr.sum`` are at the top level.
 """
 
-from headrace.api.aggregates import approx_n_unique, first, fold, implode, last, max, mean, min, n_unique, reduce, top_k
-from headrace.api.operators.aggregate import Aggregate
+from headrace.api.aggregates import (
+    Aggregate,
+    approx_n_unique,
+    first,
+    fold,
+    implode,
+    last,
+    max,
+    mean,
+    min,
+    n_unique,
+    reduce,
+    top_k,
+)
 
 __all__ = [
     "Aggregate",

@@ -22,14 +22,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.api.draft import Draft, Preview
-    from headrace.metadata.store import MetadataStore
-    from headrace.plan.readable import ReadablePlan
-    from headrace.runners.launch import Launch
-    from headrace.runners.run import Run
-    from headrace.runners.run_arguments import RunOptions
-    from headrace.runners.spark.batch.runner import BatchOptions
-    from headrace.serdes.given_rows import Rows
-    from headrace.testing.harness import TestApp
+    from headrace.kit.harness import TestApp
+    from headrace.life.metadata import MetadataStore
+    from headrace.plan.render import ReadablePlan
+    from headrace.rows.given import Rows
+    from headrace.run.run import Launch, Run, RunOptions
+    from headrace.spark.batch.runner import BatchOptions
 
 _LOADED = "__headrace_app__"
 """The name under which commands load a user's file as a module."""
@@ -110,10 +108,10 @@ class App(Declarations):
         PlanError
             If an input doesn't exist, or streams that are joined have different partition counts.
         """
-        from headrace.metadata.opening import existing_metadata
-        from headrace.plan.heritage import NO_CONSENT
-        from headrace.plan.readable import ReadablePlan
-        from headrace.runners.planning import Deployment
+        from headrace.life.metadata import existing_metadata
+        from headrace.plan.inventory import NO_CONSENT
+        from headrace.plan.render import ReadablePlan
+        from headrace.run.planning import Deployment
 
         graph = self.graph()
         with existing_metadata(Path(graph.settings.home), graph.settings.metadata) as metadata:
@@ -144,9 +142,9 @@ class App(Declarations):
         Returns
         -------
         TestApp
-            A context manager with ``feed``, ``read`` and more; see ``headrace.testing.harness``.
+            A context manager with ``feed``, ``read`` and more; see ``headrace.kit.harness``.
         """
-        from headrace.testing.harness import TestApp
+        from headrace.kit.harness import TestApp
 
         return TestApp(self.graph(), partitions)
 
@@ -217,10 +215,9 @@ class App(Declarations):
         HeadraceError
             The error that made the app fail.
         """
-        from headrace.runners.control import RunControl
-        from headrace.runners.launch import SAID_AT_START
-        from headrace.runners.progress import progress_line
-        from headrace.runners.run_arguments import RunOptions, check_kind_of_run, check_options, refuse
+        from headrace.run.coordinated import RunControl
+        from headrace.run.progress import progress_line
+        from headrace.run.run import SAID_AT_START, RunOptions, check_kind_of_run, check_options, refuse
 
         check_kind_of_run(batch=batch, backfill=backfill, until=until, again=again, tables=tables)
         if batch:
@@ -307,9 +304,8 @@ class App(Declarations):
         UsageError
             If the app is already running in this process.
         """
-        from headrace.runners.progress import progress_line
-        from headrace.runners.run import begin, make_room
-        from headrace.runners.run_arguments import RunOptions, check_kind_of_run
+        from headrace.run.progress import progress_line
+        from headrace.run.run import RunOptions, begin, check_kind_of_run, make_room
 
         check_kind_of_run(batch=False, backfill=backfill, until=until, again=False, tables=tables)
         options = RunOptions.of(
@@ -323,9 +319,9 @@ class App(Declarations):
         self, options: RunOptions, until: str | None, tables: Mapping[str, DataFrame | str] | None, *, progress: bool
     ) -> Callable[[MetadataStore], None]:
         """What a run does first that begins with a backfill."""
-        from headrace.runners.prepare import at_home
-        from headrace.runners.run_arguments import refuse
-        from headrace.runners.spark.batch.backfill import Backfill, begin_with_backfill
+        from headrace.run.planning import at_home
+        from headrace.run.run import refuse
+        from headrace.spark.batch.backfill import Backfill, begin_with_backfill
 
         refuse("a run that begins with a backfill", None, options.stages or None, False, "")
         batch = _batch_options(options.master, options.conf, until, again=False, progress=progress)
@@ -333,9 +329,8 @@ class App(Declarations):
         return lambda metadata: begin_with_backfill(at_home(self.graph()), metadata, batch, asked)
 
     def _launch(self, options: RunOptions, before: Callable[[MetadataStore], None] | None = None) -> Launch:
-        from headrace.runners.launch import Launch
-        from headrace.runners.prepare import at_home
-        from headrace.runners.run import make_room
+        from headrace.run.planning import at_home
+        from headrace.run.run import Launch, make_room
 
         self._check_loaded()
         graph = at_home(self.graph())
@@ -399,9 +394,9 @@ class App(Declarations):
         UsageError
             If the app has run before and ``publish`` is true, or if a savepoint of this name exists.
         """
-        from headrace.metadata.opening import open_metadata
-        from headrace.runners.prepare import at_home
-        from headrace.runners.spark.batch.backfill import Backfill, backfill
+        from headrace.life.metadata import open_metadata
+        from headrace.run.planning import at_home
+        from headrace.spark.batch.backfill import Backfill, backfill
 
         graph = at_home(self.graph())
         asked = Backfill.of(until, tables, savepoint, publish=publish)
@@ -428,16 +423,16 @@ class App(Declarations):
         -------
         pyspark.sql.DataFrame
         """
-        from headrace.runners.batch_ends import Until
-        from headrace.runners.spark.batch.runner import to_dataframe
+        from headrace.run.batch_ends import Until
+        from headrace.spark.batch.runner import to_dataframe
 
         self._warn_of_startpoints()
         return to_dataframe(self.graph(), output, spark, None if until is None else Until.of(until))
 
     def _warn_of_startpoints(self) -> None:
         """Say which startpoints a batch job passes over."""
-        from headrace.metadata.opening import existing_metadata
-        from headrace.runners.startpoints import warn_of_unapplied
+        from headrace.coordinator.startpoints import warn_of_unapplied
+        from headrace.life.metadata import existing_metadata
 
         with existing_metadata(Path(self.settings.home), self.settings.metadata) as metadata:
             warn_of_unapplied(metadata, self.name, "a batch job")
@@ -445,8 +440,8 @@ class App(Declarations):
     def _run_batch(
         self, master: str | None, conf: Mapping[str, str] | None, until: str | None, *, again: bool, progress: bool
     ) -> None:
-        from headrace.runners.prepare import at_home
-        from headrace.runners.spark.batch.runner import run_batch
+        from headrace.run.planning import at_home
+        from headrace.spark.batch.runner import run_batch
 
         self._warn_of_startpoints()
         run_batch(at_home(self.graph()), _batch_options(master, conf, until, again=again, progress=progress))
@@ -460,7 +455,7 @@ class App(Declarations):
 
 
 def _preview(draft: Draft, node: str, rows: int, sample: int | Mapping[str, Rows]) -> pl.DataFrame:
-    from headrace.testing.preview import head
+    from headrace.kit.harness import head
 
     return head(draft, node, rows, sample)
 
@@ -468,9 +463,9 @@ def _preview(draft: Draft, node: str, rows: int, sample: int | Mapping[str, Rows
 def _batch_options(
     master: str | None, conf: Mapping[str, str] | None, until: str | None, *, again: bool, progress: bool
 ) -> BatchOptions:
-    from headrace.runners.batch_ends import Until
-    from headrace.runners.spark.batch.runner import BatchOptions
-    from headrace.streams.results import stream_of_results
+    from headrace.run.batch_ends import Until
+    from headrace.spark.batch.runner import BatchOptions
+    from headrace.streams.ranges import stream_of_results
 
     def say(line: str) -> None:
         if progress:

@@ -1,7 +1,7 @@
 """Retries of failed calls, for ``map_async(retry=)`` and remote tables."""
 
-from headrace.api.call_settings import retry
-from headrace.core.retry import Retry
+from headrace.api.remote import retry
+from headrace.core.calls import Retry
 
 __all__ = [
     "Retry",

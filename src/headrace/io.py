@@ -1,14 +1,18 @@
-"""Places for streams (``app.input(system=)``, ``app.output(system=)``) and for snapshots (``hr.App(snapshots=)``)."""
+"""Places for streams (``app.input(system=)``, ``app.output(system=)``) and for snapshots (``hr.App(snapshots=)``).
+
+Those of connectors are entry points of the group ``headrace.io``; each is imported when it is first used.
+"""
 
 from headrace.api.dataframe import dataframe
-from headrace.api.delta import delta
-from headrace.api.descriptors import csv, files, log, memory, sql
+from headrace.api.descriptors import csv, files, log, memory, object_store, sql
 from headrace.api.formats import changelog
-from headrace.api.kafka import kafka
-from headrace.api.kafka_log import kafka_log
-from headrace.api.kinesis import kinesis
-from headrace.api.object_store import object_store
-from headrace.api.registered_formats import avro, debezium, json_schema, protobuf, registry
+
+TYPE_CHECKING = False  # type checkers take it for true, and go on to report names that don't exist
+if TYPE_CHECKING:
+    from headrace.connectors.delta.descriptor import delta
+    from headrace.connectors.formats.descriptor import avro, debezium, json_schema, protobuf, registry
+    from headrace.connectors.kafka.descriptor import kafka, kafka_log
+    from headrace.connectors.kinesis.descriptor import kinesis
 
 __all__ = [
     "avro",
@@ -30,10 +34,17 @@ __all__ = [
     "sql",
 ]
 
-TYPE_CHECKING = False  # type checkers take it for true, and go on to report names that don't exist
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
+        from headrace.core.plug_ins import loaded, plug_in
+
+        if not name.startswith("_") and (maker := plug_in("headrace.io", name)) is not None:
+            found = globals()[name] = loaded(maker)
+            return found
         from headrace.api.other_names import IO, missing
 
         raise missing("hr.io", name, IO, __all__)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

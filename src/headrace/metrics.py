@@ -1,5 +1,5 @@
 """``hr.metrics``: your own counters, gauges and histograms, for functions and low-level tasks."""
 
-from headrace.api.metrics import Counter, Gauge, Histogram, counter, gauge, histogram
+from headrace.api.tasks import Counter, Gauge, Histogram, counter, gauge, histogram
 
 __all__ = ["Counter", "Gauge", "Histogram", "counter", "gauge", "histogram"]

@@ -1,6 +1,5 @@
 """``hr.runs``: apps that run beside your code in a notebook or a script. ``App.start`` starts one."""
 
-from headrace.runners.run import Run, running
-from headrace.runners.run_status import RunStatus
+from headrace.run.run import Run, RunStatus, running
 
 __all__ = ["Run", "RunStatus", "running"]

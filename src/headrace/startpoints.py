@@ -1,9 +1,9 @@
 """Startpoints: where an app reads its inputs from, in place of its committed positions."""
 
-from headrace.metadata.startpoints import StartpointState
-from headrace.runners.coordination.startpoint_messages import Move, SetAnswer
-from headrace.runners.offsets import InputOffsets
-from headrace.runners.startpoint_access import (
+from headrace.coordinator.messages import Move, SetAnswer
+from headrace.life.startpoints import StartpointState
+from headrace.run.startpoints import (
+    InputOffsets,
     Startpoints,
     ago,
     at,
@@ -14,7 +14,7 @@ from headrace.runners.startpoint_access import (
     upcoming,
 )
 from headrace.systems.positions import CustomStartpoint, PartitionView
-from headrace.systems.startpoint import Startpoint
+from headrace.systems.startpoints import Startpoint
 
 __all__ = [
     "CustomStartpoint",

@@ -1,7 +1,7 @@
 """Read the tables of a running app from Python, and declare remote tables for ``app.table(remote=)``."""
 
 from headrace.api.remote import Remote, cached, remote, sql_table
-from headrace.runners.tables.reader import TableReader, open_table
+from headrace.run.tables import TableReader, open_table
 
 __all__ = [
     "Remote",

@@ -1,7 +1,7 @@
 """More window shapes, and the types of all shapes. ``tumbling``, ``hopping`` and ``session`` are at the top level."""
 
-from headrace.api.shapes import CountWindow, GlobalWindow, Hopping, Session, Sliding, Tumbling
-from headrace.api.windowed import WindowedStream
+from headrace.api.flow import WindowedStream
+from headrace.api.specs import CountWindow, GlobalWindow, Hopping, Session, Sliding, Tumbling
 from headrace.api.windows import count, global_, sliding
 
 __all__ = [

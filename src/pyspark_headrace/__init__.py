@@ -7,6 +7,6 @@ Spark from finding those of other packages.
 from contextlib import suppress
 
 with suppress(ImportError):
-    from headrace.spark.data_source import HeadraceDataSource as DefaultSource
+    from headrace.spark.source import HeadraceDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -12,7 +12,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.separately import Results, _measured
-from headrace.core.readable import readable
+from headrace.core.files import readable
 
 MACHINE = {"cores": 2, "processor": "one", "memory_gb": 24, "python": "3.11.7", "packages": {"polars": "2.1.0"}}
 

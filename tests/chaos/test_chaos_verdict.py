@@ -16,7 +16,7 @@ from chaos.oracle import expected
 from chaos.verdict import compare, judge_database
 from chaos.workload import GAP_MS
 from headrace.core.frame import Checkpoint, Header, Kind, Restore, encode, encode_control
-from headrace.serdes.ipc import encode_rows
+from headrace.rows.ipc import encode_rows
 from headrace.systems.log.system import LogSystem
 
 DUE = pl.DataFrame({"order": [1, 2, 2, 3], "name": ["a", "b", "b", None]})

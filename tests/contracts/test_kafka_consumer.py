@@ -12,6 +12,10 @@ import pytest
 
 import headrace as hr
 from chaos.kafka_server import Broker, KfakeServer
+from headrace.connectors.kafka import client
+from headrace.connectors.kafka import consumer as fetching
+from headrace.connectors.kafka.consumer import KafkaSystem
+from headrace.connectors.kafka.settings import Options
 from headrace.core.clock import ManualClock
 from headrace.core.errors import (
     DeploymentError,
@@ -22,13 +26,9 @@ from headrace.core.errors import (
     UnavailableError,
     UsageError,
 )
+from headrace.core.files import readable
 from headrace.core.ids import SSP, StreamId
-from headrace.core.readable import readable
-from headrace.systems.base import Consumer, Edge, Ended, Polled, Rows
-from headrace.systems.kafka import client, fetching
-from headrace.systems.kafka.options import Options
-from headrace.systems.kafka.system import KafkaSystem
-from headrace.systems.whole import polled_to
+from headrace.systems.base import Consumer, Edge, Ended, Polled, Rows, polled_to
 from servers.kafka_topics import Topic
 
 WAIT_S = 60.0

@@ -7,10 +7,10 @@ import weakref
 import pytest
 
 from chaos.kafka_server import Broker, KafkaServer, KfakeServer
-from headrace.systems.kafka.log_system import KafkaLogSystem
-from headrace.systems.kafka.log_topics import LogOptions
-from headrace.systems.kafka.settings import KafkaSettings
-from headrace.testing.contracts import check_system, system_checks
+from headrace.connectors.kafka.log_system import KafkaLogSystem
+from headrace.connectors.kafka.log_topics import LogOptions
+from headrace.connectors.kafka.settings import KafkaSettings
+from headrace.kit.contracts import check_system, system_checks
 
 
 def _check(broker: Broker, check: str, wait_s: float) -> None:

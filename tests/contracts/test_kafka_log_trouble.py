@@ -9,6 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from chaos.kafka_server import KfakeServer
+from headrace.connectors.kafka import client
+from headrace.connectors.kafka.log_admin import Cluster, Metadata, mark_ends
+from headrace.connectors.kafka.log_system import KafkaLogSystem
+from headrace.connectors.kafka.log_topics import LogOptions, Order
+from headrace.connectors.kafka.settings import KafkaSettings
 from headrace.core.errors import (
     DataError,
     DeploymentError,
@@ -17,17 +22,9 @@ from headrace.core.errors import (
     StreamSealedError,
     UnavailableError,
 )
+from headrace.core.files import readable
 from headrace.core.ids import SSP, StreamId
-from headrace.core.readable import readable
 from headrace.systems.base import Consumer, Edge, Ended, Polled, Records
-from headrace.systems.kafka import client
-from headrace.systems.kafka.log_cluster import Cluster
-from headrace.systems.kafka.log_marks import mark_ends
-from headrace.systems.kafka.log_metadata import Metadata
-from headrace.systems.kafka.log_registry import Order
-from headrace.systems.kafka.log_system import KafkaLogSystem
-from headrace.systems.kafka.log_topics import LogOptions
-from headrace.systems.kafka.settings import KafkaSettings
 
 admins = pytest.importorskip("confluent_kafka.admin", reason="confluent-kafka is not installed")
 

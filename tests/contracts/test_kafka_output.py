@@ -18,6 +18,13 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from chaos.kafka_plain import Plain, create_topic, read_topic
 from chaos.kafka_server import Broker, KfakeServer
+from headrace.connectors.kafka import publishing
+from headrace.connectors.kafka.client import KafkaClient, open_producer
+from headrace.connectors.kafka.publishing import Progress
+from headrace.connectors.kafka.rows import RecordMaker, Roles
+from headrace.connectors.kafka.settings import KafkaSettings
+from headrace.connectors.kafka.target import KafkaOutputAdmin, KafkaTarget, OutputOptions, PlainKafkaTarget
+from headrace.connectors.kafka.writer_session import Sender, WriterSession, decode_progress, encode_progress
 from headrace.core.errors import (
     DataError,
     DeclarationError,
@@ -27,21 +34,10 @@ from headrace.core.errors import (
     StreamNotFoundError,
     UnavailableError,
 )
-from headrace.serdes.formats import FormatSpec, open_format
+from headrace.kit.contracts import check_target, target_checks
+from headrace.rows.formats import FormatSpec, open_format
+from headrace.rows.given import HEADERS
 from headrace.systems.base import Creation, Target
-from headrace.systems.kafka import publishing
-from headrace.systems.kafka.client import KafkaClient, open_producer
-from headrace.systems.kafka.output_records import RecordMaker, Roles
-from headrace.systems.kafka.output_system import KafkaOutputAdmin, OutputOptions
-from headrace.systems.kafka.plain_target import PlainKafkaTarget
-from headrace.systems.kafka.producing import Sender
-from headrace.systems.kafka.progress_topic import decode_progress, encode_progress
-from headrace.systems.kafka.publishing import Progress
-from headrace.systems.kafka.record_rows import HEADERS
-from headrace.systems.kafka.settings import KafkaSettings
-from headrace.systems.kafka.target import KafkaTarget
-from headrace.systems.kafka.writer_session import WriterSession
-from headrace.testing.contracts import check_target, target_checks
 from kafka_writers import finish
 
 EMPTY = pl.DataFrame(schema={"writer": pl.String, "version": pl.Int64, "n": pl.Int64})
@@ -155,7 +151,7 @@ def test_a_version_larger_than_the_queue_and_than_a_batch_may_be_gets_there(kfak
 
 
 def test_more_partitions_are_taken_in(kfake: KfakeServer, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.systems.kafka.topic_limits.LOOK_S", 0.0)
+    monkeypatch.setattr("headrace.connectors.kafka.admin.LOOK_S", 0.0)
     topic = create_topic(kfake.address, 1)
     target = make(topic)
     publish(target, f"{topic}/stage/0/out", 0, rows(*range(30)))

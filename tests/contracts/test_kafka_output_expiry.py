@@ -12,10 +12,10 @@ pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed"
 
 from chaos.kafka_plain import create_topic, read_topic
 from chaos.kafka_server import KafkaServer
+from headrace.connectors.kafka import publishing
+from headrace.connectors.kafka.target import KafkaTarget
+from headrace.connectors.kafka.writer_session import WriterSession
 from headrace.core.errors import InfrastructureError
-from headrace.systems.kafka import publishing
-from headrace.systems.kafka.target import KafkaTarget
-from headrace.systems.kafka.writer_session import WriterSession
 from kafka_writers import finish, new_target
 
 pytestmark = pytest.mark.slow

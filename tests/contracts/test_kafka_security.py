@@ -21,7 +21,7 @@ from chaos.certificates import Authority
 from chaos.kafka_plain import create_topic, read_topic
 from chaos.kafka_secured import SecuredKafka
 from headrace.core.errors import HeadraceError, InfrastructureError
-from headrace.core.secret_places import SecretPlace
+from headrace.core.secrets import SecretPlace
 from running_apps import wait_until
 from servers.kafka_topics import Topic
 

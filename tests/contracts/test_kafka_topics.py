@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from chaos.kafka_server import KfakeServer
+from headrace.connectors.kafka.admin import Topics
 from headrace.core.errors import UnavailableError
-from headrace.systems.kafka.topics import Topics
 from servers.kafka_topics import Topic
 
 

@@ -11,11 +11,10 @@ from hashlib import md5
 
 import pytest
 
+from headrace.connectors.kinesis.api import HASH_END, OLDEST, KinesisApi, Page, Position, Put, Shard
+from headrace.connectors.kinesis.feed import Common, Feed, Pace, Room
 from headrace.core.clock import ManualClock
 from headrace.core.errors import StreamNotFoundError, TrimmedOffsetError, UsageError
-from headrace.systems.kinesis.api import HASH_END, KinesisApi, Page, Put, Shard
-from headrace.systems.kinesis.feed import Common, Feed, Pace, Room
-from headrace.systems.kinesis.shard_position import OLDEST, Position
 from servers.kinesis_streams import KinesisStream, StreamInMemory, StreamOnServer
 
 Open = Callable[[int], KinesisStream]

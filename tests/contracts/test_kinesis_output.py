@@ -11,11 +11,20 @@ import polars as pl
 import pytest
 from typing_extensions import override
 
+from headrace.connectors.kinesis.api import (
+    OLDEST,
+    KinesisApi,
+    KinesisRecord,
+    Page,
+    Position,
+    Put,
+    PutResult,
+    Shard,
+    StreamSummary,
+)
+from headrace.connectors.kinesis.target import KinesisTarget
 from headrace.core.errors import UnavailableError
-from headrace.serdes.formats import FormatSpec, open_format
-from headrace.systems.kinesis.api import KinesisApi, KinesisRecord, Page, Put, PutResult, Shard, StreamSummary
-from headrace.systems.kinesis.shard_position import OLDEST, Position
-from headrace.systems.kinesis.target import KinesisTarget
+from headrace.rows.formats import FormatSpec, open_format
 from running_apps import wait_until
 from servers.kinesis_streams import KinesisStream, StreamInMemory, StreamOnServer
 

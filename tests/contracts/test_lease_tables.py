@@ -7,9 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headrace.systems.kinesis.leases import table as to
-from headrace.systems.kinesis.leases.row import Checkpoint, Item, Lease
-from headrace.systems.kinesis.leases.table import LeaseTable, Written
+from headrace.connectors.kinesis import leases as to
+from headrace.connectors.kinesis.leases import Checkpoint, Item, Lease, LeaseTable, Written
 from servers.lease_tables import Leases
 
 SHARD = "shardId-000000000001"

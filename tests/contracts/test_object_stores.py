@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import InfrastructureError, UnavailableError
-from headrace.stores.objects.contract import ObjectStore
-from headrace.stores.objects.memory import MemoryObjects
-from headrace.stores.objects.opening import check_objects, open_objects
-from headrace.stores.objects.place import object_place
+from headrace.kit.objects import MemoryObjects
+from headrace.stores.snapshots import ObjectStore, object_place
+from headrace.stores.transfer import check_objects, open_objects
 from servers.moto import MotoServer
 from servers.s3_buckets import bucket_on
 

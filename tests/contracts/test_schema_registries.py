@@ -20,10 +20,9 @@ import polars as pl
 import pytest
 
 import headrace as hr
+from headrace.connectors.formats.registry import Reference, Registered, RegistryClient, RegistrySettings
 from headrace.core.errors import DataError, InfrastructureError
-from headrace.serdes.formats import FormatSpec, open_format
-from headrace.serdes.formats.registry import Registered, RegistryClient, RegistrySettings
-from headrace.serdes.formats.registry.client import Reference
+from headrace.rows.formats import FormatSpec, open_format
 from servers.schema_registry import schema_registry
 
 sys.path.append(str(Path(__file__).parents[1] / "unit" / "serdes" / "formats"))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.kit.contracts import check_store, store_checks
+from headrace.kit.systems import ContractError
+from headrace.stores.base import Share
 from headrace.stores.keyvalue import KeyValueStore
-from headrace.stores.share import Share
-from headrace.testing.store_contract import check_store, store_checks
-from headrace.testing.system_scene import ContractError
 
 
 def plain() -> KeyValueStore:

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from headrace.core.ids import SSP, Offset
+from headrace.kit.contracts import check_system, system_checks
+from headrace.kit.systems import ContractError
 from headrace.systems.base import Admin, System
-from headrace.systems.log import LogSystem
+from headrace.systems.log.system import LogSystem
 from headrace.systems.memory import MemoryAdmin, MemoryConsumer, MemoryProducer, MemorySystem
-from headrace.testing.contracts import ContractError, check_system, system_checks
 
 
 @pytest.mark.parametrize("check", system_checks())

@@ -9,13 +9,13 @@ import polars as pl
 import pytest
 
 from chaos.postgres_server import PostgresServer
-from headrace.core.secret_options import SecretOptions
-from headrace.core.url import SecretUrl
-from headrace.systems.delta import DeltaSystem
-from headrace.systems.files import FilesSystem
-from headrace.systems.files.place import find_files
-from headrace.systems.sql import SqlSystem
-from headrace.testing.contracts import ContractError, check_target, target_checks
+from headrace.connectors.delta.system import DeltaSystem
+from headrace.connectors.sql.system import SqlSystem
+from headrace.core.secrets import SecretOptions, SecretUrl
+from headrace.kit.contracts import check_target, target_checks
+from headrace.kit.systems import ContractError
+from headrace.systems.files.storage import find_files
+from headrace.systems.files.system import FilesSystem
 from servers.moto import ENVIRONMENT, MotoServer
 
 READERS = {"parquet": pl.read_parquet, "jsonl": pl.read_ndjson, "csv": pl.read_csv}

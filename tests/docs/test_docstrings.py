@@ -17,22 +17,19 @@ from headrace.core.errors import UnavailableError
 from running_apps import find_all
 
 MODULES = [
-    "aggregates",
-    "app",
-    "call_settings",
-    "composed",
-    "descriptors",
-    "formats",
-    "handles",
-    "kinesis",
-    "mapped",
-    "metrics",
-    "remote",
-    "stream",
-    "tasks",
-    "triggers",
-    "windowed",
-    "windows",
+    "api.aggregates",
+    "api.app",
+    "api.composed",
+    "api.descriptors",
+    "api.draft",
+    "api.flow",
+    "api.formats",
+    "api.remote",
+    "api.stream",
+    "api.tasks",
+    "api.windows",
+    "connectors.formats.descriptor",
+    "connectors.kinesis.descriptor",
 ]
 
 SPACES = (
@@ -63,7 +60,7 @@ def given() -> dict[str, Any]:
 
 def examples() -> list[doctest.DocTest]:
     finder = doctest.DocTestFinder(exclude_empty=True)
-    modules = [import_module(f"headrace.api.{name}") for name in MODULES]
+    modules = [import_module(f"headrace.{name}") for name in MODULES]
     return [test for module in modules for test in finder.find(module) if test.examples]
 
 

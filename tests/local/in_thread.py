@@ -11,9 +11,9 @@ from typing import Any
 import polars as pl
 
 import headrace as hr
+from headrace.coordinator.client import CoordinatorClient
+from headrace.coordinator.messages import AppStatus
 from headrace.core.errors import HeadraceError
-from headrace.runners.coordination.client import CoordinatorClient
-from headrace.runners.coordination.messages import AppStatus
 from running_apps import find_all, wait_until
 
 LOOKS = 3000

@@ -17,7 +17,7 @@ import msgspec
 import polars as pl
 
 import headrace as hr
-from headrace.systems.kinesis.api import KinesisApi, Put, key_hash
+from headrace.connectors.kinesis.api import KinesisApi, Put, key_hash
 
 ORDERS = {"member": pl.String, "n": pl.Int64, "ts": pl.Datetime("ms")}
 START = datetime(2026, 1, 1)

@@ -5,7 +5,7 @@ import sys
 import polars as pl
 
 import headrace as hr
-from headrace.runtime.state import task_state
+from headrace.task.state import task_state
 
 task_state.SNAPSHOT_AFTER_BYTES = 100_000
 home, snapshots, brokers = sys.argv[1:4]

@@ -12,11 +12,11 @@ import headrace as hr
 from headrace.core.log import LogSettings
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
-from headrace.runners.facts import gather_facts
-from headrace.runners.spark.container_main import ContainerPayload, container_main
-from headrace.runners.spark.hosting import ContainerArgs
-from headrace.runners.spark.shipping import ship
-from headrace.runtime.state import task_state
+from headrace.run.planning import gather_facts
+from headrace.run.spark.container_main import ContainerPayload, container_main
+from headrace.run.spark.hosting import ContainerArgs
+from headrace.run.spark.shipping import ship
+from headrace.task.state import task_state
 
 COLUMNS = {"n": pl.Int64, "ts": pl.Datetime("ms")}
 SNAPSHOT_AFTER_BYTES = 200_000

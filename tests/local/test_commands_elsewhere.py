@@ -22,8 +22,8 @@ from in_thread import Running, running
 
 import headrace as hr
 from chaos.kafka_server import KafkaServer, KfakeServer
-from headrace.cli.main import main
 from headrace.core.errors import HeadraceError, PlanError
+from headrace.operate.cli.main import main
 from servers.kafka_topics import Topic
 
 VIEWS = {"member": pl.String, "ts": pl.Int64}

@@ -9,11 +9,11 @@ import pytest
 from in_thread import running
 
 import headrace as hr
-from headrace.checkpoint.founding import Cut
+from headrace.coordinator.books import CutOrder, CutReport, CutState
 from headrace.core.errors import UsageError
-from headrace.metadata.opening import existing_metadata
-from headrace.runners.coordination.cuts import CutOrder, CutReport, CutState
-from headrace.runners.savepoints.taking import Taking, take
+from headrace.life.metadata import existing_metadata
+from headrace.protocol.record import Cut
+from headrace.run.savepoints.taking import Taking, take
 
 
 def test_tasks_take_no_part_in_it_and_commit_on(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import headrace as hr
 from chaos.postgres_server import PostgresServer
-from headrace.systems.sql.system import open_sql
+from headrace.connectors.sql.system import open_sql
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
 

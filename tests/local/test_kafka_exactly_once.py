@@ -10,14 +10,14 @@ from kafka_program import GROUP, last, order, shop, sums, sums_in
 from killed import Killed
 
 from chaos.kafka_server import Broker, KfakeServer
+from headrace.connectors.kafka.admin import Topics
 from headrace.core.errors import HeadraceError, InfrastructureError
-from headrace.runners.batch_ends import Until
-from headrace.runners.batch_ends import ends_of as batch_ends
-from headrace.runtime.batch.reading import Reading
-from headrace.runtime.connections import Connections
-from headrace.runtime.metrics import TaskMetrics
+from headrace.run.batch_ends import Until
+from headrace.run.batch_ends import ends_of as batch_ends
 from headrace.streams import read_stream
-from headrace.systems.kafka.topics import Topics
+from headrace.task.batch import Reading
+from headrace.task.connections import Connections
+from headrace.task.metrics import TaskMetrics
 from servers.kafka_topics import Topic
 
 

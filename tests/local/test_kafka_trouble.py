@@ -19,9 +19,9 @@ from kafka_program import ORDERS, order, shop
 
 import headrace as hr
 from chaos.kafka_server import KfakeServer
+from headrace.connectors.kafka import consumer as fetching
 from headrace.core.errors import HeadraceError, InfrastructureError, StreamNotFoundError, TrimmedOffsetError
-from headrace.serdes.kafka_partitioning import partitions_of
-from headrace.systems.kafka import fetching
+from headrace.rows.hashing import partitions_of
 from servers.kafka_topics import Topic
 
 SECRET = "s3cret-password"
@@ -240,7 +240,7 @@ def test_commands_work_and_show_no_secret(tmp_path: Path, monkeypatch: pytest.Mo
 
         def headrace(*arguments: str) -> str:
             ran = subprocess.run(
-                [sys.executable, "-m", "headrace.cli.main", *arguments],
+                [sys.executable, "-m", "headrace.operate.cli.main", *arguments],
                 capture_output=True, text=True, timeout=100, cwd=tmp_path, check=False,
                 env=os.environ | {"KAFKA_PASSWORD": SECRET},
             )  # fmt: skip

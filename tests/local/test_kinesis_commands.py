@@ -18,8 +18,8 @@ from kinesis_program import end_time, order, put, shop, sums, sums_in
 import headrace as hr
 from chaos.deployment import until
 from chaos.kinesis_server import KinesisServer
-from headrace.cli.main import main
 from headrace.core.errors import HeadraceError
+from headrace.operate.cli.main import main
 from servers.kinesis_streams import StreamOnServer
 
 Cli = Callable[..., str]

@@ -14,10 +14,10 @@ import pytest
 from in_thread import Running, running
 
 import headrace as hr
-from headrace.cli.status_view import warnings
+from headrace.connectors.kinesis.api import key_hash
+from headrace.connectors.kinesis.memory import KinesisStream
 from headrace.core.errors import HeadraceError
-from headrace.systems.kinesis.api import key_hash
-from headrace.testing.kinesis import KinesisStream
+from headrace.operate.cli.status_view import warnings
 from simulator.kinesis import aggregate
 
 ORDERS = {"member": pl.String, "n": pl.Int64}

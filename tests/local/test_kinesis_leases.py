@@ -14,9 +14,9 @@ from kinesis_program import order, put, shop
 
 import headrace as hr
 from chaos.kinesis_server import KinesisServer
+from headrace.connectors.kinesis.api import OLDEST, parse_state
+from headrace.connectors.kinesis.leases import Checkpoint, Lease, parse_lease
 from headrace.core.errors import LeaseHeldError
-from headrace.systems.kinesis.leases.row import Checkpoint, Lease, parse_lease
-from headrace.systems.kinesis.shard_position import OLDEST, parse_state
 from servers.kinesis_streams import StreamOnServer
 from servers.moto import MotoServer
 

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 import headrace as hr
+from headrace.connectors.kinesis.memory import KinesisStream
 from headrace.core.errors import DataError, DeclarationError
-from headrace.testing.kinesis import KinesisStream
 
 VIEWS = {"member": pl.String, "n": pl.Int64}
 

@@ -11,8 +11,8 @@ from kinesis_program import ORDERS, REGION, put, shop
 
 import headrace as hr
 from chaos.kinesis_server import KinesisServer
+from headrace.connectors.kinesis.api import Put
 from headrace.core.errors import HeadraceError
-from headrace.systems.kinesis.api import Put
 from servers.kinesis_streams import StreamOnServer
 from servers.moto import ENVIRONMENT
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.descriptors import make_room
 from headrace.core.errors import InfrastructureError
-from headrace.stores.state_folder import classified
+from headrace.core.files import make_room
+from headrace.stores.database import classified
 
 REPOSITORY = Path(__file__).parents[2]
 TASKS = 150

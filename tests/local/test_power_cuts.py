@@ -18,9 +18,9 @@ from killed import PATIENCE_S, Killed
 import headrace as hr
 from chaos.power import Power
 from headrace.core.errors import HeadraceError
-from headrace.systems.log.inspection import Findings, inspect_stream, repair_stream
 from headrace.systems.log.layout import stream_names
 from headrace.systems.log.segment import FILE_HEADER_SIZE
+from headrace.systems.log.system import Findings, inspect_stream, repair_stream
 
 ROWS = 500
 

@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.testing.kinesis import KinesisStream
+from headrace.connectors.kinesis.memory import KinesisStream
 from servers.schema_registry import Refusal, SchemaRegistry, schema_registry
 
 

@@ -16,8 +16,8 @@ from in_thread import running
 import headrace as hr
 from chaos.kafka_plain import create_topic, read_topic
 from chaos.kafka_server import Broker, KafkaServer, KfakeServer
-from headrace.cli.main import main
 from headrace.core.errors import HeadraceError, PlanError
+from headrace.operate.cli.main import main
 from headrace.systems.registry import open_system
 
 NUMBERS = {"n": pl.Int64, "ts": pl.Int64}

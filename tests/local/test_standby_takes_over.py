@@ -19,12 +19,12 @@ from standby_program import COLUMNS, planned
 
 import headrace as hr
 from chaos.deployment import until
-from headrace.metadata.sqlite import SqliteMetadata
-from headrace.plan.heritage import keeps_state
-from headrace.runners.coordination.ledger import Ledger
-from headrace.runners.coordination.server import Coordinator
-from headrace.runners.coordination.standby_book import StandbyBook
-from headrace.runners.prepare import prepare_streams
+from headrace.coordinator.assignment import StandbyBook
+from headrace.coordinator.ledger import Ledger
+from headrace.coordinator.server import Coordinator
+from headrace.life.metadata import SqliteMetadata
+from headrace.plan.inventory import keeps_state
+from headrace.run.planning import prepare_streams
 from headrace.systems.log.system import LogSystem
 
 PATIENCE_S = 120.0

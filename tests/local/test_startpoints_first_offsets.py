@@ -17,7 +17,7 @@ import headrace as hr
 from chaos.deployment import until
 from headrace.core.frame import Header, Kind, encode
 from headrace.core.ids import SSP, StreamId
-from headrace.serdes.ipc import encode_rows
+from headrace.rows.ipc import encode_rows
 from headrace.systems.log.system import LogSystem
 from running_apps import find_all
 

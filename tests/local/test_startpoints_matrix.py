@@ -21,7 +21,7 @@ from in_thread import Running, running
 
 import headrace as hr
 from chaos.deployment import until
-from headrace.testing.kinesis import KinesisStream
+from headrace.connectors.kinesis.memory import KinesisStream
 
 SYSTEMS = ("log", "kafka", "kinesis", "files")
 ROWS = {"n": pl.Int64, "ts": pl.Int64}

@@ -125,7 +125,7 @@ def test_as_a_user_runs_them(tmp_path: Path) -> None:
 
     written = run(str(FOLDER / "generator.py"), "--events", "30000", "--files", "2")
     assert written == "wrote 600 persons, 1800 auctions and 27600 bids to nexmark-data\n"
-    run("-m", "headrace.cli.main", "run", str(FOLDER / "q2.py"), "--local", "--quiet")
+    run("-m", "headrace.operate.cli.main", "run", str(FOLDER / "q2.py"), "--local", "--quiet")
     assert run(str(FOLDER / "answers.py"), "q2").startswith("q2: right, ")
 
 

@@ -18,8 +18,7 @@ import pytest
 from headrace.api.specs import Graph
 from headrace.core.errors import PlanError
 from headrace.plan.planner import plan
-from headrace.plan.render import render
-from headrace.plan.text import to_text
+from headrace.plan.render import render, to_text
 from headrace.systems.base import StreamInfo
 
 CASES = Path(__file__).parent / "cases"

@@ -11,9 +11,9 @@ from typing import Any
 from confluent_kafka import ConsumerGroupTopicPartitions
 
 from chaos.kafka_server import Broker
-from headrace.systems.kafka.client import NewTopic, Producer, TopicPartition, open_admin, open_producer
-from headrace.systems.kafka.settings import KafkaSettings
-from headrace.systems.kafka.topics import Topics
+from headrace.connectors.kafka.admin import Topics
+from headrace.connectors.kafka.client import NewTopic, Producer, TopicPartition, open_admin, open_producer
+from headrace.connectors.kafka.settings import KafkaSettings
 
 WAIT_S = 60
 _numbers = count(1)

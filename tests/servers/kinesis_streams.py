@@ -12,11 +12,10 @@ import boto3.session
 from typing_extensions import override
 
 from chaos.kinesis_server import KinesisServer
+from headrace.connectors.kinesis.amazon import BotoKinesis
+from headrace.connectors.kinesis.api import Access, KinesisApi
+from headrace.connectors.kinesis.memory import MemoryKinesis
 from headrace.core.clock import ManualClock
-from headrace.systems.kinesis.api import KinesisApi
-from headrace.systems.kinesis.boto import BotoKinesis
-from headrace.systems.kinesis.memory import MemoryKinesis
-from headrace.systems.kinesis.options import Access
 
 _WAIT_S = 60
 _numbers = count(1)

@@ -8,11 +8,10 @@ from itertools import count
 
 from typing_extensions import override
 
-from headrace.systems.kinesis.leases.memory import MemoryLeaseTable
-from headrace.systems.kinesis.leases.opening import dynamo_table
-from headrace.systems.kinesis.leases.row import KEY, Item
-from headrace.systems.kinesis.leases.table import LeaseTable
-from headrace.systems.kinesis.options import Access
+from headrace.connectors.kinesis.api import Access
+from headrace.connectors.kinesis.lease_mirror import dynamo_table
+from headrace.connectors.kinesis.leases import KEY, Item, LeaseTable
+from headrace.connectors.kinesis.memory import MemoryLeaseTable
 from servers.moto import MotoServer
 
 _numbers = count(1)

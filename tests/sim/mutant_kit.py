@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch as replaced
 
-from headrace.checkpoint.changelog import Changelog
-from headrace.checkpoint.frame_judge import FrameJudge
-from headrace.checkpoint.frame_stamper import FrameStamper
-from headrace.checkpoint.read_committed import ReadCommitted
-from headrace.runtime.host.task_host import TaskHost
-from headrace.runtime.run_loop import RunLoop
-from headrace.runtime.task import Task
+from headrace.protocol.changelog import Changelog
+from headrace.protocol.frame_judge import FrameJudge
+from headrace.protocol.frame_stamper import FrameStamper
+from headrace.protocol.read_committed import ReadCommitted
+from headrace.task.host.task_host import TaskHost
+from headrace.task.run_loop import RunLoop
+from headrace.task.task import Task
 from simulator.journal import WatchedMachine
 from simulator.run import Parts
 

@@ -9,14 +9,13 @@ from mutant_kit import host, mutant
 from mutants_more import without_times
 
 from headrace.core.ids import SSP
-from headrace.runtime.chain import _Step
-from headrace.runtime.event_time.watermark import FOREVER
-from headrace.runtime.host.attempt import Attempt
-from headrace.runtime.host.task_host import TaskHost
-from headrace.runtime.operators.joins.interval import IntervalJoinOperator
-from headrace.runtime.outputs.publisher import Publisher
-from headrace.runtime.task import Task
 from headrace.stores.runs import Runs
+from headrace.task.event_time import FOREVER
+from headrace.task.host.attempt import Attempt
+from headrace.task.host.task_host import TaskHost
+from headrace.task.operators.interval_join import IntervalJoinOperator
+from headrace.task.outputs.publisher import Publisher
+from headrace.task.task import Task, _Step
 from simulator.disks import SimState
 from simulator.run import Parts
 from simulator.systems import RowTarget

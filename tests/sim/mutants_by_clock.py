@@ -5,19 +5,15 @@ from __future__ import annotations
 import polars as pl
 from mutant_kit import mutant, operators
 
-from headrace.runtime.operators.deduplicate import DeduplicateOperator, DropLateOperator
-from headrace.runtime.operators.joins.latest import LatestJoinOperator
-from headrace.runtime.operators.user_code.failure_policy import FailurePolicy
-from headrace.runtime.operators.user_code.functions import BatchFunctionOperator, RowFunctionOperator
-from headrace.runtime.operators.windows.aggregation import TIME
-from headrace.runtime.operators.windows.base import WindowOperator
-from headrace.runtime.operators.windows.keyed import KeyedWindow
-from headrace.runtime.operators.windows.panes import NUMBER
-from headrace.runtime.tables.remote_table import RemoteTable
-from headrace.runtime.tables.row_cache import RowCache
-from headrace.runtime.task import Task
-from headrace.stores.keyvalue import KeyValueStore
-from headrace.stores.ttl import Stamps
+from headrace.stores.keyvalue import KeyValueStore, Stamps
+from headrace.task.operators.aggregation import TIME
+from headrace.task.operators.functions import BatchFunctionOperator, FailurePolicy, RowFunctionOperator
+from headrace.task.operators.joins import LatestJoinOperator
+from headrace.task.operators.keyed_windows import KeyedWindow
+from headrace.task.operators.steps import DeduplicateOperator, DropLateOperator
+from headrace.task.operators.windows import NUMBER, WindowOperator
+from headrace.task.tables import RemoteTable, RowCache
+from headrace.task.task import Task
 from simulator.run import Parts
 
 # -- what expires ----------------------------------------------------------------------------------------

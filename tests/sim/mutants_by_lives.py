@@ -6,15 +6,14 @@ from dataclasses import replace
 
 from mutant_kit import mutant, operators
 
-from headrace.runtime.event_time import watermark
-from headrace.runtime.event_time.watermark import NEVER, UNHEARD, PartitionTime, combined
-from headrace.runtime.inputs.idleness import Idleness
-from headrace.runtime.operators.deduplicate import DropLateOperator
-from headrace.runtime.operators.windows.aligned import AlignedWindow
-from headrace.runtime.operators.windows.assigned import AssignedWindow
-from headrace.runtime.operators.windows.count import CountedWindow
-from headrace.runtime.outputs.outlet import Outlet
-from headrace.runtime.task import Task
+from headrace.task import event_time as watermark
+from headrace.task.event_time import NEVER, UNHEARD, PartitionTime, combined
+from headrace.task.inputs.consumers import Idleness
+from headrace.task.operators.aligned_windows import AlignedWindow, CountedWindow
+from headrace.task.operators.keyed_windows import AssignedWindow
+from headrace.task.operators.steps import DropLateOperator
+from headrace.task.outputs.outlet import Outlet
+from headrace.task.task import Task
 from simulator.run import Parts
 
 # -- count windows ---------------------------------------------------------------------------------------

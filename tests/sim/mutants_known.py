@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 from mutant_kit import changelog, mutant, no, node, nothing, receiving, slow
 
-from headrace.checkpoint import instructions as do
-from headrace.checkpoint.changelog import Changelog
-from headrace.checkpoint.frame_judge import FrameJudge
-from headrace.checkpoint.machine import ProtocolMachine
-from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.core.frame import END_VERSION, Kind
-from headrace.metadata.memory import MemoryMetadata
+from headrace.life.metadata import MemoryMetadata
+from headrace.protocol import instructions as do
+from headrace.protocol.changelog import Changelog
+from headrace.protocol.frame_judge import FrameJudge
+from headrace.protocol.machine import ProtocolMachine
+from headrace.protocol.read_committed import ReadCommitted
 from headrace.systems.base import Edge
 from simulator.coordinator import Coordinator
 from simulator.journal import WatchedMachine

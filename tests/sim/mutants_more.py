@@ -6,18 +6,18 @@ import msgspec
 from mutant_kit import host, mutant, no, node, reader, receiving, sending, slow, yes
 from mutants_known import InMemory
 
-from headrace.checkpoint import instructions as do
-from headrace.checkpoint.changelog import Changelog
-from headrace.checkpoint.frame_judge import FrameJudge
-from headrace.checkpoint.frame_stamper import FrameStamper
-from headrace.checkpoint.read_committed import ReadCommitted
-from headrace.checkpoint.record import LocalCheckpoint, encode_record
 from headrace.core.frame import Kind, encode_control
-from headrace.runtime.host.attempt import Attempt
-from headrace.runtime.host.task_host import TaskHost
-from headrace.runtime.inputs.frame_receiver import FrameReceiver
-from headrace.runtime.inputs.version_buffer import BufferedFrame, VersionBuffer
-from headrace.runtime.pauses import Pause
+from headrace.protocol import instructions as do
+from headrace.protocol.changelog import Changelog
+from headrace.protocol.frame_judge import FrameJudge
+from headrace.protocol.frame_stamper import FrameStamper
+from headrace.protocol.read_committed import ReadCommitted
+from headrace.protocol.record import LocalCheckpoint, encode_record
+from headrace.task.host.attempt import Attempt
+from headrace.task.host.task_host import TaskHost
+from headrace.task.inputs.chooser import BufferedFrame, VersionBuffer
+from headrace.task.inputs.frame_receiver import FrameReceiver
+from headrace.task.scope import Pause
 from simulator.journal import WatchedMachine
 from simulator.readers import Publisher
 from simulator.run import Parts

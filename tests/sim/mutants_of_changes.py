@@ -5,11 +5,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 from mutant_kit import mutant, node, receiving, sending
 
-from headrace.checkpoint.frame_judge import FrameJudge
-from headrace.checkpoint.frame_stamper import FrameStamper
 from headrace.core.frame import END_VERSION
-from headrace.plan.heritage import Heritage
-from headrace.runtime.task_scope import TaskScope
+from headrace.plan.inventory import Heritage
+from headrace.protocol.frame_judge import FrameJudge
+from headrace.protocol.frame_stamper import FrameStamper
+from headrace.task.scope import TaskScope
 from simulator.app_cluster import AppCluster
 from simulator.disks import SimState
 from simulator.run import Parts

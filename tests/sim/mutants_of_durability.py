@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from mutant_kit import host, mutant
 
-from headrace.checkpoint import instructions as do
-from headrace.checkpoint.changelog import Changelog
-from headrace.checkpoint.record import encode_record
-from headrace.metadata.memory import MemoryMetadata
-from headrace.runtime.host.durability import Survival, Together
-from headrace.runtime.host.task_host import TaskHost
-from headrace.runtime.inputs.consumers import InputConsumers
-from headrace.runtime.pauses import Pause
-from headrace.systems.syncing import sync_all
+from headrace.life.metadata import MemoryMetadata
+from headrace.protocol import instructions as do
+from headrace.protocol.changelog import Changelog
+from headrace.protocol.record import encode_record
+from headrace.systems.base import sync_all
+from headrace.task.host.commits import Survival, Together
+from headrace.task.host.task_host import TaskHost
+from headrace.task.inputs.consumers import InputConsumers
+from headrace.task.scope import Pause
 from simulator.coordinator import Coordinator
 from simulator.run import Parts
 

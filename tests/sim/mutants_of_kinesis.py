@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from mutant_kit import mutant, nothing, yes
 
-from headrace.runtime.event_time.watermark import PartitionTime
-from headrace.runtime.host.slots import Slots
-from headrace.runtime.host.task_host import TaskHost
-from headrace.systems.kinesis.beginnings import Beginnings
-from headrace.systems.kinesis.buffer import Fetched
-from headrace.systems.kinesis.feed import Feed
-from headrace.systems.kinesis.holdings import Holdings
-from headrace.systems.kinesis.shard_position import Phase, Position
-from headrace.systems.kinesis.slot import Slot
-from headrace.systems.slotted import SlotConsumer
+from headrace.connectors.kinesis.api import Phase, Position
+from headrace.connectors.kinesis.dealing import Beginnings, Holdings
+from headrace.connectors.kinesis.feed import Feed
+from headrace.connectors.kinesis.records import Fetched
+from headrace.connectors.kinesis.slot import Slot
+from headrace.systems.slots import SlotConsumer
+from headrace.task.event_time import PartitionTime
+from headrace.task.host.orders import Slots
+from headrace.task.host.task_host import TaskHost
 from simulator.declared import CASES
 from simulator.run import Parts
 

@@ -1,6 +1,6 @@
 """Mistakes with a store of snapshots: who deletes what, and what a trim relies on.
 
-More of them, on a model of the store alone, are in ``tests/unit/stores/objects/test_stale_senders.py``.
+More of them, on a model of the store alone, are in ``tests/unit/stores/test_stale_senders.py``.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from functools import partial
 
 from mutant_kit import mutant
 
-from headrace.runtime.state import remote
-from headrace.runtime.state.remote import RemoteSnapshots
-from headrace.runtime.state.snapshots import Snapshot
-from headrace.stores.objects import layout
-from headrace.stores.objects.sending import Sender
+from headrace.stores import snapshots as layout
+from headrace.stores.transfer import Sender
+from headrace.task.state import depot as remote
+from headrace.task.state.depot import RemoteSnapshots
+from headrace.task.state.disk import Snapshot
 from simulator.run import OBJECT_SHAPES, Parts
 
 SHAPES = "shuffle+objects", "wide+objects", "diamond+objects"

@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 from mutant_kit import mutant, nothing
 
-from headrace.runtime.operators import meetings
-from headrace.runtime.operators.joins.interval import JoinSide
-from headrace.runtime.operators.meetings import Gate, MeetingPoint, Meetings, TracedPassage
+from headrace.task.operators import meetings
+from headrace.task.operators.interval_join import JoinSide
+from headrace.task.operators.meetings import Gate, MeetingPoint, Meetings, TracedPassage
 from simulator.run import Parts
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from mutant_kit import Parts, mutant, node, receiving
 
-from headrace.checkpoint.cadence import Cadence
-from headrace.checkpoint.frame_judge import FrameJudge
-from headrace.checkpoint.parents import Parent
-from headrace.checkpoint.table_methods import TableMethods
 from headrace.core.frame import END_VERSION
+from headrace.protocol.frame_judge import FrameJudge
+from headrace.protocol.instructions import Parent
+from headrace.protocol.machine import Cadence, TableMethods
 from simulator.run import CUT_SHAPES
 
 SHAPES = ("merge", "join", "mixed", "shuffle", "diamond")

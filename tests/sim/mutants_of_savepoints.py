@@ -8,19 +8,19 @@ import msgspec
 import numpy as np
 from mutant_kit import mutant, node, nothing
 
-import headrace.runtime.host.savepoints
-import headrace.savepoints.founding
+import headrace.life.founding
+import headrace.task.host.commits
 import simulator.run
 import simulator.savepoints
 import simulator.timelines
-from headrace.checkpoint.cadence import Cadence
-from headrace.runtime.event_time.watermark import Progress, TimesCheckpoint
-from headrace.runtime.host.savepoints import Keeper
-from headrace.runtime.inputs.version_buffer import MEMORY_BYTES_MAX
-from headrace.savepoints.founding import Rescaled, _first_record
-from headrace.serdes.hashing import partition_of
+from headrace.life.founding import Rescaled, _first_record
+from headrace.protocol.machine import Cadence
+from headrace.rows.hashing import partition_of
+from headrace.stores.base import Share
 from headrace.stores.outbox import Outbox
-from headrace.stores.share import Share
+from headrace.task.event_time import Progress, TimesCheckpoint
+from headrace.task.host.commits import Keeper
+from headrace.task.inputs.chooser import MEMORY_BYTES_MAX
 from simulator.disks import SimState
 from simulator.run import Parts
 
@@ -135,7 +135,7 @@ mutant(
 # -- restores
 
 DEALT = "app-counts+restores", "app-inner+restores", "app-panes+restores", "app-distinct+restores"
-founding = headrace.savepoints.founding
+founding = headrace.life.founding
 
 
 def with_the_seqs_of_parents(restored, task, donors):
@@ -244,7 +244,7 @@ mutant(
     Parts(),
     "app-outbox+restores",
     patches=(
-        (headrace.runtime.host.savepoints, "Share", lambda number, tasks, first: Share(number, tasks, first=not first)),
+        (headrace.task.host.commits, "Share", lambda number, tasks, first: Share(number, tasks, first=not first)),
     ),
     first_seed=10,
 )

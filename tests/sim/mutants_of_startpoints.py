@@ -7,21 +7,21 @@ import dataclasses
 import msgspec
 from mutant_kit import host, mutant, no, node, nothing, yes
 
-from headrace.checkpoint import detours
-from headrace.checkpoint.protocol import STEPS, Phase, Step
-from headrace.checkpoint.task_orders import TaskOrders
+from headrace.coordinator import assignment as fan_out
+from headrace.coordinator.ledger import Ledger
+from headrace.coordinator.startpoints import StartpointDesk
 from headrace.core.errors import UnavailableError
-from headrace.metadata.startpoints import StartpointBook, StartpointKey, _ordered
-from headrace.metadata.store import Delete
-from headrace.runners.coordination import fan_out
-from headrace.runners.coordination.ledger import Ledger
-from headrace.runners.coordination.startpoint_desk import StartpointDesk
-from headrace.runtime.host import attempt
-from headrace.runtime.host.attempt import Attempt
-from headrace.runtime.host.startpoints import Startpoints
-from headrace.runtime.host.task_host import TaskHost
-from headrace.runtime.inputs import frame_receiver
-from headrace.runtime.inputs.frame_receiver import FrameReceiver
+from headrace.life.metadata import Delete
+from headrace.life.startpoints import StartpointBook, StartpointKey, _ordered
+from headrace.protocol import detours
+from headrace.protocol.machine import TaskOrders
+from headrace.protocol.protocol import STEPS, Phase, Step
+from headrace.task.host import attempt
+from headrace.task.host.attempt import Attempt
+from headrace.task.host.orders import Startpoints
+from headrace.task.host.task_host import TaskHost
+from headrace.task.inputs import frame_receiver
+from headrace.task.inputs.frame_receiver import FrameReceiver
 from simulator.run import Parts
 from simulator.shapes import MOVED
 from simulator.storage import STEP

@@ -6,17 +6,16 @@ import msgspec
 from mutant_kit import host, loop, mutant, no, nothing, yes
 from mutants_more import without
 
-from headrace.checkpoint import instructions as do
-from headrace.checkpoint.read_committed import ReadCommitted
-from headrace.checkpoint.record import ReaderPosition
-from headrace.runtime import run_loop
-from headrace.runtime.host.task_host import TaskHost
-from headrace.runtime.inputs.committed_source import CommittedSource
-from headrace.runtime.inputs.consumers import InputConsumers
-from headrace.runtime.inputs.frame_receiver import FrameReceiver
-from headrace.runtime.roll_call import RollCall
-from headrace.runtime.run_loop import RunLoop
-from headrace.runtime.timing import Ticks
+from headrace.protocol import instructions as do
+from headrace.protocol.read_committed import ReadCommitted
+from headrace.protocol.record import ReaderPosition
+from headrace.task import run_loop
+from headrace.task.host.task_host import TaskHost
+from headrace.task.inputs.consumers import InputConsumers
+from headrace.task.inputs.frame_receiver import FrameReceiver
+from headrace.task.inputs.intake import CommittedSource
+from headrace.task.run_loop import RollCall, RunLoop
+from headrace.task.scope import Ticks
 from simulator.container import SimContainer
 from simulator.disks import SimState
 from simulator.run import ALONE_SHAPES, Parts

@@ -5,11 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 from mutant_kit import mutant
 
-from headrace.runtime.chain import Chain, _Step
-from headrace.runtime.event_time.watermark import PartitionTime, Progress, combined
-from headrace.runtime.host.attempt import Attempt
-from headrace.runtime.outputs.announcer import Announcer
-from headrace.runtime.task import Task
+from headrace.task.event_time import PartitionTime, Progress, combined
+from headrace.task.host.attempt import Attempt
+from headrace.task.outputs.outlet import Announcer
+from headrace.task.task import Chain, Task, _Step
 from simulator.run import Parts
 
 APART = ("app-apart", "app-apart-async")

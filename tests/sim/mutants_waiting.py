@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from mutant_kit import mutant
 
-from headrace.checkpoint import instructions as do
-from headrace.runtime.host.attempt import Attempt
-from headrace.runtime.host.task_host import TaskHost
-from headrace.runtime.operators.user_code.waiting import WaitingOperator
-from headrace.runtime.outputs.function_publisher import FunctionPublisher
-from headrace.runtime.outputs.publisher import Publisher
-from headrace.runtime.task import Task
+from headrace.protocol import instructions as do
+from headrace.task.host.attempt import Attempt
+from headrace.task.host.task_host import TaskHost
+from headrace.task.operators.functions import WaitingOperator
+from headrace.task.outputs.publisher import FunctionPublisher, Publisher
+from headrace.task.task import Task
 from simulator.run import Parts
 
 APPS = "app-async", "app-ordered", "app-remote"

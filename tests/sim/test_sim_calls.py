@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from headrace.core.calling import Calling
-from headrace.core.retry import Retry
-from headrace.runtime.calls.lanes import Lane
+from headrace.core.calls import Calling, Retry
+from headrace.task.calls import Lane
 from simulator.calls import VirtualCalls, answer
 from simulator.world import World
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import simulator.savepoints
-from headrace.savepoints.fitting import Misfit, misfit
+from headrace.life.folder import Misfit, misfit
 from simulator.run import CUT_SHAPES, RESTORED_SHAPES, Parts, Run, simulate
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark import SparkContext
 
-from headrace.runners.spark.session import close_context, open_context
+from headrace.run.spark.session import close_context, open_context
 
 HERE = Path(__file__).parent
 

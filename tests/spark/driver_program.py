@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 from watched_container import SECONDS_MAX, pid_of
 
 from headrace.core.errors import InfrastructureError
-from headrace.runners.spark.hosting import ContainerJob
-from headrace.runners.spark.session import close_context, open_context
-from headrace.runners.spark.slots import Asked, decide
+from headrace.run.spark.hosting import ContainerJob
+from headrace.run.spark.session import close_context, open_context
+from headrace.run.spark.slots import Asked, decide
 
 
 def run(folder: Path, master: str | None, *, in_session: bool) -> None:

@@ -20,10 +20,10 @@ import headrace as hr
 from chaos.deployment import is_running, until
 from chaos.processes import cpu_seconds
 from headrace.app import App
-from headrace.cli.loader import load_app
+from headrace.coordinator.messages import AppStatus
 from headrace.core.errors import UnavailableError, UsageError
-from headrace.runners.coordination.messages import AppStatus
-from headrace.runners.run import Run
+from headrace.operate.cli.loader import load_app
+from headrace.run.run import Run
 from running_apps import find
 
 IDLE_PERCENT_MAX = 5.0  # it is 1 to 2 on a quiet machine, in steps of 0.25, and an app that spins takes 100

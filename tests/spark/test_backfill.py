@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 
 import headrace as hr
 from headrace.core.errors import HeadraceError, PlanError, UsageError
-from headrace.metadata.opening import open_metadata
-from headrace.runners.savepoints.restoring import Restoring, restore
+from headrace.life.metadata import open_metadata
+from headrace.run.savepoints.restoring import Restoring, restore
 from running_apps import find_all, wait_until
 
 VIEWS = {"id": pl.Int64(), "member": pl.String(), "ts": pl.Int64()}
@@ -124,7 +124,7 @@ def test_history_comes_from_a_table_and_the_rest_from_the_stream(
 def test_a_backfill_that_died_goes_on_where_it_stopped(
     tmp_path: Path, spark_context: SparkContext, expected: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headrace.runners.spark.batch import backfill
+    from headrace.spark.batch import backfill
 
     write_views(tmp_path, range(600))
 

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 import headrace as hr
 from headrace.core.errors import DataError, HeadraceError, PlanError, UsageError
-from headrace.systems.log.inspection import Gap, GapKind, inspect_stream, repair_stream
 from headrace.systems.log.partition import PartitionFile
 from headrace.systems.log.segment import FILE_HEADER_SIZE
+from headrace.systems.log.system import Gap, GapKind, inspect_stream, repair_stream
 
 ORDERS = {"id": pl.Int64(), "euros": pl.Float64(), "ts": pl.Int64()}
 

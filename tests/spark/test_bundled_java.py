@@ -14,7 +14,7 @@ WHEN_BUSY = ("than any of Workers could have.", "because the scheduler is stoppi
 
 PROGRAM = """
 import os, sys
-from headrace.runners.spark.session import open_session, close_context
+from headrace.run.spark.session import open_session, close_context
 
 def doubled(batches):
     import pyarrow as pa

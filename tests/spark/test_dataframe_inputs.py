@@ -19,9 +19,9 @@ import headrace as hr
 from chaos.deployment import until
 from headrace.api.dataframe import columns_of
 from headrace.core.errors import DeclarationError, DeploymentError, InfrastructureError, UsageError
-from headrace.runners.interrupts import Interrupts
-from headrace.runners.spark import dataframes
-from headrace.runners.spark.dataframes import copy_dataframes, dataframe_of
+from headrace.run.coordinated import Interrupts
+from headrace.run.spark import dataframes
+from headrace.run.spark.dataframes import copy_dataframes, dataframe_of
 
 PATIENCE_S = 300.0
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
 import headrace as hr
-from headrace.spark.staging import staging_folder
+from headrace.spark.writing import staging_folder
 
 KINDS = pl.DataFrame(
     {

@@ -13,7 +13,7 @@ from two_stages import TwoStages, headrace
 
 from chaos.deployment import is_running, until
 from chaos.processes import look
-from headrace.runners.coordination.messages import AppStatus
+from headrace.coordinator.messages import AppStatus
 
 END_S = 300.0
 

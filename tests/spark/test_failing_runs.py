@@ -11,7 +11,7 @@ import pytest
 from pyspark import SparkContext
 from two_stages import TwoStages
 
-from headrace.cli.main import main
+from headrace.operate.cli.main import main
 
 HeadraceRun = Callable[..., str]
 

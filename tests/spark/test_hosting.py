@@ -12,7 +12,7 @@ from pyspark import SparkContext
 from watched_container import SECONDS_MAX, is_alive, pid_of, until
 
 from headrace.core.errors import UsageError
-from headrace.runners.spark.hosting import ContainerArgs, ContainerJob, Report
+from headrace.run.spark.hosting import ContainerArgs, ContainerJob, Report
 
 
 def job_of(context: SparkContext, folder: Path) -> ContainerJob:

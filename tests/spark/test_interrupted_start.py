@@ -15,7 +15,7 @@ from watched_container import alive_in_session, until, until_session_is_over
 
 from headrace.streams.writer import create_stream
 
-RUN = ["-m", "headrace.cli.main", "run", "--master", "local[1]"]
+RUN = ["-m", "headrace.operate.cli.main", "run", "--master", "local[1]"]
 PIPELINE = """
 import polars as pl
 

@@ -37,7 +37,7 @@ def test_containers_log_what_the_command_asks_for(tmp_path: Path) -> None:
     (tmp_path / "pipeline.py").write_text(PIPELINE)
     words = ["run", "pipeline.py", "--master", "local[2]", "--quiet", "--log-level", "info", "--log-format", "json"]
     ran = subprocess.run(
-        [sys.executable, "-m", "headrace.cli.main", *words],
+        [sys.executable, "-m", "headrace.operate.cli.main", *words],
         cwd=tmp_path,
         env=os.environ | {"HEADRACE_HOME": str(tmp_path)},
         capture_output=True,
@@ -50,7 +50,7 @@ def test_containers_log_what_the_command_asks_for(tmp_path: Path) -> None:
     registered = [line for line in lines if line["message"] == "the container has registered"]
     assert sorted((line["container"], line["attempt"]) for line in registered) == [(0, 0), (1, 0)]
     (skipped,) = (line for line in lines if line["message"] == "messages skipped")
-    assert (skipped["level"], skipped["logger"]) == ("warning", "headrace.runtime.inputs.intake")
+    assert (skipped["level"], skipped["logger"]) == ("warning", "headrace.task.inputs.intake")
     assert {"container", "attempt", "input", "offset", "reason"} <= skipped.keys()
     (own,) = (line for line in lines if line["logger"] == "shop")  # of the app's own code
     assert (own["level"], own["message"], own["app"], own["stage"]) == ("warning", "a number", "doubles", "numbers")

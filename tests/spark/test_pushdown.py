@@ -22,11 +22,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headrace as hr
-from headrace.api.operators.columns import Filter
+from headrace.api.operators.steps import Filter
 from headrace.plan.planner import plan
-from headrace.runners.spark.batch.expressions import Scope
-from headrace.runners.spark.batch.pushdown import LeadingSteps, leading_steps, narrowed
-from headrace.runners.spark.session import open_session
+from headrace.run.spark.session import open_session
+from headrace.spark.batch.expressions import LeadingSteps, Scope, leading_steps, narrowed
 from headrace.systems.base import StreamInfo
 
 NAN, INF = math.nan, math.inf

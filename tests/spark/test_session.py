@@ -8,9 +8,9 @@ import pytest
 from pyspark import SparkContext
 
 from headrace.core.errors import InfrastructureError, UsageError
-from headrace.runners.spark import session
-from headrace.runners.spark.session import open_context, open_session
-from headrace.runners.spark.slots import Asked, Decision, Slots, count_slots, decide
+from headrace.run.spark import session
+from headrace.run.spark.session import open_context, open_session
+from headrace.run.spark.slots import Asked, Decision, Slots, count_slots, decide
 
 
 def test_a_running_session_is_reused(spark_context: SparkContext) -> None:

@@ -7,8 +7,8 @@ import sys
 
 PROGRAM = """
 from headrace.core.errors import InfrastructureError
-from headrace.runners.spark.session import open_context
-from headrace.runners.spark.slots import Asked, decide
+from headrace.run.spark.session import open_context
+from headrace.run.spark.slots import Asked, decide
 
 context = open_context("given up", "local-cluster[1,1,1024]")
 context._jsc.sc().stop()
@@ -26,7 +26,7 @@ def test_a_stopped_spark_is_not_waited_for() -> None:
 
 REFUSED = """
 from headrace.core.errors import InfrastructureError
-from headrace.runners.spark.session import open_context
+from headrace.run.spark.session import open_context
 
 try:
     open_context("refused", "local[1]", {"spark.driver.bindAddress": "192.0.2.1", "spark.port.maxRetries": "1"})

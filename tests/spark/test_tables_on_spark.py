@@ -15,9 +15,9 @@ from pyspark import SparkContext
 import headrace as hr
 from chaos.deployment import Deployment, is_running, until
 from headrace.app import App
-from headrace.cli.loader import load_app
+from headrace.coordinator.messages import AppStatus
 from headrace.core.errors import HeadraceError, UnavailableError
-from headrace.runners.coordination.messages import AppStatus
+from headrace.operate.cli.loader import load_app
 from running_apps import find_all
 
 COLUMNS = {"member": pl.Int64, "round": pl.Int64}

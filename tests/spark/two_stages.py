@@ -39,7 +39,7 @@ if __name__ == "__main__":
     app.run(master=sys.argv[1] if len(sys.argv) > 1 else None, progress=False)
 """
 COLUMNS = {"order": pl.Int64, "member": pl.Int64, "amount": pl.Int64, "ts": pl.Int64}
-HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
+HEADRACE = [sys.executable, "-m", "headrace.operate.cli.main"]
 
 
 class TwoStages:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from headrace.core.readable import readable
-from headrace.runners.spark.hosting import ContainerArgs, Report
+from headrace.core.files import readable
+from headrace.run.spark.hosting import ContainerArgs, Report
 
 SECONDS_MAX = 300.0
 

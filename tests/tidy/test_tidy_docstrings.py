@@ -11,8 +11,8 @@ import pytest
 from test_tidy_public import public
 
 import headrace
-from headrace.testing import contracts
-from headrace.testing.harness import TestApp
+from headrace.kit import contracts
+from headrace.kit.harness import TestApp
 
 SECTIONS = ["Parameters", "Returns", "Raises", "Examples"]
 

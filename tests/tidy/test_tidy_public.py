@@ -15,8 +15,8 @@ from tidy_repository import documents, package, texts
 
 import headrace
 from headrace.api.app import Declarations
-from headrace.cli.main import app as command_line
 from headrace.core import errors
+from headrace.operate.cli.main import app as command_line
 
 FAULTS = {"user", "data", "environment", "headrace"}
 
@@ -24,13 +24,13 @@ ERRORS = [one for one in vars(errors).values() if isinstance(one, type) and issu
 
 
 ELSEWHERE = {
-    "headrace.serdes.formats.avro_resolution.SchemasDisagree": "becomes a bad payload, or an error of an app",
-    "headrace.serdes.row_pieces.RowsUnreadable": "never leaves the files system",
-    "headrace.serdes.values.UnfitError": "becomes a DataError, or a failure of a function",
-    "headrace.runtime.operators.user_code.results.WrongResult": "becomes an error of an app, or a dead letter",
-    "headrace.systems.kinesis.api.IteratorExpired": "never leaves the Kinesis system",
-    "headrace.systems.files.source.SourceBroken": "never leaves the files system",
-    "headrace.testing.system_scene.ContractError": "a failed check, for any test framework",
+    "headrace.connectors.formats.avro.SchemasDisagree": "becomes a bad payload, or an error of an app",
+    "headrace.rows.pieces.RowsUnreadable": "never leaves the files system",
+    "headrace.rows.values.UnfitError": "becomes a DataError, or a failure of a function",
+    "headrace.task.operators.functions.WrongResult": "becomes an error of an app, or a dead letter",
+    "headrace.connectors.kinesis.api.IteratorExpired": "never leaves the Kinesis system",
+    "headrace.systems.files.rowfile.SourceBroken": "never leaves the files system",
+    "headrace.kit.systems.ContractError": "a failed check, for any test framework",
 }
 
 

@@ -42,7 +42,7 @@ def test_unit_tests_mirror_the_source() -> None:
 SLEEPS = {
     "tests/spark/test_app_in_session.py": "measures what an idle app costs",
     "tests/spark/watched_container.py": "works until it is killed",
-    "tests/unit/cli/test_cli_pipes.py": "a pipe that fills slowly is what is tested",
+    "tests/unit/operate/cli/test_cli_pipes.py": "a pipe that fills slowly is what is tested",
     "tests/unit/systems/log/test_log_processes.py": "staggers processes that race",
     "tests/kafka_writers.py": "writers are killed after random times, and ask again after those that they are told",
 }

@@ -145,7 +145,8 @@ HOSTS = {
 """Hosts that may be named: those of standards, and examples."""
 
 _DOWNLOADS = re.compile(
-    r"--(?:extra-)?index-url|--find-links|--trusted-host|^registry\s*=|<repository>|\bresolved\b.*://", re.MULTILINE
+    r"--(?:extra-)?index-url|--find-links|--trusted-host|^registry\s*=\s*.?http|<repository>|\bresolved\b.*://",
+    re.MULTILINE,
 )
 """Where packages are downloaded from is configured on the machine, not in the repository."""
 

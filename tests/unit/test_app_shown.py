@@ -6,8 +6,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.plan.render import render
-from headrace.plan.text import to_text
+from headrace.plan.render import render, to_text
 
 VIEWS = {"member": pl.String, "url": pl.String, "ts": pl.Datetime("ms")}
 

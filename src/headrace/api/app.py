@@ -1,52 +1,98 @@
-"""The declaration of an app: its streams, tables and flows. Building it runs nothing and touches no disk."""
+"""The declaration of an app: its streams, tables and flows. Building it runs nothing and touches no disk.
+
+The key by which the writers of an input choose the partition of a message.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import polars as pl
 from typing_extensions import override
 
-from headrace.api.descriptors import check_partitions
-from headrace.api.draft import Draft, Preview
-from headrace.api.event_time import check_time_column
-from headrace.api.freeze import freeze
-from headrace.api.handles import Output, Table
-from headrace.api.input_key import input_key
-from headrace.api.keys import key_names
-from headrace.api.literals import one_of
-from headrace.api.location import Declaring, Location
-from headrace.api.operators.spec import OnError
-from headrace.api.operators.task import add_task
-from headrace.api.other_names import APP, missing
-from headrace.api.policies import dead_letter_id
-from headrace.api.remote import Remote
-from headrace.api.rows import SchemaLike
-from headrace.api.settings import STANDBY_MAX, Durability, Grouping, Guarantee, LostResults, Settings
-from headrace.api.specs import Graph, Role, StreamSpec, TableKind, TableSpec, TableStorage
-from headrace.api.stream import Stream
-from headrace.api.system_descriptor import (
+from headrace.api.checks import Declaring, Location, SchemaLike, key_columns, key_names, key_parts, one_of
+from headrace.api.dataframe import DataFrameInput
+from headrace.api.descriptors import (
     InputDescriptor,
     InputUse,
     OutputDescriptor,
     Start,
     SystemDescriptor,
+    check_partitions,
     internal_system,
 )
-from headrace.api.table_checks import declared_table, remote_table
+from headrace.api.draft import Draft, Output, Preview, Table, declared_table, freeze, remote_table
+from headrace.api.flow import dead_letter_id
+from headrace.api.operators.spec import OnError, check_time_column
+from headrace.api.operators.task import add_task
+from headrace.api.other_names import APP, missing
+from headrace.api.remote import Remote
+from headrace.api.specs import (
+    STANDBY_MAX,
+    Durability,
+    Graph,
+    Grouping,
+    Guarantee,
+    LostResults,
+    Role,
+    Settings,
+    StreamSpec,
+    TableKind,
+    TableSpec,
+    TableStorage,
+)
+from headrace.api.stream import Stream
 from headrace.api.tasks import Task
-from headrace.core.duration import Duration, to_ms
+from headrace.core.clock import Duration, to_ms
 from headrace.core.errors import DeclarationError
-from headrace.core.home import home_of, metadata_url_of
+from headrace.core.files import home_of, metadata_url_of
 from headrace.core.ids import StreamId, check_id
-from headrace.serdes.schema import Schema
-from headrace.stores.objects.place import ObjectPlace, snapshots_of
+from headrace.rows.schema import Schema
+from headrace.stores.snapshots import ObjectPlace, snapshots_of
 from headrace.systems.positions import CustomStartpoint, check_customs
-from headrace.systems.registry import SystemSpec, has_slots
+from headrace.systems.registry import SystemSpec, has_slots, keeps_rows
 
+
+# -- input key ---------------------------------------------------------------------------------------
+def input_key(key: str | Iterable[str], schema: Schema, system: SystemSpec) -> tuple[str, ...]:
+    """Return the columns by which an input is partitioned, or raise if its system doesn't keep such a key together."""
+    held = system.held.key if isinstance(system.held, DataFrameInput) else ()
+    if not key_parts(key):
+        return held
+    names = key_columns(key, schema, "input")
+    if isinstance(system.held, DataFrameInput):
+        if names != held:
+            raise DeclarationError(
+                f"key={list(names)} isn't how the rows of the DataFrame are placed",
+                hint=f"write hr.io.dataframe(df, key={list(names)}), which places them",
+            )
+        return held
+    if system.kind == "kafka":
+        _check_record_key(names, schema, system.options)
+    elif keeps_rows(system):
+        raise DeclarationError(
+            f"key={list(names)}: rows of one key may be in any partition of an input of {system.kind}",
+            hint=f"leave it out, and put partition_by({', '.join(map(repr, names))}, id=...) before steps that need it",
+        )
+    return names
+
+
+def _check_record_key(names: tuple[str, ...], schema: Schema, options: Mapping[str, Any]) -> None:
+    """Raise unless the column has the bytes that Kafka hashes."""
+    about = options.get("record_columns") or {}
+    plain = schema.columns[names[0]] in (pl.String, pl.Binary)
+    if len(names) > 1 or about.get(names[0]) != "key" or not plain:
+        raise DeclarationError(
+            f"key={list(names)}: a topic is partitioned by the bytes of its records' keys",
+            hint=f'take the column from there: hr.io.kafka(..., record_columns={{"{names[0]}": "key"}}, '
+            'key_format="text") (or "bytes"); or leave out key=, and use partition_by',
+        )
+
+
+# -- app ---------------------------------------------------------------------------------------------
 _DEFAULTS = Settings()
 _NAMES = {Role.SOURCE: "an input", Role.SINK: "an output"}
 

@@ -13,16 +13,12 @@ from typing import Any
 
 import polars as pl
 
-from headrace.api.descriptors import check_partitions
-from headrace.api.expressions import unknown_column
-from headrace.api.keys import key_names
-from headrace.api.location import Declaring
-from headrace.api.rows import SchemaLike
-from headrace.api.system_descriptor import InputUse
+from headrace.api.checks import Declaring, SchemaLike, key_names, unknown_column
+from headrace.api.descriptors import InputUse, check_partitions
 from headrace.core.errors import DeclarationError
-from headrace.serdes.dtypes import Columns, columns_to_json
-from headrace.serdes.hashing import hash_rows
-from headrace.serdes.schema import Schema
+from headrace.rows.dtypes import Columns, columns_to_json
+from headrace.rows.hashing import hash_rows
+from headrace.rows.schema import Schema
 from headrace.systems.registry import SystemSpec
 
 PARTITIONS = 4

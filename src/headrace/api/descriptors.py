@@ -1,32 +1,194 @@
-"""Descriptors of systems: ``files(...)``, ``log(...)``, ``memory(...)``, ``sql(...)``.
+"""Descriptors of systems, their protocols, and the arguments that descriptors share.
 
-A descriptor is a small frozen record; ``input`` and ``output`` turn it into a ``SystemSpec`` for their stream.
+References to secrets: ``secret_env(...)`` and ``secret_file(...)``.
+
+system descriptor
+    The protocols of ``system=``: a descriptor names a stream's system, and may add details for inputs or outputs.
+
+descriptors
+    Descriptors of systems: ``files(...)``, ``log(...)``, ``memory(...)``, ``sql(...)``.
+
+    A descriptor is a small frozen record; ``input`` and ``output`` turn it into a ``SystemSpec`` for their stream.
+
+record schema
+    Arguments that inputs from brokers share: where they begin, and the columns of their records.
+
+object store
+    The place of an app's snapshots in an object store: ``object_store(...)``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
+import polars as pl
 from typing_extensions import override
 
-from headrace.api.keys import key_names
-from headrace.api.literals import one_of
-from headrace.api.location import Declaring
-from headrace.api.rows import SchemaLike
-from headrace.api.system_descriptor import InputUse, NewColumns, OutputOnly
-from headrace.core.duration import Duration, to_ms
-from headrace.core.errors import DeclarationError
+from headrace.api.checks import Declaring, SchemaLike, key_names, one_of
+from headrace.core.clock import Duration, moment_ms, parse_moment, to_ms
+from headrace.core.errors import DeclarationError, UsageError
 from headrace.core.ids import MAX_PARTITIONS, check_id
-from headrace.core.url import SecretUrl, check_no_credentials
-from headrace.serdes.csv_format import CsvFormat
-from headrace.serdes.dtypes import columns_to_json
-from headrace.serdes.schema import Schema
-from headrace.systems.registry import SystemSpec
+from headrace.core.secrets import SecretPlace, SecretUrl, check_no_credentials
+from headrace.rows.casting import CastSafety, cast_safety
+from headrace.rows.dtypes import Columns, columns_to_json, written
+from headrace.rows.formats import FormatSpec, open_format
+from headrace.rows.schema import Schema
+from headrace.rows.text import CsvFormat
+from headrace.stores.snapshots import ObjectPlace, object_place
+from headrace.systems.registry import SystemSpec, keeps_rows
 
+
+def secret_env(name: str) -> SecretPlace:
+    """Refer to a secret in an environment variable.
+
+    Drivers, containers and commands read the variable when they need the secret. Plans, logs and an app's stored data
+    only have its name.
+
+    Parameters
+    ----------
+    name
+        The variable's name.
+
+    Returns
+    -------
+    SecretPlace
+        For options that are secrets, such as ``sasl.password`` of ``hr.io.kafka``.
+
+    Examples
+    --------
+    >>> hr.secret_env("KAFKA_PASSWORD")
+    SecretPlace(kind='env', name='KAFKA_PASSWORD')
+    """
+    with Declaring("secret_env"):
+        if not isinstance(name, str) or not name or "=" in name:
+            raise DeclarationError(
+                "this is not the name of an environment variable", hint='write hr.secret_env("KAFKA_PASSWORD")'
+            )
+        return SecretPlace("env", name)
+
+
+def secret_file(path: str | os.PathLike[str]) -> SecretPlace:
+    """Refer to a secret in a file, such as one that Kubernetes mounts.
+
+    Drivers, containers and commands read the file when they need the secret. Plans, logs and an app's stored data only
+    have its path.
+
+    Parameters
+    ----------
+    path
+        The file, which contains only the secret, with or without a final line break.
+
+    Returns
+    -------
+    SecretPlace
+        For options that are secrets, such as ``sasl.password`` of ``hr.io.kafka``.
+
+    Examples
+    --------
+    >>> hr.secret_file("/run/secrets/kafka-password")
+    SecretPlace(kind='file', name='/run/secrets/kafka-password')
+    """
+    with Declaring("secret_file"):
+        place = os.fspath(path)
+        if not isinstance(place, str) or not place:
+            raise DeclarationError("this is not the path of a file", hint='write hr.secret_file("/run/secrets/kafka")')
+        return SecretPlace("file", place)
+
+
+# -- system descriptor -------------------------------------------------------------------------------
+Start = Literal["oldest", "upcoming"]
+NewColumns = Literal["refuse", "add"]
+
+
+class SystemDescriptor(Protocol):
+    """Names the system of a stream."""
+
+    def system(self, stream_id: str) -> SystemSpec:
+        """Return the system of the stream with this id."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InputUse:
+    """What else an app declares about an input, and its home, where a system may keep files.
+
+    ``event_time`` is the column with the event time, if there is one.
+    """
+
+    app: str
+    home: str
+    event_time: Columns
+    start: Start
+    broadcast: bool
+
+
+@runtime_checkable
+class InputDescriptor(SystemDescriptor, Protocol):
+    """A descriptor with details for inputs."""
+
+    def input_schema(self, schema: SchemaLike | None) -> Schema:
+        """Return the input's columns; ``schema`` is the declared one. Raises ``DeclarationError`` if it doesn't fit."""
+        ...
+
+    def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
+        """Return the input's system. Raises ``DeclarationError`` for an unsupported use."""
+        ...
+
+
+class OutputOnly(ABC):
+    """A descriptor of outputs only: it can't be an input, because reading couldn't continue from a position."""
+
+    __slots__ = ()
+
+    def input_schema(self, schema: SchemaLike | None) -> Schema:
+        """Refuse, because the rows of a table have no order."""
+        del schema
+        raise self.no_input()
+
+    def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
+        """Refuse, for the same reason."""
+        del stream_id, use
+        raise self.no_input()
+
+    @abstractmethod
+    def no_input(self) -> DeclarationError:
+        """Return the error for an app that declares it as an input."""
+
+
+@runtime_checkable
+class OutputDescriptor(SystemDescriptor, Protocol):
+    """A descriptor with details for outputs."""
+
+    def output_system(self, stream_id: str) -> SystemSpec:
+        """Return the output's system. Raises ``DeclarationError`` for arguments that only inputs have."""
+        ...
+
+
+def internal_system(system: object, app: str) -> SystemSpec:
+    """Return the record system for an app's own streams. Raises ``DeclarationError`` for any other system."""
+    if isinstance(system, SystemSpec):
+        spec = system
+    elif callable(describe := getattr(system, "system", None)):
+        spec = describe(app)
+    else:
+        raise DeclarationError(f"system= takes a system, not {type(system).__name__}", hint=_INTERNAL)
+    if keeps_rows(spec):
+        raise DeclarationError(
+            f"an app can't keep its own streams in {spec.name!r}, which keeps rows and not frames", hint=_INTERNAL
+        )
+    return spec
+
+
+_INTERNAL = 'write system=hr.io.kafka_log("host:9092"), or leave it out: then it is the embedded log under home'
+
+
+# -- descriptors -------------------------------------------------------------------------------------
 NewFiles = Literal["refuse", "next_run", "follow"]
 ChangedFiles = Literal["refuse", "read_again"]
 FORMATS = ("parquet", "jsonl", "csv")
@@ -366,3 +528,144 @@ def _system_name(name: str) -> str:
             f"system name {name!r} has a dot in it", hint="stream names read system.stream; use '-' or '_'"
         )
     return name
+
+
+# -- record schema -----------------------------------------------------------------------------------
+_WORDS = {
+    "latest": "upcoming",
+    "LATEST": "upcoming",
+    "end": "upcoming",
+    "TRIM_HORIZON": "oldest",
+    "earliest": "oldest",
+    "beginning": "oldest",
+}
+
+
+def start_of(start: object) -> str | int:
+    """Return the meaning of ``start=``: an edge, or milliseconds since the epoch. Raises ``DeclarationError``."""
+    if start in ("oldest", "upcoming"):
+        return str(start)
+    if (time_ms := time_of(start)) is not None:
+        return time_ms
+    meant = _WORDS.get(start, "") if isinstance(start, str) else ""
+    raise DeclarationError(
+        f"start={start!r} is not a valid start",
+        hint=f'did you mean "{meant}"?' if meant else 'write "oldest", "upcoming", or a time: "2026-01-31T12:00:00Z"',
+    )
+
+
+def time_of(time: object) -> int | None:
+    """Return a time in milliseconds since the epoch; None if the value isn't a time."""
+    if isinstance(time, datetime):
+        return moment_ms(time)
+    if isinstance(time, str) and time not in _WORDS:
+        try:
+            return parse_moment(time)[0]
+        except UsageError:
+            return None
+    return None
+
+
+def record_columns_of(columns: object, service: str, known: Sequence[str], example: str) -> dict[str, str]:
+    """Return the columns of ``record_columns=``. Raises ``DeclarationError`` for metadata that records don't have."""
+    if columns is None:
+        return {}
+    example = f"write record_columns={example}"
+    if not isinstance(columns, Mapping) or not all(isinstance(name, str) and name for name in columns):
+        raise DeclarationError(f"record_columns={columns!r} doesn't name columns", hint=example)
+    for name, what in columns.items():
+        if what not in known:
+            swapped = name in known
+            raise DeclarationError(
+                f"record_columns: {name!r} asks for {what!r}, which {service} doesn't have for a record",
+                hint=f"the column comes first: {example}" if swapped else f"it has {', '.join(known)}",
+            )
+    return dict(columns)
+
+
+def input_schema(
+    stream: str, service: str, format: FormatSpec, about: Columns, what: Mapping[str, str], schema: SchemaLike | None
+) -> Schema:
+    """Return the columns of an input: those of the format, otherwise of ``schema``, and those ``about`` records.
+
+    ``what`` names the metadata in each of the latter, for messages.
+    """
+    declared = _declared(stream, format, about, schema)
+    for name in about.keys() & declared.columns.keys():
+        _check_type(name, what[name], about[name], declared.columns[name])
+    contents = {name: dtype for name, dtype in declared.columns.items() if name not in about}
+    if not contents:
+        raise DeclarationError(
+            f"the schema of {stream} has no column from the record itself, only what {service} adds to it",
+            hint="add at least one column",
+        )
+    open_format(format).decoder(contents)
+    missing = {name: dtype for name, dtype in about.items() if name not in declared.columns}
+    if missing and declared.record is not None:
+        names = ", ".join(missing)
+        raise DeclarationError(
+            f"record_columns: the dataclass {declared.record.__name__} has no field {names}",
+            hint="add it to the dataclass, or give the schema as a dict",
+        )
+    return Schema.of({**declared.columns, **missing}) if missing else declared
+
+
+def _declared(stream: str, format: FormatSpec, about: Columns, schema: SchemaLike | None) -> Schema:
+    if schema is not None:
+        return Schema.of(schema)
+    own = open_format(format).columns()
+    if own is None:
+        raise DeclarationError(
+            f"an input of JSON from {stream} needs a schema",
+            hint='write app.input("orders", {"member": pl.String, "ts": pl.Datetime("ms")}, ...), or '
+            'format="text" for whole records',
+        )
+    if both := sorted(about.keys() & own.keys()):
+        raise DeclarationError(
+            f"record_columns: a record of {stream} has a column {both[0]!r} already", hint="give it another name"
+        )
+    return Schema.of({**own, **about})
+
+
+def _check_type(name: str, what: str, known: pl.DataType, declared: pl.DataType) -> None:
+    if cast_safety(known, declared) not in (CastSafety.SAME, CastSafety.LOSSLESS):
+        raise DeclarationError(
+            f"column {name!r} is the {what} of a record, which is of type {written(known)}, not {written(declared)}",
+            hint="declare it so, or leave it out of the schema",
+        )
+
+
+# -- object store ------------------------------------------------------------------------------------
+def object_store(
+    url: str, *, endpoint: str | None = None, region: str | None = None, bandwidth: str | None = None
+) -> ObjectPlace:
+    """Name a place in an object store for ``snapshots=`` of ``hr.App``. Without options, just pass the URL there.
+
+    Drivers, containers and commands read credentials from their environment (``AWS_ACCESS_KEY_ID`` and so on), or use
+    the role of the machine.
+
+    Parameters
+    ----------
+    url
+        ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix``, or ``file:///shared/folder``.
+    endpoint
+        The address of a store that isn't Amazon's but has the same API as S3. By default the environment variable
+        ``AWS_ENDPOINT_URL``.
+    region
+        The region of the bucket. By default the environment variable ``AWS_REGION``.
+    bandwidth
+        The highest rate at which a container sends, such as ``"50MB/s"``. By default there is no limit.
+
+    Returns
+    -------
+    ObjectPlace
+
+    Examples
+    --------
+    >>> store = hr.io.object_store("s3://bucket/page-views", region="eu-central-1", bandwidth="50MB/s")
+    >>> app = hr.App("page-views", snapshots=store)
+    >>> print(app.settings.snapshots)
+    s3://bucket/page-views
+    """
+    with Declaring("object_store", quoting=False):
+        return object_place(url, endpoint, region, bandwidth)

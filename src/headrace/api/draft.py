@@ -1,31 +1,62 @@
-"""The graph during its declaration: the handles (``Stream``, ``Output``, ``Table``) add to it.
+"""The graph during its declaration, the ends of flows, and how a draft becomes a graph.
 
-It keeps ids unique and nodes in the order of declaration, but knows no rules of operators. ``freeze`` turns it into
-a ``Graph``.
+draft
+    The graph during its declaration: the handles (``Stream``, ``Output``, ``Table``) add to it.
+
+    It keeps ids unique and nodes in the order of declaration, but knows no rules of operators. ``freeze`` turns it into
+    a ``Graph``.
+
+table checks
+    Check declared tables: what fills them, their columns, and the limits of remote ones.
+
+handles
+    The ends of flows, ``Output`` and ``Table``. They are handles into the draft; ``Stream`` has the rules.
+
+freeze
+    Turn a draft into a graph: leave out unused parts, and refuse unfinished ones.
+
+    An input, output or table that no flow uses does no harm and is left out. A step whose results go nowhere is an
+    error, because it would lose messages silently.
+
+cutting
+    Cut the part of an app that one step depends on, for a test run over the first rows.
 """
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NoReturn, Protocol, final
 
 import polars as pl
+from typing_extensions import override
 
-from headrace.api.location import Location
+from headrace.api.checks import (
+    Location,
+    as_expression,
+    at,
+    check_predicate,
+    describe,
+    key_columns,
+    schema_difference,
+    unknown_column,
+)
+from headrace.api.descriptors import Sql, SystemDescriptor
 from headrace.api.operators.spec import EventTime, OperatorSpec
-from headrace.api.operators.streams import Input
-from headrace.api.settings import Settings
-from headrace.api.specs import Node, Role, StreamSpec, TableSpec
-from headrace.api.system_descriptor import SystemDescriptor
+from headrace.api.operators.steps import FAILED, FAILED_COLUMNS, Input, SendTo, SideOutput
+from headrace.api.other_names import OUTPUT, TABLE, missing
+from headrace.api.remote import Remote
+from headrace.api.specs import DEAD_LETTER_COLUMNS, Graph, Node, Role, Settings, StreamSpec, TableSpec
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import StreamId, check_id
-from headrace.serdes.given_rows import Rows
-from headrace.serdes.schema import Schema
+from headrace.rows.given import Rows
+from headrace.rows.schema import Schema
 from headrace.systems.registry import SystemSpec
 
 
+# -- draft -------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _Claim:
     what: str
@@ -190,3 +221,416 @@ class Draft:
                 f"the input {source.id!r} (at {source.location}) is the side input of a table only",
                 hint="join the table instead",
             )
+
+
+# -- table checks ------------------------------------------------------------------------------------
+def declared_table(spec: TableSpec, sides: Sequence[StreamSpec]) -> TableSpec:
+    """Return the table as these side inputs fill it, if there are any. ``spec.schema`` is the declared schema."""
+    if not spec.key:
+        raise DeclarationError("a table needs a key", hint='name its column: key="member"')
+    if spec.ttl_ms is not None and spec.versions_ms is not None:
+        raise DeclarationError(
+            "a table takes ttl= or versions=, not both",
+            hint="versions= limits how long old rows are kept; the newest one of a key stays until deleted= removes it",
+        )
+    if spec.deleted is not None:
+        as_expression(spec.deleted, "deleted")
+    fed = spec.schema
+    if fed is not None and isinstance(spec.deleted, str) and spec.deleted not in fed.columns:
+        fed = Schema.of({**fed.columns, spec.deleted: pl.Boolean()})
+    for side in sides:
+        if side.schema is None:
+            continue
+        fed = fed or side.schema
+        difference = schema_difference(side.schema, fed)
+        if difference:
+            raise DeclarationError(
+                f"the side input {side.id!r} (at {side.location}) doesn't fit the table: {difference}",
+                hint=f"the table has: {describe(fed)}",
+            )
+        if spec.versions_ms is not None and side.event_time is None:
+            raise DeclarationError(
+                f"the table has versions, but the side input {side.id!r} (at {side.location}) has no event time",
+                hint=f'say when a row becomes valid: app.input("{side.id}", ..., event_time="ts")',
+            )
+    spec = replace(spec, side_inputs=tuple(side.id for side in sides))
+    return spec if fed is None else fed_table(spec, fed)
+
+
+def fed_table(spec: TableSpec, fed: Schema) -> TableSpec:
+    """Return the table, filled with rows of these columns."""
+    columns = dict(fed.columns)
+    if isinstance(spec.deleted, str):
+        if spec.deleted not in columns:
+            raise unknown_column(spec.deleted, columns, f" that marks deletions from the table {spec.id!r}")
+        if spec.deleted in spec.key:
+            raise DeclarationError(f"the key column {spec.deleted!r} can't also mark deletions")
+    if spec.deleted is not None:
+        check_predicate(fed, as_expression(spec.deleted, "deleted"))
+    if isinstance(spec.deleted, str):
+        del columns[spec.deleted]
+    own = next((name for name in columns if spec.versions_ms is not None and name.startswith("__")), None)
+    if own is not None:
+        raise DeclarationError(
+            f"the column {own!r} can't be in a table of versions: names that begin with '__' are reserved",
+            hint="rename it first",
+        )
+    schema = fed if len(columns) == len(fed.columns) else Schema.of(columns)
+    key_columns(spec.key, schema, "a table")
+    return replace(spec, schema=schema)
+
+
+def check_filled_by_flows(spec: TableSpec) -> None:
+    """Raise for a table that side inputs fill."""
+    if spec.side_inputs:
+        raise DeclarationError(
+            f"the table {spec.id!r} (at {spec.location}) is filled by side inputs, so no flow can write it",
+            hint="drop its side_inputs=, or write to another table",
+        )
+
+
+def nulls_to_delete(table: TableSpec) -> list[pl.Expr]:
+    """Return null values for all columns but the key: a row with them deletes from a remote table."""
+    if table.remote is None or table.remote.delete is None:
+        raise DeclarationError(
+            f"there is no function to delete rows of the remote table {table.id!r} (at {table.location})",
+            hint="give it a function: hr.tables.remote(write=store, delete=remove); a SQL table can't be deleted from",
+        )
+    columns = {} if table.schema is None else table.schema.columns
+    return [pl.lit(None, dtype).alias(name) for name, dtype in columns.items() if name not in table.key]
+
+
+def remote_table(table: TableSpec, remote: object, system: Callable[[Sql, str], SystemSpec]) -> TableSpec:
+    """Return ``table`` as a remote one; ``system`` finds the system that a descriptor means for a stream."""
+    if not isinstance(remote, Remote):
+        raise DeclarationError(
+            f"remote= takes a remote table, not {type(remote).__name__} {remote!s:.80}",
+            hint="write remote=hr.tables.remote(read=fetch) or "
+            'remote=hr.tables.sql_table("sqlite:///members.db", "members")',
+        )
+    if table.side_inputs:
+        raise DeclarationError(
+            f"the table {table.id!r} can't be both remote and filled by side inputs",
+            hint="leave out side_inputs= or remote=",
+        )
+    if table.kind != "local":
+        raise DeclarationError(f'kind="{table.kind}" is not for a remote table', hint="leave it out")
+    if table.ttl_ms is not None:
+        raise DeclarationError(
+            "ttl= doesn't apply to a remote table", hint='cached rows have one: hr.tables.cached(..., ttl="1m")'
+        )
+    given = {"versions": table.versions_ms, "deleted": table.deleted, "storage": {"disk": None}.get(table.storage, 1)}
+    for name, value in given.items():
+        if value is not None:
+            raise DeclarationError(f"{name}= doesn't apply to a remote table", hint="leave it out")
+    if table.schema is None:
+        raise DeclarationError(f"the remote table {table.id!r} needs a schema=", hint="name its columns")
+    if remote.delete is not None and not set(table.schema.columns) - set(table.key):
+        raise DeclarationError(
+            f"the remote table {table.id!r} has only key columns, so no row can mark a deletion",
+            hint="give it a column beside the key, or leave out delete=",
+        )
+    place = None if remote.sql is None else system(replace(remote.sql, key=table.key), table.id)
+    return replace(table, kind="remote", remote=remote, system=place)
+
+
+# -- handles -----------------------------------------------------------------------------------------
+@final
+class Output:
+    """A stream that the app writes, from ``app.output``. Several flows may write to it.
+
+    Examples
+    --------
+    >>> out = app.output("slow-views")
+    >>> views.filter(pl.col("ms") > 100).send_to(out)
+    >>> out.schema.columns["ms"]
+    Int64
+    """
+
+    def __init__(self, draft: Draft, id_: str) -> None:
+        self.draft = draft
+        self._id = id_
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self._id
+
+    @property
+    def spec(self) -> StreamSpec:
+        """The stream as declared so far."""
+        return self.draft.streams[self._id]
+
+    @property
+    def schema(self) -> Schema | None:
+        """Its columns; None until they are declared or a flow is sent here."""
+        return self.spec.schema
+
+    @override
+    def __repr__(self) -> str:
+        return f"Output({self._id!r}, {describe(self.schema)})"
+
+    if not TYPE_CHECKING:  # type checkers must go on to report names that don't exist
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing("an output", name, OUTPUT, dir(type(self)))
+
+
+@final
+class Table:
+    """Rows by key, from ``app.table``. ``send_to(table)`` or side inputs fill it, ``join(table)`` looks rows up.
+
+    Examples
+    --------
+    >>> profiles = app.table("profiles", key="member", schema={"member": pl.String, "country": pl.String})
+    >>> profiles
+    Table('profiles', key=member, member String, country String)
+    """
+
+    def __init__(self, draft: Draft, id_: str) -> None:
+        self.draft = draft
+        self._id = id_
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self._id
+
+    @property
+    def spec(self) -> TableSpec:
+        """The table as declared so far."""
+        return self.draft.tables[self._id]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns by which a row is found."""
+        return self.spec.key
+
+    @property
+    def schema(self) -> Schema | None:
+        """Its columns; None until they are declared or a flow is sent here."""
+        return self.spec.schema
+
+    @override
+    def __repr__(self) -> str:
+        return f"Table({self._id!r}, key={', '.join(self.key)}, {describe(self.schema)})"
+
+    if not TYPE_CHECKING:  # type checkers must go on to report names that don't exist
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing("a table", name, TABLE, dir(type(self)))
+
+
+def check_target(target: object) -> None:
+    """Raise unless a flow can end in ``target``."""
+    if isinstance(target, Output | Table):
+        return
+    hint = 'results go to app.output("...") or app.table("...", key=...)'
+    if isinstance(target, str):
+        hint = f"write send_to(app.output({target!r}))"
+    raise DeclarationError(f"a flow can't be sent to {type(target).__name__} {target!s:.80}", hint=hint)
+
+
+def target_keys(target: Output | Table, key: str | Sequence[str] | None, schema: Schema) -> tuple[str, ...]:
+    """Return the columns that choose the partition of an output, or the row of a table."""
+    if isinstance(target, Output):
+        if target.spec.system.kind in _KEYED:
+            _check_record_key(target.spec, key, schema)
+        return () if key is None else key_columns(key, schema, "send_to")
+    if key is not None:
+        raise DeclarationError(
+            "key= is for outputs; a table has its own", hint=f"this one's is {', '.join(target.key)}"
+        )
+    check_filled_by_flows(target.spec)
+    if target.spec.remote is not None and not target.spec.remote.writable:
+        raise DeclarationError(
+            f"the remote table {target.id!r} (at {target.spec.location}) can only be read",
+            hint="give it a function that writes: hr.tables.remote(read=fetch, write=store)",
+        )
+    return key_columns(target.key, schema, "a table")
+
+
+_KEYED = {"kinesis": "Kinesis stream", "kafka": "topic"}
+"""Brokers whose records have keys, with their word for a stream."""
+
+
+def _check_record_key(spec: StreamSpec, key: str | Sequence[str] | None, schema: Schema) -> None:
+    """Raise ``DeclarationError`` unless the descriptor of the stream names the records' key and the flow has it."""
+    kind, options = spec.system.kind, spec.system.options
+    stream = options.get("stream") or options.get("topic")
+    named = options.get("key") or options.get("output", {}).get("key")
+    if key is not None:
+        raise DeclarationError(
+            f"key= of send_to has no effect on the {_KEYED[kind]} {stream!r}: the app doesn't partition it",
+            hint=f"set the key of its records in the descriptor: hr.io.{kind}({stream!r}, key={key!r})",
+        )
+    if named is not None and named not in schema.columns:
+        raise DeclarationError(
+            f"the key {named!r} of the {_KEYED[kind]} {stream!r} isn't a column of this flow",
+            hint=f"it has: {describe(schema)}",
+        )
+
+
+def adopt_schema(target: Output | Table, schema: Schema) -> tuple[str, ...]:
+    """Give ``target`` the schema of a flow sent to it, or check that it fits. Returns the target's column order."""
+    if target.schema is None:
+        if isinstance(target, Table):
+            target.draft.tables[target.id] = fed_table(target.spec, schema)
+        else:
+            target.draft.streams[target.id] = replace(target.spec, schema=schema)
+        return tuple(schema.columns)
+    wanted = (target.spec.feed if isinstance(target, Table) else None) or target.schema
+    difference = schema_difference(schema, wanted)
+    if difference:
+        raise DeclarationError(
+            f"this flow doesn't match {target.id!r} (at {target.spec.location}): {difference}",
+            hint=f"its columns are {describe(wanted)}; select or cast before send_to",
+        )
+    return tuple(wanted.columns)
+
+
+# -- freeze ------------------------------------------------------------------------------------------
+def freeze(draft: Draft) -> Graph:
+    """Return the graph of an app; later declarations don't change it."""
+    for id_, location in draft.windows_without_aggregates.items():
+        raise DeclarationError(
+            f"the window {id_!r} has no aggregates\n  {at(location)}", hint="call agg on it: .agg(views=pl.len())"
+        )
+    followed = draft.followed()
+    nodes = {id_: node for id_, node in draft.nodes.items() if id_ in followed or not draft.source_of(id_)}
+    if not nodes:
+        raise DeclarationError(
+            f"the app {draft.app!r} has no flow\n  {at(draft.location)}",
+            hint='begin with app.input("...") and end with send_to(app.output("...")) or sink(function)',
+        )
+    for node in nodes.values():
+        if node.schema is not None and node.id not in followed:
+            raise _unfinished(node)
+    tables = _used_tables(draft, nodes)
+    return Graph(
+        app=draft.app,
+        nodes=nodes,
+        streams=_used_streams(draft, nodes, tables),
+        tables=tables,
+        settings=draft.settings,
+        location=draft.location,
+    )
+
+
+def _unfinished(node: Node) -> DeclarationError:
+    return DeclarationError(
+        f"nothing uses the results of the step {node.id!r}\n  {at(node.location)}",
+        hint="end the flow with send_to(output), send_to(table) or sink(function), or remove the step",
+    )
+
+
+def _used_tables(draft: Draft, nodes: Mapping[str, Node]) -> dict[str, TableSpec]:
+    operators = [node.operator for node in nodes.values()]
+    filled = {spec.table_filled for spec in operators}
+    joins = {table: node for node in nodes.values() if (table := node.operator.table_joined) is not None}
+    for id_, node in joins.items():
+        if id_ not in filled and not draft.tables[id_].side_inputs and draft.tables[id_].remote is None:
+            raise DeclarationError(
+                f"the table {id_!r} is joined, but nothing fills it\n  {at(node.location)}",
+                hint="end a flow with send_to(table), or give the table side_inputs=",
+            )
+    # Messages to a remote table are written to an output that has the table's id.
+    used = {id_ for spec in operators for id_ in (spec.table_used, spec.stream_written)}
+    return {id_: spec for id_, spec in draft.tables.items() if id_ in used}
+
+
+def _used_streams(draft: Draft, nodes: Mapping[str, Node], tables: Mapping[str, TableSpec]) -> dict[str, StreamSpec]:
+    written, letters = _sent_to(nodes)
+    used = {node.operator.stream_read for node in nodes.values()} | written.keys()
+    used |= {side for table in tables.values() for side in table.side_inputs}
+    streams = {id_: spec for id_, spec in draft.streams.items() if id_ in used}
+    for reader in list(streams.values()):
+        if reader.dead_letter is not None:
+            who = f"input {reader.id!r}"
+            others = written | letters
+            target = _dead_letters(draft, who, reader.location, reader.dead_letter, others, DEAD_LETTER_COLUMNS)
+            streams[reader.dead_letter] = target
+    for id_, node in letters.items():
+        who = f"step {nodes[node.inputs[0]].inputs[0]!r}"
+        streams[id_] = _dead_letters(draft, who, node.location, id_, written, FAILED_COLUMNS)
+    return streams
+
+
+def _sent_to(nodes: Mapping[str, Node]) -> tuple[dict[str, Node], dict[str, Node]]:
+    """Return the streams to which flows and dead letters of steps are written, each with the writing node."""
+    written: dict[str, Node] = {}
+    letters: dict[str, Node] = {}
+    for node in nodes.values():
+        if isinstance(node.operator, SendTo):
+            before = nodes[node.inputs[0]].operator
+            kind = letters if isinstance(before, SideOutput) and before.name == FAILED else written
+            kind[node.operator.stream] = node
+    return written, letters
+
+
+def _dead_letters(
+    draft: Draft,
+    who: str,
+    location: Location,
+    id_: str,
+    written: Mapping[str, Node],
+    columns: Mapping[str, pl.DataType],
+) -> StreamSpec:
+    """Return the output for the dead letters of ``who``, with their columns."""
+    spec = draft.streams[id_]
+    schema = Schema.of(dict(columns))
+    problem = None
+    if id_ in written:
+        problem = f"is also written by the flow at {written[id_].location}"
+    elif spec.schema is not None and spec.schema != schema:
+        problem = f"has a schema of its own (at {spec.location})"
+    if problem is not None:
+        raise DeclarationError(
+            f"{who}: its dead_letter {id_!r} {problem}\n  {at(location)}",
+            hint=f"dead letters need an output of their own; its columns: {', '.join(columns)}",
+        )
+    return replace(spec, schema=schema)
+
+
+# -- cutting -----------------------------------------------------------------------------------------
+def cut_behind(draft: Draft, node: str, output: str) -> Graph:
+    """Return a graph of the steps that ``node`` needs, with an ``output`` for its results. The draft doesn't change."""
+    last, location = draft.nodes[node], draft.nodes[node].location
+    kept = _needed(draft, node)
+    system = draft.default_system
+    part = copy.copy(draft)
+    part.nodes = {id_: one for id_, one in draft.nodes.items() if id_ in kept}
+    part.nodes[output] = Node(id=output, operator=SendTo(output), inputs=(node,), location=location)
+    sink = StreamSpec(
+        id=output,
+        role=Role.SINK,
+        stream=StreamId(system.name, output),
+        system=system,
+        location=location,
+        schema=last.schema,
+    )
+    part.streams = {**draft.streams, output: sink}
+    part.windows_without_aggregates = {}
+    graph = freeze(part)
+    return replace(graph, settings=replace(graph.settings, metadata=None, snapshots=None))
+
+
+def _needed(draft: Draft, node: str) -> set[str]:
+    """Return the steps before it, including those that write the intermediate streams and tables that these read."""
+    found: set[str] = set()
+    open_ = [node]
+    while open_:
+        id_ = open_.pop()
+        if id_ in found:
+            continue
+        found.add(id_)
+        one = draft.nodes[id_]
+        read, joined = one.operator.stream_read, one.operator.table_joined
+        open_ += one.inputs
+        for writer in draft.nodes.values():
+            spec = writer.operator
+            if (read is not None and spec.stream_written == read) or (
+                joined is not None and spec.table_written == joined
+            ):
+                open_.append(writer.id)
+    return found

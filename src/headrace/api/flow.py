@@ -1,47 +1,100 @@
-"""The base of ``Stream``, with which its methods check arguments and add nodes."""
+"""The base of ``Stream``: arguments, nodes, functions and columns, and windows.
+
+policies
+    Check ``on_error=`` and ``dead_letter=``, which decide what happens to failed messages.
+
+flow
+    The base of ``Stream``, with which its methods check arguments and add nodes.
+
+mapped
+    The operators of ``Stream`` that look at one message or one batch at a time: functions and columns.
+
+windowed
+    A stream grouped by key and window, between ``Stream.window`` and ``agg``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar, final
 
 import polars as pl
 from typing_extensions import override
 
-from headrace.api.composed import Composed
-from headrace.api.draft import Draft
-from headrace.api.event_time import Time, after_function, after_projection
-from headrace.api.expressions import (
+from headrace.api.aggregates import Aggregate, named_aggregates
+from headrace.api.checks import (
+    BATCH,
+    Declaring,
+    Location,
+    SchemaLike,
     as_expression,
+    check_columns,
+    check_function,
+    check_predicate,
+    describe,
+    key_name,
     named_expression,
+    one_of,
+    output_schema,
     projected,
     unchanged_columns,
 )
-from headrace.api.handles import (
-    Output,
-    Table,
-    adopt_schema,
-    check_target,
-    target_keys,
+from headrace.api.composed import Composed
+from headrace.api.draft import Draft, Output, Table, adopt_schema, check_target, nulls_to_delete, target_keys
+from headrace.api.operators.join import SendToTable, deleting_columns, version_time
+from headrace.api.operators.spec import EventTime, OnError, OperatorSpec, Time, after_function, after_projection
+from headrace.api.operators.steps import (
+    FAILED,
+    FAILED_COLUMNS,
+    LATE,
+    BatchFunction,
+    Broadcast,
+    Fallible,
+    Filter,
+    MapAsync,
+    PartitionBy,
+    Project,
+    RowFunction,
+    SendTo,
+    SideOutput,
+    Sink,
 )
-from headrace.api.keys import key_name
-from headrace.api.location import Location
-from headrace.api.operators.columns import Project
-from headrace.api.operators.functions import FAILED_COLUMNS, Fallible, RowFunction
-from headrace.api.operators.spec import EventTime, OnError, OperatorSpec
-from headrace.api.operators.streams import FAILED, Broadcast, PartitionBy, SendTo, SideOutput
-from headrace.api.operators.table import SendToTable, deleting_columns, version_time
-from headrace.api.policies import dead_letter_id
-from headrace.api.rows import SchemaLike, check_function, output_schema
-from headrace.api.schemas import describe
+from headrace.api.operators.window import Window, result_time, window_columns, with_aggregates
+from headrace.api.other_names import WINDOWED, missing
+from headrace.api.remote import calling_of
 from headrace.api.specs import Role, StreamSpec
-from headrace.api.table_checks import nulls_to_delete
+from headrace.core.calls import Retry
+from headrace.core.clock import Duration
 from headrace.core.errors import DeclarationError, UsageError
 from headrace.core.ids import StreamId
-from headrace.serdes.given_rows import Rows
-from headrace.serdes.schema import Schema
+from headrace.rows.given import Rows
+from headrace.rows.schema import Schema
 
 
+# -- policies ----------------------------------------------------------------------------------------
+def dead_letter_id(on_error: OnError, dead_letter: Output | None, what: str) -> str | None:
+    """Return the id of the dead-letter stream, or None under another policy; ``what`` names in errors what fails."""
+    one_of("on_error", on_error, OnError)
+    if on_error == "dead_letter" and dead_letter is None:
+        raise DeclarationError(
+            f'on_error="dead_letter" needs the output that {what} go to',
+            hint='name it: dead_letter=app.output("views-unreadable")',
+        )
+    if on_error != "dead_letter" and dead_letter is not None:
+        raise DeclarationError(
+            f'dead_letter= is given, but on_error is "{on_error}"', hint='write on_error="dead_letter"'
+        )
+    if dead_letter is None:
+        return None
+    if not isinstance(dead_letter, Output):
+        raise DeclarationError(
+            f"dead_letter= takes an output, not {type(dead_letter).__name__} {dead_letter!s:.80}",
+            hint='write dead_letter=app.output("views-unreadable")',
+        )
+    return dead_letter.id
+
+
+# -- flow --------------------------------------------------------------------------------------------
 class Flow(Composed):
     """A point of the app where messages flow: a node of the draft, its schema and its event time."""
 
@@ -256,3 +309,424 @@ def _check_same_app(what: str, theirs: Draft, ours: Draft) -> None:
             f"{what} belongs to the app {theirs.app!r}, and this flow to {ours.app!r}",
             hint="apps share data only through a stream that one writes and the other reads",
         )
+
+
+# -- mapped ------------------------------------------------------------------------------------------
+class MappedFlow(Flow):
+    """A flow with the operators for single messages."""
+
+    __slots__ = ()
+
+    @override
+    def filter(
+        self,
+        predicate: str | pl.Expr | Callable[[Any], bool],
+        *,
+        on_error: OnError = "fail",
+        dead_letter: Output | None = None,
+    ) -> Self:
+        """Keep the messages for which a predicate is true. A null is not true.
+
+        Parameters
+        ----------
+        predicate
+            A Polars expression, the name of a Boolean column, or a function that is called once a row. The function
+            gets a dict, or an instance of the dataclass that the schema was made from, and returns True or False.
+        on_error
+            What happens to a row on which the function raises, or whose result doesn't fit: ``"fail"`` stops the app,
+            ``"skip"`` drops the row and counts it, ``"dead_letter"`` sends it with the error to ``dead_letter``.
+        dead_letter
+            The output for failed rows, with ``on_error="dead_letter"``. No flow may write it as well.
+
+        Returns
+        -------
+        Stream
+
+        Examples
+        --------
+        >>> slow = views.filter(pl.col("ms") > 100)
+        >>> odd = views.filter(lambda row: row["ms"] % 2 == 1)
+        """
+        with Declaring("filter") as here:
+            if not isinstance(predicate, str | pl.Expr):
+                check_function(predicate, "the predicate")
+                step = RowFunction("filter", predicate, self._schema, self._schema, on_error)
+                return self._fallible("filter", step, here, self._schema, self._time, dead_letter)
+            if on_error != "fail" or dead_letter is not None:
+                raise DeclarationError("on_error= and dead_letter= are for functions, and the predicate isn't one")
+            expr = as_expression(predicate, "the predicate")
+            check_predicate(self._schema, expr)
+            return self._then("filter", Filter(expr), here, self._schema, self._time)
+
+    def map(
+        self,
+        function: Callable[[Any], Any],
+        schema: SchemaLike | None = None,
+        *,
+        on_error: OnError = "fail",
+        dead_letter: Output | None = None,
+    ) -> Self:
+        """Turn each row into another one with a function, called once per row.
+
+        Parameters
+        ----------
+        function
+            Gets a row: a dict, or an instance of the dataclass that the schema was made from. Returns a dict with
+            exactly the new columns, or an instance of a dataclass.
+        schema
+            The new columns; by default those of the dataclass that the function is annotated to return.
+        on_error
+            What happens to a row on which the function raises, or whose result doesn't fit: ``"fail"`` stops the app,
+            ``"skip"`` drops the row and counts it, ``"dead_letter"`` sends it with the error to ``dead_letter``.
+        dead_letter
+            The output for failed rows, with ``on_error="dead_letter"``. No flow may write it as well.
+
+        Returns
+        -------
+        Stream
+
+        Examples
+        --------
+        >>> paths = views.map(lambda row: {"path": row["url"].split("?")[0]}, schema={"path": pl.String})
+        >>> pages = views.map(
+        ...     lambda row: {"page": int(row["url"][1:])},
+        ...     schema={"page": pl.Int64},
+        ...     on_error="dead_letter",
+        ...     dead_letter=app.output("no-pages"),
+        ... )
+        """
+        with Declaring("map") as here:
+            return self._by_rows("map", function, schema, here, on_error, dead_letter)
+
+    def flat_map(
+        self,
+        function: Callable[[Any], Iterable[Any]],
+        schema: SchemaLike | None = None,
+        *,
+        on_error: OnError = "fail",
+        dead_letter: Output | None = None,
+    ) -> Self:
+        """Turn each row into any number of rows with a function, called once per row.
+
+        Parameters
+        ----------
+        function
+            Gets a row as in ``map``, and returns an iterable of rows. If it fails, all results of that row are dropped.
+        schema
+            The new columns; by default those of the dataclass that the function is annotated to return rows of.
+        on_error
+            What happens to a row on which the function raises, or whose result doesn't fit: ``"fail"`` stops the app,
+            ``"skip"`` drops the row and counts it, ``"dead_letter"`` sends it with the error to ``dead_letter``.
+        dead_letter
+            The output for failed rows, with ``on_error="dead_letter"``. No flow may write it as well.
+
+        Returns
+        -------
+        Stream
+
+        Examples
+        --------
+        >>> words = views.flat_map(
+        ...     lambda row: [{"word": word} for word in row["url"].split("/")], schema={"word": pl.String}
+        ... )
+        """
+        with Declaring("flat_map") as here:
+            return self._by_rows("flat_map", function, schema, here, on_error, dead_letter)
+
+    @override
+    def map_batches(
+        self,
+        function: Callable[[pl.DataFrame], pl.DataFrame],
+        schema: SchemaLike | None = None,
+        *,
+        on_error: OnError = "fail",
+        dead_letter: Output | None = None,
+    ) -> Self:
+        """Turn each batch into another one with a function from DataFrame to DataFrame.
+
+        Parameters
+        ----------
+        function
+            Gets a batch. Batches begin and end anywhere, so the result for a message must not depend on other messages.
+        schema
+            The new columns; by default they stay as they are.
+        on_error
+            What happens to a batch on which the function raises: ``"fail"`` stops the app, ``"skip"`` drops the batch
+            and counts its rows, ``"dead_letter"`` sends it with the error to ``dead_letter``.
+        dead_letter
+            The output for failed batches, with ``on_error="dead_letter"``. No flow may write it as well.
+
+        Returns
+        -------
+        Stream
+
+        Examples
+        --------
+        >>> upper = views.map_batches(lambda df: df.with_columns(pl.col("url").str.to_uppercase()))
+        """
+        with Declaring("map_batches") as here:
+            check_function(function, "its argument", BATCH)
+            after = self._schema if schema is None else Schema.of(schema)
+            time = after_function(self._time, after, "map_batches", here)
+            step = BatchFunction(function, after, on_error)
+            return self._fallible("map_batches", step, here, after, time, dead_letter)
+
+    def map_async(
+        self,
+        function: Callable[[Any], Any],
+        schema: SchemaLike | None = None,
+        *,
+        concurrency: int = 100,
+        ordered: bool = True,
+        timeout: Duration = "30s",
+        retry: Retry | None = None,
+        on_error: OnError = "fail",
+        dead_letter: Output | None = None,
+        id: str | None = None,
+    ) -> Self:
+        """Turn each row into another one with a slow function, many calls at once.
+
+        After a restart, calls may be repeated; each result still counts once. A checkpoint waits for the calls in
+        flight.
+
+        Parameters
+        ----------
+        function
+            Gets a row as in ``map``. An ``async`` function runs on an event loop, a plain one in threads.
+        schema
+            The new columns; by default those of the dataclass that the function is annotated to return.
+        concurrency
+            The number of calls that a task makes at once.
+        ordered
+            Whether results keep the order of their rows. Otherwise they are emitted as they arrive, but never after a
+            watermark that came after their row.
+        timeout
+            How long one attempt may take.
+        retry
+            How often to repeat a failed call, see ``hr.calls.retry``; by default five attempts.
+        on_error
+            What happens to a row on which the function raises, or whose result doesn't fit: ``"fail"`` stops the app,
+            ``"skip"`` drops the row and counts it, ``"dead_letter"`` sends it with the error to ``dead_letter``.
+        dead_letter
+            The output for failed rows, with ``on_error="dead_letter"``. No flow may write it as well. Both apply after
+            the last attempt.
+        id
+            A name for the step in plans and counters.
+
+        Returns
+        -------
+        Stream
+
+        Examples
+        --------
+        >>> async def located(row):
+        ...     return {"member": row["member"], "country": await look_up(row["member"])}
+        >>> columns = {"member": pl.String, "country": pl.String}
+        >>> countries = views.map_async(located, columns, timeout="2s", retry=hr.calls.retry(attempts=3))
+        """
+        with Declaring("map_async") as here:
+            check_function(function, "its argument", may_be_async=True)
+            after = output_schema(function, schema, many=False)
+            calling = calling_of(concurrency=concurrency, timeout=timeout, retry=retry)
+            time = after_function(self._time, after, "map_async", here)
+            step = MapAsync(function, self._schema, after, calling, bool(ordered), on_error)
+            name = None if id is None else self.draft.claim("map_async", id, here)
+            return self._fallible("map_async", step, here, after, time, dead_letter, id_=name)
+
+    def sink(
+        self,
+        function: Callable[[pl.DataFrame], None],
+        *,
+        on_error: OnError = "fail",
+        dead_letter: Output | None = None,
+    ) -> None:
+        """Pass each batch to a function. After a failure, it may get messages again.
+
+        Parameters
+        ----------
+        function
+            Gets a batch as a DataFrame, and returns None. If it raises, its effects so far aren't undone.
+        on_error
+            What happens to a batch on which the function raises: ``"fail"`` stops the app, ``"skip"`` drops the batch
+            and counts its rows, ``"dead_letter"`` sends it with the error to ``dead_letter``.
+        dead_letter
+            The output for failed batches, with ``on_error="dead_letter"``. No flow may write it as well.
+
+        Examples
+        --------
+        >>> views.sink(lambda df: print(df))
+        """
+        with Declaring("sink") as here:
+            check_function(function, "its argument", BATCH)
+            letters = self._letters_to(on_error, dead_letter)
+            node = self.draft.add("sink", Sink(function, on_error), (self.node,), here)
+            self._send_letters(node.id, letters, here)
+
+    # -- columns -------------------------------------------------------------------------------------
+
+    def select(self, *exprs: str | pl.Expr, **named: object) -> Self:
+        """Keep and compute columns, and drop the others.
+
+        Parameters
+        ----------
+        *exprs
+            Column names and expressions, each of which looks at one row at a time.
+        **named
+            Expressions, column names or plain values for columns of these names.
+
+        Returns
+        -------
+        Stream
+
+        Examples
+        --------
+        >>> views.select("url", seconds=pl.col("ms") / 1000).schema
+        Schema(url: String, seconds: Float64)
+        """
+        with Declaring("select") as here:
+            return self._project("select", exprs, named, here, keep=False)
+
+    def with_columns(self, *exprs: str | pl.Expr, **named: object) -> Self:
+        """Add or replace columns; the others stay.
+
+        Parameters
+        ----------
+        *exprs
+            Column names and expressions, each of which looks at one row at a time.
+        **named
+            Expressions, column names or plain values for columns of these names.
+
+        Returns
+        -------
+        Stream
+
+        Examples
+        --------
+        >>> domains = views.with_columns(domain=pl.col("url").str.split("/").list.first())
+        """
+        with Declaring("with_columns") as here:
+            return self._project("with_columns", exprs, named, here, keep=True)
+
+    def drop(self, *columns: str) -> Self:
+        """Remove columns.
+
+        Parameters
+        ----------
+        *columns
+            The names of the columns.
+
+        Returns
+        -------
+        Stream
+
+        Examples
+        --------
+        >>> views.drop("ms", "ts").schema
+        Schema(member: String, url: String)
+        """
+        with Declaring("drop") as here:
+            gone = check_columns(columns, self._schema, "drop")
+            return self._project("drop", [c for c in self._schema.columns if c not in gone], {}, here, keep=False)
+
+    def rename(self, names: Mapping[str, str]) -> Self:
+        """Rename columns.
+
+        Parameters
+        ----------
+        names
+            ``{old: new}``.
+
+        Returns
+        -------
+        Stream
+
+        Examples
+        --------
+        >>> views.select("url").rename({"url": "page"}).schema
+        Schema(page: String)
+        """
+        with Declaring("rename") as here:
+            check_columns(names, self._schema, "rename")
+            exprs = [pl.col(c).alias(names[c]) if c in names else pl.col(c) for c in self._schema.columns]
+            return self._project("rename", exprs, {}, here, keep=False)
+
+
+# -- windowed ----------------------------------------------------------------------------------------
+S = TypeVar("S", bound=Flow)
+
+
+@final
+class WindowedStream(Generic[S]):
+    """Messages grouped by key and window, from ``Stream.window``. Call ``agg`` on it.
+
+    Examples
+    --------
+    >>> views.window(hr.tumbling("10s"), key="member", id="per-10s").agg(views=pl.len()).schema.columns["views"]
+    Int64
+    """
+
+    __slots__ = ("_here", "_id", "_late_to", "_stream", "_window")
+
+    def __init__(self, stream: S, id_: str, window: Window, late_to: Output | None, here: Location) -> None:
+        self._stream = stream
+        self._id = id_
+        self._window = window
+        self._late_to = late_to
+        self._here = here
+
+    def agg(self, *aggregates: pl.Expr, **named: Aggregate | pl.Expr) -> S:
+        """Aggregate the messages of each key and window.
+
+        Polars' aggregations are accepted if they can be merged from parts and give Polars' result: ``pl.len()``,
+        and ``sum``, ``min``, ``max``, ``mean``, ``count``, ``len``, ``null_count``, ``implode``,
+        ``drop_nulls().n_unique()``, ``drop_nulls().approx_n_unique()`` and ``drop_nulls().top_k(k)`` of an expression
+        that looks at one row at a time, or of such a one's ``filter``. Counts and sums are 64 bits wide.
+
+        Parameters
+        ----------
+        *aggregates
+            Polars aggregations; each result has the name that Polars would give it.
+        **named
+            Polars aggregations, or ``hr.count``, ``hr.sum`` and those of ``hr.aggregates``, by the name of the result.
+
+        Returns
+        -------
+        Stream
+
+        Examples
+        --------
+        >>> windows = views.window(hr.tumbling("1m"), key="member", id="per-minute")
+        >>> stats = windows.agg(
+        ...     pl.col("ms").max().alias("slowest"),
+        ...     views=pl.len(),
+        ...     seconds=(pl.col("ms") / 1000).sum(),
+        ...     first_url=hr.aggregates.first("url"),
+        ... )
+        >>> list(stats.schema.columns)
+        ['member', 'window_start', 'window_end', 'slowest', 'views', 'seconds', 'first_url']
+        """
+        with Declaring("agg"):
+            stream, here = self._stream, self._here
+            if self._id not in stream.draft.windows_without_aggregates:
+                raise DeclarationError(
+                    f"the window {self._id!r} has its aggregates already", hint="name all of them in one agg(...)"
+                )
+            step = with_aggregates(self._window, named_aggregates(aggregates, named))
+            schema = Schema.of(window_columns(step))
+            del stream.draft.windows_without_aggregates[self._id]
+            time = result_time(step, stream._time, here)
+            result = stream._then("window", step, here, schema, time, id_=self._id)
+            if self._late_to is not None:
+                late = result._then("late", SideOutput(LATE), here, stream._schema, stream._time)
+                late._send(self._late_to, None, here)
+            return result
+
+    @override
+    def __repr__(self) -> str:
+        keys = ", ".join(self._window.keys)
+        return f"WindowedStream({self._id!r}: {self._window.shape} by {keys or 'task'}, without aggregates yet)"
+
+    if not TYPE_CHECKING:  # type checkers must go on to report names that don't exist
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing("a window", name, WINDOWED, dir(type(self)))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from headrace.api.literals import one_of
-from headrace.api.location import Declaring
+from headrace.api.checks import Declaring, one_of
 from headrace.core.errors import DeclarationError
-from headrace.serdes.formats import FormatSpec, open_format
+from headrace.rows.formats import FormatSpec, open_format
 
 FormatName = Literal["json", "text", "bytes"]
 

@@ -1,7 +1,19 @@
-"""A declared app: an immutable graph of frozen nodes.
+"""A declared app: an immutable graph of frozen nodes, its windows as data, and its settings.
 
-A ``partition_by`` or ``broadcast`` ends a piece of the graph with an intermediate stream, and the next piece starts
-with an ``Input`` of that stream. So edges stay inside stages, and the stages are the connected pieces of the graph.
+settings
+    Settings of a whole app.
+
+shapes
+    Windows as data: their shapes, and the triggers that decide when a window emits results.
+
+    Plans show ``str`` of a shape. A trigger is a list of alternatives, and fires when any of them does; the module
+    ``triggers`` builds triggers.
+
+specs
+    A declared app: an immutable graph of frozen nodes.
+
+    A ``partition_by`` or ``broadcast`` ends a piece of the graph with an intermediate stream, and the next piece starts
+    with an ``Input`` of that stream. So edges stay inside stages, and the stages are the connected pieces of the graph.
 """
 
 from __future__ import annotations
@@ -12,16 +24,200 @@ from enum import Enum
 from typing import Any, Literal
 
 import polars as pl
+from typing_extensions import override
 
-from headrace.api.location import Location
-from headrace.api.operators.spec import EventTime, OnError, OperatorSpec
+from headrace.api.checks import Location
+from headrace.api.descriptors import Start
+from headrace.api.operators.spec import EventTime, OnError, OperatorSpec, offset
 from headrace.api.remote import Remote
-from headrace.api.settings import Settings
-from headrace.api.system_descriptor import Start
+from headrace.core.clock import format_ms
+from headrace.core.files import DEFAULT_HOME
 from headrace.core.ids import StreamId
-from headrace.serdes.schema import Schema
-from headrace.systems.registry import SystemSpec
+from headrace.core.secrets import SecretUrl
+from headrace.rows.schema import Schema
+from headrace.stores.snapshots import ObjectPlace
+from headrace.systems.positions import Customs
+from headrace.systems.registry import SystemSpec, home_log
 
+# -- settings ----------------------------------------------------------------------------------------
+Durability = Literal["commit", "process"]
+Guarantee = Literal["exactly_once", "at_least_once"]
+LostResults = Literal["refuse", "accept"]
+Grouping = Literal["partition", "container"]
+
+RESTARTS_MAX = 5
+"""How many times in a row a failed container is restarted."""
+
+INTERVAL_MS = 1000
+"""The time between two checkpoints."""
+
+DRAIN_TIMEOUT_MS = 60_000
+"""How long a drain may take."""
+
+STANDBY_MAX = 3
+"""How many standbys a task may have."""
+
+HUNG_AFTER_MS = 600_000
+"""How long one call of the app's own code may take, or one turn of a run loop outside of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of a whole app, and the only place with their defaults.
+
+    ``timeline`` isn't a user's setting: it comes from the metadata store, and is the one in which the app is running.
+    """
+
+    home: str = DEFAULT_HOME
+    metadata: SecretUrl | None = None
+    """The database with the metadata store; with None, an SQLite file under ``home``."""
+    intermediate_partitions: int | None = None
+    guarantee: Guarantee = "exactly_once"
+    checkpoint_interval_ms: int = INTERVAL_MS
+    ahead_bytes_max: int = 64 << 20
+    restarts_max: int = RESTARTS_MAX
+    durability: Durability = "commit"
+    lost_results: LostResults = "refuse"
+    drain_timeout_ms: int = DRAIN_TIMEOUT_MS
+    hung_after_ms: int | None = HUNG_AFTER_MS
+    """None sets no limit."""
+    grouping: Grouping = "partition"
+    internal: SystemSpec | None = None
+    state_on_disk: bool = True
+    combine: bool = True
+    timeline: int = 1
+    snapshots: ObjectPlace | None = None
+    """The object store with the snapshots of the tasks; with None, they are in folders under ``home``."""
+    standby: int = 0
+    """How many copies of each task's state other hosts keep current."""
+    snapshot_after_bytes: int | None = None
+    """How far a changelog grows between two snapshots, for tools that need many snapshots."""
+    peek: bool = False
+    """Whether the live page may show messages."""
+    startpoints: Customs = ()
+    """The app's own kinds of startpoints."""
+
+    def internal_system(self) -> SystemSpec:
+        """Where to keep intermediate streams and changelogs; by default in the embedded log under ``home``."""
+        return self.internal or home_log(self.home)
+
+
+# -- shapes ------------------------------------------------------------------------------------------
+Since = Literal["first", "last", "tick"]
+Panes = Literal["accumulating", "discarding"]
+TimeAxis = Literal["event", "processing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tumbling:
+    """Windows of one size, one after the other, aligned to the epoch (plus ``offset_ms``)."""
+
+    size_ms: int
+    offset_ms: int = 0
+
+    @override
+    def __str__(self) -> str:
+        return f"tumbling {format_ms(self.size_ms)}{offset(self.offset_ms)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hopping:
+    """Windows of one size that begin every ``every_ms``: a message is in several of them."""
+
+    size_ms: int
+    every_ms: int
+    offset_ms: int = 0
+
+    @override
+    def __str__(self) -> str:
+        return f"hopping {format_ms(self.size_ms)} every {format_ms(self.every_ms)}{offset(self.offset_ms)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sliding:
+    """A window of ``size_ms`` for each message of a key, which ends with the message."""
+
+    size_ms: int
+
+    @override
+    def __str__(self) -> str:
+        return f"sliding {format_ms(self.size_ms)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A window that lasts while the messages of a key are less than ``gap_ms`` apart."""
+
+    gap_ms: int
+
+    @override
+    def __str__(self) -> str:
+        return f"session with a gap of {format_ms(self.gap_ms)}"
+
+
+@dataclass(frozen=True, slots=True)
+class CountWindow:
+    """The last ``size`` messages of a key, each time ``every`` more have arrived."""
+
+    size: int
+    every: int
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.size} messages" + (f" every {self.every}" if self.every != self.size else "")
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalWindow:
+    """One window for all time."""
+
+    @override
+    def __str__(self) -> str:
+        return "all of time"
+
+
+WindowShape = Tumbling | Hopping | Sliding | Session | CountWindow | GlobalWindow
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A time: ``ms`` after the first or last message since the last pane, or the next multiple of ``ms``."""
+
+    since: Since
+    ms: int
+    processing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Fires when ``count`` messages have arrived since the last pane and all deadlines have passed.
+
+    With ``repeats``, it fires again after each pane; otherwise only for a window's first pane.
+    """
+
+    repeats: bool
+    count: int = 0
+    deadlines: tuple[Deadline, ...] = ()
+
+    @property
+    def processing(self) -> bool:
+        """Whether its deadlines are in processing time."""
+        return any(deadline.processing for deadline in self.deadlines)
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """When a window emits results before or after its end: when any alternative fires; without any, never."""
+
+    text: str
+    alternatives: tuple[Alternative, ...] = ()
+
+    @override
+    def __str__(self) -> str:
+        return self.text
+
+
+# -- specs -------------------------------------------------------------------------------------------
 TableKind = Literal["local", "global", "remote"]
 TableStorage = Literal["disk", "memory"]
 

@@ -13,28 +13,29 @@ from typing import TYPE_CHECKING, NoReturn, final, overload
 import polars as pl
 from typing_extensions import override
 
+from headrace.api.checks import Declaring, SchemaLike, key_columns, key_name, key_parts, schema_difference
 from headrace.api.descriptors import check_partitions
-from headrace.api.event_time import after_merge
-from headrace.api.handles import Output, Table
-from headrace.api.keys import key_columns, key_name, key_parts
-from headrace.api.location import Declaring
-from headrace.api.mapped import MappedFlow
-from headrace.api.operators.deduplicate import deduplicate_step, drop_late_step
-from headrace.api.operators.join import JoinHow, Within, latest_join, stream_join
-from headrace.api.operators.spec import OnError
-from headrace.api.operators.streams import LATE, Broadcast, Merge, PartitionBy, SideOutput
-from headrace.api.operators.table import TableJoinHow, holds_messages, table_join
+from headrace.api.draft import Output, Table
+from headrace.api.flow import MappedFlow, WindowedStream
+from headrace.api.operators.join import (
+    JoinHow,
+    TableJoinHow,
+    Within,
+    holds_messages,
+    latest_join,
+    stream_join,
+    table_join,
+)
+from headrace.api.operators.spec import OnError, after_merge
+from headrace.api.operators.steps import LATE, Broadcast, Merge, PartitionBy, SideOutput
 from headrace.api.operators.task import add_task
-from headrace.api.operators.window import Timing, late_target, window_step
+from headrace.api.operators.window import Timing, deduplicate_step, drop_late_step, late_target, window_step
 from headrace.api.other_names import STREAM, indexed, missing
-from headrace.api.rows import SchemaLike
-from headrace.api.schemas import schema_difference
-from headrace.api.shapes import Panes, Trigger, WindowShape
+from headrace.api.specs import Panes, Trigger, WindowShape
 from headrace.api.tasks import Task
-from headrace.api.windowed import WindowedStream
-from headrace.core.duration import Duration
+from headrace.core.clock import Duration
 from headrace.core.errors import DeclarationError
-from headrace.serdes.schema import Schema
+from headrace.rows.schema import Schema
 
 
 @final

@@ -1,15 +1,24 @@
-"""All errors that Headrace raises on purpose.
+"""All errors that Headrace raises on purpose, also those about packages that are missing.
 
-The message of an error says what is wrong and where. Every error also answers three questions: whose fault it is
-(``fault``), whether the same call may succeed later (``retry``), and what to do now (``hint``).
+errors
+    All errors that Headrace raises on purpose.
+
+    The message of an error says what is wrong and where. Every error also answers three questions: whose fault it is
+    (``fault``), whether the same call may succeed later (``retry``), and what to do now (``hint``).
+
+extras
+    Packages that aren't installed with Headrace itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar, Literal, Self
 
 from typing_extensions import override
 
+# -- errors ------------------------------------------------------------------------------------------
 Fault = Literal["user", "data", "environment", "headrace"]
 
 
@@ -159,3 +168,16 @@ class FencedError(HeadraceError):
 
 class ProtocolError(HeadraceError):
     """A rule of the exactly-once protocol was broken, for example by a gap between frames or an unknown generation."""
+
+
+# -- extras ------------------------------------------------------------------------------------------
+@contextmanager
+def needing(package: str, what: str, extra: str, where: str = "wherever drivers and containers run") -> Iterator[None]:
+    """Raise ``InfrastructureError`` if the block can't import a package that ``what`` needs. ``extra`` installs it."""
+    try:
+        yield
+    except ImportError as error:
+        raise InfrastructureError(
+            f"{what} needs {package}, which can't be imported here: {error}",
+            hint=f'install it {where}: pip install "headrace[{extra}]"',
+        ) from error

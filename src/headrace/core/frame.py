@@ -17,7 +17,7 @@ from enum import IntEnum
 import msgspec
 
 from headrace.core.errors import FrameError
-from headrace.core.records import UNREADABLE
+from headrace.core.files import UNREADABLE
 
 HEADER = struct.Struct(">biiqq")
 HEADER_SIZE = HEADER.size

@@ -18,6 +18,9 @@ Offset = int
 MAX_PARTITIONS = 1 << 16
 """The most partitions that a stream may have."""
 
+FIRST_TIMELINE = 1
+"""The timeline that an app begins in."""
+
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from headrace.core.errors import PlanError, UsageError
-from headrace.plan.heritage import Consent, Heritage
-from headrace.plan.inventory import IDENTITY, Inventory, Part, PartKind, StageRecord
+from headrace.plan.inventory import IDENTITY, Consent, Heritage, Inventory, Part, PartKind, StageRecord
 
 _NAMES: Mapping[PartKind, str] = {
     "input": "input",

@@ -14,20 +14,25 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from headrace.api.dataframe import DataFrameInput
-from headrace.api.operators.columns import Project
-from headrace.api.operators.deduplicate import Deduplicate
-from headrace.api.operators.functions import BatchFunction, MapAsync, RowFunction
-from headrace.api.operators.join import StreamJoin
-from headrace.api.operators.streams import LATE, Merge, PartitionBy, SendTo, SideOutput
-from headrace.api.operators.table import SendToTable, TableJoin
+from headrace.api.operators.join import SendToTable, StreamJoin, TableJoin
+from headrace.api.operators.steps import (
+    LATE,
+    BatchFunction,
+    MapAsync,
+    Merge,
+    PartitionBy,
+    Project,
+    RowFunction,
+    SendTo,
+    SideOutput,
+)
 from headrace.api.operators.task import TaskStep
-from headrace.api.operators.window import Window
+from headrace.api.operators.window import Deduplicate, Window
 from headrace.api.specs import Graph, Node, Role, StreamSpec, TableSpec
 from headrace.core.errors import PlanError
-from headrace.plan.model import KeptKey
+from headrace.plan.model import KeptKey, topological_order
 from headrace.plan.partitions import Facts
-from headrace.plan.traverse import topological_order
-from headrace.serdes.hashing import hash_kind
+from headrace.rows.hashing import hash_kind
 from headrace.systems.base import StreamInfo
 from headrace.systems.registry import Hash, hash_of, keeps_rows
 

@@ -1,15 +1,28 @@
-"""The result of planning: stages, tasks, and streams with their partition counts. Frozen and picklable."""
+"""The result of planning, and the traversal of the graph by all analyses.
+
+model
+    The result of planning: stages, tasks, and streams with their partition counts. Frozen and picklable.
+
+traverse
+    The graph traversal of all analyses of the planner.
+
+    The visitor collects the facts of an analysis, and ``next_vertexes`` returns the next vertexes. So the caller can
+    add edges that the app doesn't have, for example from a write of a table to its joins.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import TypeVar
 
 from headrace.api.specs import Graph, StreamSpec
-from headrace.checkpoint.founding import Founding
 from headrace.core.ids import SSP, TaskName
+from headrace.protocol.record import Founding
 
 
+# -- model -------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPlan:
     """A stream with its partition count decided, and the names of the stages that write and read it."""
@@ -102,3 +115,83 @@ class Plan:
         nodes = set(stage.nodes)
         after = self.graph.successors()
         return {id_: tuple(next_ for next_ in after[id_] if next_ in nodes) for id_ in stage.nodes}
+
+
+# -- traverse ----------------------------------------------------------------------------------------
+Vertex = TypeVar("Vertex", bound=Hashable)
+
+
+def traverse(
+    vertex: Vertex, visitor: Callable[[Vertex], None], next_vertexes: Callable[[Vertex], Iterable[Vertex]]
+) -> None:
+    """Call ``visitor`` once for every vertex that can be reached from ``vertex``, itself first.
+
+    Depth first, in the order of ``next_vertexes``. Cycles are followed once. The walk keeps its own stack, so the
+    length of a chain isn't limited by Python's.
+    """
+    seen = {vertex}
+    visitor(vertex)
+    path = [iter(next_vertexes(vertex))]
+    while path:
+        for following in path[-1]:
+            if following not in seen:
+                seen.add(following)
+                visitor(following)
+                path.append(iter(next_vertexes(following)))
+                break
+        else:
+            path.pop()
+
+
+def reachable(vertex: Vertex, next_vertexes: Callable[[Vertex], Iterable[Vertex]]) -> list[Vertex]:
+    """Return every vertex that can be reached from ``vertex``, itself first."""
+    found: list[Vertex] = []
+    traverse(vertex, found.append, next_vertexes)
+    return found
+
+
+def topological_order(successors: Mapping[str, Iterable[str]]) -> tuple[list[str], list[str]]:
+    """Return the names with each after its predecessors, smallest name first, and the names that can't be ordered.
+
+    The second list has the names on a cycle or downstream of one; without a cycle, it is empty.
+    """
+    waiting = dict.fromkeys(successors, 0)
+    for following in successors.values():
+        for name in following:
+            waiting[name] += 1
+    ready = [name for name, count in waiting.items() if count == 0]
+    heapify(ready)
+    order: list[str] = []
+    while ready:
+        name = heappop(ready)
+        order.append(name)
+        for following_name in successors[name]:
+            waiting[following_name] -= 1
+            if waiting[following_name] == 0:
+                heappush(ready, following_name)
+    placed = set(order)
+    return order, sorted(name for name in waiting if name not in placed)
+
+
+def a_cycle(successors: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return one cycle as names in order, beginning with the smallest; empty if there is none."""
+    _, unplaced = topological_order(successors)
+    stuck = set(unplaced)
+    for start in unplaced:
+        # Breadth first, for a shortest path back to the start, because the error should show no detours.
+        came_from: dict[str, str] = {}
+        frontier = [start]
+        while frontier and start not in came_from:
+            reached: list[str] = []
+            for name in frontier:
+                for following in sorted(set(successors[name]) & stuck):
+                    if following not in came_from:
+                        came_from[following] = name
+                        reached.append(following)
+            frontier = reached
+        if start in came_from:
+            cycle = [start]
+            while came_from[cycle[-1]] != start:
+                cycle.append(came_from[cycle[-1]])
+            return [start, *reversed(cycle[1:])]
+    return []

@@ -25,10 +25,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from headrace.api.operators.join import IntervalJoin, StreamJoin
+from headrace.api.operators.join import IntervalJoin, StreamJoin, TaskTable
 from headrace.api.operators.spec import OperatorSpec
-from headrace.api.operators.streams import Merge, SideOutput
-from headrace.api.operators.table import TaskTable
+from headrace.api.operators.steps import Merge, SideOutput
 from headrace.api.operators.task import TaskStep
 from headrace.api.specs import Graph, Node
 

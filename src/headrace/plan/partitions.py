@@ -1,29 +1,174 @@
-"""Determine the partition count of each stream: known counts spread to the streams that are joined with them.
+"""Determine the partition count of each stream, and check streams that meet or have slots.
 
-The counts of the app's inputs are known, and so are those that the user has fixed. Then:
+joins
+    Find the streams that meet at an operator, and therefore need equal partition counts.
 
-1. An intermediate stream that is joined with a stream of known count gets that count, and can pass it on in turn. This
-   is repeated in rounds until nothing changes.
-2. The other intermediate streams get the app's ``intermediate_partitions``.
-3. Without that setting, a stream that exists keeps its count. A new one gets the largest count among the app's inputs
-   and outputs, at most 256.
+    Two traversals of the same graph. The first finds the joins with the table for every ``send_to(table)``. The second
+    starts at each input and crosses from a write of a table to its joins as if they were connected. It collects the
+    nodes where all messages of a key must be in one task (``OperatorSpec.gathers_keys``). Flows that write a table meet
+    at each join with it; if nothing joins the table, they meet at the table.
 
-An output without a declared count that doesn't exist gets the largest count among the inputs, without a cap.
+    Streams that every task reads completely (broadcast streams, the side inputs of a global table) don't count. Where
+    an outer join would emit their messages without partners in the tasks that don't have these, the app is refused.
 
-Each round uses only results of earlier rounds, so neither the order of declaration nor the order of the joins affects
-the result.
+partitions
+    Determine the partition count of each stream: known counts spread to the streams that are joined with them.
+
+    The counts of the app's inputs are known, and so are those that the user has fixed. Then:
+
+    1. An intermediate stream that is joined with a stream of known count gets that count, and can pass it on in turn.
+       This is repeated in rounds until nothing changes.
+    2. The other intermediate streams get the app's ``intermediate_partitions``.
+    3. Without that setting, a stream that exists keeps its count. A new one gets the largest count among the app's
+       inputs and outputs, at most 256.
+
+    An output without a declared count that doesn't exist gets the largest count among the inputs, without a cap.
+
+    Each round uses only results of earlier rounds, so neither the order of declaration nor the order of the joins
+    affects the result.
+
+slots
+    Check that no step keeps state by key right after an input of slots, and that no two readers share a lease table.
+
+    Shards move between slots, and so between tasks, whenever they split, merge or are balanced. Keys move with them,
+    but state doesn't. ``partition_by`` brings each key to one permanent task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from headrace.api.specs import Graph, Role, StreamSpec
+from headrace.api.operators.join import StreamJoin, TableJoin
+from headrace.api.specs import Graph, Node, Role, StreamSpec
 from headrace.core.errors import PlanError
 from headrace.core.ids import MAX_PARTITIONS
-from headrace.plan.joins import JoinGroup
+from headrace.plan.model import StreamPlan, reachable
 from headrace.systems.base import StreamInfo
 
+
+# -- joins -------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class JoinGroup:
+    """The streams, sorted by id, whose messages meet at a node, or in a table that no node joins. At least two."""
+
+    at: str
+    streams: tuple[str, ...]
+
+
+def join_groups(graph: Graph) -> tuple[JoinGroup, ...]:
+    """Return every node or table where streams meet, sorted by id, with those streams."""
+    meeting: dict[str, set[str]] = {}
+    for id_, reached_by in inputs_of_meetings(graph, joins_of_table_writes(graph)).items():
+        table = graph.nodes[id_].operator.table_written
+        if table is None or not graph.joins_of(table):
+            meeting.setdefault(table or id_, set()).update(reached_by)
+    groups = (JoinGroup(at, _partitioned(graph, at, inputs)) for at, inputs in sorted(meeting.items()))
+    return tuple(group for group in groups if len(group.streams) > 1)
+
+
+def input_nodes(graph: Graph) -> list[str]:
+    """Return the ids of the nodes where messages enter, sorted."""
+    return sorted(node.id for node in graph.nodes.values() if node.operator.stream_read is not None)
+
+
+def joins_of_table_writes(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Return for each writer of a local table the nodes that join it, sorted; only nodes that an input reaches."""
+    successors = graph.successors()
+    reached = {id_ for start in input_nodes(graph) for id_ in reachable(start, successors.__getitem__)}
+    return {
+        writer.id: tuple(join.id for join in graph.joins_of(table) if join.id in reached)
+        for table, spec in graph.tables.items()
+        if spec.kind == "local"
+        for writer in graph.writers_of(table)
+        if writer.id in reached
+    }
+
+
+def fillers_of_versions(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Return for each join with a table of versions the writers of the table, sorted; the join waits for them."""
+    return {
+        join.id: tuple(writer.id for writer in writers)
+        for table, spec in graph.tables.items()
+        if spec.versions_ms is not None and (writers := graph.writers_of(table))
+        for join in graph.joins_of(table)
+    }
+
+
+def inputs_of_meetings(graph: Graph, joins_of_writes: Mapping[str, tuple[str, ...]]) -> dict[str, set[str]]:
+    """Return for each node that gathers keys the input nodes whose messages reach it, directly or through a table."""
+    successors = graph.successors()
+    reached_by: dict[str, set[str]] = {}
+    for start in input_nodes(graph):
+        for id_ in reachable(start, lambda vertex: successors[vertex] + joins_of_writes.get(vertex, ())):
+            if _gathers_keys(graph, graph.nodes[id_]):
+                reached_by.setdefault(id_, set()).add(start)
+    return reached_by
+
+
+def streams_upstream(graph: Graph, node: str) -> list[str]:
+    """Return the streams whose messages reach a node, sorted."""
+    read = (graph.nodes[id_].operator.stream_read for id_ in upstream(graph, node))
+    return sorted({stream for stream in read if stream is not None})
+
+
+def upstream(graph: Graph, node: str) -> list[str]:
+    """Return the nodes of its stage that a node's messages have passed, itself first."""
+    return reachable(node, lambda vertex: graph.nodes[vertex].inputs)
+
+
+def check_outer_joins(graph: Graph) -> None:
+    """Raise ``PlanError`` for a join that would emit broadcast messages without partners in all tasks but one."""
+    for id_ in sorted(graph.nodes):
+        node = graph.nodes[id_]
+        for flow, partners in _outer_sides(graph, node):
+            to_all = [stream for stream in streams_upstream(graph, flow) if graph.streams[stream].broadcast]
+            divided = [stream for stream in partners if not graph.streams[stream].broadcast]
+            if to_all and divided:
+                spec = graph.streams[to_all[0]]
+                raise PlanError(
+                    f"{_meant(node)} keeps messages without a partner, and every task gets those of {spec.id!r} "
+                    f"({spec.location}: {spec.location.text}), but only one has the partner, because each task has its "
+                    f"part of {divided[0]!r}: the others would emit the message without it",
+                    hint='write how="inner", so that only the task that has the partner emits the message; or put a '
+                    "partition_by before the join instead of the broadcast",
+                )
+
+
+def _outer_sides(graph: Graph, node: Node) -> list[tuple[str, list[str]]]:
+    """The flows whose messages a join emits even without a partner, each with the streams that the partners are of."""
+    match node.operator:
+        case TableJoin(table=table, how="left") if graph.tables[table].kind == "local":
+            writers = (writer.inputs[0] for writer in graph.writers_of(table))
+            filled = [stream for flow in writers for stream in streams_upstream(graph, flow)]
+            return [(node.inputs[0], [*graph.tables[table].side_inputs, *filled])]
+        case StreamJoin(how="left" | "full" as how):
+            left, right = node.inputs
+            sides = [(left, streams_upstream(graph, right)), (right, streams_upstream(graph, left))]
+            return sides if how == "full" else sides[:1]
+        case _:
+            return []
+
+
+def _meant(node: Node) -> str:
+    return f"{node.operator.kind} {node.id!r} ({node.location}: {node.location.text})"
+
+
+def _gathers_keys(graph: Graph, node: Node) -> bool:
+    table = node.operator.table_used
+    return node.operator.gathers_keys and (table is None or graph.tables[table].kind == "local")
+
+
+def _partitioned(graph: Graph, at: str, inputs: Iterable[str]) -> tuple[str, ...]:
+    """Return the streams of these input nodes, and the side inputs of the table that ``at`` joins, sorted by id."""
+    streams = {stream for id_ in inputs if (stream := graph.nodes[id_].operator.stream_read) is not None}
+    table = graph.nodes[at].operator.table_joined if at in graph.nodes else None
+    if table is not None and graph.tables[table].kind == "local":
+        streams.update(graph.tables[table].side_inputs)
+    return tuple(sorted(s for s in streams if not graph.streams[s].broadcast))
+
+
+# -- partitions --------------------------------------------------------------------------------------
 INTERMEDIATE_PARTITIONS_MAX = 256
 """The cap of rule 3. A setting or a join may ask for more."""
 
@@ -214,3 +359,60 @@ def _remedy(graph: Graph, left: str, right: str) -> str:
         f"put a partition_by after {' or after '.join(map(repr, movable))}: "
         "an intermediate stream takes the partition count of the streams it meets"
     )
+
+
+# -- slots -------------------------------------------------------------------------------------------
+def check_slots(graph: Graph) -> None:
+    """Raise ``PlanError`` for a step that needs all messages of a key in one task but doesn't get them."""
+    slotted = {id_: spec for id_, spec in graph.streams.items() if spec.slots}
+    for _, spec in sorted(slotted.items()):
+        if graph.settings.grouping == "container":
+            raise PlanError(
+                f"{_slotted(spec)} can't be read with grouping='container': each of its slots has its own task",
+                hint="leave grouping= out: any number of containers shares the slots",
+            )
+        if spec.role is Role.SIDE_INPUT:
+            raise PlanError(
+                f"{_slotted(spec)} can't be a side input of a table: one key isn't always in the same task",
+                hint="read it as an input, then .partition_by(...).send_to(table)",
+            )
+    for id_, starts in sorted(inputs_of_meetings(graph, {}).items()):
+        for start in sorted(starts):
+            stream = graph.nodes[start].operator.stream_read
+            if stream in slotted:
+                raise _apart(graph.nodes[id_], slotted[stream])
+
+
+def check_leases(streams: Mapping[str, StreamPlan]) -> None:
+    """Raise ``PlanError`` for a lease table of two stages or two inputs, because it has only one row per shard."""
+    users: dict[tuple[object, ...], StreamPlan] = {}
+    for _, stream in sorted(streams.items()):
+        options = stream.spec.system.options
+        table = options.get("lease_table")
+        if table is None:
+            continue
+        if len(stream.readers) > 1:
+            raise PlanError(
+                f"{len(stream.readers)} stages read {_slotted(stream.spec)}: {', '.join(stream.readers)}. Its lease "
+                f"table {table!r} can show the progress of one",
+                hint="leave lease_table= out, or have one of the stages read the stream as another input, without it",
+            )
+        other = users.setdefault((table, options.get("region"), options.get("endpoint_url")), stream)
+        if other is not stream:
+            raise PlanError(
+                f"{_slotted(other.spec)} and {_slotted(stream.spec)} name the same lease table {table!r}, which can "
+                "show the progress of one",
+                hint="name another table for one of them, or leave lease_table= out",
+            )
+
+
+def _apart(node: Node, spec: StreamSpec) -> PlanError:
+    return PlanError(
+        f"{node.operator.kind} {node.id!r} ({node.location}: {node.location.text}) needs all messages of a key in one "
+        f"task, and {_slotted(spec)} doesn't keep them together: its shards move between tasks",
+        hint='put .partition_by("key", id="by-key") before it',
+    )
+
+
+def _slotted(spec: StreamSpec) -> str:
+    return f"{spec.system.kind} stream {spec.id!r} ({spec.location})"

@@ -10,17 +10,12 @@ from collections.abc import Mapping, Sequence
 
 from headrace.api.specs import Graph
 from headrace.core.errors import UsageError
-from headrace.plan.combining import combined_windows
-from headrace.plan.event_time import check_event_time
-from headrace.plan.heritage import NO_HERITAGE, Heritage
-from headrace.plan.joins import check_outer_joins, join_groups
+from headrace.plan.inventory import NO_HERITAGE, Heritage
 from headrace.plan.keys import Keys, check_keys, stream_keys
 from headrace.plan.model import Plan, StagePlan, StreamPlan
-from headrace.plan.partitions import partition_counts
-from headrace.plan.pruning import needed_columns
-from headrace.plan.slots import check_leases, check_slots
-from headrace.plan.stages import cut_stages
-from headrace.plan.tasks import group_tasks, task_inputs
+from headrace.plan.partitions import check_leases, check_outer_joins, check_slots, join_groups, partition_counts
+from headrace.plan.passes import check_event_time, combined_windows, needed_columns
+from headrace.plan.stages import cut_stages, group_tasks, task_inputs
 from headrace.plan.validate import check_facts, check_graph
 from headrace.systems.base import StreamInfo
 

@@ -1,28 +1,62 @@
-"""Render a plan as strings, numbers and links, once for the text, the JSON and the page.
+"""Render a plan once, for its text, JSON, page and notebooks.
 
-The three printers read nothing else, so all show the same plan.
+render
+    Render a plan as strings, numbers and links, once for the text, the JSON and the page.
+
+    The three printers read nothing else, so all show the same plan.
+
+text
+    Show a plan as text and as small HTML: a table of operators for each stage, then all streams and tables.
+
+readable
+    A plan for people: as text, and as tables in a notebook.
+
+document
+    A plan as JSON, in the format that Samza's plan viewer reads: one job for each stage.
+
+    As in Samza: ``applicationName``, ``applicationId``; ``jobs`` with ``jobName``, ``jobId`` and ``operatorGraph``
+    (``inputStreams``, ``outputStreams``, ``operators`` by id with ``opCode``, ``opId``, ``sourceLocation``,
+    ``nextOperatorIds`` and, where it applies, ``outputStreamId``, ``tableId``, ``ttlMs``); ``sourceStreams``,
+    ``sinkStreams`` and ``intermediateStreams`` by id with ``streamSpec``, ``sourceJobs``, ``targetJobs``; ``tables`` by
+    id with ``tableProviderFactory`` and ``config``. Side inputs are among the source streams.
+
+    Added by Headrace, and safe to ignore:
+
+    - at the top ``guarantee`` and ``grouping``;
+    - in a job ``sideInputs``, ``tables`` and ``tasks``: ``name``, ``producer`` (its producer id) and ``inputs``
+      (``system.stream[partition]``);
+    - in an operator ``kind``, ``detail``, ``expressions``, ``previousIds`` (operators, or the streams it reads),
+      ``columns``, ``state`` and ``sourceText`` (all lines of the call);
+    - in a stream's spec ``role``, ``place``, ``isBroadcast``, ``columns``, ``eventTime`` (or null), ``latenessMs``,
+      ``idleTimeoutMs``, ``onError``, ``deadLetter``, ``delivery`` (of an output, else null), ``isTarget``,
+      ``sourceLocation``, ``sourceText``;
+    - in a table ``kind``, ``key``, ``sideInputs``, ``jobs``, ``delivery`` (of what is written to a remote one, else
+      null), ``sourceLocation``, ``sourceText``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from html import escape
 from pathlib import PurePath
+from typing import Any, Self
 
-from headrace.api.location import Location
-from headrace.api.operators.spec import EventTime
-from headrace.api.operators.wording import call_of, signed
+from typing_extensions import override
+
+from headrace.api.checks import Location
+from headrace.api.operators.spec import EventTime, call_of, signed
 from headrace.api.remote import Remote
 from headrace.api.specs import Graph, Node, Role, StreamSpec
-from headrace.core.duration import format_ms
-from headrace.core.moment import utc_text
-from headrace.plan.delivery import Delivery, delivery_of
+from headrace.core.clock import format_ms, utc_text
 from headrace.plan.model import Plan, StagePlan, StreamPlan, TaskPlan
 from headrace.plan.order import order_of
-from headrace.serdes.schema import Schema
+from headrace.plan.passes import Delivery, delivery_of
+from headrace.rows.schema import Schema
 from headrace.systems.registry import keeps_rows
 
 
+# -- render ------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedOperator:
     """An operator other than an input. ``before`` and ``after`` name operators of its stage.
@@ -341,3 +375,252 @@ def _remote_options(remote: Remote) -> dict[str, str]:
         options["cache"] = str(remote.cache)
     rates = {"reads_per_s": remote.reads_per_s, "writes_per_s": remote.writes_per_s}
     return options | {name: f"{rate:g}" for name, rate in rates.items() if rate is not None}
+
+
+# -- text --------------------------------------------------------------------------------------------
+Row = tuple[str, ...]
+
+_SOURCE_CHARS_MAX = 72
+"""The longest shown line of code. A line that chains a whole flow would push the table's columns out of sight."""
+
+
+def to_text(plan: RenderedPlan) -> str:
+    """Return the plan for a terminal or a file; it ends with a newline."""
+    lines = [_summary(plan)]
+    for title, rows in _parts(plan):
+        lines += ["", title, *_aligned(rows)]
+    return "\n".join(lines) + "\n"
+
+
+def to_html(plan: RenderedPlan) -> str:
+    """Return the plan as plain HTML tables, for a cell of a notebook."""
+    pieces = [f"<p><b>{escape(_summary(plan))}</b></p>"]
+    for title, rows in _parts(plan):
+        pieces += [f"<p>{escape(title)}</p>", '<table style="text-align: left">']
+        pieces += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
+        pieces.append("</table>")
+    return f"<div>{''.join(pieces)}</div>"
+
+
+def _summary(plan: RenderedPlan) -> str:
+    by_container = ", one task for each container" if plan.grouping == "container" else ""
+    stages, tasks = counted(len(plan.stages), "stage"), counted(plan.tasks(), "task")
+    return f"{plan.app}: {stages}, {tasks}, {plan.guarantee}{by_container}"
+
+
+def _parts(plan: RenderedPlan) -> Iterator[tuple[str, list[Row]]]:
+    """Yield the tables with their titles."""
+    for stage in plan.stages:
+        yield f"stage {stage.name}: {counted(len(stage.tasks), 'task')}", list(_stage_rows(plan, stage))
+    yield "streams", [_stream_row(stream) for stream in plan.streams.values()]
+    if plan.tables:
+        yield "tables", [_table_row(table) for table in plan.tables.values()]
+
+
+def _stage_rows(plan: RenderedPlan, stage: RenderedStage) -> Iterable[Row]:
+    for id_ in stage.inputs:
+        stream = plan.streams[id_]
+        yield "input", stream.id, _reading(stream), *_place(stream.source)
+    for id_ in stage.side_inputs:
+        stream = plan.streams[id_]
+        tables = [t for t in stage.tables if id_ in plan.tables[t].side_inputs]
+        reading = f"{_reading(stream)}, keeps {', '.join(tables)}"
+        yield "side input", id_, reading, *_place(stream.source)
+    for operator in stage.operators:
+        yield operator.kind, operator.id, _doing(plan, operator), *_place(operator.source)
+    if not stage.operators and not stage.inputs:
+        yield (f"gone; tells the readers of {', '.join(stage.outputs)} that it has ended",)
+
+
+def _place(source: Location) -> Row:
+    text = source.text
+    return str(source), text if len(text) <= _SOURCE_CHARS_MAX else text[: _SOURCE_CHARS_MAX - 1] + "…"
+
+
+def _reading(stream: RenderedStream) -> str:
+    return ", ".join([counted(stream.partitions, "partition"), *stream.notes])
+
+
+def _doing(plan: RenderedPlan, operator: RenderedOperator) -> str:
+    words = [f"from {' and '.join(operator.before)}"]
+    if operator.output is not None and operator.detail:
+        words.append(operator.detail)
+    if operator.table is not None:
+        words.append(f"{operator.table_preposition} table {operator.table}")
+    if operator.output is not None:
+        stream = plan.streams[operator.output]
+        why = f", because {stream.may_repeat}" if stream.may_repeat else ""
+        words.append(f"into {stream.id} ({_extent(stream)}{why})")
+    elif operator.detail:
+        words.append(operator.detail)
+    return ", ".join(words)
+
+
+def _extent(stream: RenderedStream) -> str:
+    """Return the partition count, or the delivery of a target, which has no partitions."""
+    return str(stream.delivery) if stream.target else counted(stream.partitions, "partition")
+
+
+def _stream_row(stream: RenderedStream) -> Row:
+    return (
+        stream.id,
+        stream.role,
+        stream.place,
+        _extent(stream),
+        f"{', '.join(stream.writers) or 'outside'} -> {', '.join(stream.readers) or 'outside'}",
+        str(stream.source),
+    )
+
+
+def _table_row(table: RenderedTable) -> Row:
+    if table.side_inputs:
+        origin = f"kept by {', '.join(table.side_inputs)}"
+    elif table.kind == "remote":
+        origin = f"written by {', '.join(table.writers)}, {table.delivery}" if table.writers else "read alone"
+    else:
+        origin = f"filled by {', '.join(table.writers)}"
+    joined = f"joined by {', '.join(table.joins)}" if table.joins else "joined by none"
+    kind = ", ".join([table.kind, *(f"{name} {value}" for name, value in table.options)])
+    return table.id, kind, f"key {', '.join(table.key)}", origin, joined, str(table.source)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 task``, ``2,000 tasks``."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _aligned(rows: Iterable[Row]) -> list[str]:
+    """Yield the rows as lines with aligned columns; only the last column isn't padded."""
+    table: Sequence[Row] = list(rows)
+    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
+    return [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
+    ]
+
+
+# -- readable ----------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadablePlan(Plan):
+    """A plan whose ``str`` is the text of ``App.explain``, and which a notebook shows as tables."""
+
+    @classmethod
+    def of(cls, plan: Plan) -> Self:
+        """Return the same plan in readable form."""
+        return cls(**{each.name: getattr(plan, each.name) for each in fields(plan)})
+
+    @override
+    def __str__(self) -> str:
+        return to_text(render(self)).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        """Show the plan in a notebook."""
+        return to_html(render(self))
+
+
+# -- document ----------------------------------------------------------------------------------------
+_ID = "1"
+"""Samza numbers the instances of apps and jobs; here each has one."""
+
+_ROLES = {
+    "sourceStreams": ("source", "side-input"),
+    "sinkStreams": ("sink",),
+    "intermediateStreams": ("intermediate",),
+}
+
+
+def to_json(plan: RenderedPlan) -> dict[str, Any]:
+    """Return the plan as plain data: dicts, lists, strings, numbers."""
+    streams = {
+        group: {id_: _stream_document(stream) for id_, stream in plan.streams.items() if stream.role in roles}
+        for group, roles in _ROLES.items()
+    }
+    return {
+        "applicationName": plan.app,
+        "applicationId": _ID,
+        "guarantee": plan.guarantee,
+        "grouping": plan.grouping,
+        "jobs": [_job(stage) for stage in plan.stages],
+        **streams,
+        "tables": {id_: _table_document(table) for id_, table in plan.tables.items()},
+    }
+
+
+def _job(stage: RenderedStage) -> dict[str, Any]:
+    return {
+        "jobName": stage.name,
+        "jobId": _ID,
+        "operatorGraph": {
+            "inputStreams": [{"streamId": id_, "nextOperatorIds": list(after)} for id_, after in stage.inputs.items()],
+            "outputStreams": [{"streamId": stream, "nextOperatorIds": []} for stream in stage.outputs],
+            "operators": {operator.id: _operator_document(operator) for operator in stage.operators},
+        },
+        "sideInputs": list(stage.side_inputs),
+        "tables": list(stage.tables),
+        "tasks": [
+            {"name": str(task.name), "producer": task.producer, "inputs": [str(ssp) for ssp in task.inputs]}
+            for task in stage.tasks
+        ],
+    }
+
+
+def _operator_document(operator: RenderedOperator) -> dict[str, Any]:
+    optional = {
+        "outputStreamId": operator.output,
+        "tableId": operator.table,
+        "ttlMs": operator.join_bound_ms,
+    }
+    return {
+        "opCode": operator.code,
+        "opId": operator.id,
+        "sourceLocation": str(operator.source),
+        "nextOperatorIds": list(operator.after),
+        **{name: value for name, value in optional.items() if value is not None},
+        "kind": operator.kind,
+        "detail": operator.detail,
+        "expressions": list(operator.expressions),
+        "previousIds": list(operator.before),
+        "columns": dict(operator.columns),
+        "state": list(operator.state),
+        "sourceText": operator.source.whole,
+    }
+
+
+def _stream_document(stream: RenderedStream) -> dict[str, Any]:
+    return {
+        "streamSpec": {
+            "id": stream.id,
+            "systemName": stream.system,
+            "physicalName": stream.physical,
+            "partitionCount": stream.partitions,
+            "isBroadcast": stream.broadcast,
+            "role": stream.role,
+            "place": stream.place,
+            "columns": dict(stream.columns),
+            "eventTime": stream.event_time,
+            "latenessMs": stream.lateness_ms,
+            "idleTimeoutMs": stream.idle_timeout_ms,
+            "onError": stream.on_error,
+            "deadLetter": stream.dead_letter,
+            "delivery": stream.delivery,
+            "isTarget": stream.target,
+            "sourceLocation": str(stream.source),
+            "sourceText": stream.source.text,
+        },
+        "sourceJobs": list(stream.writers),
+        "targetJobs": list(stream.readers),
+    }
+
+
+def _table_document(table: RenderedTable) -> dict[str, Any]:
+    return {
+        "id": table.id,
+        "tableProviderFactory": f"headrace.{table.kind}",
+        "config": dict(table.options),
+        "kind": table.kind,
+        "key": list(table.key),
+        "sideInputs": list(table.side_inputs),
+        "jobs": list(table.stages),
+        "delivery": table.delivery,
+        "sourceLocation": str(table.source),
+        "sourceText": table.source.text,
+    }

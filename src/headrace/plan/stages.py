@@ -1,31 +1,44 @@
-"""Cut the graph into stages, the pieces between intermediate streams.
+"""Cut the graph into stages, and group partitions into tasks.
 
-A node is in the same stage as its neighbours, the nodes that read the same stream, and the nodes that use the same
-table if a flow of the app writes the table, because such a table is kept in one task. A table that side inputs fill
-doesn't tie stages together: each stage that joins it keeps its own copy.
+stages
+    Cut the graph into stages, the pieces between intermediate streams.
 
-A stage that would read its own writes (for example, a source joined with its own messages, repartitioned) is split: a
-source doesn't tie its parts together, and each part reads it separately. If that doesn't help, the app can't be
-planned, because such a stage would wait for its own end of stream.
+    A node is in the same stage as its neighbours, the nodes that read the same stream, and the nodes that use the same
+    table if a flow of the app writes the table, because such a table is kept in one task. A table that side inputs fill
+    doesn't tie stages together: each stage that joins it keeps its own copy.
 
-A new stage is named after the smallest id among the intermediate streams it reads, or else among its inputs. No two
-stages read the same intermediate stream, and no two that read none share a source, so names are unique. Checkpoints and
-stores depend on the name. So a stage that an earlier version of the app had keeps the name it had: see ``heritage``.
+    A stage that would read its own writes (for example, a source joined with its own messages, repartitioned) is split:
+    a source doesn't tie its parts together, and each part reads it separately. If that doesn't help, the app can't be
+    planned, because such a stage would wait for its own end of stream.
+
+    A new stage is named after the smallest id among the intermediate streams it reads, or else among its inputs. No two
+    stages read the same intermediate stream, and no two that read none share a source, so names are unique. Checkpoints
+    and stores depend on the name. So a stage that an earlier version of the app had keeps the name it had: see
+    ``heritage``.
+
+tasks
+    Group partitions into tasks, and give every task its producer id.
+
+    Task n of a stage reads partition n of each of its streams that has one. So messages of a key meet in one task if
+    the streams have equal partition counts. Every task reads all partitions of a broadcast stream, and of the side
+    inputs of a global table. A stage that reads nothing else has one task: more tasks would repeat the same work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from headrace.api.specs import Graph, Node, Role
 from headrace.core.errors import PlanError
-from headrace.plan.heritage import NO_HERITAGE, Heritage
-from headrace.plan.joins import fillers_of_versions
-from headrace.plan.model import StagePlan
-from headrace.plan.traverse import a_cycle, reachable, topological_order
+from headrace.core.ids import SSP, TaskName
+from headrace.plan.inventory import NO_HERITAGE, Heritage
+from headrace.plan.model import StagePlan, TaskPlan, a_cycle, reachable, topological_order
+from headrace.plan.partitions import fillers_of_versions
 
 
+# -- stages ------------------------------------------------------------------------------------------
 def cut_stages(
     graph: Graph, heritage: Heritage = NO_HERITAGE, tasks: Callable[[StagePlan], int] = lambda stage: 0
 ) -> tuple[StagePlan, ...]:
@@ -210,3 +223,109 @@ def _table_in_the_way(graph: Graph, loop: Iterable[StagePlan]) -> str | None:
         if not a_cycle(_downstream(_cut(replace(graph, tables={**graph.tables, id_: untied})))):
             return id_
     return None
+
+
+# -- tasks -------------------------------------------------------------------------------------------
+PRODUCER_MAX = 2**31 - 1
+
+
+def group_tasks(
+    graph: Graph,
+    stages: Sequence[StagePlan],
+    counts: Mapping[str, int],
+    containers: int,
+    heritage: Heritage = NO_HERITAGE,
+) -> tuple[StagePlan, ...]:
+    """The stages with their tasks, in the order given.
+
+    A stage never has fewer tasks than it had in an earlier version of the app, since readers wait for all that have
+    reported. A task whose partitions are gone just ends.
+    """
+    known = {
+        TaskName(stage, n): producer
+        for stage, record in heritage.inventory.stages.items()
+        for n, producer in enumerate(record.producers)
+    }
+    readings: dict[str, list[tuple[SSP, ...]]] = {}
+    for stage in stages:
+        readings[stage.name] = task_inputs(graph, stage, counts, containers)
+        before = heritage.record(stage.name)
+        if before is not None and graph.settings.grouping == "partition":
+            readings[stage.name] += [()] * (before.tasks - len(readings[stage.name]))
+    names = [TaskName(name, n) for name, inputs in readings.items() for n in range(len(inputs))]
+    producers = producer_ids(graph.app, names, known)
+    return tuple(
+        replace(
+            stage,
+            tasks=tuple(
+                TaskPlan(name=name, producer=producers[name], inputs=inputs)
+                for n, inputs in enumerate(readings[stage.name])
+                for name in [TaskName(stage.name, n)]
+            ),
+        )
+        for stage in stages
+    )
+
+
+def producer_ids(
+    app: str, names: Iterable[TaskName], known: Mapping[TaskName, int] | None = None
+) -> dict[TaskName, int]:
+    """A distinct number from 1 to 2^31-1 for each task; ``known`` are those that were given out before.
+
+    A new one is a hash of the app's name and the task's. So it doesn't depend on the other tasks, and apps that write
+    the same stream have different ids. If two names have the same hash, the one that sorts later takes the next free
+    number.
+    """
+    ids: dict[TaskName, int] = {}
+    known = known or {}
+    taken = set(known.values())
+    for name in sorted(names):
+        if name in known:
+            ids[name] = known[name]
+            continue
+        number = _hash(f"{app}/{name}")
+        while number in taken:
+            number = number % PRODUCER_MAX + 1
+        taken.add(number)
+        ids[name] = number
+    return ids
+
+
+def _hash(name: str) -> int:
+    """Never 0, which is a writer outside any app."""
+    return zlib.crc32(name.encode()) % PRODUCER_MAX + 1
+
+
+def task_inputs(graph: Graph, stage: StagePlan, counts: Mapping[str, int], containers: int) -> list[tuple[SSP, ...]]:
+    """For each task of the stage the partitions that it reads, sorted."""
+    shared = _shared_streams(graph, stage)
+    streams = sorted({*stage.inputs, *stage.side_inputs})
+    if graph.settings.grouping == "container":
+        # Here containers divide the partitions among themselves.
+        return [_partitions(graph, {stream: range(counts[stream]) for stream in streams})] * containers
+    task_count = max([counts[stream] for stream in streams if stream not in shared], default=1)
+    return [
+        _partitions(
+            graph,
+            {
+                stream: range(counts[stream]) if stream in shared else range(n, min(n + 1, counts[stream]))
+                for stream in streams
+            },
+        )
+        for n in range(task_count)
+    ]
+
+
+def _shared_streams(graph: Graph, stage: StagePlan) -> set[str]:
+    """The streams of which every task reads all partitions."""
+    shared = {stream for stream in (*stage.inputs, *stage.side_inputs) if graph.streams[stream].broadcast}
+    for table in stage.tables:
+        if graph.tables[table].kind == "global":
+            shared.update(graph.tables[table].side_inputs)
+    return shared
+
+
+def _partitions(graph: Graph, wanted: Mapping[str, range]) -> tuple[SSP, ...]:
+    return tuple(
+        sorted(SSP(graph.streams[stream].stream, p) for stream, partitions in wanted.items() for p in partitions)
+    )

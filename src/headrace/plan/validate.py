@@ -10,19 +10,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.api.location import Location
+from headrace.api.checks import Location
+from headrace.api.operators.join import SendToTable, TableJoin
 from headrace.api.operators.spec import OperatorSpec
-from headrace.api.operators.streams import SendTo
-from headrace.api.operators.table import SendToTable, TableJoin
+from headrace.api.operators.steps import SendTo
 from headrace.api.specs import Graph, Node, Role, StreamSpec, TableSpec
 from headrace.core.errors import DataError, PlanError
-from headrace.core.home import home_of
-from headrace.plan.joins import fillers_of_versions, input_nodes, streams_upstream, upstream
-from headrace.plan.partitions import Facts
-from headrace.plan.traverse import a_cycle, reachable
-from headrace.serdes.dtypes import written
-from headrace.serdes.hashing import hash_kind
-from headrace.serdes.schema import Schema
+from headrace.core.files import home_of
+from headrace.plan.model import a_cycle, reachable
+from headrace.plan.partitions import Facts, fillers_of_versions, input_nodes, streams_upstream, upstream
+from headrace.rows.dtypes import written
+from headrace.rows.hashing import hash_kind
+from headrace.rows.schema import Schema
 from headrace.systems.base import StreamInfo
 from headrace.systems.shape import partitioned
 

@@ -3,6 +3,6 @@
 ``register`` makes the format known to a session. PySpark is imported when it is called.
 """
 
-from headrace.spark.registering import register
+from headrace.spark.source import register
 
 __all__ = ["register"]

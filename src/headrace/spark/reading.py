@@ -1,35 +1,287 @@
-"""A stream as a DataFrame: what a batch read covers is settled when it is planned, and each Spark task reads a part.
+"""Streams and tables of running apps as DataFrames.
 
-A part is a range of one partition (see ``streams/ranges.py``), so a task that Spark starts again reads the same rows.
-Rows leave as Arrow batches of the types that Spark expects. Only the reading of a part runs on executors.
+read options
+    The options of ``spark.read.format("headrace")`` and ``spark.readStream``: parsed and checked.
+
+    Spark passes options as text, with names in lower case. They are named like those of Spark's Kafka source, where
+    that has them. Pure: where a stream begins and ends is looked up by the readers.
+
+arrow rows
+    Rows of Polars as Arrow batches of a schema of Spark: the columns that are asked for, with the same values.
+
+reading
+    A stream as a DataFrame: what a batch read covers is settled when it is planned, and each Spark task reads a part.
+
+    A part is a range of one partition (see ``streams/ranges.py``), so a task that Spark starts again reads the same
+    rows. Rows leave as Arrow batches of the types that Spark expects. Only the reading of a part runs on executors.
+
+table reading
+    A table of a running app as a DataFrame: each Spark task asks one task of the app for its rows, page by page.
+
+    The app answers from committed state (see ``runners/tables``). The rows of one page are of one commit; a later page
+    may be of a later one.
 """
 
 from __future__ import annotations
 
+import difflib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 from typing_extensions import override
 
+from headrace.coordinator.messages import LIMIT_MAX, LIMIT_MS_MAX
 from headrace.core.errors import DataError, DeclarationError, FrameError, HeadraceError, StreamNotFoundError, UsageError
+from headrace.core.files import home_of
 from headrace.core.ids import SSP, Offset, StreamId
 from headrace.core.log import OFF, LogSettings, current_settings, logging_to
-from headrace.serdes.ipc import decode_runs
-from headrace.spark.arrow_rows import ArrowRows
-from headrace.spark.read_options import LATEST, OLDEST, Bound, ReadOptions
-from headrace.spark.types import to_spark_schema
-from headrace.streams.frames import Frame
-from headrace.streams.place import open_log
+from headrace.life.metadata import existing_metadata
+from headrace.rows.given import concat_rows
+from headrace.rows.ipc import decode_runs
+from headrace.rows.schema import Schema, nulls
+from headrace.run.table_routing import TableColumns
+from headrace.run.tables import TableReader, find_table
+from headrace.spark.types import as_spark_has_it, to_polars_columns, to_spark_schema
+from headrace.streams.committed_writer import open_log
 from headrace.streams.ranges import Place, RangeReader
+from headrace.streams.reader import Frame
 from headrace.systems.base import Extent, StreamInfo, System
-from headrace.systems.finding import require_stream
-from headrace.systems.home_log import LOG
+from headrace.systems.registry import LOG, require_stream
 
+# -- read options ------------------------------------------------------------------------------------
+OLDEST = -2
+LATEST = -1
+"""What these numbers mean as offsets, as in Spark's Kafka source."""
+
+READING: tuple[str, ...] = (
+    "home",
+    "subscribe",
+    "path",
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingTimestamp",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "committed",
+    "includePosition",
+)
+"""The options of readers. ``path`` is what ``load`` is given."""
+
+_WORDS = {"earliest": OLDEST, "latest": LATEST}
+_ONLY_BATCH = ("endingOffsets", "endingTimestamp")
+_ONLY_STREAM = ("maxOffsetsPerTrigger",)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where reading begins or ends: at a time (ms since the epoch), or at an offset for each partition.
+
+    ``everywhere`` is the offset of partitions that ``offsets`` doesn't name; None: it has to name all of them.
+    """
+
+    option: str
+    everywhere: Offset | None = None
+    offsets: Mapping[int, Offset] | None = None
+    time_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a reader is asked for."""
+
+    home: Path
+    stream: str
+    start: Bound
+    end: Bound
+    rows_per_trigger: int | None
+    partitions_min: int | None
+    fails_on_loss: bool
+    committed: bool
+    with_position: bool
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], home: str | None = None, *, streaming: bool | None) -> ReadOptions:
+        """Read the options. ``home`` is the folder of the log if they name none; ``streaming`` None: not known yet.
+
+        Raises ``UsageError`` for an unknown option, and for a value that makes no sense.
+        """
+        given = _Given(options, streaming=streaming)
+        return cls(
+            home=home_of(given.text("home") or home).absolute(),
+            stream=given.stream(),
+            start=given.bound("starting", LATEST if streaming else OLDEST),
+            end=given.bound("ending", LATEST),
+            rows_per_trigger=given.count("maxOffsetsPerTrigger"),
+            partitions_min=given.count("minPartitions"),
+            fails_on_loss=given.flag("failOnDataLoss", default=True),
+            committed=given.flag("committed", default=True),
+            with_position=given.flag("includePosition", default=False),
+        )
+
+
+class _Given:
+    """The options as they were given."""
+
+    def __init__(self, options: Mapping[str, str], *, streaming: bool | None) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+        known = {name.lower(): name for name in READING}
+        for name in self._values:
+            if name == "paths":
+                raise UsageError("load got several paths", hint="read each stream separately, and union them")
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                meant = f"did you mean {known[close[0]]}? " if close else ""
+                raise UsageError(
+                    f"option {name!r} is unknown", hint=f"{meant}known options: {', '.join((*READING, 'table'))}"
+                )
+        if streaming is None:
+            return
+        where, elsewhere = ("readStream", _ONLY_BATCH) if streaming else ("read", _ONLY_STREAM)
+        for name in elsewhere:
+            if name.lower() in self._values:
+                raise UsageError(
+                    f"option {name} can't be used with spark.{where}",
+                    hint="a streaming query ends with its trigger: trigger(availableNow=True) reads the present rows"
+                    if streaming
+                    else "endingOffsets limits what a batch reads",
+                )
+
+    def text(self, name: str) -> str | None:
+        """The value of an option; None if it isn't given."""
+        return self._values.get(name.lower())
+
+    def stream(self) -> str:
+        names = [name for option in ("path", "subscribe") if (name := self.text(option))]
+        if not names:
+            raise UsageError("no stream is named", hint='name one: .load("orders"), or .option("subscribe", "orders")')
+        if len(set(names)) > 1 or "," in names[0]:
+            raise UsageError(
+                f"one stream can be read at a time, not {', '.join(names)}",
+                hint="read each stream separately, and union them",
+            )
+        return names[0]
+
+    def count(self, name: str) -> int | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        if not text.strip().isdigit() or int(text) == 0:
+            raise UsageError(f"option {name} must be a whole number of at least 1, not {text!r}")
+        return int(text)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.lower() not in ("true", "false"):
+            raise UsageError(f"option {name} must be true or false, not {text!r}")
+        return text.lower() == "true"
+
+    def bound(self, edge: str, default: Offset) -> Bound:
+        """Where reading begins (``starting``) or ends (``ending``)."""
+        by_offset, by_time = f"{edge}Offsets", f"{edge}Timestamp"
+        offsets, time_text = self.text(by_offset), self.text(by_time)
+        if offsets is not None and time_text is not None:
+            raise UsageError(f"options {by_offset} and {by_time} contradict each other", hint="leave one of them out")
+        if time_text is not None:
+            if not time_text.strip().isdigit():
+                raise UsageError(f"option {by_time} must be a number of ms since the epoch, not {time_text!r}")
+            return Bound(by_time, time_ms=int(time_text))
+        if offsets is None:
+            return Bound(by_offset, everywhere=default)
+        if offsets.lower() in _WORDS:
+            return Bound(by_offset, everywhere=_WORDS[offsets.lower()])
+        return Bound(by_offset, offsets=_by_partition(by_offset, offsets, self.stream()))
+
+
+def _by_partition(option: str, text: str, stream: str) -> dict[int, Offset]:
+    """Read ``{"0": 4711, "1": -2}``, or the same as Spark's Kafka source writes it: ``{"orders": {"0": 4711}}``."""
+    try:
+        found: Any = json.loads(text)
+    except json.JSONDecodeError:
+        found = None
+    if isinstance(found, dict) and list(found) == [stream] and isinstance(found[stream], dict):
+        found = found[stream]
+    if isinstance(found, dict) and found and all(_is_offset(*entry) for entry in found.items()):
+        return {int(partition): offset for partition, offset in found.items()}
+    raise UsageError(
+        f"option {option} must be earliest, latest or an offset for each partition, not {text!r:.200}",
+        hint=f'write JSON: {{"0": 4711, "1": {OLDEST}}}; {OLDEST} is the oldest offset and {LATEST} the end',
+    )
+
+
+def _is_offset(partition: str, offset: object) -> bool:
+    return partition.isdigit() and type(offset) is int and offset >= OLDEST
+
+
+# -- arrow rows --------------------------------------------------------------------------------------
+ROWS_PER_BATCH = 32_768
+"""The most rows of one Arrow batch. Spark holds a few batches of each task at a time."""
+
+
+class ArrowRows:
+    """Makes batches of one schema. Can be pickled."""
+
+    def __init__(
+        self, schema: StructType, declared: Mapping[str, pl.DataType] | None, where: str, added: Sequence[str] = ()
+    ) -> None:
+        """``declared`` are the columns that there are (None: not known), ``added`` those that the caller adds.
+
+        Raises ``DeclarationError`` for a column that isn't there. ``where`` begins the message.
+        """
+        self.columns = to_polars_columns(schema)
+        self._target: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        own = {name: dtype for name, dtype in self.columns.items() if name not in added}
+        self._wanted = Schema(own) if own else None
+        if declared is not None:
+            Schema(declared).require(own, where)
+
+    def conformed(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows with the columns that are asked for, in their order; null where one is missing.
+
+        Raises ``DataError`` for a value that doesn't fit its column.
+        """
+        if self._wanted is None:
+            return pl.DataFrame()
+        names = set(rows.columns)
+        found = [
+            as_spark_has_it(rows.get_column(name)) if name in names else nulls(name, dtype, rows.height)
+            for name, dtype in self._wanted.columns.items()
+        ]
+        fitted, mismatch = self._wanted.conform(pl.DataFrame(found))
+        if mismatch is not None:
+            raise DataError(
+                mismatch.error().message, hint="give the column its own type in .schema(...), and cast it in Spark"
+            )
+        return fitted
+
+    def table(self, rows: Sequence[pl.DataFrame]) -> pa.Table:
+        """Return conforming rows, with the columns that the caller has added, as Spark expects them."""
+        try:
+            return concat_rows(rows).to_arrow().cast(self._target)
+        except (pa.ArrowException, ValueError) as error:
+            raise DataError(f"the rows don't fit the schema: {error}", hint="check NOT NULL in the schema") from error
+
+    @staticmethod
+    def batches(table: pa.Table) -> list[pa.RecordBatch]:
+        """Return a table in pieces that aren't too large for Spark."""
+        found: list[pa.RecordBatch] = table.to_batches(max_chunksize=ROWS_PER_BATCH)
+        return found
+
+
+# -- reading -----------------------------------------------------------------------------------------
 _BYTES_PER_BATCH = 2 << 20
 """Frames are decoded together, about so many bytes of them: one by one, small ones take three times as long."""
 
@@ -279,3 +531,68 @@ def _height(frame: Frame) -> int:
         return sum(batch.num_rows for batch in batches)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise FrameError(f"{frame.where}: the body is not an Arrow batch: {error}") from error
+
+
+# -- table reading -----------------------------------------------------------------------------------
+OPTION = "table"
+
+_OPTIONS = (OPTION, "home")
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource:
+    """A table of an app that runs from a home. Can be pickled."""
+
+    home: Path
+    app: str
+    table: str
+    columns: Mapping[str, pl.DataType]
+    tasks: tuple[int | None, ...]
+    """What to ask one by one: the tasks of the table by their numbers, or None for any one that has all rows."""
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], home: str | None = None) -> TableSource:
+        """Find the table that the options name. ``home`` is the folder of the app if they name none."""
+        for name in options:
+            if name.lower() not in _OPTIONS:
+                raise UsageError(
+                    f"option {name!r} can't be used with {OPTION}",
+                    hint=f"a table has the options {', '.join(_OPTIONS)}",
+                )
+        app, slash, table = options[OPTION].partition("/")
+        if not (app and slash and table):
+            raise UsageError(f"option {OPTION} must be app/table, not {options[OPTION]!r}", hint='write "shop/prices"')
+        there = home_of(options.get("home") or home).absolute()
+        with existing_metadata(there, None) as store:
+            facts = find_table(store, app, table)[1]
+        tasks = (None,) if facts.kind == "global" else tuple(range(len(facts.tasks)))
+        return cls(there, app, table, TableColumns(facts).schema, tasks)
+
+    def schema(self) -> StructType:
+        """The columns that Spark gets."""
+        return to_spark_schema(self.columns)
+
+    def pages(self, task: int | None) -> Iterator[pl.DataFrame]:
+        """Yield the rows of a task, of all rows for None."""
+        with TableReader(self.app, self.table, home=self.home, timeout=f"{LIMIT_MS_MAX}ms") as reader:
+            yield reader.scan(limit=LIMIT_MAX, partition=task)
+            while reader.after is not None:
+                yield reader.scan(limit=LIMIT_MAX, partition=task, after=reader.after)
+
+
+class TableBatchReader(DataSourceReader):
+    """Reads a table as of the moment when each of its tasks is asked."""
+
+    def __init__(self, source: TableSource, schema: StructType) -> None:
+        self._source = source
+        self._rows = ArrowRows(schema, source.columns, f"table {source.table!r} of app {source.app!r}")
+
+    @override
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(task) for task in self._source.tasks]
+
+    @override
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        for page in self._source.pages(partition.value):
+            if page.height:
+                yield from self._rows.batches(self._rows.table([self._rows.conformed(page)]))

@@ -13,7 +13,7 @@ import polars as pl
 from pyspark.sql import types as spark
 
 from headrace.core.errors import DataError, DeclarationError
-from headrace.serdes.dtypes import instantiate
+from headrace.rows.dtypes import instantiate
 
 _TO_SPARK: dict[type[pl.DataType], spark.DataType] = {
     pl.Int8: spark.ByteType(),

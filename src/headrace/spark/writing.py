@@ -1,16 +1,46 @@
-"""A DataFrame into a stream: Spark's tasks stage frames, and the driver publishes all of them as one version, or none.
+"""A DataFrame into a stream: tasks stage frames, and the driver publishes all of them as one version.
 
-What a task writes is invisible until then, so tasks may fail, run twice, or be killed. Only the driver is a producer of
-the protocol (see ``streams/committed_writer.py``). Spark pickles a writer for its tasks; its ``commit`` runs in a
-process of the driver's machine.
+staging
+    Staged files: the frames of one Spark task, complete and on the disk before the driver publishes them.
+
+    ::
+
+        "HRST" | format uint8 | partitions uint32                           partitions: how many the stream has
+        partition int32 | rows uint32 | bytes uint64 | crc32 uint32 | body  for each frame
+        -1 int32 | frames uint32 | rows uint64 | 0 uint32                   the end
+
+    All numbers are big-endian. A task writes a file under a random name into the folder of the stream in the home, and
+    tells the driver the name. It begins with that of the job, whose files are all removed at its end: those of tasks
+    that Spark has killed, too. The next write removes forgotten files when they are a day old.
+
+write options
+    The options of ``df.write.format("headrace")`` and ``df.writeStream``: read and checked. Pure.
+
+    Spark hands options over as texts, with names in lower case, and adds some of its own.
+
+writing
+    A DataFrame into a stream: Spark's tasks stage frames, and the driver publishes all of them as one version, or none.
+
+    What a task writes is invisible until then, so tasks may fail, run twice, or be killed. Only the driver is a
+    producer of the protocol (see ``streams/committed_writer.py``). Spark pickles a writer for its tasks; its ``commit``
+    runs in a process of the driver's machine.
 """
 
 from __future__ import annotations
 
+import difflib
+import json
+import os
+import struct
+import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
+from typing import BinaryIO, Self
 
 import polars as pl
 import pyarrow as pa
@@ -19,28 +49,311 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
-from headrace.core.errors import DataError, DeclarationError, HeadraceError, StreamNotFoundError, UsageError
-from headrace.core.ids import StreamId
+from headrace.core.errors import (
+    CorruptLogError,
+    DataError,
+    DeclarationError,
+    HeadraceError,
+    InfrastructureError,
+    StorageError,
+    StreamNotFoundError,
+    UsageError,
+)
+from headrace.core.files import home_of, make_private_folder, open_private, sync_folder, writing
+from headrace.core.ids import StreamId, check_id
 from headrace.core.log import logger
-from headrace.serdes.given_rows import given_rows
-from headrace.serdes.hashing import partition_of, split
-from headrace.serdes.ipc import encode_rows
-from headrace.serdes.rows import concat_rows
-from headrace.serdes.schema import Schema
-from headrace.spark.staging import StagedFile, read_staged, remove_staged, staging_folder
+from headrace.rows.given import concat_rows, given_rows
+from headrace.rows.hashing import partition_of, split
+from headrace.rows.ipc import encode_rows
+from headrace.rows.schema import Schema
 from headrace.spark.types import to_polars_columns
-from headrace.spark.write_options import WriteOptions
-from headrace.streams.committed_writer import CommittedWriter, open_committed_writer
-from headrace.streams.place import open_log
-from headrace.streams.row_writer import FRAME_ROWS, key_for
-from headrace.streams.writer_slots import borrowed_writer
+from headrace.streams.committed_writer import (
+    VERSION_MAX,
+    CommittedWriter,
+    borrowed_writer,
+    open_committed_writer,
+    open_log,
+)
+from headrace.streams.writer import FRAME_ROWS, key_for
 from headrace.systems.base import StreamInfo
-from headrace.systems.home_log import LOG
+from headrace.systems.registry import LOG
 
-FRAME_BYTES = 32 << 20
-"""A task collects rows up to this size, or to ``FRAME_ROWS``, and makes a frame for each partition of them."""
+# -- staging -----------------------------------------------------------------------------------------
+STAGED_FORMAT = 1
+ABANDONED_AFTER_S = 24 * 3600.0
+_MARK = b"HRST"
+_HEAD = struct.Struct(">4sBI")
+_FRAME = struct.Struct(">iIQI")
+_END = -1
+_SUFFIX = ".staged"
 
 _log = logger(__name__)
+
+
+def staging_folder(home: Path, stream: str) -> Path:
+    """The folder of a stream's staged files."""
+    return home / "staged" / stream
+
+
+class StagedFile:
+    """A staged file that is being written. As a context manager it removes the file if the block raises.
+
+    ``job`` is a random name of the job, without a hyphen.
+    """
+
+    def __init__(self, folder: Path, partitions: int, job: str) -> None:
+        self._path = folder / f"{job}-{uuid.uuid4().hex}{_SUFFIX}"
+        self._frames = self.rows = 0
+        with writing(self._path):
+            make_private_folder(folder)
+            self._file: BinaryIO = os.fdopen(open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
+        self._write(_HEAD.pack(_MARK, STAGED_FORMAT, partitions))
+
+    @property
+    def name(self) -> str:
+        """Its name in the folder."""
+        return self._path.name
+
+    def add(self, partition: int, rows: int, body: bytes) -> None:
+        """Append a frame's body."""
+        self._write(_FRAME.pack(partition, rows, len(body), zlib.crc32(body)), body)
+        self._frames += 1
+        self.rows += rows
+
+    def finish(self) -> None:
+        """Complete the file: it is on the disk when this returns."""
+        self._write(_FRAME.pack(_END, self._frames, self.rows, 0))
+        with writing(self._path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            sync_folder(self._path.parent)
+
+    def _write(self, *parts: bytes) -> None:
+        with writing(self._path):
+            self._file.writelines(parts)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            with suppress(OSError):  # closing flushes, and the disk may be full
+                self._file.close()
+            self._path.unlink(missing_ok=True)
+
+
+def read_staged(folder: Path, name: str, rows: int, partitions: int) -> Iterator[tuple[int, bytes]]:
+    """Yield each frame's partition and body.
+
+    Raises ``InfrastructureError`` if the file isn't there, ``CorruptLogError`` if it isn't as it was written, and
+    ``DataError`` if it was written for a stream of another partition count. ``rows`` is what its task has written.
+    """
+    path = folder / name
+    try:
+        with path.open("rb") as file:
+            yield from _frames(file, path, rows, partitions)
+    except FileNotFoundError as error:
+        raise InfrastructureError(
+            f"{path} is missing, though a Spark task has written it",
+            hint="let driver and executors share the folder under this path, and publish within a day of writing; "
+            "then run the job again",
+        ) from error
+    except OSError as error:
+        raise StorageError(f"can't read {path}: {error}") from error
+
+
+def _frames(file: BinaryIO, path: Path, rows: int, partitions: int) -> Iterator[tuple[int, bytes]]:
+    mark, number, of = _HEAD.unpack(_exactly(file, _HEAD.size, path))
+    if mark != _MARK or number != STAGED_FORMAT:
+        raise DataError(
+            f"{path} is not a staged file of format {STAGED_FORMAT} ({mark!r}, {number})",
+            hint="install the same version of Headrace for driver and executors",
+        )
+    if of != partitions:
+        raise DataError(
+            f"{path} was written for {of} partitions, but the stream now has {partitions}",
+            hint="run the job again: partitions were added while it ran",
+        )
+    frames = seen = 0
+    while True:
+        partition, count, size, check = _FRAME.unpack(_exactly(file, _FRAME.size, path))
+        if partition == _END:
+            break
+        body = _exactly(file, size, path)
+        if zlib.crc32(body) != check:
+            raise _damaged(path, f"frame {frames} fails its checksum")
+        frames, seen = frames + 1, seen + count
+        yield partition, body
+    if not (frames, seen) == (count, size) == (count, rows):
+        raise _damaged(path, f"it has {frames} frames and {seen} rows, and should have {count} and {rows}")
+
+
+def _exactly(file: BinaryIO, size: int, path: Path) -> bytes:
+    data = file.read(size)
+    if len(data) != size:
+        raise _damaged(path, "it ends too early")
+    return data
+
+
+def remove_staged(folder: Path, names: Iterable[str]) -> None:
+    """Remove the files of jobs, and files too old to be published. Files that can't be removed stay.
+
+    ``names`` are those of the jobs, or of one file of each.
+    """
+    for job in {name.partition("-")[0] for name in names}:
+        for path in folder.glob(f"{job}-*{_SUFFIX}"):
+            _remove(path)
+    oldest = time.time() - ABANDONED_AFTER_S
+    for path in folder.glob(f"*{_SUFFIX}"):
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime < oldest:
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("can't remove a staged file", path=str(path), reason=str(error))
+
+
+def _damaged(path: Path, what: str) -> CorruptLogError:
+    return CorruptLogError(
+        f"{path}: {what}", hint="run the job again: the file was damaged after a Spark task wrote it"
+    )
+
+
+# -- write options -----------------------------------------------------------------------------------
+WRITING: tuple[str, ...] = ("home", "topic", "path", "key", "partitions", "writer", "version", "checkpointLocation")
+"""The options of writers. ``path`` is what ``save`` or ``start`` is given."""
+
+_SPARKS_OWN = ("queryName",)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What a writer is asked for.
+
+    ``partitions``: create the stream with this many if it doesn't exist. ``version``: of a batch write with a name.
+    """
+
+    home: Path
+    stream: str
+    keys: tuple[str, ...]
+    partitions: int | None
+    writer: str | None
+    version: int | None
+    checkpoint_location: str | None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], *, streaming: bool, overwrite: bool) -> WriteOptions:
+        """Read the options. Raises ``UsageError`` for an unknown one, and for a value that makes no sense."""
+        given = {name.lower(): value for name, value in options.items()}
+        _check_known(given)
+        if overwrite:
+            raise UsageError(
+                "a stream can't be overwritten: rows are only appended",
+                hint='write outputMode("append") or "update"' if streaming else 'write mode("append")',
+            )
+        writer, version = given.get("writer"), given.get("version")
+        location = given.get("checkpointlocation")
+        if streaming:
+            _check_streaming(writer, version, location)
+        else:
+            _check_batch(writer, version)
+        if writer is not None:
+            _checked_id("writer", writer)
+        return cls(
+            home=home_of(given.get("home")).absolute(),
+            stream=_stream(given),
+            keys=_columns(given.get("key")),
+            partitions=_whole("partitions", given.get("partitions"), 1),
+            writer=writer,
+            version=_whole("version", version, 0),
+            checkpoint_location=location,
+        )
+
+
+def _check_known(given: Mapping[str, str]) -> None:
+    known = {name.lower(): name for name in (*WRITING, *_SPARKS_OWN)}
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            meant = f"did you mean {known[close[0]]}? " if close else ""
+            raise UsageError(f"option {name!r} is unknown", hint=f"{meant}known options: {', '.join(WRITING)}")
+
+
+def _check_streaming(writer: str | None, version: str | None, location: str | None) -> None:
+    if version is not None:
+        raise UsageError(
+            "option version can't be used with df.writeStream: versions are the numbers of Spark's batches",
+            hint="leave out version",
+        )
+    if writer is None and not location:
+        raise UsageError(
+            "a streaming query needs a name that survives restarts, because batches could be repeated otherwise",
+            hint='give the option checkpointLocation to the query itself, or a name: option("writer", "orders-by-day")',
+        )
+
+
+def _check_batch(writer: str | None, version: str | None) -> None:
+    if (writer is None) != (version is None):
+        missing = "version" if version is None else "writer"
+        raise UsageError(
+            f"options writer and version belong together, and {missing} is missing",
+            hint="give both: writer names a series of writes, and version numbers them, such as 20260131. A version is "
+            "written once, however often the job runs. Or leave out both: each write is then a new one",
+        )
+
+
+def _stream(given: Mapping[str, str]) -> str:
+    names = {name for option in ("path", "topic") if (name := given.get(option))}
+    if not names:
+        raise UsageError(
+            "no stream is named", hint='name one: .save("orders"), .start("orders"), or .option("topic", "orders")'
+        )
+    if len(names) > 1:
+        raise UsageError(f"one stream can be written at a time, not {', '.join(sorted(names))}")
+    return _checked_id("stream", names.pop())
+
+
+def _columns(text: str | None) -> tuple[str, ...]:
+    """Read ``member``, ``member,day``, or a list as JSON, for names with a comma."""
+    if text is None:
+        return ()
+    names = [name.strip() for name in text.split(",")]
+    if text.lstrip().startswith("["):
+        try:
+            names = json.loads(text)
+        except json.JSONDecodeError:
+            names = []
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise UsageError(
+            f"option key must be one or several columns, not {text!r}",
+            hint='write "member", "member,day" or \'["a,b"]\'',
+        )
+    return tuple(names)
+
+
+def _whole(name: str, text: str | None, lowest: int) -> int | None:
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or not lowest <= int(text) <= VERSION_MAX:
+        raise UsageError(f"option {name} must be a whole number of at least {lowest}, not {text!r}")
+    return int(text)
+
+
+def _checked_id(what: str, text: str) -> str:
+    try:
+        return check_id(what, text)
+    except DeclarationError as error:
+        raise UsageError(error.message, hint=error.hint) from error
+
+
+# -- writing -----------------------------------------------------------------------------------------
+FRAME_BYTES = 32 << 20
+"""A task collects rows up to this size, or to ``FRAME_ROWS``, and makes a frame for each partition of them."""
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,120 @@
-"""The contract of a state store: it returns its changes, applies them again, and persists itself.
+"""The contract of a state store, and what all stores share: changes, forms, and shares of rows.
 
-The changelog is the source of truth. A store's part of it is a series of *changes*: bytes that only the store reads,
-which start with a format byte. Applied in order to an empty store, they restore its contents. The local database is a
-cache of that. ``persist`` writes what has changed since the last call, and ``attach`` continues from it after a
-restart. A store without a database keeps everything in memory.
+share
+    Shares: which rows of a store belong to one task, when state is dealt to another number of tasks.
 
-State moves to other tasks in the same changes: ``whole`` gives those that make an empty store equal to this one, or to
-a share of it. The shares that a task has in several stores add up, whatever their order.
+    A shuffle sends each message to the partition that the hash of its key gives. So do shares: a row belongs to the
+    task to whose partition a message with the same values in the same columns would go. So what a task finds in its
+    share is what it would have kept itself. Pure.
+
+base
+    The contract of a state store: it returns its changes, applies them again, and persists itself.
+
+    The changelog is the source of truth. A store's part of it is a series of *changes*: bytes that only the store
+    reads, which start with a format byte. Applied in order to an empty store, they restore its contents. The local
+    database is a cache of that. ``persist`` writes what has changed since the last call, and ``attach`` continues from
+    it after a restart. A store without a database keeps everything in memory.
+
+    State moves to other tasks in the same changes: ``whole`` gives those that make an empty store equal to this one, or
+    to a share of it. The shares that a task has in several stores add up, whatever their order.
+
+changes
+    The changes of a key-value store in the changelog: many entries in one record, in columns.
+
+    A change is one byte for the operation, then one Arrow IPC stream of two binary columns, ``key`` and ``value``. A
+    null value means that the key was deleted. A large set of entries becomes several changes, each below the record
+    size that brokers accept by default.
+
+    Pure: bytes in, entries out; nothing blocks.
+
+form
+    The form of a store's rows: their kind and columns. A changed app continues from state whose form fits.
+
+    A store keeps its form beside its rows, in the changelog and in the local database. ``misfit`` says what is in the
+    way when another version of the app opens it: another kind of state, another key, a changed type. Columns may come
+    and go. What an added column holds in older rows is up to the store; null, unless it says otherwise.
+
+    Pure: values in, values out.
+
+conform
+    Adapts rows that an earlier version of the app stored to the columns that this one declares.
+
+readable
+    Rows of stores as people read them: without columns that only the store needs, and with times as times. Pure.
+
+portions
+    What moves from store to store is cut into portions that need little memory, however many rows there are. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Protocol
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
 import polars as pl
+import pyarrow as pa
 
-from headrace.stores.share import Share
+from headrace.core.errors import CorruptLogError, DeclarationError, FrameError, UsageError
+from headrace.rows.dtypes import columns_to_json, dtype_to_json
+from headrace.rows.given import concat_rows
+from headrace.rows.hashing import partition_of
+from headrace.rows.ipc import decode_rows
+
+# -- share -------------------------------------------------------------------------------------------
+Mask = npt.NDArray[np.bool_]
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The rows whose values in ``columns`` hash to ``partition`` of ``partitions``.
+
+    ``columns`` are those by which the messages were shuffled, in that order, under the names that the store has for
+    them. What has no key, like an outbox, isn't dealt: all of it belongs to the one share that is ``first``.
+    """
+
+    partition: int
+    partitions: int
+    columns: tuple[str, ...] = field(default=())
+    first: bool = False
+
+    def by(self, columns: Sequence[str]) -> Share:
+        """The same share of a store whose rows have these columns."""
+        return replace(self, columns=tuple(columns))
+
+    def columns_in(self, known: Collection[str]) -> bool:
+        """Whether all of its columns are among these."""
+        return all(name in known for name in self.columns)
+
+    def mask(self, store: str, rows: pl.DataFrame) -> Mask:
+        """Which of these rows belong to it. Raises ``UsageError`` if they lack one of its columns."""
+        missing = [name for name in self.columns if name not in rows.columns]
+        if missing or not self.columns:
+            raise self.undealt(store, f"its rows have no column {', '.join(map(repr, missing)) or 'to divide them by'}")
+        if self.partitions == 1:
+            return np.full(rows.height, self.partition == 0, np.bool_)
+        mask: Mask = partition_of(rows, self.columns, self.partitions) == self.partition
+        return mask
+
+    def of(self, store: str, rows: pl.DataFrame) -> pl.DataFrame:
+        """Those of the rows that belong to it, in their order."""
+        return rows.filter(pl.Series(self.mask(store, rows)))
+
+    def undealt(self, store: str, why: str) -> UsageError:
+        """The error for a store that can't be dealt."""
+        return UsageError(
+            f"store {store!r} can't be divided among {self.partitions} tasks: {why}",
+            hint="keep the number of partitions, or give the step another id (then its state starts empty)",
+        )
+
+
+# -- base --------------------------------------------------------------------------------------------
 class View(Protocol):
     """One store's keys in the local database, for reading."""
 
@@ -119,3 +214,315 @@ class StateStore(Protocol):
     def entries(self) -> int:
         """Return about how many entries the store has, for status pages."""
         ...
+
+
+# -- changes -----------------------------------------------------------------------------------------
+CHANGE_BYTES_MAX = 900_000
+"""Kafka's default limit of a record is 1 MiB. Header, store id and Arrow's own bytes are added to this."""
+
+_OFFSETS_BYTES = 9  # an entry's two offsets, and its share of the null bitmap
+_SCHEMA = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary())])
+
+
+def encode_changes(
+    operation: bytes, entries: Mapping[bytes, bytes | None], bytes_max: int = CHANGE_BYTES_MAX
+) -> list[bytes]:
+    """Return the entries as changes of at most ``bytes_max`` each, or of one entry if that alone is larger."""
+    return encode_entries(operation, list(entries.keys()), list(entries.values()), bytes_max) if entries else []
+
+
+def encode_entries(
+    operation: bytes,
+    keys: Sequence[bytes],
+    values: Sequence[bytes | None],
+    bytes_max: int = CHANGE_BYTES_MAX,
+) -> list[bytes]:
+    """Like ``encode_changes``, of keys and the value at the same position."""
+    if not keys:
+        return []
+    all_keys = pa.array(keys, pa.large_binary())
+    all_values = pa.array(values, pa.large_binary())
+    changes = []
+    for low, high in _cuts(_sizes(all_keys) + _sizes(all_values) + _OFFSETS_BYTES, bytes_max):
+        part = pa.record_batch(
+            [all_keys[low:high].cast(pa.binary()), all_values[low:high].cast(pa.binary())], schema=_SCHEMA
+        )
+        sink = pa.BufferOutputStream()
+        sink.write(operation)
+        with pa.ipc.new_stream(sink, _SCHEMA) as stream:
+            stream.write_batch(part)
+        changes.append(sink.getvalue().to_pybytes())
+    return changes
+
+
+def decode_change(change: bytes) -> tuple[list[bytes], list[bytes | None]]:
+    """Return keys and values (None: deleted) of a change. Ignores its operation. Raises ``CorruptLogError``."""
+    try:
+        rows = decode_rows(memoryview(change)[1:])
+    except FrameError as error:
+        raise CorruptLogError(f"a change in the changelog is damaged: {error.message}", hint=error.hint) from error
+    if rows.columns != _SCHEMA.names:
+        raise CorruptLogError(
+            f"a change in the changelog has the columns {rows.columns}, not {_SCHEMA.names}",
+            hint="check whether another program writes to the changelog; otherwise its bytes are damaged",
+        )
+    return rows.get_column("key").to_list(), rows.get_column("value").to_list()
+
+
+def _sizes(array: pa.LargeBinaryArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    offsets = np.frombuffer(array.buffers()[1], np.int64)[: len(array) + 1]
+    return np.diff(offsets)
+
+
+def _cuts(sizes: np.ndarray[tuple[int], np.dtype[np.int64]], bytes_max: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of entries whose sizes add up to at most ``bytes_max``, or of one larger entry.
+
+    Sizes [4, 4, 9, 1] and 8 bytes give (0, 2), (2, 3), (3, 4).
+    """
+    ends = sizes.cumsum()
+    low = 0
+    while low < len(ends):
+        before = ends[low - 1] if low else 0
+        high = max(low + 1, int(np.searchsorted(ends, before + bytes_max, side="right")))
+        yield low, high
+        low = high
+
+
+# -- form --------------------------------------------------------------------------------------------
+TAKE_BACK = "undo the change of the declaration, or give the step another id (then its state starts empty)"
+FORM = b"\x05"
+"""The operation of a change that holds a form. No other kind of store uses it, so it identifies the kind."""
+_RENAME = "add a column with another name, or give the step another id (then its state starts empty)"
+
+
+class StateForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a store's rows are.
+
+    ``what`` names the kind of state, as messages say it. ``key`` and ``fixed`` never change; ``columns`` may come and
+    go. All three give for each name what it is, usually a type in the words of ``described``. The order of ``key``
+    counts.
+    """
+
+    what: str
+    key: dict[str, str] = {}
+    fixed: dict[str, str] = {}
+    columns: dict[str, str] = {}
+
+    def written(self) -> bytes:
+        """The durable form."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def read(cls, data: bytes) -> StateForm:
+        """Read what ``written`` returned."""
+        return msgspec.json.decode(data, type=cls)
+
+
+def described(columns: Mapping[str, pl.DataType]) -> dict[str, str]:
+    """Return columns with their types as text: ``Int64``, ``{"List":"Int64"}``."""
+    return {name: _type_as_text(dtype) for name, dtype in columns.items()}
+
+
+def misfit(kept: StateForm, declared: StateForm) -> tuple[str, str] | None:
+    """Say why rows of the form ``kept`` can't be opened as ``declared``, and what to do; None if they can."""
+    if kept.what != declared.what:
+        return f"was stored as {kept.what}, but is now declared as {declared.what}", TAKE_BACK
+    if list(kept.key.items()) != list(declared.key.items()):
+        return f"has the key {_shown(kept.key)}, but is now declared with {_shown(declared.key)}", TAKE_BACK
+    for name in sorted({*kept.fixed, *declared.fixed}):
+        was, now = kept.fixed.get(name), declared.fixed.get(name)
+        if was != now:
+            return f"{name} was stored as {was or 'nothing'}, but is now declared as {now or 'nothing'}", TAKE_BACK
+    for name, now in declared.columns.items():
+        was = kept.columns.get(name, now)
+        if was != now:
+            return f"column {name!r} was stored as {was}, but is now declared as {now}", _RENAME
+    return None
+
+
+def check_form(id_: str, kept: StateForm, declared: StateForm) -> None:
+    """Raise ``DeclarationError`` if the rows of a store can't be opened in the form that is declared now."""
+    found = misfit(kept, declared)
+    if found is not None:
+        what, hint = found
+        raise DeclarationError(f"store {id_!r}{' ' if what.startswith(('was', 'has')) else ': '}{what}", hint=hint)
+
+
+def grown(kept: StateForm | None, declared: StateForm) -> StateForm:
+    """Return the form of rows of both forms together. A removed column stays in it: older rows may still have it."""
+    if kept is None:
+        return declared
+    return msgspec.structs.replace(declared, columns={**kept.columns, **declared.columns})
+
+
+def other_kind(id_: str) -> DeclarationError:
+    """Return the error for stored state that another kind of store wrote."""
+    return DeclarationError(
+        f"store {id_!r} was stored in another form: a table on disk that is now in memory, or the reverse, or a step "
+        "of another kind",
+        hint=TAKE_BACK,
+    )
+
+
+def with_types(columns: Iterable[str], types: Mapping[str, pl.DataType]) -> dict[str, str]:
+    """Return some of the columns with their types as text."""
+    return described({name: types[name] for name in columns})
+
+
+def _type_as_text(dtype: pl.DataType) -> str:
+    try:
+        found = dtype_to_json(dtype)
+    except DeclarationError:  # a type that streams can't hold, but memory can
+        return str(dtype)
+    return found if isinstance(found, str) else json.dumps(found, separators=(",", ":"))
+
+
+def _shown(columns: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}: {what}" for name, what in columns.items()) or "(none)"
+
+
+# -- conform -----------------------------------------------------------------------------------------
+SINCE = "__since"
+"""The column with the event time (ms) from which a version of a row holds."""
+GONE = "__gone"
+"""The column that says whether a version is a deletion."""
+
+
+def conformed(
+    id_: str,
+    rows: pl.DataFrame,
+    columns: Mapping[str, pl.DataType],
+    needed: Collection[str],
+    added: Mapping[str, pl.Series] | None = None,
+) -> pl.DataFrame:
+    """Return the rows of a store with ``columns``. Removed ones are left out.
+
+    Added ones are null, or have the one value that ``added`` gives them.
+
+    Raises ``DeclarationError`` if a type has changed, or if one of ``needed`` was added.
+    """
+    check_versions(id_, rows.columns, columns)
+    if rows.columns == list(columns) and dict(rows.schema) == dict(columns):
+        return rows
+    for name, dtype in columns.items():
+        kept = rows.schema.get(name)
+        if (kept is None and name in needed) or (kept is not None and kept != dtype):
+            raise DeclarationError(
+                f"store {id_!r}: column {name!r} was stored as {kept or 'nothing'}, but is now declared as {dtype}",
+                hint="add a column with another name, or give the step another id (then its state starts empty)",
+            )
+    found = []
+    for name, dtype in columns.items():
+        if name in rows.columns:
+            found.append(rows.get_column(name))
+        else:
+            value = pl.Series(name, [None], dtype) if added is None or name not in added else added[name]
+            found.append(value.alias(name).new_from_index(0, rows.height))
+    return pl.DataFrame(found)
+
+
+def check_versions(id_: str, kept: Collection[str], declared: Collection[str]) -> None:
+    """Raise ``DeclarationError`` if versions are no longer declared, because stored deletions would become rows."""
+    if GONE in kept and GONE not in declared:
+        raise DeclarationError(
+            f"store {id_!r} was stored with versions, but is now declared without them", hint=TAKE_BACK
+        )
+
+
+def check_key(id_: str, kept: Mapping[str, pl.DataType], declared: Mapping[str, pl.DataType]) -> None:
+    """Raise ``DeclarationError`` if the stored key has other columns, or has them in another order."""
+    if list(kept.items()) != list(declared.items()):
+        raise DeclarationError(
+            f"store {id_!r} has the key {_shown_column(kept)}, but is now declared with {_shown_column(declared)}",
+            hint=TAKE_BACK,
+        )
+
+
+def ordered_columns(columns: Mapping[str, pl.DataType]) -> list[tuple[str, Any]]:
+    """Return columns in a durable form that keeps their order."""
+    return list(columns_to_json(columns).items())
+
+
+def _shown_column(columns: Mapping[str, pl.DataType]) -> str:
+    return ", ".join(f"{name}: {dtype}" for name, dtype in columns.items())
+
+
+# -- readable ----------------------------------------------------------------------------------------
+_MS = pl.Datetime("ms")
+_READABLE = {
+    "__start": "window_start",
+    "__end": "window_end",
+    "__slice": "slice_start",
+    "__due": "due_at",
+    "__since": "valid_from",
+    "__until": "valid_until",
+    "__gone": "deleted",
+    "__put": "put_at",
+    "__time": "time",
+}
+"""What columns of a store's own are called. Numbers in them are times in milliseconds."""
+_OWN = "__"
+_EARLIEST, _LATEST = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999. What is outside of them means always, or never."""
+
+
+def readable(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows without the store's own columns; a few of these have a meaning for people, and get a name."""
+    columns = []
+    for name, dtype in rows.schema.items():
+        if not name.startswith(_OWN):
+            columns.append(pl.col(name))
+        elif name in _READABLE and _READABLE[name] not in rows.columns:
+            known = _moment(name) if dtype == pl.Int64 else pl.col(name)
+            columns.append(known.alias(_READABLE[name]))
+    return rows.select(columns)
+
+
+def _moment(name: str) -> pl.Expr:
+    """Return a column of milliseconds as times; null where a value isn't a valid time."""
+    return pl.when(pl.col(name).is_between(_EARLIEST, _LATEST)).then(pl.col(name)).cast(_MS)
+
+
+# -- portions ----------------------------------------------------------------------------------------
+PORTION_ROWS_MAX = 1 << 14
+PORTION_BYTES = 8 << 20
+_FIRST_PORTION = 256
+
+
+def in_portions(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Yield keys and values of some entries at a time, of about ``PORTION_BYTES`` at most.
+
+    The portion before gives their number; only without it must all sizes be checked.
+    """
+    count = _FIRST_PORTION
+    while True:
+        # A list of pairs would be three times slower: the garbage collector visits pairs, but neither keys nor values.
+        keys, values = [], []
+        for key, value in islice(entries, count):
+            keys.append(key)
+            values.append(value)
+        if not keys:
+            return
+        size = sum(map(len, keys)) + sum(map(len, values))
+        count = max(1, min(PORTION_ROWS_MAX, 4 * len(keys), len(keys) * PORTION_BYTES // max(1, size)))
+        yield keys, values
+
+
+def rows_in_portions(frames: Iterable[pl.DataFrame], rows_max: int) -> Iterator[pl.DataFrame]:
+    """Yield the rows of all frames in order, in frames of about ``PORTION_BYTES`` and of ``rows_max`` rows at most."""
+    waiting: list[pl.DataFrame] = []
+    rows = size = 0
+    for frame in frames:
+        if not frame.height:
+            continue
+        more = int(frame.estimated_size())
+        if waiting and (rows + frame.height > rows_max or size + more > PORTION_BYTES):
+            yield concat_rows(waiting)
+            waiting, rows, size = [], 0, 0
+        if frame.height > rows_max or more > PORTION_BYTES:
+            yield from frame.iter_slices(max(1, min(rows_max, frame.height * PORTION_BYTES // more)))
+            continue
+        waiting.append(frame)
+        rows, size = rows + frame.height, size + more
+    if waiting:
+        yield concat_rows(waiting)

@@ -1,37 +1,345 @@
 """A task's local state on disk: one RocksDB that outlives the process, as a cache of the changelog.
 
-Everything of one commit is written as one batch, together with its offset in the changelog, so the folder is never
-between two commits. It can be verified against the changelog, and thrown away at any time. Only this file, its options
-and ``pinned`` know RocksDB. One thread uses a database; ``write``, ``snapshot`` and ``end_rebuilding`` may block on the
-disk.
+The folders of local state and snapshots: locks, drafts, substitutes, restoring and deleting them.
+
+A folder that is being written has the name of a draft until it is complete, so what a killed process leaves is never
+taken for a state or a snapshot. Everything here may block on the disk.
+
+database options
+    RocksDB's options for ``stores.database``.
+
+pinned
+    The local database as of one moment, for a reader that makes several calls and must see a single commit.
+
+    A pin is one RocksDB iterator, which sees the contents of the moment when it was made. Single keys are found by
+    seeking, and ranges are read in portions. (RocksDict's snapshots don't serve: their iterators see later writes.) The
+    folder stays open while such an iterator exists, so the database closes its pins when it is closed.
+
+    Any thread may use a pin, one call at a time.
+
+database
+    Everything of one commit is written as one batch, together with its offset in the changelog, so the folder is never
+    between two commits. It can be verified against the changelog, and thrown away at any time. Only this file, its
+    options and ``pinned`` know RocksDB. One thread uses a database; ``write``, ``snapshot`` and ``end_rebuilding`` may
+    block on the disk.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import shutil
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import ClassVar, cast
 from weakref import WeakSet
 
 import pyarrow as pa
-from rocksdict import AccessType, Cache, Checkpoint, Rdict, WriteBatch, WriteOptions
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    Options,
+    Rdict,
+    RdictIter,
+    WriteBatch,
+    WriteOptions,
+)
 from typing_extensions import override
 
-from headrace.core.durable import sync_folder
-from headrace.core.errors import CorruptLogError, InfrastructureError, StateCorruptError, StorageError, UnavailableError
+from headrace.core import files as descriptors
+from headrace.core.errors import (
+    CorruptLogError,
+    InfrastructureError,
+    StateCorruptError,
+    StateLockedError,
+    StorageError,
+    UnavailableError,
+)
+from headrace.core.files import make_private, make_private_folder, open_private, sync_folder
 from headrace.core.log import logger
-from headrace.core.private_folder import make_private, make_private_folder
 from headrace.stores.base import View, Writes
-from headrace.stores.database_options import AFTERWARDS, WHILE_REBUILDING, options, write_options
-from headrace.stores.pinned import Pin
-from headrace.stores.state_folder import classified, draft_of
 
+_STAND_INS = ".stand-ins"
+"""The folder of substitutes. Among the folders of thousands of tasks, a search for them would take too long."""
+_LOCKED_HINT = "a replaced container may still be running; it stops by itself"
+_log = logger(__name__)
+
+
+class FolderLock:
+    """The right to use a folder and to delete it. RocksDB's own lock is inside the folder, and is deleted with it.
+
+    The lock ends with the process. A second lock of the same folder in one process is refused, too.
+    """
+
+    _held: ClassVar[set[Path]] = set()
+    _guard: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, folder: Path) -> None:
+        """Raise ``StateLockedError`` if it is held elsewhere, ``StorageError`` if the file system refuses it."""
+        self._path = folder.with_name(f".{folder.name}.lock")
+        with self._guard:
+            if self._path in self._held:
+                raise StateLockedError(
+                    f"state folder {folder} is open elsewhere in this process", hint="close it first"
+                )
+            try:
+                make_private_folder(folder.parent)
+                self._file = os.fdopen(open_private(self._path, os.O_WRONLY | os.O_APPEND), "ab")
+            except OSError as error:
+                raise classified(folder, error) from error
+            try:
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                self._file.close()
+                if error.errno in (errno.EACCES, errno.EAGAIN):
+                    raise StateLockedError(
+                        f"state folder {folder} is open in another process: {error}", hint=_LOCKED_HINT
+                    ) from error
+                raise classified(folder, error) from error
+            self._held.add(self._path)
+
+    def release(self) -> None:
+        """Release the lock. A second call does nothing."""
+        with self._guard:
+            if not self._file.closed:
+                self._held.discard(self._path)
+                self._file.close()
+
+
+def restore_snapshot(snapshot: Path, folder: Path) -> None:
+    """Replace the local state by a snapshot, by hard links if possible. The snapshot remains."""
+    draft = draft_of(folder)
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        make_private_folder(draft.parent)
+        shutil.copytree(snapshot, draft, copy_function=_link_table_else_copy)
+        shutil.rmtree(folder, ignore_errors=True)
+        draft.rename(folder)
+    except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise StorageError(
+            f"snapshot {snapshot} can't be restored to {folder}: {error}",
+            hint="check the disk's free space, and that this user may read and write both folders",
+        ) from error
+
+
+def discard(folder: Path) -> None:
+    """Delete local state."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        _log.warning("can't delete local state, which still takes space on the disk", folder=str(folder))
+
+
+def discard_drafts(snapshots: Path) -> None:
+    """Delete the unfinished snapshots of killed incarnations. A zombie that is still writing one fails."""
+    for draft in snapshots.glob(str(draft_of(Path("*")))):
+        _log.info("deleting the unfinished snapshot of a killed process", folder=str(draft))
+        discard(draft)
+
+
+def draft_of(folder: Path) -> Path:
+    """Return the name that ``folder`` has until it is complete."""
+    return folder.with_name(f".{folder.name}.draft")
+
+
+def stand_in_for(folder: Path) -> Path:
+    """Return a new substitute for ``folder``, for an incarnation that can't have it because it is locked."""
+    return folder.parent / _STAND_INS / f"{folder.name}.{uuid.uuid4().hex[:8]}"
+
+
+def discard_abandoned(folder: Path) -> None:
+    """Delete the substitutes for ``folder`` that aren't open in any process."""
+    for stand_in in list((folder.parent / _STAND_INS).glob(f"{folder.name}.*")):
+        try:
+            with (stand_in / "LOCK").open("ab") as lock:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            discard(stand_in)
+        except OSError:
+            continue  # it is open
+        else:
+            _log.info("deleting the state folder of a dead process", folder=str(stand_in))
+            discard(stand_in)
+
+
+def _link_table_else_copy(source: str, target: str) -> str:
+    """Link tables and blobs, which never change, so that both folders share them. Copy logs and manifests."""
+    if Path(source).suffix in (".sst", ".blob"):
+        try:
+            Path(target).hardlink_to(source)
+        except OSError as error:  # another file system, or one without hard links: a copy is as good, and slower
+            _log.debug("a file of a snapshot is copied, not linked", file=source, error=error.strerror)
+            shutil.copy2(source, target)
+    else:
+        shutil.copy2(source, target)
+    return target
+
+
+def classified(folder: Path, error: Exception) -> InfrastructureError:
+    """Return the error to raise for one of RocksDB or the file system."""
+    text = str(error)
+    if descriptors.FULL in text:  # RocksDB reports this about its lock, which no process holds
+        return StorageError(f"state folder {folder}: {text}", hint=descriptors.hint())
+    if "lock" in text.lower() and ("LOCK" in text or "hold" in text.lower()):
+        return StateLockedError(f"state folder {folder} is open elsewhere: {text}", hint=_LOCKED_HINT)
+    # An I/O error means trouble with the disk (full, a quota, too many open files), and the state is intact. Only a
+    # missing file means that the state is damaged.
+    if isinstance(error, OSError) or (text.startswith("IO error") and "No such file" not in text):
+        return StorageError(f"state folder {folder}: {text}", hint="check the disk's free space and the folder's owner")
+    return StateCorruptError(
+        f"state folder {folder} can't be read: {text}", hint="nothing is lost: the next start rebuilds it"
+    )
+
+
+# -- database options --------------------------------------------------------------------------------
+_BLOB_BYTES_MIN = 2048
+"""Values of at least this size are stored in blob files, so that compaction need not copy them."""
+_BLOOM_BITS = 10  # one in a hundred lookups of an absent key reads a block
+_WRITE_BUFFER_BYTES = 16 << 20
+"""A task may have two such buffers in memory, and a start reads as much of RocksDB's log. Smaller ones start faster."""
+
+WHILE_REBUILDING = {
+    "disable_auto_compactions": "true",
+    "level0_slowdown_writes_trigger": "1000000",
+    "level0_stop_writes_trigger": "1000000",
+}
+AFTERWARDS = {
+    "level0_slowdown_writes_trigger": "20",
+    "level0_stop_writes_trigger": "36",
+    "disable_auto_compactions": "false",
+}
+"""RocksDB's defaults."""
+
+
+def write_options(*, logged: bool = True) -> WriteOptions:
+    """Return the options for writing a batch. With ``logged`` it survives the death of the process at once."""
+    written = WriteOptions()
+    # RocksDict's type hints declare methods here, but these are properties.
+    written.memtable_insert_hint_per_batch = True
+    written.disable_wal = not logged  # type: ignore[method-assign, assignment]
+    return written
+
+
+def options(cache: Cache) -> Options:
+    """Return the options for opening a database."""
+    built = Options(raw_mode=True)
+    built.create_if_missing(True)
+    built.set_enable_blob_files(True)
+    built.set_min_blob_size(_BLOB_BYTES_MIN)
+    built.set_enable_blob_gc(True)
+    built.set_keep_log_file_num(1)
+    built.set_max_log_file_size(1 << 20)
+    built.set_max_background_jobs(1)
+    built.set_allow_concurrent_memtable_write(False)  # one thread writes
+    built.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+    # Nothing reads RocksDB's statistics, so no thread wakes up for them, and no table is read for them at the opening.
+    built.set_stats_dump_period_sec(0)
+    built.set_stats_persist_period_sec(0)
+    built.set_skip_stats_update_on_db_open(True)
+    built.set_max_file_opening_threads(1)
+    tables = BlockBasedOptions()
+    tables.set_block_cache(cache)
+    tables.set_bloom_filter(_BLOOM_BITS, False)
+    built.set_block_based_table_factory(tables)
+    return built
+
+
+# -- pinned ------------------------------------------------------------------------------------------
+_PORTION_ENTRIES = 512
+
+
+class Pin:
+    """All entries as of one moment; ``close`` it soon. ``released`` makes the error that reads raise after that."""
+
+    def __init__(self, entries: RdictIter, released: Callable[[], Exception]) -> None:
+        self._entries: RdictIter | None = entries
+        self._released = released
+        self._lock = threading.Lock()
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value, or None."""
+        with self._lock:
+            return self._get(self._open(), key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the value of each key, or None."""
+        with self._lock:
+            entries = self._open()
+            return [self._get(entries, key) for key in keys]
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the entries whose keys start with ``prefix``, in key order."""
+        for key, value in self._all(prefix, backwards=False):
+            if not key.startswith(prefix):
+                return
+            yield key, value
+
+    def range(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the entries with ``start <= key < stop``, in key order or reversed."""
+        for key, value in self._all(stop if reverse else start, backwards=reverse):
+            if (key < start) if reverse else (key >= stop):
+                return
+            if key < stop:
+                yield key, value
+
+    def close(self) -> None:
+        """Release the iterator. A second call does nothing."""
+        with self._lock:
+            self._entries = None
+
+    # -- inside
+
+    def _open(self) -> RdictIter:
+        if self._entries is None:
+            raise self._released()
+        return self._entries
+
+    @staticmethod
+    def _get(entries: RdictIter, key: bytes) -> bytes | None:
+        entries.seek(key)
+        if entries.valid() and entries.key() == key:
+            value: bytes = entries.value()
+            return value
+        entries.status()
+        return None
+
+    def _all(self, start: bytes, *, backwards: bool) -> Iterator[tuple[bytes, bytes]]:
+        """Everything from ``start`` on. Other reads may come between two portions."""
+        portion = self._portion(start, _PORTION_ENTRIES, backwards)
+        while portion:
+            yield from portion
+            last = portion[-1][0]
+            # The last one is met again, and passed over.
+            portion = list(islice(self._portion(last, _PORTION_ENTRIES + 1, backwards), 1, None))
+
+    def _portion(self, start: bytes, count: int, backwards: bool) -> list[tuple[bytes, bytes]]:
+        found: list[tuple[bytes, bytes]] = []
+        with self._lock:
+            entries = self._open()
+            if backwards:
+                entries.seek_for_prev(start)
+            else:
+                entries.seek(start)
+            while len(found) < count and entries.valid():
+                found.append((entries.key(), entries.value()))
+                if backwards:
+                    entries.prev()
+                else:
+                    entries.next()
+            entries.status()
+        return found
+
+
+# -- database ----------------------------------------------------------------------------------------
 _CACHE_BYTES = 64 << 20
 _SORTED_MIN = 4096
-_log = logger(__name__)
 
 _UNREADABLE = "UNREADABLE"
 """The name of a file that marks a folder as damaged: RocksDB may still open it, but it must not be used."""

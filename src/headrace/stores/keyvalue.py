@@ -1,17 +1,44 @@
-"""Byte keys and values of one operator in one task: changes in memory over the contents of the local database.
+"""Byte keys and values of one operator in one task, over the contents of the local database.
 
-Writes stay in an overlay until their commit is in the database. Reads look in the overlay, then in the database, and
-iteration merges both in key order. There are two overlays: ``fresh`` has the changes of the next commit, ``logged``
-those that are in the changelog but not in the database yet. Without a database everything stays in memory.
+overlay
+    Changes in memory that overlay a database: byte keys with values or deletions, read in key order.
 
-One thread uses a store. ``CommittedKeyValues`` reads the same entries from any thread, as of the last commit. Reads of
-either may wait for the disk.
+    A deleted key stays in the overlay with None, and hides the same key below. Keys are sorted only when a range is
+    read, and then only those that are new since the last time.
+
+    Pure: no database, nothing blocks.
+
+ttl
+    Entries that expire: each value is stored after the time when it was put, and a sweep removes old entries.
+
+    A value expires ``ttl_ms`` after it was put, in the time that ``advance`` sets; no clock is read here. There is no
+    index by time, which would cost a second entry for each one. Instead every read checks the values that it returns,
+    and the sweep walks through all keys in a circle, as many at a time as its caller allows. The sweep remembers its
+    position, and the oldest time that it has met. While no remaining entry can have expired, it rests. It walks through
+    a store at most once in an eighth of the time to live, so an expired entry takes space a little longer than it can
+    be read.
+
+    Pure: times in, decisions out; nothing blocks.
+
+keyvalue
+    Byte keys and values of one operator in one task: changes in memory over the contents of the local database.
+
+    Writes stay in an overlay until their commit is in the database. Reads look in the overlay, then in the database,
+    and iteration merges both in key order. There are two overlays: ``fresh`` has the changes of the next commit,
+    ``logged`` those that are in the changelog but not in the database yet. Without a database everything stays in
+    memory.
+
+    One thread uses a store. ``CommittedKeyValues`` reads the same entries from any thread, as of the last commit. Reads
+    of either may wait for the disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import struct
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from itertools import compress, islice
 from typing import Protocol
 
@@ -20,14 +47,239 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import CorruptLogError, DeclarationError, UsageError
-from headrace.stores.base import PinnableView, StateStore, View, Writes
-from headrace.stores.changes import CHANGE_BYTES_MAX, decode_change, encode_changes, encode_entries
-from headrace.stores.form import FORM, TAKE_BACK, other_kind
-from headrace.stores.overlay import ABSENT, MemoryBase, Overlay, merge
-from headrace.stores.portions import in_portions
-from headrace.stores.share import Mask, Share
-from headrace.stores.ttl import Stamps, Sweep
+from headrace.stores.base import (
+    CHANGE_BYTES_MAX,
+    FORM,
+    TAKE_BACK,
+    Mask,
+    PinnableView,
+    Share,
+    StateStore,
+    View,
+    Writes,
+    decode_change,
+    encode_changes,
+    encode_entries,
+    in_portions,
+    other_kind,
+)
 
+# -- overlay -----------------------------------------------------------------------------------------
+_INSERTED_ONE_BY_ONE_MAX = 16
+
+
+class Absent(Enum):
+    """The value of a key that isn't in an overlay. None means that it was deleted."""
+
+    ABSENT = "absent"
+
+
+ABSENT = Absent.ABSENT
+
+
+class Overlay:
+    """A layer of changes. Keys are never removed from it, so the unsorted ones are the last keys of the dict."""
+
+    def __init__(self) -> None:
+        self.entries: dict[bytes, bytes | None] = {}
+        """All entries, unsorted. Whoever looks single keys up or sets them does so here: None marks a deleted one."""
+        self._ordered: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def put_many(self, keys: Iterable[bytes], values: Iterable[bytes | None]) -> None:
+        """Set each key to the value at the same position; the last one of equal keys counts."""
+        self.entries.update(zip(keys, values, strict=True))
+
+    def delete_many(self, keys: Iterable[bytes]) -> None:
+        """Mark each key as deleted."""
+        self.entries.update(dict.fromkeys(keys))
+
+    def update(self, newer: Overlay) -> None:
+        """Merge the layer above into this one."""
+        self.entries.update(newer.entries)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | Absent | None]:
+        """Return the value of each key: ``ABSENT`` if the overlay doesn't have it, None if it was deleted."""
+        get = self.entries.get
+        return [get(key, ABSENT) for key in keys]
+
+    def range(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes | None]]:
+        """Return the entries with ``start <= key < stop``, in key order or reversed.
+
+        Keys added meanwhile don't show; changed values do.
+        """
+        keys = self._keys(start, stop)
+        get = self.entries.get
+        return ((key, get(key)) for key in (reversed(keys) if reverse else keys))
+
+    def _keys(self, start: bytes, stop: bytes | None) -> list[bytes]:
+        ordered = self._ordered
+        new = list(islice(reversed(self.entries), len(self.entries) - len(ordered)))
+        if len(new) > _INSERTED_ONE_BY_ONE_MAX:
+            new.sort()
+            ordered += new
+            ordered.sort()  # this merges two sorted runs, in linear time
+        else:
+            for key in new:
+                insort(ordered, key)
+        low = bisect_left(ordered, start)
+        high = len(ordered) if stop is None else bisect_left(ordered, stop)
+        return ordered[low:high]
+
+
+class MemoryBase:
+    """The lowest layer if there is no database. It drops deleted keys when they are the majority."""
+
+    def __init__(self) -> None:
+        self._overlay = Overlay()
+        self._deleted = 0
+
+    def __len__(self) -> int:
+        return len(self._overlay) - self._deleted
+
+    def update(self, newer: Overlay) -> None:
+        """Merge the layer above into this one."""
+        entries = self._overlay.entries
+        for key, value in newer.entries.items():
+            was_deleted = entries.get(key, b"") is None
+            self._deleted += (value is None) - was_deleted
+        self._overlay.update(newer)
+        if self._deleted * 2 > len(self._overlay):
+            kept = Overlay()
+            alive = {key: value for key, value in self._overlay.entries.items() if value is not None}
+            kept.put_many(alive.keys(), alive.values())
+            self._overlay, self._deleted = kept, 0
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value, or None."""
+        return self._overlay.entries.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the value of each key, or None."""
+        return list(map(self._overlay.entries.get, keys))
+
+    def range(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Return the entries with ``start <= key < stop``, in key order or reversed."""
+        entries = self._overlay.range(start, stop, reverse=reverse)
+        return ((key, value) for key, value in entries if value is not None)
+
+
+def merge(
+    over: Iterable[tuple[bytes, bytes | None]], base: Iterator[tuple[bytes, bytes | None]], *, reverse: bool
+) -> Iterator[tuple[bytes, bytes | None]]:
+    """Merge two sorted iterators; of equal keys the entry of ``over`` counts. Both are in key order, or reversed.
+
+    Over [(b, 2), (c, None)] and base [(a, 1), (b, 1), (d, 1)] give [(a, 1), (b, 2), (c, None), (d, 1)].
+    """
+    below = next(base, None)
+    for key, value in over:
+        while below is not None and (below[0] > key if reverse else below[0] < key):
+            yield below
+            below = next(base, None)
+        if below is not None and below[0] == key:
+            below = next(base, None)
+        yield key, value
+    if below is not None:
+        yield below
+        yield from base
+
+
+# -- ttl ---------------------------------------------------------------------------------------------
+_TIME = struct.Struct(">Q")
+_FOREVER = b"\xff" * _TIME.size
+_ROUNDS_IN_A_LIFE = 8
+
+
+class Stamps:
+    """The stamps before values: big-endian milliseconds, so that bytes compare as times do.
+
+    With a time to live of 10 ms and the time 25, values with a stamp below 16 have expired.
+    """
+
+    size = _TIME.size
+
+    def __init__(self, ttl_ms: int) -> None:
+        if ttl_ms < 1:
+            raise DeclarationError(
+                f"the time to live is {ttl_ms} ms, but must be at least 1", hint="leave out ttl to keep entries forever"
+            )
+        self.ttl_ms = ttl_ms
+        self._now: int | None = None
+
+    def advance(self, now_ms: int) -> None:
+        """Set the time. It never goes back, and times before 1970 count as 1970."""
+        self._now = max(0, now_ms) if self._now is None else max(self._now, now_ms)
+
+    def is_at(self, now_ms: int) -> bool:
+        """Whether ``advance`` to this time has no effect."""
+        return self._now is not None and now_ms <= self._now
+
+    @property
+    def now(self) -> int:
+        """The latest time that was set."""
+        if self._now is None:
+            raise UsageError(
+                "a store has a time to live, but its clock was never set", hint="call advance(now_ms) first"
+            )
+        return self._now
+
+    def stamp(self, values: Iterable[bytes], *, lasting: bool = False) -> list[bytes]:
+        """Return the stored form of values that are put now. ``lasting`` values never expire."""
+        stamp = _FOREVER if lasting else _TIME.pack(self.now)
+        return [stamp + value for value in values]
+
+    def alive_from(self) -> bytes:
+        """Return the least stored value that hasn't expired. Before the first ``advance`` none has."""
+        return _TIME.pack(0 if self._now is None else max(0, self._now - self.ttl_ms + 1))
+
+    def strip(self, stored: Sequence[bytes | None]) -> list[bytes | None]:
+        """Return the values without their stamps, and None for expired ones."""
+        alive, size = self.alive_from(), self.size
+        return [value[size:] if value is not None and value >= alive else None for value in stored]
+
+
+class Sweep:
+    """The position of the walk through all keys, and when the next walk starts."""
+
+    def __init__(self, stamps: Stamps) -> None:
+        self._stamps = stamps
+        self._due = 0
+        self._oldest = _FOREVER
+        self._began: int | None = None
+        self.cursor = b""
+
+    def is_due(self) -> bool:
+        """Whether a walk is in progress, or an entry can have expired since the last one."""
+        return self._began is not None or self._stamps.now >= self._due
+
+    def expired_among(self, entries: Iterator[tuple[bytes, bytes]], budget: int) -> list[bytes]:
+        """Return the expired keys among the next ``budget`` entries. ``entries`` starts at ``cursor``."""
+        if self._began is None:
+            self._began = self._stamps.now
+        alive = self._stamps.alive_from()
+        expired: list[bytes] = []
+        for looked, (key, value) in enumerate(entries):
+            if looked == budget:
+                self.cursor = key
+                return expired
+            if value < alive:
+                expired.append(key)
+            elif value < self._oldest:
+                self._oldest = value[: Stamps.size]
+        self._finish(self._began)
+        return expired
+
+    def _finish(self, began: int) -> None:
+        # Entries put before the cursor during the walk were not seen, but are no older than the walk's start.
+        oldest = min(_TIME.unpack(self._oldest)[0], began)
+        ttl = self._stamps.ttl_ms
+        self._due = max(oldest + ttl, self._stamps.now + ttl // _ROUNDS_IN_A_LIFE)
+        self._began, self._oldest, self.cursor = None, _FOREVER, b""
+
+
+# -- keyvalue ----------------------------------------------------------------------------------------
 _PLAIN = b"\x01"
 _STAMPED = b"\x02"
 _ABOUT = b""  # no entry has an empty key

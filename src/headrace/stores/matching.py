@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from headrace.serdes.nulls import filled
+from headrace.rows.casting import filled
 
 HASH = "__hash"
 TIME = "__time"

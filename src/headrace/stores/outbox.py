@@ -30,10 +30,9 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import CorruptLogError
-from headrace.serdes.ipc import decode_rows, encode_rows
-from headrace.serdes.rows import concat_rows
-from headrace.stores.base import StateStore, View, Writes
-from headrace.stores.share import Share
+from headrace.rows.given import concat_rows
+from headrace.rows.ipc import decode_rows, encode_rows
+from headrace.stores.base import Share, StateStore, View, Writes
 
 _PIECE = b"\x01"
 _REMOVE = b"\x02"

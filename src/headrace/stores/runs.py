@@ -1,18 +1,41 @@
 """Runs: aggregation state as a few DataFrames, ordered by age, instead of one entry per key.
 
-Aggregates that merge (counts, sums, ...) need no look-up of old values. New partial results are a new *run*. Runs are
-merged when they are read, or when neighbours are of like size (``stores.tiers``). Everything is columnar: adding a
-batch of 10,000 keys costs no Python per key, and a checkpoint writes only the rows that changed since the last one.
+worth
+    Whether it is worth its time to merge partial results. Pure.
 
-Two operations change the state, and both are logged: ``add`` a run, and remove all rows with ``time <= bound``
-(``take``, ``drop``, ``retire``). A large run is in pieces by the hash of its keys (``stores.pieces``). Taking, reading
-and merging process one range of hashes at a time, so they need little memory for any number of rows.
+    A merge of rows with mostly different keys takes long and leaves about as many. So if the last one did, the next
+    ones of as many rows are left out, and then it is tried again. Whoever reads the rows merges them in any case.
 
-A restart reads the manifest alone; a piece is read when it is asked for. Taking some rows of a large run records the
-time up to which its rows are gone. They are left out when the run is read, and disappear when it is merged.
+    How many keys occur more than once depends on how many rows are merged: the same keys may come back each minute, and
+    not within a second. So each size, by powers of two, is judged by itself.
 
-Rows that are looked up have a column with the hash of their keys. Their runs are in its order, and each run has an
-index in memory (``stores.hash_index``), so ``matching`` and ``between`` read only the slices they need.
+hash index
+    The index of a run: each row's hash, and roughly its time, in memory.
+
+    A run in the order of its rows' hashes is searched without its rows. A look-up finds the places of the rows it
+    wants, and reads only those (``stores.runs``). The index takes 10 bytes a row. It has the whole hash: with half of
+    it, 20 keys of a batch of 10,000 would match some of ten million rows by chance, and each would cost the reading of
+    a piece. Times are kept in steps of 1/65,536 of the time that the run covers, so rows from shortly before or after
+    the wanted time may be found, too.
+
+    In the database the index is one value beside the run's pieces, read when it is first needed. Where it is missing,
+    or of an unknown format, it is computed from the rows.
+
+runs
+    Aggregates that merge (counts, sums, ...) need no look-up of old values. New partial results are a new *run*. Runs
+    are merged when they are read, or when neighbours are of like size (``stores.tiers``). Everything is columnar:
+    adding a batch of 10,000 keys costs no Python per key, and a checkpoint writes only the rows that changed since the
+    last one.
+
+    Two operations change the state, and both are logged: ``add`` a run, and remove all rows with ``time <= bound``
+    (``take``, ``drop``, ``retire``). A large run is in pieces by the hash of its keys (``stores.pieces``). Taking,
+    reading and merging process one range of hashes at a time, so they need little memory for any number of rows.
+
+    A restart reads the manifest alone; a piece is read when it is asked for. Taking some rows of a large run records
+    the time up to which its rows are gone. They are left out when the run is read, and disappear when it is merged.
+
+    Rows that are looked up have a column with the hash of their keys. Their runs are in its order, and each run has an
+    index in memory (``stores.hash_index``), so ``matching`` and ``between`` read only the slices they need.
 """
 
 from __future__ import annotations
@@ -22,16 +45,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 from typing_extensions import override
 
-from headrace.serdes.hashing import Hashes, hash_rows
-from headrace.serdes.ipc import decode_rows, encode_rows
-from headrace.serdes.rows import concat_rows
-from headrace.stores.base import StateStore, View, Writes
-from headrace.stores.form import StateForm
-from headrace.stores.hash_index import HashIndex, places_of
-from headrace.stores.lots import EMPTY, Crowd, crowd, lot_rows
+from headrace.rows.given import concat_rows
+from headrace.rows.hashing import Hashes, hash_rows
+from headrace.rows.ipc import decode_rows, encode_rows
+from headrace.stores.base import Share, StateForm, StateStore, View, Writes, readable, rows_in_portions
+from headrace.stores.matching import spread
 from headrace.stores.pieces import (
     PIECE_ROWS,
     VALUE_ROWS_MAX,
@@ -44,12 +67,162 @@ from headrace.stores.pieces import (
     deal,
     together,
 )
-from headrace.stores.portions import rows_in_portions
-from headrace.stores.readable import readable
-from headrace.stores.share import Share
-from headrace.stores.tiers import Manifest, Tiers, unknown_change
-from headrace.stores.worth import Worth
+from headrace.stores.tiers import EMPTY, Crowd, Manifest, Tiers, crowd, lot_rows, unknown_change
 
+# -- worth -------------------------------------------------------------------------------------------
+_LEFT_OUT = 7
+_WORTH_IT = 0.8
+"""A merge that leaves at most this share of its rows was worth its time."""
+
+
+class Worth:
+    """What is known of the merges of one store. ``always``: they do more than save rows, so none is left out."""
+
+    def __init__(self, *, always: bool = False) -> None:
+        self._always = always
+        self._to_leave_out: dict[int, int] = {}
+
+    def wanted(self, rows: int) -> bool:
+        """Whether to merge so many rows. If not, that counts as one left out."""
+        left = self._to_leave_out.get(rows.bit_length(), 0)
+        self._to_leave_out[rows.bit_length()] = max(0, left - 1)
+        return self._always or left == 0
+
+    def merged(self, before: int, after: int) -> None:
+        """A merge has made ``after`` rows of ``before``."""
+        self._to_leave_out[before.bit_length()] = _LEFT_OUT if after > _WORTH_IT * before else 0
+
+
+# -- hash index --------------------------------------------------------------------------------------
+Times = npt.NDArray[np.int64]
+
+_KEY = struct.Struct(">cQ")
+_HEAD = struct.Struct("<qBB6x")
+_FORMAT = 1
+_ROW_BYTES = 10
+_AGE_BITS = 16
+_AGE_MAX = (1 << _AGE_BITS) - 1
+_ALL_BITS = (1 << 64) - 1
+
+
+class _Columns:
+    """Hashes, ascending, and ages: the time since ``first``, in steps of 2^``shift`` milliseconds."""
+
+    def __init__(self, hashes: Hashes, ages: npt.NDArray[np.uint16], first: int, shift: int) -> None:
+        self.hashes = hashes
+        self.ages = ages
+        self.first = first
+        self.shift = shift
+
+    @classmethod
+    def of(cls, hashes: Hashes, times: Times) -> _Columns:
+        first = int(times.min())
+        shift = max(0, (int(times.max()) - first).bit_length() - _AGE_BITS)
+        # Two times may be further apart than an int64 reaches: unsigned numbers wrap as they should.
+        since = times.astype(np.uint64) - np.uint64(first & _ALL_BITS)
+        return cls(hashes, (since >> np.uint64(shift)).astype(np.uint16), first, shift)
+
+    @classmethod
+    def read(cls, value: bytes, rows: int) -> _Columns | None:
+        if len(value) != _HEAD.size + _ROW_BYTES * rows:
+            return None
+        first, shift, format_ = _HEAD.unpack_from(value)
+        if format_ != _FORMAT:
+            return None
+        hashes = np.frombuffer(value, "<u8", rows, _HEAD.size)
+        ages = np.frombuffer(value, "<u2", rows, _HEAD.size + 8 * rows)
+        return cls(hashes.astype(np.uint64, copy=False), ages.astype(np.uint16, copy=False), first, shift)
+
+    def written(self) -> bytes:
+        hashes, ages = self.hashes.astype("<u8", copy=False), self.ages.astype("<u2", copy=False)
+        return _HEAD.pack(self.first, self.shift, _FORMAT) + hashes.tobytes() + ages.tobytes()
+
+    def age(self, time: int) -> int:
+        """The age of a time. It may be less than 0, or more than that of any row."""
+        return (time - self.first) >> self.shift
+
+
+class HashIndex:
+    """Finds the places of rows in a run by hash and time."""
+
+    def __init__(self, kept: Kept, pieces: Pieces, hash_: str, time: str) -> None:
+        """``hash_`` and ``time`` are columns of the rows, which are in the order of ``hash_``."""
+        self._kept = kept
+        self._pieces = pieces
+        self._hash = hash_
+        self._time = time
+        self._columns: _Columns | None = None
+
+    def places(self, wanted: Hashes, low: int, high: int) -> Places:
+        """The rows with one of the hashes ``wanted`` and ``low <= time <= high``, approximately, in ascending order."""
+        columns = self._read()
+        places = places_of(columns.hashes, wanted)
+        lowest, highest = columns.age(low), columns.age(high)
+        if not len(places) or (lowest <= 0 and highest >= _AGE_MAX):
+            return places
+        if lowest > _AGE_MAX or highest < 0:
+            return places[:0]
+        ages = columns.ages[places]
+        return places[(ages >= max(0, lowest)) & (ages <= min(highest, _AGE_MAX))]
+
+    def between(self, low: int, high: int) -> Places:
+        """The rows with ``low <= time <= high``, approximately, in ascending order."""
+        columns = self._read()
+        lowest, highest = columns.age(low), columns.age(high)
+        if lowest > _AGE_MAX or highest < 0:
+            return np.empty(0, np.int64)
+        ages = columns.ages
+        places: Places = np.flatnonzero((ages >= max(0, lowest)) & (ages <= min(highest, _AGE_MAX)))
+        return places
+
+    def write(self, writes: Writes) -> None:
+        """Write it. Call this before the pieces are written."""
+        if not self._pieces.stored:
+            writes.put(_KEY.pack(b"i", self._pieces.number), self._read().written())
+
+    def erase(self, writes: Writes) -> None:
+        """Remove it from the database."""
+        writes.delete(_KEY.pack(b"i", self._pieces.number))
+
+    def _read(self) -> _Columns:
+        if self._columns is None:
+            self._columns = self._stored() or self._from_rows()
+        return self._columns
+
+    def _stored(self) -> _Columns | None:
+        view = self._kept.view if self._pieces.stored else None
+        value = None if view is None else view.get(_KEY.pack(b"i", self._pieces.number))
+        return None if value is None else _Columns.read(value, self._pieces.rows)
+
+    def _from_rows(self) -> _Columns:
+        columns = [
+            (piece.get_column(self._hash).to_numpy(), piece.get_column(self._time).to_numpy())
+            for piece in self._pieces.all()
+        ]
+        hashes, times = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+        return _Columns.of(hashes, times)
+
+
+def places_of(held: Hashes, wanted: Hashes) -> Places:
+    """The places in ``held`` of the values in ``wanted``. Both ascend, and ``wanted`` has no duplicates."""
+    if not len(held) or not len(wanted):
+        return np.empty(0, np.int64)
+    if len(held) < len(wanted):  # look up the shorter one in the longer
+        near = np.minimum(np.searchsorted(wanted, held), len(wanted) - 1)
+        places: Places = np.flatnonzero(wanted[near] == held)
+        return places
+    last = len(held) - 1
+    starts: Places = np.searchsorted(held, wanted, "left")
+    starts = starts[held[np.minimum(starts, last)] == wanted]
+    repeated = (starts < last) & (held[np.minimum(starts + 1, last)] == held[starts])
+    if not repeated.any():
+        return starts
+    counts = np.ones(len(starts), np.int64)
+    counts[repeated] = np.searchsorted(held, held[starts[repeated]], "right") - starts[repeated]
+    return spread(starts, counts)
+
+
+# -- runs --------------------------------------------------------------------------------------------
 _ADD = b"\x01"
 _TAKE = b"\x02"
 _TAKEN = b"\x03"
@@ -60,7 +233,7 @@ _FRESH_RUNS_MAX = 64
 _MERGED_ROWS_MAX = 1 << 21
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 
-_FORMAT = 5
+_RUNS_FORMAT = 5
 
 Merge = Callable[[pl.DataFrame], pl.DataFrame]
 
@@ -76,7 +249,7 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Manifest(Manifest, frozen=True, kw_only=True):
-    format: int = _FORMAT
+    format: int = _RUNS_FORMAT
     runs: list[_Entry]
     taken: int | None = None
 
@@ -353,7 +526,7 @@ class Runs(StateStore):
 
     @override
     def attach(self, view: View) -> None:
-        manifest = self._tiers.attach(view, _Manifest, _FORMAT)
+        manifest = self._tiers.attach(view, _Manifest, _RUNS_FORMAT)
         if manifest is not None:
             self._tiers.restore([self._attached(entry) for entry in manifest.runs])
             if self._tiers.other_columns:  # refuse rows that don't fit now, not when they are first read

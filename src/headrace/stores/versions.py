@@ -26,12 +26,10 @@ import numpy.typing as npt
 import polars as pl
 
 from headrace.core.errors import DataError
-from headrace.serdes.dtypes import Columns
-from headrace.serdes.hashing import Hashes, hash_rows
-from headrace.serdes.rows import concat_rows
-from headrace.stores.base import StateStore, View
-from headrace.stores.conform import GONE, SINCE, conformed
-from headrace.stores.form import StateForm, described
+from headrace.rows.dtypes import Columns
+from headrace.rows.given import concat_rows
+from headrace.rows.hashing import Hashes, hash_rows
+from headrace.stores.base import GONE, SINCE, StateForm, StateStore, View, conformed, described
 from headrace.stores.runs import Runs
 from headrace.stores.table import RowTable
 

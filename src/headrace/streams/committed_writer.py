@@ -1,48 +1,195 @@
-"""A writer outside of an app that publishes *versions* into a stream: committed readers see each exactly once, whole.
+"""A writer outside of an app that publishes versions into a stream, and the records of such writers.
 
-It follows the protocol of a task. Its name gives it a producer id, each attempt is a generation, and a record in a
-metadata store takes the place of the changelog:
+writer records
+    The records of a stream's committed writers: one for each writer, in the metadata store that lies beside the stream.
 
-=====  ==========================================  =====================================================================
-step   what happens                                if the process dies right after it
-=====  ==========================================  =====================================================================
-1      the record gets a new generation            nothing is in the stream; older attempts can't commit any more
-2      a restore frame goes to each partition      readers drop what earlier attempts have left
-3      the version's frames are appended           readers hold them; the next attempt's restore frames void them
-4      everything is flushed                       the same
-5      the record gets the version, and the seqs   the version is published: the next attempt's restore frames say so
-       of its last frames: this decides
-6      a checkpoint frame goes to each partition   readers have it
-7      the record is settled                       nothing is left to do
-=====  ==========================================  =====================================================================
+    A record is to a committed writer what the changelog is to a task: it decides which attempts have happened. It is
+    replaced only by compare-and-set, so of several attempts with one record only one goes on.
 
-Steps 1, 5 and 7 are compare-and-set. An attempt that was frozen, and replaced by another one, fails at step 5 and has
-changed nothing: the restore frames of its replacement void its frames, whether they were appended before or after.
+    A record's key is the writer's producer id: a hash of its name or, if another writer has that number, the next one
+    that is free. Records are never deleted, so a name always leads to the same number.
 
-``publish`` blocks for the disk; nothing here waits for another process. One thread uses a writer.
+place
+    The embedded log of a home, and the system that a name stands for.
+
+committed writer
+    A writer outside of an app that publishes *versions* into a stream: committed readers see each exactly once, whole.
+
+    It follows the protocol of a task. Its name gives it a producer id, each attempt is a generation, and a record in a
+    metadata store takes the place of the changelog:
+
+    =====  ==========================================
+    ===================================================================== step   what happens
+    if the process dies right after it =====  ==========================================
+    ===================================================================== 1      the record gets a new generation
+    nothing is in the stream; older attempts can't commit any more 2      a restore frame goes to each partition
+    readers drop what earlier attempts have left 3      the version's frames are appended           readers hold them;
+    the next attempt's restore frames void them 4      everything is flushed                       the same 5      the
+    record gets the version, and the seqs   the version is published: the next attempt's restore frames say so of its
+    last frames: this decides 6      a checkpoint frame goes to each partition   readers have it 7      the record is
+    settled                       nothing is left to do =====  ==========================================
+    =================================================================
+
+    Steps 1, 5 and 7 are compare-and-set. An attempt that was frozen, and replaced by another one, fails at step 5 and
+    has changed nothing: the restore frames of its replacement void its frames, whether they were appended before or
+    after.
+
+    ``publish`` blocks for the disk; nothing here waits for another process. One thread uses a writer.
+
+writer slots
+    Names for writers that have none of their own: a few for each stream, each lent to one process at a time.
+
+    A name of its own for each write would leave a record, and a producer in the position of each reader, forever. And
+    no write would come again under that name to clean up after a write that died. So names are lent: the next write
+    gets the first name that is free, and also settles what the others have left whose processes are gone.
+
+    A lock file for each name says whether it is lent. The lock ends with its process. Nothing here waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
-from headrace.checkpoint.frame_stamper import FrameStamper
-from headrace.checkpoint.instructions import ControlFrame
-from headrace.core.errors import FencedError, HeadraceError, UnavailableError, UsageError
+from headrace.api.descriptors import SystemDescriptor, internal_system
+from headrace.core.errors import FencedError, HeadraceError, ProtocolError, UnavailableError, UsageError
+from headrace.core.files import decode_record, make_private_folder, open_private, writing
 from headrace.core.frame import Kind, encode, encode_control
-from headrace.core.ids import StreamId
+from headrace.core.ids import StreamId, TaskName
 from headrace.core.log import logger
-from headrace.streams.place import open_log
-from headrace.streams.writer_records import Known, WriterRecords, next_generation, task_of
+from headrace.life.metadata import HIGHEST, MetadataStore, SqliteMetadata, Version
+from headrace.plan.stages import PRODUCER_MAX, producer_ids
+from headrace.protocol.frame_stamper import FrameStamper
+from headrace.protocol.instructions import ControlFrame
+from headrace.protocol.record import OutputSeq
 from headrace.systems.base import Producer, System
-from headrace.systems.finding import require_stream
-from headrace.systems.home_log import LOG
 from headrace.systems.log.system import LogSystem
+from headrace.systems.registry import LOG, SystemSpec, open_system, require_stream
 
+# -- writer records ----------------------------------------------------------------------------------
+RECORD_FORMAT = 1
+FILE = "writers.db"
+"""Its name in the folder of the stream, so that deleting the stream deletes its writers."""
+
+_NAMESPACE = "writers"
+_PROBES_MAX = 1000
+
+
+class WriterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The progress of a writer in a stream.
+
+    ``generation`` is that of its last attempt, ``version`` the last one that it has published (-1: none), and
+    ``outputs`` are the seqs of the last frames that this covers. ``settled``: readers know that, because the last
+    attempt got to its end.
+    """
+
+    format: int = RECORD_FORMAT
+    name: str
+    producer: int
+    generation: int = 0
+    version: int = -1
+    settled: bool = True
+    outputs: tuple[OutputSeq, ...] = ()
+
+    def encode(self) -> bytes:
+        """Return the record as JSON."""
+        return msgspec.json.encode(self)
+
+
+_DECODER = msgspec.json.Decoder(WriterRecord)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A record as it was read, and the version to give when replacing it; None: it isn't in the store yet."""
+
+    record: WriterRecord
+    at: Version | None
+
+
+class WriterRecords:
+    """The records of one stream. ``place`` names the stream in errors."""
+
+    def __init__(self, store: MetadataStore, place: str) -> None:
+        self._store = store
+        self._place = place
+
+    @classmethod
+    def beside(cls, folder: Path, place: str) -> WriterRecords:
+        """Open those of the stream in this folder."""
+        return cls(SqliteMetadata(folder / FILE), place)
+
+    def read(self, name: str) -> Known:
+        """Return the record of a writer: one of generation 0 if it has never tried to publish."""
+        task = task_of(name)
+        producer = producer_ids("writer", [task])[task]
+        for _ in range(_PROBES_MAX):
+            entry = self._store.get(_NAMESPACE, _key(producer))
+            if entry is None:
+                return Known(WriterRecord(name=name, producer=producer), None)
+            what = f"the record of writer {producer} of {self._place} in {self._store.place}"
+            record = decode_record(_DECODER, entry.value, what, RECORD_FORMAT)
+            if record.name == name:
+                return Known(record, entry.version)
+            producer = producer % PRODUCER_MAX + 1
+        raise ProtocolError(
+            f"{self._place}: {_PROBES_MAX} writers have the producer ids from that of {name!r} on",
+            hint="give the writer another name",
+        )
+
+    def replace(self, known: Known, new: WriterRecord) -> Known | None:
+        """Replace a record unless another process has since it was read; None if one has.
+
+        Raises ``StorageError``, ``UnavailableError``, or ``IndeterminateWriteError`` if it may have been replaced.
+        """
+        at = self._store.put_if(_NAMESPACE, _key(new.producer), new.encode(), known.at)
+        return None if at is None else Known(new, at)
+
+    def close(self) -> None:
+        """Release the store."""
+        self._store.close()
+
+
+def next_generation(record: WriterRecord) -> int:
+    """Return the generation of a new attempt."""
+    if record.generation >= HIGHEST:
+        raise ProtocolError(
+            f"writer {record.name!r} has used up all {HIGHEST} generations", hint="give the writer another name"
+        )
+    return record.generation + 1
+
+
+def task_of(name: str) -> TaskName:
+    """Return the name of a writer as frames have it: as if it were a stage of one task."""
+    return TaskName(name, 0)
+
+
+def _key(producer: int) -> str:
+    return f"{producer:010d}"
+
+
+# -- place -------------------------------------------------------------------------------------------
+def open_log(home: str | Path) -> LogSystem:
+    """The embedded log of a home."""
+    return LogSystem(Path(home) / "streams")
+
+
+def opened(system: SystemDescriptor | SystemSpec | None, home: str | Path) -> tuple[str, System]:
+    """The name of a record system and the system; None: the embedded log of a home."""
+    if system is None:
+        return LOG, open_log(home)
+    spec = internal_system(system, "streams")
+    return spec.name, open_system(spec)
+
+
+# -- committed writer --------------------------------------------------------------------------------
 VERSION_MAX = 2**62
 _MOST_ATTEMPTS = 100
 
@@ -200,3 +347,66 @@ def committed_writer_in(root: Path, stream: StreamId, name: str) -> CommittedWri
     """Open a writer of a stream that is in the log in this folder."""
     records = WriterRecords.beside(root / stream.name, str(stream))
     return CommittedWriter(LogSystem(root), stream, name, records)
+
+
+# -- writer slots ------------------------------------------------------------------------------------
+SLOTS = 16
+"""How many writes without a name may be published at a time."""
+
+
+@contextmanager
+def borrowed_writer(home: str | Path, stream: str, locks: Path) -> Iterator[CommittedWriter]:
+    """Lend a writer of a stream for the block. ``locks`` is a folder for lock files, the same for all.
+
+    Raises ``UnavailableError`` if all are lent, and ``StreamNotFoundError``.
+    """
+    for number in range(SLOTS):
+        with _lent(locks, number) as lent:
+            if not lent:
+                continue
+            for other in range(SLOTS):
+                if other != number:
+                    _settle(home, stream, locks, other)
+            with _open(home, stream, number) as writer:
+                yield writer
+            return
+    raise UnavailableError(
+        f"{SLOTS} writes without a name are being published to {stream!r}, and that is the limit",
+        hint="try again when one of them has ended, or give the write a name: options writer and version",
+    )
+
+
+def _settle(home: str | Path, stream: str, locks: Path, number: int) -> None:
+    if not _lock(locks, number).exists():
+        return
+    with _lent(locks, number) as lent:
+        if lent:
+            with _open(home, stream, number) as writer:
+                writer.settle()
+
+
+def _open(home: str | Path, stream: str, number: int) -> CommittedWriter:
+    # Names of users have no slash.
+    return open_committed_writer(home, stream, f"batch/{number}")
+
+
+def _lock(locks: Path, number: int) -> Path:
+    return locks / f"batch-{number:02d}.lock"
+
+
+@contextmanager
+def _lent(locks: Path, number: int) -> Iterator[bool]:
+    """Take a name for the block; False if another process has it."""
+    path = _lock(locks, number)
+    with writing(path):
+        make_private_folder(locks)
+        descriptor = open_private(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)

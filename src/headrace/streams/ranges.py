@@ -1,30 +1,42 @@
-"""Frames of one partition between two places. Only the log determines the contents of a range, whoever reads it.
+"""Frames of a partition between two places, and results of batch jobs as frames.
 
-A range shows the frames that become final by what is between its places: those that a checkpoint in it commits, even if
-they are before it, and plain ones in it. So ranges that follow one another show each frame once, whoever reads them,
-and however often. A *place* is how far the log was read, and the position to read on from.
+ranges
+    Frames of one partition between two places. Only the log determines the contents of a range, whoever reads it.
 
-Blocks only while a consumer is waited for, which the end of a range bounds.
+    A range shows the frames that become final by what is between its places: those that a checkpoint in it commits,
+    even if they are before it, and plain ones in it. So ranges that follow one another show each frame once, whoever
+    reads them, and however often. A *place* is how far the log was read, and the position to read on from.
+
+    Blocks only while a consumer is waited for, which the end of a range bounds.
+
+results
+    Streams of the log as outputs of batch jobs: pieces become the frames of a version, exactly once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
 
-from headrace.checkpoint.read_committed import HeldFrame, ReadCommitted
-from headrace.checkpoint.record import Covered, ReaderPosition
-from headrace.core.errors import FrameError, ProtocolError, TrimmedOffsetError, UnavailableError, UsageError
+from headrace.api.specs import StreamSpec
+from headrace.core.errors import FrameError, PlanError, ProtocolError, TrimmedOffsetError, UnavailableError, UsageError
+from headrace.core.files import readable
 from headrace.core.frame import Kind, body_of, decode_header
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import logger
-from headrace.core.readable import readable
-from headrace.streams.frames import UNWATCHED_WAIT_MS, WAIT_MS, Frame, control_of
+from headrace.protocol.read_committed import HeldFrame, ReadCommitted
+from headrace.protocol.record import Covered, ReaderPosition
+from headrace.rows.ipc import encode_rows
+from headrace.rows.pieces import TIME, Piece
+from headrace.streams.committed_writer import CommittedWriter, committed_writer_in
+from headrace.streams.reader import UNWATCHED_WAIT_MS, WAIT_MS, Frame, control_of
 from headrace.systems.base import Consumer, Edge, Ended, Records, System
 
+# -- ranges ------------------------------------------------------------------------------------------
 _log = logger(__name__)
 
 T = TypeVar("T")
@@ -197,3 +209,29 @@ class RangeReader(Generic[T]):
         self._passed(min(oldest, end))
         if oldest < end:
             consumer.register(self._ssp, Edge.OLDEST)
+
+
+# -- results -----------------------------------------------------------------------------------------
+class StreamOfResults:
+    """One output."""
+
+    def __init__(self, writer: CommittedWriter) -> None:
+        self._writer = writer
+
+    def publish(self, version: int, pieces: Sequence[Piece]) -> None:
+        """Publish pieces as a version, unless it or a later one exists already."""
+        self._writer.publish(version, ((piece.partition, encode_rows(piece.frame.drop(TIME))) for piece in pieces))
+
+    def close(self) -> None:
+        """Release it."""
+        self._writer.close()
+
+
+def stream_of_results(spec: StreamSpec, writer: str) -> StreamOfResults:
+    """Open an output for a writer. Raises ``PlanError`` if it isn't in a log."""
+    if spec.system.kind != "log":
+        raise PlanError(
+            f"a batch job can't write output {spec.id!r} ({spec.location}) to a system of kind {spec.system.kind!r}",
+            hint="write it to a log, to files or to a table; or take it as a DataFrame: app.to_dataframe(...)",
+        )
+    return StreamOfResults(committed_writer_in(Path(spec.system.options["root"]), spec.stream, writer))

@@ -1,26 +1,219 @@
 """Streams made and filled from Python.
 
-Rows become plain user frames, which no checkpoint governs: they are final as soon as they are written.
+marks
+    Writes that can be continued: their frames say which write they belong to, and which row of its input comes next.
+
+    The producer of such a frame is a hash of the write's id, and its generation is the number of the input row after
+    those that the frame has. A repeated write reads both from the stream, so it knows what has been written even if no
+    process was there to be told: rows below a partition's number are in that partition, or belong elsewhere. The log
+    appends whole frames, those of one partition in order.
+
+row writer
+    Writes batches of rows as user frames, each to the partition where it belongs.
+
+    A writer outside of an app is producer 0, generation 0, and no checkpoint governs its frames. Each call of ``write``
+    ends with a flush: when it returns, the rows are in the stream.
+
+writer
+    Rows become plain user frames, which no checkpoint governs: they are final as soon as they are written.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Self
 
-from headrace.api.system_descriptor import SystemDescriptor
+import polars as pl
+
+from headrace.api.descriptors import SystemDescriptor
 from headrace.core.errors import StorageError, UsageError
-from headrace.core.home import home_of
-from headrace.core.ids import Offset, StreamId, check_id
-from headrace.serdes.given_rows import Rows, given_rows
-from headrace.serdes.schema import Schema
-from headrace.streams.place import opened
-from headrace.streams.row_writer import RowWriter
-from headrace.systems.finding import require_stream
-from headrace.systems.registry import SystemSpec
+from headrace.core.files import home_of, readable
+from headrace.core.frame import UNVERSIONED, Header, Kind, encode
+from headrace.core.ids import SSP, Offset, StreamId, check_id
+from headrace.rows.given import Rows, given_rows
+from headrace.rows.hashing import partition_of, split
+from headrace.rows.ipc import encode_rows_into
+from headrace.rows.schema import Schema
+from headrace.streams.committed_writer import opened
+from headrace.streams.reader import UNWATCHED_WAIT_MS, WAIT_MS, FrameReader, OpenGate
+from headrace.systems.base import Consumer, Edge, StreamInfo, System
+from headrace.systems.registry import SystemSpec, require_stream
+from headrace.systems.shape import partitioned
+
+# -- marks -------------------------------------------------------------------------------------------
+_NUMBER_MAX = 2**31 - 1
 
 
+class WriteMark:
+    """The mark in the frames of one write, and the progress of earlier attempts in each partition."""
+
+    def __init__(self, id_: str) -> None:
+        self.id = id_
+        digest = blake2b(id_.encode(), digest_size=4).digest()
+        self._producer = int.from_bytes(digest, "big") % _NUMBER_MAX + 1  # 0 is a write without an id
+        self._reached: dict[int, int] = {}
+
+    def find(self, system: System, stream: StreamId, info: StreamInfo) -> None:
+        """Read the progress of this write from the stream. Raises ``UsageError`` if it can't be determined."""
+        reader = FrameReader(system, stream, OpenGate(), _wait)
+        for frames in reader.read({SSP(stream, number): Edge.OLDEST for number in range(info.partitions)}):
+            for frame in frames:
+                if frame.header.producer == self._producer and frame.header.version == UNVERSIONED:
+                    reached = max(frame.header.generation, self.reached(frame.ssp.partition))
+                    self._reached[frame.ssp.partition] = reached
+        if self.furthest == _NUMBER_MAX:
+            raise UsageError(
+                f"write {self.id!r} to {stream} has more than {_NUMBER_MAX - 1:,} rows, and can't be continued",
+                hint="write the rest of its input under another id",
+            )
+
+    @property
+    def furthest(self) -> int:
+        """The highest number that any partition has reached."""
+        return max(self._reached.values(), default=0)
+
+    def reached(self, partition: int) -> int:
+        """The number of the first row that isn't in this partition yet, even if it belongs there."""
+        return self._reached.get(partition, 0)
+
+    def header(self, row_after: int) -> bytes:
+        """Return the header of a frame; ``row_after`` is the number of the input row after those that it has."""
+        return encode(Header(Kind.USER, self._producer, min(row_after, _NUMBER_MAX)))
+
+
+def _wait(consumer: Consumer) -> bool:
+    number = consumer.fileno()
+    readable(number, UNWATCHED_WAIT_MS if number is None else WAIT_MS)
+    return True
+
+
+# -- row writer --------------------------------------------------------------------------------------
+FRAME_ROWS = 1 << 16
+_HEADER = encode(Header(Kind.USER))
+_NUMBER = "__number"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFrame:
+    """A frame that was acknowledged."""
+
+    partition: int
+    rows: int
+    bytes: int
+
+
+def key_for(info: StreamInfo, stream: StreamId, keys: Sequence[str], partition: int | None = None) -> tuple[str, ...]:
+    """Return the key by which a writer chooses partitions: the stream's own, if one is recorded.
+
+    Raises ``UsageError`` for another one, and for a fixed partition of such a stream.
+    """
+    if not info.key or tuple(keys) == info.key:
+        return tuple(keys)
+    if keys or (partition is not None and info.partitions > 1):
+        other = f"the key {', '.join(keys)}" if keys else f"partition {partition}"
+        raise UsageError(
+            f"{stream} is {partitioned(info.key)}, and this writer has {other}: readers would miss rows of a key",
+            hint="leave it out: a row then goes where its key belongs",
+        )
+    return info.key
+
+
+class RowWriter:
+    """Writes to one stream. By key, to one partition, or a frame to each partition in turn.
+
+    A stream with a recorded key is written by that key.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        stream: StreamId,
+        info: StreamInfo,
+        keys: Sequence[str] = (),
+        partition: int | None = None,
+    ) -> None:
+        self._stream = stream.name
+        self._partitions = info.partitions
+        self._keys = key_for(info, stream, keys, partition)
+        self._fixed = partition
+        self._rows_choose = bool(self._keys) or partition is not None
+        """Whether a row always goes to the same partition."""
+        self._producer = system.producer()
+        # Begin with the emptiest, so that many short-lived writers don't all write to the same partition.
+        extents = system.admin().extents(self._stream)
+        filled = [extent.upcoming - extent.oldest for extent in extents]
+        self._turn = filled.index(min(filled))
+        self.ends: dict[int, Offset] = {}
+        """For each partition that the last ``write`` or ``flush`` wrote, the offset after its rows."""
+
+    def write(self, rows: pl.DataFrame) -> list[WrittenFrame]:
+        """Append the rows."""
+        frames = [
+            WrittenFrame(partition, part.height, self._send(partition, part, _HEADER))
+            for batch in rows.iter_slices(FRAME_ROWS)
+            for partition, part in self._routed(batch)
+            if part.height
+        ]
+        self.flush()
+        return frames
+
+    def write_numbered(self, rows: pl.DataFrame, numbers: pl.Series, mark: WriteMark) -> list[WrittenFrame]:
+        """Append the rows of a write that can be continued, without those that are in the stream already.
+
+        ``numbers``, ascending, are those of the input rows. Where rows don't choose their partition, each frame is in
+        the stream before the next one is sent, so what is there is always the first part of the input.
+        """
+        frames: list[WrittenFrame] = []
+        for start in range(0, rows.height, FRAME_ROWS):
+            batch, of_batch = rows.slice(start, FRAME_ROWS), numbers.slice(start, FRAME_ROWS)
+            header = mark.header(int(of_batch[-1]) + 1)
+            routed = self._routed(batch) if of_batch[0] >= mark.furthest else self._missing(batch, of_batch, mark)
+            frames += [
+                WrittenFrame(partition, part.height, self._send(partition, part, header))
+                for partition, part in routed
+                if part.height
+            ]
+            if not self._rows_choose:
+                self.flush()
+        self.flush()
+        return frames
+
+    def _missing(self, batch: pl.DataFrame, numbers: pl.Series, mark: WriteMark) -> list[tuple[int, pl.DataFrame]]:
+        """The rows that aren't in the stream yet, by partition."""
+        if not self._rows_choose:
+            return self._routed(batch.filter(numbers >= mark.furthest))
+        routed = self._routed(batch.with_columns(numbers.alias(_NUMBER)))
+        return [(p, part.filter(pl.col(_NUMBER) >= mark.reached(p)).drop(_NUMBER)) for p, part in routed]
+
+    def flush(self) -> None:
+        """Wait until everything is acknowledged: what a ``write`` that failed has left, too."""
+        self.ends = {partition: offset for (_, partition), offset in self._producer.flush().items()}
+
+    def close(self) -> None:
+        """Release the stream."""
+        self._producer.close()
+
+    def _routed(self, batch: pl.DataFrame) -> list[tuple[int, pl.DataFrame]]:
+        if self._fixed is not None:
+            return [(self._fixed, batch)]
+        if self._keys:
+            return split(batch, partition_of(batch, self._keys, self._partitions), self._partitions)
+        partition, self._turn = self._turn, (self._turn + 1) % self._partitions
+        return [(partition, batch)]
+
+    def _send(self, partition: int, rows: pl.DataFrame, header: bytes) -> int:
+        buffer = io.BytesIO()
+        buffer.write(header)
+        payload = encode_rows_into(buffer, rows)
+        self._producer.send(self._stream, partition, payload)
+        return len(payload)
+
+
+# -- writer ------------------------------------------------------------------------------------------
 def create_stream(
     name: str,
     partitions: int,

@@ -1,36 +1,193 @@
-"""The contracts of a system: admin, consumer, and producer or target (``targets``).
+"""The contracts of systems: admin, consumer, producer and target; and what all implementations share.
 
-``headrace.testing.check_system`` checks an implementation against the docstrings here. The memory system is the
-reference. These contracts name no vendor's type.
+targets
+    The contracts of foreign systems that take rows and look them up: targets of outputs, and remote tables.
 
-There are two kinds of systems. A *record* system (log, memory) stores opaque bytes: frames. A *row* system (files, sql,
-kinesis) has foreign data: it returns rows, and accepts the rows of whole versions through a *target*.
+wakeups
+    The contract of consumers that are woken together. ``base`` has the other contracts.
+
+syncing
+    What a power cut could take, and waiting until it can't: for many places at once, and once for each.
+
+base
+    The contracts of a system: admin, consumer, and producer or target (``targets``).
+
+    ``headrace.kit.check_system`` checks an implementation against the docstrings here. The memory system is the
+    reference. These contracts name no vendor's type.
+
+    There are two kinds of systems. A *record* system (log, memory) stores opaque bytes: frames. A *row* system (files,
+    sql, kinesis) has foreign data: it returns rows, and accepts the rows of whole versions through a *target*.
+
+registered
+    What the consumers of all systems do in the same way: find a registered partition, and let go of it.
+
+row cuts
+    Rows up to an offset. Pure.
+
+whole
+    Reading what a partition has up to an offset, from systems that return it at once and from those that fetch it.
+
+unwatched
+    Admins of streams whose writers wait for no reader.
+
+write only
+    The admin of a system that is only written: it has no offsets, and can't be sealed or trimmed.
 """
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
+import polars as pl
+from typing_extensions import override
 
-from headrace.core.errors import StreamNotFoundError, TrimmedOffsetError, UnsupportedPositionError, UsageError
+from headrace.core.errors import (
+    StreamNotFoundError,
+    TrimmedOffsetError,
+    UnavailableError,
+    UnsupportedPositionError,
+    UsageError,
+)
 from headrace.core.ids import SSP, Offset
 from headrace.systems.slot_reports import Shards
-from headrace.systems.syncing import Unsynced, sync_all
-from headrace.systems.targets import Lookup as Lookup  # noqa: PLC0414 - also found here
-from headrace.systems.targets import Target as Target  # noqa: PLC0414
-from headrace.systems.wakeups import Wakeups as Wakeups  # noqa: PLC0414 - also found here
 
-if TYPE_CHECKING:  # commands that only look import neither
+if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    import polars as pl
 
 
+# -- targets -----------------------------------------------------------------------------------------
+class Target(Protocol):
+    """A foreign system for results that stores each writer's position in one transaction with the data.
+
+    A writer is named by ids joined with ``/``; its versions rise. A version is published again whenever it isn't known
+    whether it arrived, possibly by a zombie long after. The stored position decides whether it counts, not the caller.
+    ``headrace.kit.contracts.check_target`` checks implementations. One thread uses a target. One without
+    transactions keeps no positions: rows may arrive again, and the ``SystemSpec`` says so (``may_repeat``).
+    """
+
+    replaces: bool = False
+    """Whether a row may replace an older one. Then what a stale copy publishes late must never count."""
+
+    def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows of a version as ``publish`` will get them. It isn't committed yet.
+
+        Raises ``DataError`` for what can't be published: once it is committed, no other version of the app can help.
+        """
+        return rows
+
+    def prepare(self, writer: str, published: int) -> float | None:
+        """Find the position of ``writer``, of which a commit says that ``published`` was published.
+
+        Return after how many milliseconds to make the same call again, and None when ``position`` won't have to wait.
+        A target that can lose positions raises an error if it has lost this one, because its contents are then unknown.
+        """
+        return None
+
+    def position(self, writer: str) -> int:
+        """Return the highest version that ``writer`` has published; -1 if there is none, or the target keeps none."""
+        ...
+
+    def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
+        """Add the rows and set the writer's position to ``version``, both or neither, durably, before returning.
+
+        Does nothing if the position is already ``version`` or higher; the transaction itself checks this. ``rows`` are
+        pieces of one table, at least one. Raises an error whose ``retry`` says whether the same call may succeed later;
+        even then the call may have succeeded. Must not block for more than seconds.
+
+        A target may work in the background, or take a version in parts if it has no transactions: it returns after
+        how many milliseconds to make the same call again, and None when it has everything.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release everything. Called once."""
+        ...
+
+
+class Lookup(Protocol):
+    """Looks rows up by their keys. One thread uses it at a time; it connects when it is first used."""
+
+    def read(self, keys: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows with these keys, in the requested columns. The keys are distinct and not null.
+
+        Raises an error whose ``retry`` says whether the same call may succeed later. Must not block for more than
+        seconds.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release everything. Called once, possibly from another thread, and while ``read`` is running."""
+        ...
+
+
+# -- wakeups -----------------------------------------------------------------------------------------
+class Wakeups(Protocol):
+    """Consumers that one thread uses, which are woken together."""
+
+    def consumer(self) -> Consumer:
+        """Return a new consumer. Its ``fileno`` is that of the group, and ``poll`` doesn't clear it."""
+        ...
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when a ``poll`` of one of them may return something new."""
+        ...
+
+    def stirred(self) -> Collection[Consumer]:
+        """Return the consumers that may have something new since the last call, and clear the descriptor.
+
+        A consumer that is named has to be polled until it returns nothing. Some may be named without cause.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the descriptor. The consumers are closed by then."""
+        ...
+
+
+# -- syncing -----------------------------------------------------------------------------------------
+SYNCS_AT_ONCE = 8
+"""How many places are waited for at the same time: a file system writes its journal once for several of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsynced:
+    """Something that a power cut could take.
+
+    ``wait`` waits until it survives, on any thread, and raises ``IndeterminateWriteError``. What is at an equal
+    ``place`` survives, too. Then ``done`` is called, on the thread that uses the consumer or producer.
+    """
+
+    place: Hashable
+    wait: Callable[[], None]
+    done: Callable[[], None]
+
+
+def sync_all(unsynced: Iterable[Unsynced], pool: ThreadPoolExecutor | None = None) -> None:
+    """Wait until all of it survives a power cut; in this pool, if there are several places."""
+    places: dict[Hashable, list[Unsynced]] = {}
+    for each in unsynced:
+        places.setdefault(each.place, []).append(each)
+    waits = [alike[0].wait for alike in places.values()]
+    if pool is None or len(waits) < 2:
+        for wait in waits:
+            wait()
+    else:
+        for waited in [pool.submit(wait) for wait in waits]:
+            waited.result()
+    for alike in places.values():
+        for each in alike:
+            each.done()
+
+
+# -- base --------------------------------------------------------------------------------------------
 class Edge(Enum):
     """A position that is resolved to an offset when reading starts."""
 
@@ -483,3 +640,167 @@ class KeyedSystem(RowSystem, Protocol):
     def lookup(self, columns: Mapping[str, pl.DataType]) -> Lookup:
         """Return a new lookup of rows with these columns."""
         ...
+
+
+# -- registered --------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Reading:
+    """A registered partition, the offset that it is read from next, and whether its end was reported."""
+
+    ssp: SSP
+    position: Offset = 0
+    ended: bool = False
+
+
+R = TypeVar("R", bound=Reading)
+
+
+class RegisteringConsumer(Consumer, Generic[R]):
+    """A consumer that keeps a ``Reading`` for each registered partition."""
+
+    def __init__(self) -> None:
+        self._readings: dict[SSP, R] = {}
+
+    @override
+    def position(self, ssp: SSP) -> Offset:
+        return self._reading(ssp).position
+
+    @override
+    def unregister(self, ssp: SSP) -> None:
+        reading = self._readings.pop(ssp, None)
+        if reading is not None:
+            self._release(reading)
+
+    @override
+    def close(self) -> None:
+        for ssp in list(self._readings):
+            self.unregister(ssp)
+
+    def _reading(self, ssp: SSP) -> R:
+        reading = self._readings.get(ssp)
+        if reading is None:
+            raise StreamNotFoundError(f"{ssp} is not registered with this consumer")
+        return reading
+
+    def _asked(self, ssps: Iterable[SSP] | None) -> list[R]:
+        """The readings of these partitions, or all."""
+        return list(self._readings.values()) if ssps is None else [self._reading(ssp) for ssp in ssps]
+
+    def _release(self, reading: R) -> None:
+        """Release what a reading holds; it is no longer registered."""
+
+
+# -- row cuts ----------------------------------------------------------------------------------------
+def height_before(rows: Rows, limit: Offset) -> int:
+    """How many of the rows are before an offset."""
+    if rows.offsets is not None:
+        return int(rows.offsets.searchsorted(limit))
+    bad = sum(record.offset < limit for record in rows.bad)
+    return max(0, min(rows.frame.height, limit - rows.offset - bad))
+
+
+def rows_before(rows: Rows, limit: Offset) -> Rows:
+    """The rows without those at an offset or after it; nothing else of them counts then."""
+    if rows.next <= limit:
+        return rows
+    height = height_before(rows, limit)
+    bad = [record for record in rows.bad if record.offset < limit]
+    offsets = None if rows.offsets is None else rows.offsets[:height]
+    return Rows(rows.ssp, rows.frame.head(height), rows.offset, limit, bad, rows.place, offsets=offsets)
+
+
+# -- whole -------------------------------------------------------------------------------------------
+ARRIVES_MS = 30_000
+"""How long existing records may take to arrive."""
+
+
+def polled_to(consumer: Consumer, ssp: SSP, end: Offset, max_bytes: int) -> Iterator[Polled]:
+    """Poll a registered partition until its position is ``end``, which it has reached, or beyond.
+
+    It stops earlier if there is nothing more to come: the rest is the unfinished end of an append. Raises
+    ``UnavailableError`` if existing records don't arrive.
+    """
+    while consumer.position(ssp) < end:
+        found = next_polled(consumer, ssp, end, max_bytes)
+        if not found and consumer.position(ssp) < end:
+            return
+        yield from found
+
+
+def next_polled(consumer: Consumer, ssp: SSP, end: Offset, max_bytes: int) -> list[Polled]:
+    """Poll a registered partition once, and wait for existing records before ``end``; empty if there are none."""
+    until = time.monotonic() + ARRIVES_MS / 1000
+    while not (found := consumer.poll([ssp], max_bytes)):
+        if not consumer.arriving(ssp, end, max(0.0, until - time.monotonic()) * 1000):
+            break
+        if time.monotonic() > until:
+            raise UnavailableError(
+                f"{ssp}: no record has arrived for {ARRIVES_MS // 1000} s, though the stream has more",
+                hint="check the broker; the same call may succeed later",
+            )
+    return found
+
+
+# -- unwatched ---------------------------------------------------------------------------------------
+class UnwatchedAdmin(Admin):
+    """Keeps the positions of readers in this process only."""
+
+    def __init__(self) -> None:
+        self._positions: dict[tuple[str, str], dict[int, Offset]] = {}
+
+    @override
+    def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
+        self._positions.setdefault((ssp.stream.name, group), {})[ssp.partition] = position
+
+    @override
+    def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
+        return dict(self._positions.get((stream, group), {}))
+
+
+# -- write only --------------------------------------------------------------------------------------
+class WriteOnlyAdmin(Admin):
+    """Refuses what only streams that are read can do."""
+
+    def refused(self, why: str) -> UsageError:
+        """The error to raise; ``why`` continues a sentence that begins with the name of the place."""
+        raise NotImplementedError
+
+    @override
+    def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
+        raise self.refused("takes no columns from Headrace")
+
+    @override
+    def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
+        raise self.refused("has no partitions")
+
+    @override
+    def extents(self, stream: str) -> builtins.list[Extent]:
+        raise self.refused("has no offsets")
+
+    @override
+    def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
+        raise self._no_positions()
+
+    @override
+    def custom_offset(self, ssp: SSP, kind: str, value: Mapping[str, Any]) -> Offset:
+        raise self._no_positions()
+
+    def _no_positions(self) -> UnsupportedPositionError:
+        refused = self.refused("has no positions to read from")
+        return UnsupportedPositionError(refused.message, hint=refused.hint)
+
+    @override
+    def seal(self, stream: str) -> None:
+        raise self.refused("can't be sealed")
+
+    @override
+    def trim(self, ssp: SSP, before: Offset) -> None:
+        raise self.refused("can't be trimmed")
+
+    @override
+    def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
+        raise self.refused("isn't read as a stream")
+
+    @override
+    def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
+        return {}

@@ -19,12 +19,7 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.core.clock import Clock, WallClock
-from headrace.core.errors import (
-    StreamNotFoundError,
-    StreamSealedError,
-    TrimmedOffsetError,
-    UsageError,
-)
+from headrace.core.errors import StreamNotFoundError, StreamSealedError, TrimmedOffsetError, UsageError
 from headrace.core.ids import SSP, Offset, check_id
 from headrace.systems.base import (
     Admin,
@@ -34,13 +29,14 @@ from headrace.systems.base import (
     Polled,
     Position,
     Producer,
+    Reading,
     Records,
+    RegisteringConsumer,
     StreamInfo,
     System,
     check_within,
 )
-from headrace.systems.option_names import check_option_names
-from headrace.systems.registered import Reading, RegisteringConsumer
+from headrace.systems.registry import check_option_names
 from headrace.systems.shape import new_columns, require_same_shape, wanted_shape, with_columns
 
 

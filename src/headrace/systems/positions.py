@@ -1,7 +1,7 @@
 """Resolve startpoints to offsets, and the kinds of startpoint that users define.
 
-Whoever resolves one has the partition's admin: a task that is about to read, or a command that shows what would happen.
-The offset that comes out can be read from, else there is an error that says why not and what to do.
+Whoever resolves one has the partition's admin: a task that is about to read, or a command that shows what would
+happen. The offset that comes out can be read from, else there is an error that says why not and what to do.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, ClassVar, assert_never
 
 import msgspec
 
+from headrace.core.clock import utc_text
 from headrace.core.errors import (
     DeclarationError,
     HeadraceError,
@@ -22,12 +23,10 @@ from headrace.core.errors import (
     UsageError,
     UserFunctionError,
 )
+from headrace.core.files import UNREADABLE
 from headrace.core.ids import SSP, Offset
-from headrace.core.moment import utc_text
-from headrace.core.records import UNREADABLE
 from headrace.systems.base import Admin, Extent
-from headrace.systems.moments import is_moment
-from headrace.systems.startpoint import (
+from headrace.systems.startpoints import (
     End,
     EndOffset,
     EndTime,
@@ -37,6 +36,7 @@ from headrace.systems.startpoint import (
     StartpointSpecific,
     StartpointTimestamp,
     StartpointUpcoming,
+    is_moment,
 )
 
 _OR_OLDEST = "--or-oldest with the time: such a partition is then read from the oldest message that is left"

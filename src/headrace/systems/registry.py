@@ -1,23 +1,38 @@
 """The kinds of system that are installed, and how a ``SystemSpec`` becomes a working system.
 
-A ``SystemSpec`` is frozen data: plans contain it, and it is sent to containers. ``open_system`` and ``open_row_system``
-make a working system of it in the process that needs one, and import the implementation only then. Record and row
-systems have separate entry point groups, so it is known without an import which of the two a kind is.
+registry
+    A ``SystemSpec`` is frozen data: plans contain it, and it is sent to containers. ``open_system`` and
+    ``open_row_system`` make a working system of it in the process that needs one, and import the implementation only
+    then. Record and row systems have separate entry point groups, so it is known without an import which of the two a
+    kind is.
+
+home log
+    The embedded log of a home folder: where an app keeps its streams unless it says otherwise.
+
+finding
+    A stream that has to be there, and what to say if it isn't.
+
+option names
+    The names of a system's options, as a ``SystemSpec`` has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from typing_extensions import override
 
-from headrace.core.errors import UsageError
+from headrace.core.errors import DeclarationError, StreamNotFoundError, UsageError
+from headrace.core.ids import StreamId
 from headrace.core.plug_ins import all_points, loaded, own_points, plug_in
-from headrace.systems.base import RowSystem, System
+from headrace.systems.base import RowSystem, StreamInfo, System
 
+# -- registry ----------------------------------------------------------------------------------------
 GROUP = "headrace.systems"
 ROW_GROUP = "headrace.row_systems"
 
@@ -27,7 +42,7 @@ _BUILT_IN = {
         "memory": "headrace.systems.memory:open_memory",
     },
     ROW_GROUP: {
-        "files": "headrace.systems.files:open_files",
+        "files": "headrace.systems.files.system:open_files",
         "remote": "headrace.systems.remote:open_remote",
     },
 }
@@ -122,3 +137,52 @@ def _factory(spec: SystemSpec, group: str) -> Callable[[str, Mapping[str, Any]],
             hint=f"installed: {', '.join(known)}; other kinds come with an extra or a plug-in",
         )
     return cast("Callable[[str, Mapping[str, Any]], object]", loaded(where))
+
+
+# -- home log ----------------------------------------------------------------------------------------
+LOG = "log"
+"""What it is called in ids of streams."""
+
+
+def home_log(home: str | Path) -> SystemSpec:
+    """The embedded log of a home."""
+    return SystemSpec(LOG, "log", {"root": f"{home}/streams"})
+
+
+# -- finding -----------------------------------------------------------------------------------------
+def require_stream(system: System, stream: StreamId, home: str | Path) -> StreamInfo:
+    """What is known of a stream; raises ``StreamNotFoundError`` with the name that may have been meant."""
+    admin = system.admin()
+    info = admin.describe(stream.name)
+    if info is None:
+        names = admin.list()
+        where = f" in {home}" if stream.system == LOG else ""
+        raise StreamNotFoundError(f"there is no stream {stream}{where}", hint=_meant(stream, names, home))
+    return info
+
+
+def _meant(stream: StreamId, names: list[str], home: str | Path) -> str:
+    close = difflib.get_close_matches(stream.name, names, n=1)
+    if close:
+        return f"did you mean {close[0] if stream.system == LOG else f'{stream.system}.{close[0]}'}?"
+    if names or stream.system != LOG:
+        return "see what there is: headrace stream list"
+    return (
+        f"{home} holds no streams at all: give another folder as home, "
+        f"or create the stream: headrace stream create {stream.name} --partitions 4, or hr.streams.create_stream(...)"
+    )
+
+
+# -- option names ------------------------------------------------------------------------------------
+def check_option_names(name: str, kind: str, options: Mapping[str, Any], known: Iterable[str], *required: str) -> None:
+    """Raise ``DeclarationError`` if an option of the system ``name`` is unknown, or if a required one is missing."""
+    known = tuple(known)
+    unknown = sorted(set(options) - set(known))
+    missing = " and ".join(repr(one) for one in required if one not in options)
+    if unknown or missing:
+        wrong = f"unknown options {unknown}" if unknown else f"no option {missing}"
+        raise DeclarationError(f"system {name!r} ({kind}): {wrong}", hint=f"known options: {', '.join(known)}")
+
+
+KAFKA_LOG_PREFIX = "headrace."
+"""The names of the topics of a log in Kafka begin with this, if ``prefix`` isn't among its options."""

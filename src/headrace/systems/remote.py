@@ -15,8 +15,7 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import UsageError
-from headrace.systems.base import Consumer, RowSystem, StreamInfo, Target
-from headrace.systems.write_only import WriteOnlyAdmin
+from headrace.systems.base import Consumer, RowSystem, StreamInfo, Target, WriteOnlyAdmin
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import polars as pl
 
 from headrace.core.errors import DeclarationError, StreamExistsError, UsageError
 from headrace.core.ids import MAX_PARTITIONS
-from headrace.serdes.dtypes import instantiate
+from headrace.rows.dtypes import instantiate
 from headrace.systems.base import StreamInfo
 
 _HINT = (
@@ -26,7 +26,7 @@ def wanted_shape(
         raise DeclarationError(f"stream {name!r} can't have {partitions!r} partitions; use 1 to {MAX_PARTITIONS}")
     typed = None if columns is None else _typed(columns)
     if typed is not None and key:
-        from headrace.serdes.hashing import hash_rows  # it imports pyarrow, which takes long
+        from headrace.rows.hashing import hash_rows
 
         try:
             hash_rows(pl.DataFrame(schema=typed), key)

@@ -8,8 +8,7 @@ import pytest
 
 import headrace as hr
 from headrace.api.operators.spec import EventTime
-from headrace.api.settings import Settings
-from headrace.api.specs import Role
+from headrace.api.specs import Role, Settings
 from headrace.core.ids import StreamId
 from headrace.systems.registry import SystemSpec
 

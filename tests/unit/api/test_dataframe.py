@@ -12,7 +12,7 @@ import pytest
 
 import headrace as hr
 from headrace.api.dataframe import DataFrameInput, columns_of
-from headrace.serdes.dtypes import Columns
+from headrace.rows.dtypes import Columns
 from headrace.systems.registry import SystemSpec
 
 COLUMNS: Columns = {"member": pl.String(), "ts": pl.Datetime("us", "UTC"), "n": pl.Int32()}

@@ -8,11 +8,9 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.core.secret_options import SecretOptions
-from headrace.plan.document import to_json
+from headrace.core.secrets import SecretOptions
 from headrace.plan.planner import plan
-from headrace.plan.render import render
-from headrace.plan.text import to_text
+from headrace.plan.render import render, to_json, to_text
 from headrace.systems.base import StreamInfo
 
 WITH_KEY = "s3://host:s3cret-of-mine@bucket/x"

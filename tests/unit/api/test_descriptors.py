@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.core.url import SecretUrl
+from headrace.core.secrets import SecretUrl
 from headrace.systems.registry import SystemSpec
 
 

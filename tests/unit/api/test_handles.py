@@ -6,9 +6,8 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.operators.functions import Sink
-from headrace.api.operators.streams import SendTo
-from headrace.api.operators.table import SendToTable
+from headrace.api.operators.join import SendToTable
+from headrace.api.operators.steps import SendTo, Sink
 from headrace.api.specs import Role
 
 

@@ -7,9 +7,8 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.operators.join import IntervalJoin
+from headrace.api.operators.join import IntervalJoin, TableJoin
 from headrace.api.operators.spec import EventTime
-from headrace.api.operators.table import TableJoin
 
 ORDERS = {"member": pl.String, "item": pl.String, "ts": pl.Int64}
 PROFILE = {"id": pl.String, "url": pl.String, "age": pl.Int64}

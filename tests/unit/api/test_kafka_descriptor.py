@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 import headrace as hr
+from headrace.connectors.kafka.settings import Options
 from headrace.core.errors import DeclarationError
-from headrace.systems.kafka.options import Options
 from headrace.systems.registry import SystemSpec
 
 BROKERS = "host:9092"

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.systems.kinesis.options import Options
+from headrace.connectors.kinesis.api import Options
 from headrace.systems.registry import SystemSpec
 
 ORDERS = {"member": pl.String, "euros": pl.Float64}

@@ -12,7 +12,7 @@ import pytest
 
 import headrace as hr
 from headrace.api.operators.spec import EventTime
-from headrace.api.operators.streams import SideOutput
+from headrace.api.operators.steps import SideOutput
 from headrace.api.operators.task import TaskStep
 
 VIEWS = {"member": pl.String, "ts": pl.Int64}

@@ -10,12 +10,12 @@ import polars as pl
 import pytest
 
 import headrace as hr
+from headrace.coordinator.prometheus import render
 from headrace.core.errors import DeclarationError, UsageError, UserFunctionError
-from headrace.core.user_metrics import SERIES_MAX, UserMetrics, enter
-from headrace.runners.coordination.prometheus import render
-from headrace.runners.metering import of_users
-from headrace.runtime.host.task_host import TaskHost
-from headrace.runtime.metrics import TaskMetrics
+from headrace.core.metrics import SERIES_MAX, UserMetrics, enter
+from headrace.run.container import of_users
+from headrace.task.host.task_host import TaskHost
+from headrace.task.metrics import TaskMetrics
 
 NUMBERS = {"n": pl.Int64}
 SEEN = hr.metrics.counter("seen", "Numbers that were seen.")

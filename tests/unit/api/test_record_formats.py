@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.serdes.formats import FormatSpec
+from headrace.rows.formats import FormatSpec
 
 REGISTRY = hr.io.registry("http://localhost:8081")
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "n", "type": "long"}]}

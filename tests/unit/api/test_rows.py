@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.operators.functions import BatchFunction, RowFunction
+from headrace.api.operators.steps import BatchFunction, RowFunction
 
 
 @dataclass

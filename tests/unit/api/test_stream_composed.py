@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.api.choosing import sampler
-from headrace.api.operators.columns import Filter
-from headrace.serdes.hashing import partition_of
+from headrace.api.composed import sampler
+from headrace.api.operators.steps import Filter
+from headrace.rows.hashing import partition_of
 
 VIEWS: dict[str, Any] = {"member": pl.String, "ms": pl.Int64}
 

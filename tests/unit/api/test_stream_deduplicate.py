@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.operators.deduplicate import Deduplicate, DropLate
 from headrace.api.operators.spec import EventTime
+from headrace.api.operators.window import Deduplicate, DropLate
 
 
 def test_deduplicate_is_a_step_with_state(app: hr.App, views: hr.Stream) -> None:

@@ -8,8 +8,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.operators.functions import FAILED_COLUMNS, BatchFunction, RowFunction, Sink
-from headrace.api.operators.streams import SendTo, SideOutput
+from headrace.api.operators.steps import FAILED_COLUMNS, BatchFunction, RowFunction, SendTo, SideOutput, Sink
 from headrace.api.specs import Role
 
 PART = {"part": pl.Int64}

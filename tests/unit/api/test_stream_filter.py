@@ -4,8 +4,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.operators.columns import Filter
-from headrace.api.operators.functions import RowFunction
+from headrace.api.operators.steps import Filter, RowFunction
 
 
 def test_an_expression_keeps_the_schema_and_the_event_time(app: hr.App, views: hr.Stream) -> None:

@@ -4,8 +4,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.operators.columns import Project
-from headrace.api.operators.streams import Merge
+from headrace.api.operators.steps import Merge, Project
 
 
 def test_all_messages_of_all(app: hr.App, views: hr.Stream) -> None:

@@ -7,8 +7,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.operators.columns import Project
-from headrace.api.operators.streams import Broadcast, Input, PartitionBy
+from headrace.api.operators.steps import Broadcast, Input, PartitionBy, Project
 from headrace.api.specs import Role
 from headrace.core.ids import StreamId
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.duration import format_ms, to_ms
+from headrace.core.clock import format_ms, to_ms
 from headrace.core.errors import DeclarationError, UsageError
 
 

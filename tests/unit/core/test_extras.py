@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.core.errors import InfrastructureError
-from headrace.core.extras import needing
+from headrace.core.errors import InfrastructureError, needing
 
 
 def test_what_is_missing_says_who_needs_it_and_how_to_install_it() -> None:

@@ -13,15 +13,7 @@ import pytest
 from typing_extensions import override
 
 import headrace
-from headrace.core.log import (
-    CLEAR_LINE,
-    LEVELS,
-    LogSettings,
-    Throttle,
-    current_settings,
-    logger,
-    logging_to,
-)
+from headrace.core.log import CLEAR_LINE, LEVELS, LogSettings, Throttle, current_settings, logger, logging_to
 
 SOURCE = Path(headrace.__file__).parent
 RESERVED = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "time", "level", "logger", "traceback"}
@@ -192,7 +184,7 @@ def test_a_script_prints_nothing_unless_it_asks_for_it(tmp_path: Path) -> None:
     assert _run(PROGRAM, tmp_path / "quiet") == ""
     asked = "import logging\nlogging.basicConfig(level='INFO')\n"
     printed = _run(asked + PROGRAM, tmp_path / "asked")
-    assert "INFO:headrace.runtime.host.task_host:the task has its state and reads on" in printed
+    assert "INFO:headrace.task.host.task_host:the task has its state and reads on" in printed
     assert printed.count("a warning") == 1
 
 

@@ -1,6 +1,6 @@
 import gc
 
-from headrace.core.long_lived import long_lived
+from headrace.core.log import long_lived
 
 
 def test_what_exists_is_left_out_of_collections_for_a_while() -> None:

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from headrace.core.clock import check_past, moment_ms, parse_moment, utc_text
 from headrace.core.errors import UsageError
-from headrace.core.moment import check_past, moment_ms, parse_moment, utc_text
 
 NOON = 1_769_857_200_000
 

@@ -11,9 +11,8 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.core.private_folder import make_private, make_private_folder, open_private, write_private
-from headrace.savepoints.exporting import export
-from headrace.savepoints.folder import Shelf
+from headrace.core.files import make_private, make_private_folder, open_private, write_private
+from headrace.life.folder import Shelf, export
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.rate import TokenBucket
+from headrace.core.calls import TokenBucket
 
 
 @pytest.mark.parametrize(

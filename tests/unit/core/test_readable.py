@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.core.readable import readable
+from headrace.core.files import readable
 from open_files import open_files
 
 HIGH = 1100

@@ -5,8 +5,7 @@ import logging
 import pytest
 
 from headrace.core.clock import ManualClock
-from headrace.core.log import logger
-from headrace.core.recent_warnings import KEPT, RecentWarning, RecentWarnings
+from headrace.core.log import KEPT, RecentWarning, RecentWarnings, logger
 
 log = logger("headrace.test")
 

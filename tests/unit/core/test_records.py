@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from headrace.core.errors import DataError
-from headrace.core.records import decode_record
+from headrace.core.files import decode_record
 
 
 class Note(msgspec.Struct):

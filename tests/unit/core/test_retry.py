@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.core.retry import Retry
+from headrace.core.calls import Retry
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pickle
 
-from headrace.core.secret_options import SecretOptions
+from headrace.core.secrets import SecretOptions
 
 OPTIONS = SecretOptions.of({"secret_key": "s3cret-of-mine", "allow_http": "true"})
 

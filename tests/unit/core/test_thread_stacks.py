@@ -9,13 +9,13 @@ import threading
 
 import pytest
 
-from headrace.core.thread_stacks import thread_stacks
+from headrace.core.log import thread_stacks
 
 LIMIT_S = 60.0
 # In a process of its own, because if it fails, nothing in the process can run any more.
 PROGRAM = """
 import gc, sys, threading, time
-from headrace.core.thread_stacks import thread_stacks
+from headrace.core.log import thread_stacks
 
 def collected(phase, info):
     end = time.perf_counter() + 0.002

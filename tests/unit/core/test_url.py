@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.url import SecretUrl
+from headrace.core.secrets import SecretUrl
 
 
 @pytest.mark.parametrize(

@@ -9,21 +9,17 @@ from dataclasses import replace
 
 import polars as pl
 
-from headrace.api.location import Location
-from headrace.api.operators.aggregate import Aggregate
-from headrace.api.operators.columns import Filter
-from headrace.api.operators.join import IntervalJoin
+from headrace.api.aggregates import Aggregate
+from headrace.api.checks import Location
+from headrace.api.operators.join import IntervalJoin, SendToTable, TableJoin
 from headrace.api.operators.spec import EventTime, OperatorSpec
-from headrace.api.operators.streams import Broadcast, Input, Merge, PartitionBy, SendTo
-from headrace.api.operators.table import SendToTable, TableJoin
+from headrace.api.operators.steps import Broadcast, Filter, Input, Merge, PartitionBy, SendTo
 from headrace.api.operators.window import Window
-from headrace.api.settings import Settings
-from headrace.api.shapes import Tumbling
-from headrace.api.specs import Graph, Node, Role, StreamSpec, TableSpec
+from headrace.api.specs import Graph, Node, Role, Settings, StreamSpec, TableSpec, Tumbling
 from headrace.core.ids import StreamId
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
-from headrace.serdes.schema import Schema
+from headrace.rows.schema import Schema
 from headrace.systems.base import StreamInfo
 from headrace.systems.registry import SystemSpec
 

@@ -8,14 +8,15 @@ import polars as pl
 import pytest
 from graph_builder import SCHEMA, AppBuilder
 
-from headrace.api.operators.aggregate import Aggregate
-from headrace.api.operators.deduplicate import Deduplicate, DropLate
-from headrace.api.operators.functions import RowFunction
+from headrace.api.aggregates import Aggregate
 from headrace.api.operators.spec import EventTime, OperatorSpec
-from headrace.api.operators.window import Window
-from headrace.api.shapes import CountWindow, Session, Sliding, Tumbling
+from headrace.api.operators.steps import RowFunction
+from headrace.api.operators.window import Deduplicate, DropLate, Window
+from headrace.api.specs import CountWindow, Session, Sliding, Tumbling
 from headrace.core.ids import SSP, StreamId
-from headrace.plan.batch import Order, order_of, ranks_of, readers_of, slack_of, time_written
+from headrace.plan.chain_plan import BatchOrder as Order
+from headrace.plan.chain_plan import batch_order_of as order_of
+from headrace.plan.chain_plan import ranks_of, readers_of, slack_of, time_written
 from headrace.plan.model import Plan
 
 TIME = EventTime("ts")

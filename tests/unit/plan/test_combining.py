@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.plan.combining import combined_windows
+from headrace.plan.passes import combined_windows
 
 COLUMNS = {"member": pl.String, "page": pl.String, "ts": pl.Int64}
 COUNT = {"n": hr.count()}

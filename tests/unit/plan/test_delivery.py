@@ -7,11 +7,9 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.plan.delivery import deliveries
-from headrace.plan.document import to_json
+from headrace.plan.passes import deliveries
 from headrace.plan.planner import plan
-from headrace.plan.render import render
-from headrace.plan.text import to_text
+from headrace.plan.render import render, to_json, to_text
 from headrace.systems.base import StreamInfo
 from headrace.systems.registry import SystemSpec
 

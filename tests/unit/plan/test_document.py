@@ -7,8 +7,7 @@ import json
 from graph_builder import AppBuilder
 
 from headrace.api.operators.spec import EventTime
-from headrace.plan.document import to_json
-from headrace.plan.render import render
+from headrace.plan.render import render, to_json
 
 
 def an_app() -> AppBuilder:
@@ -100,7 +99,7 @@ def test_it_is_json():
 
 
 def test_every_field_of_ours_is_documented():
-    import headrace.plan.document as module
+    import headrace.plan.render as module
 
     document = to_json(render(an_app().plan()))
 

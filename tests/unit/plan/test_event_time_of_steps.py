@@ -7,8 +7,8 @@ import pytest
 
 import headrace as hr
 from headrace.core.errors import PlanError
-from headrace.plan.event_time import inputs_with_a_say
 from headrace.plan.model import Plan
+from headrace.plan.passes import inputs_with_a_say
 from headrace.plan.planner import plan
 from headrace.systems.base import StreamInfo
 

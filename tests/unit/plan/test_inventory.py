@@ -11,18 +11,15 @@ import pytest
 import headrace as hr
 from headrace.api.specs import Role
 from headrace.core.errors import DataError, PlanError, UnavailableError
-from headrace.metadata.memory import MemoryMetadata
+from headrace.life.metadata import MemoryMetadata
+from headrace.operate.page.plan_page import plan_html
 from headrace.plan.changes import Changes, Verdict, compare
-from headrace.plan.heritage import Consent, Heritage
-from headrace.plan.inventory import NOTHING, Inventory, Part, StageRecord, inventory_of
+from headrace.plan.inventory import NOTHING, Consent, Dealing, Heritage, Inventory, Part, StageRecord, inventory_of
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
-from headrace.plan.render import render
-from headrace.plan.shares import Dealing
-from headrace.plan.text import to_text
-from headrace.runners.planning import Deployment, Planned
+from headrace.plan.render import render, to_text
+from headrace.run.planning import Deployment, Planned
 from headrace.systems.base import StreamInfo
-from headrace.web.plan_page import plan_html
 
 VIEWS = {"member": pl.String, "ts": pl.Int64}
 

@@ -10,10 +10,10 @@ import pytest
 from graph_builder import AppBuilder
 
 import headrace as hr
-from headrace.api.operators.deduplicate import Deduplicate
 from headrace.api.operators.spec import EventTime
+from headrace.api.operators.window import Deduplicate
 from headrace.core.errors import PlanError
-from headrace.plan.joins import inputs_of_meetings, join_groups, joins_of_table_writes
+from headrace.plan.partitions import inputs_of_meetings, join_groups, joins_of_table_writes
 from headrace.plan.planner import plan
 from headrace.systems.base import StreamInfo
 

@@ -6,13 +6,10 @@ import polars as pl
 import pytest
 from graph_builder import AppBuilder
 
-from headrace.api.operators.columns import Project
-from headrace.api.operators.deduplicate import Deduplicate
-from headrace.api.operators.functions import BatchFunction, RowFunction, Sink
 from headrace.api.operators.spec import EventTime
-from headrace.api.operators.streams import PartitionBy
-from headrace.api.operators.window import Window
-from headrace.api.shapes import Tumbling
+from headrace.api.operators.steps import BatchFunction, PartitionBy, Project, RowFunction, Sink
+from headrace.api.operators.window import Deduplicate, Window
+from headrace.api.specs import Tumbling
 from headrace.plan.render import event_time_of, render
 
 

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.plan.ownership import owned_by
+from headrace.plan.chain_plan import owned_by
 from headrace.plan.planner import plan
 from headrace.systems.base import StreamInfo
 

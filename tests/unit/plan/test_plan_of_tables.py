@@ -8,12 +8,10 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.plan.document import to_json
+from headrace.operate.page.plan_page import plan_html
 from headrace.plan.planner import plan
-from headrace.plan.render import RenderedPlan, render
-from headrace.plan.text import to_text
+from headrace.plan.render import RenderedPlan, render, to_json, to_text
 from headrace.systems.base import StreamInfo
-from headrace.web.plan_page import plan_html
 
 RATES = {"currency": pl.String, "rate": pl.Float64, "ts": pl.Int64}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import PlanError
 from headrace.core.ids import SSP, StreamId
-from headrace.plan.joins import join_groups
+from headrace.plan.partitions import join_groups
 from headrace.plan.planner import plan
 
 

@@ -7,8 +7,7 @@ import polars.selectors as cs
 import pytest
 
 import headrace as hr
-from headrace.plan.combining import combined_windows
-from headrace.plan.pruning import needed_columns
+from headrace.plan.passes import combined_windows, needed_columns
 
 COLUMNS = {"member": pl.String, "url": pl.String, "ms": pl.Int64, "ts": pl.Int64}
 

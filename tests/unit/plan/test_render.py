@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from graph_builder import AppBuilder, shuffled
 
-from headrace.api.location import Location
+from headrace.api.checks import Location
 from headrace.api.operators.spec import EventTime
 from headrace.plan.planner import plan
 from headrace.plan.render import render

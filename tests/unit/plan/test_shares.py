@@ -8,9 +8,8 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.plan.inventory import StageRecord, inventory_of
+from headrace.plan.inventory import Dealing, StageRecord, inventory_of
 from headrace.plan.planner import plan
-from headrace.plan.shares import Dealing
 from headrace.systems.base import StreamInfo
 
 VIEWS = {"member": pl.String, "shop": pl.String, "ts": pl.Int64}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.ids import TaskName
-from headrace.plan.tasks import PRODUCER_MAX, producer_ids
+from headrace.plan.stages import PRODUCER_MAX, producer_ids
 
 
 def inputs_of(app: AppBuilder, containers: int = 1) -> dict[str, list[str]]:

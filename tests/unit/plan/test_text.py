@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from graph_builder import AppBuilder
 
-from headrace.plan.render import render
-from headrace.plan.text import to_text
+from headrace.plan.render import render, to_text
 
 
 def an_app() -> AppBuilder:

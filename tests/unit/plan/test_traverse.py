@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.plan.traverse import a_cycle, reachable, topological_order, traverse
+from headrace.plan.model import a_cycle, reachable, topological_order, traverse
 
 GRAPHS = st.integers(1, 8).flatmap(
     lambda n: st.dictionaries(

@@ -8,10 +8,9 @@ import polars as pl
 import pytest
 from graph_builder import SCHEMA, AppBuilder
 
-from headrace.api.operators.columns import Filter
+from headrace.api.operators.join import SendToTable, TableJoin
 from headrace.api.operators.spec import EventTime
-from headrace.api.operators.streams import Input, PartitionBy, SendTo
-from headrace.api.operators.table import SendToTable, TableJoin
+from headrace.api.operators.steps import Filter, Input, PartitionBy, SendTo
 from headrace.api.specs import Node
 from headrace.core.errors import PlanError
 from headrace.plan.planner import plan

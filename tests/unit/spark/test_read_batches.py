@@ -12,17 +12,11 @@ from pyspark.sql.types import ByteType, DoubleType, IntegerType, LongType, Short
 
 import headrace as hr
 from app_task import AppTask
-from headrace.core.errors import (
-    DataError,
-    FrameError,
-    StreamNotFoundError,
-    TrimmedOffsetError,
-    UsageError,
-)
+from headrace.core.errors import DataError, FrameError, StreamNotFoundError, TrimmedOffsetError, UsageError
 from headrace.core.frame import Header, Kind, encode
 from headrace.core.ids import SSP
-from headrace.spark.data_source import HeadraceDataSource
 from headrace.spark.reading import BatchReader
+from headrace.spark.source import HeadraceDataSource
 from headrace.systems.log.system import LogSystem
 from readers_of_spark import ALL, NUMBERS, batch, ends, numbers, read, rows_of, source, stream, write
 

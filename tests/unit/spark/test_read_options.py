@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import UsageError
-from headrace.spark.read_options import LATEST, OLDEST, READING, Bound, ReadOptions
+from headrace.spark.reading import LATEST, OLDEST, READING, Bound, ReadOptions
 
 
 def of(options: dict[str, str], *, streaming: bool = False) -> ReadOptions:

@@ -10,11 +10,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
 from app_task import AppTask
-from headrace.core.errors import (
-    DataError,
-    DeploymentError,
-    TrimmedOffsetError,
-)
+from headrace.core.errors import DataError, DeploymentError, TrimmedOffsetError
 from headrace.core.ids import SSP
 from headrace.systems.log.system import LogSystem
 from readers_of_spark import ALL, NUMBERS, ends, numbers, stream, write

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import UsageError
-from headrace.spark.write_options import WriteOptions
+from headrace.spark.writing import WriteOptions
 
 
 def test_options_are_read_whatever_their_case(tmp_path: Path) -> None:

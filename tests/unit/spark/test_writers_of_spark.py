@@ -16,7 +16,6 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType
 
 import headrace as hr
-from headrace.checkpoint.frame_stamper import FrameStamper
 from headrace.core.errors import (
     CorruptLogError,
     DataError,
@@ -28,15 +27,13 @@ from headrace.core.errors import (
     UsageError,
 )
 from headrace.core.frame import Checkpoint
-from headrace.serdes.hashing import partition_of
+from headrace.protocol.frame_stamper import FrameStamper
+from headrace.rows.hashing import partition_of
 from headrace.spark import writing
-from headrace.spark.staging import ABANDONED_AFTER_S, StagedFile, read_staged, staging_folder
-from headrace.spark.stream_writing import StreamWriter, writer_of
+from headrace.spark.streaming import StreamWriter, writer_of
 from headrace.spark.types import to_spark_schema
-from headrace.spark.writing import BatchWriter, StagedRows
-from headrace.streams.committed_writer import open_committed_writer
-from headrace.streams.place import open_log
-from headrace.streams.writer_slots import SLOTS, borrowed_writer
+from headrace.spark.writing import ABANDONED_AFTER_S, BatchWriter, StagedFile, StagedRows, read_staged, staging_folder
+from headrace.streams.committed_writer import SLOTS, borrowed_writer, open_committed_writer, open_log
 
 COLUMNS = {"member": pl.String(), "euros": pl.Float64()}
 ROWS = pl.DataFrame({"member": ["ann", "bob", "cas"], "euros": [1.0, 2.0, None]}, COLUMNS)

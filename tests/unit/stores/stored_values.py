@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 
-from headrace.stores import pieces, slices
+from headrace.stores import pieces
+from headrace.stores import pieces as slices
 
 
 class Disk:

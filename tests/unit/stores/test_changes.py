@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import CorruptLogError
-from headrace.serdes.ipc import encode_rows
-from headrace.stores.changes import decode_change, encode_changes
+from headrace.rows.ipc import encode_rows
+from headrace.stores.base import decode_change, encode_changes
 
 ENTRIES = st.dictionaries(st.binary(max_size=5), st.none() | st.binary(max_size=50), max_size=30)
 

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.errors import CorruptLogError, StorageError
-from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
-from headrace.stores.state_folder import (
-    StateCorruptError,
-    StateLockedError,
+from headrace.core.errors import CorruptLogError, StateCorruptError, StateLockedError, StorageError
+from headrace.stores.database import (
+    Batch,
+    Database,
+    KeySpace,
+    PartOfBatch,
     discard_abandoned,
     discard_drafts,
     restore_snapshot,
@@ -102,7 +103,7 @@ def test_a_stand_in_is_discarded_when_no_process_has_it_open(tmp_path: Path) -> 
 
 
 def test_what_a_dead_process_left_is_deleted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", logger="headrace.stores.state_folder")
+    caplog.set_level("INFO", logger="headrace.stores.database")
     folder = tmp_path / "state"
     stand_in = Database(stand_in_for(folder))
     stand_in.close()

@@ -13,16 +13,13 @@ from hypothesis import strategies as st
 from stored_values import Disk, in_small_pieces
 
 from headrace.core.errors import CorruptLogError, DeclarationError
-from headrace.serdes.schema import Schema
-from headrace.stores.base import StateStore
-from headrace.stores.conform import GONE, SINCE, conformed
-from headrace.stores.form import StateForm, check_form, described, grown, misfit
+from headrace.rows.schema import Schema
+from headrace.stores.base import GONE, SINCE, StateForm, StateStore, check_form, conformed, described, grown, misfit
 from headrace.stores.keyed import KeyedRows
 from headrace.stores.keyvalue import KeyValueStore
-from headrace.stores.memory_table import MemoryTable
 from headrace.stores.records import RecordStore
 from headrace.stores.runs import Runs
-from headrace.stores.table import TableStore
+from headrace.stores.table import MemoryTable, TableStore
 from headrace.stores.versions import VERSION_COLUMNS, VersionedTable
 
 KEY: dict[str, pl.DataType] = {"k": pl.String(), "j": pl.Int32()}

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from stored_values import Disk, in_small_pieces
 
 from headrace.core.errors import CorruptLogError
-from headrace.serdes.ipc import decode_rows, encode_rows
+from headrace.rows.ipc import decode_rows, encode_rows
 from headrace.stores import pieces
 from headrace.stores.keyed import KeyedRows
 
@@ -93,7 +93,7 @@ def test_a_commit_records_what_differs_and_not_what_happened() -> None:
 def test_keys_of_one_hash_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
 
-    from headrace.stores import segment
+    from headrace.stores import keyed as segment
 
     monkeypatch.setattr(segment, "hash_rows", lambda frame, columns: np.zeros(frame.height, np.uint64))
     sessions = store()

@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from headrace.kit.contracts import StoreLife
 from headrace.stores.keyvalue import KeyValueStore, after_prefix
-from headrace.testing.store_contract import StoreLife
 
 KEYS = st.one_of(
     st.sampled_from([b"a", b"a\x00", b"b", b"ab", b"\xff", b"\xff\xff"]), st.binary(min_size=1, max_size=3)

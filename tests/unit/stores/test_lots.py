@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.stores import pieces
-from headrace.stores.lots import EMPTY, crowd, in_lots, lot_rows
+from headrace.stores.tiers import EMPTY, crowd, in_lots, lot_rows
 
 LOT = 8
 

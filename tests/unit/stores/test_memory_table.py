@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from headrace.core.errors import DataError, DeclarationError, UsageError
 from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
 from headrace.stores.keyvalue import KeyValueStore
-from headrace.stores.memory_table import MemoryTable
-from headrace.stores.table import TableStore, key_range
+from headrace.stores.table import MemoryTable, TableStore, key_range
 
 COLUMNS: dict[str, pl.DataType] = {"k": pl.String(), "x": pl.Float64(), "v": pl.Int64(), "w": pl.List(pl.String())}
 KEY = ("k", "x")

@@ -12,15 +12,13 @@ from hypothesis import strategies as st
 from stored_values import Disk, in_small_pieces
 
 from headrace.core.errors import UsageError
-from headrace.serdes.hashing import partition_of
-from headrace.stores.base import StateStore
+from headrace.rows.hashing import partition_of
+from headrace.stores.base import Share, StateStore
 from headrace.stores.keyed import KeyedRows
 from headrace.stores.keyvalue import KeyValueStore
-from headrace.stores.memory_table import MemoryTable
 from headrace.stores.outbox import Outbox
 from headrace.stores.runs import Runs
-from headrace.stores.share import Share
-from headrace.stores.table import TableStore
+from headrace.stores.table import MemoryTable, TableStore
 
 COLUMNS: dict[str, pl.DataType] = {"a": pl.String(), "b": pl.Int64(), "n": pl.Int64()}
 Row = tuple[str | None, int, int]

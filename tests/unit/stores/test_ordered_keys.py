@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import CorruptLogError, DeclarationError
-from headrace.stores.ordered_keys import KeyEncoding
+from headrace.stores.encoding import KeyEncoding
 
 COLOURS = pl.Enum(["red", "green", "blue"])
 TEXT = st.text(st.sampled_from("\x00\x01aé\U0001f600\x7f"), max_size=4)

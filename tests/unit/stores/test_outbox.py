@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headrace.core.errors import CorruptLogError
 from headrace.stores import outbox as outbox_module
+from headrace.stores.base import Share
 from headrace.stores.outbox import Outbox, timeline_begun
-from headrace.stores.share import Share
 
 Rows = list[int]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from headrace.core.errors import DataError
-from headrace.serdes.schema import Schema
+from headrace.rows.schema import Schema
 from headrace.stores import records
 from headrace.stores.keyvalue import KeyValueStore
 from headrace.stores.records import RecordStore

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from headrace.core.errors import CorruptLogError, DataError
-from headrace.stores.row_values import ValueEncoding, layouts_of
+from headrace.stores.encoding import ValueEncoding, layouts_of
 
 SMALL = st.integers(-(2**31), 2**31 - 1)
 INSTANTS = st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2100, 1, 1))

@@ -12,13 +12,13 @@ from hypothesis.stateful import invariant, rule
 from persisted_runs import PersistedRuns
 from stored_values import Disk
 
-from headrace.serdes.hashing import hash_rows
-from headrace.serdes.ipc import encode_rows
-from headrace.stores import pieces, slices
+from headrace.rows.hashing import hash_rows
+from headrace.rows.ipc import encode_rows
+from headrace.stores import pieces
+from headrace.stores import pieces as slices
 from headrace.stores.database import Database, KeySpace, PartOfBatch
-from headrace.stores.hash_index import HashIndex, places_of
 from headrace.stores.pieces import Kept, Pieces
-from headrace.stores.runs import Runs
+from headrace.stores.runs import HashIndex, Runs, places_of
 
 FIRST, LAST = -(2**63), 2**63 - 1
 Rows = list[tuple[int, int, int]]

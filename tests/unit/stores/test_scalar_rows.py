@@ -12,9 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import CorruptLogError, DataError
-from headrace.stores.ordered_keys import KeyEncoding
-from headrace.stores.row_values import ValueEncoding
-from headrace.stores.scalar_rows import MISFITS, RowCodec, ScalarKeys, ScalarValues, is_packed, one_row
+from headrace.stores.encoding import (
+    MISFITS,
+    KeyEncoding,
+    RowCodec,
+    ScalarKeys,
+    ScalarValues,
+    ValueEncoding,
+    is_packed,
+    one_row,
+)
 
 
 def integers(bits: int, *, signed: bool) -> st.SearchStrategy[int]:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from headrace.core.errors import CorruptLogError
-from headrace.stores import slices
-from headrace.stores.slices import SliceForm
+from headrace.stores import pieces as slices
+from headrace.stores.pieces import SliceForm
 
 VALUES: dict[pl.DataType, st.SearchStrategy[Any]] = {
     pl.Int8(): st.integers(-128, 127),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.runtime.state.disk import Disk
 from headrace.stores.database import Database
+from headrace.task.state.disk import Disk
 
 
 @pytest.fixture

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.core.errors import DeclarationError, UsageError
+from headrace.kit.contracts import StoreLife
 from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
-from headrace.stores.keyvalue import CommittedKeyValues, KeyValueStore
-from headrace.stores.ttl import Stamps
-from headrace.testing.store_contract import StoreLife
+from headrace.stores.keyvalue import CommittedKeyValues, KeyValueStore, Stamps
 
 TTL = 10
 

@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import DataError, DeclarationError
 from headrace.stores import pieces
-from headrace.stores.base import StateStore
-from headrace.stores.conform import GONE, SINCE
+from headrace.stores.base import GONE, SINCE, StateStore
 from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
 from headrace.stores.keyvalue import KeyValueStore
-from headrace.stores.memory_table import MemoryTable
-from headrace.stores.table import RowTable, TableStore
+from headrace.stores.table import MemoryTable, RowTable, TableStore
 from headrace.stores.versions import VERSION_COLUMNS, VersionedTable, last_versions
 
 COLUMNS = {"k": pl.String(), "j": pl.Int32(), "v": pl.Int64()}

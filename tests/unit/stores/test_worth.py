@@ -1,4 +1,4 @@
-from headrace.stores.worth import Worth
+from headrace.stores.runs import Worth
 
 
 def test_merges_that_save_few_rows_are_left_out_for_a_while() -> None:

@@ -18,17 +18,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from headrace.checkpoint.record import OutputSeq, ReaderPosition
 from headrace.core.errors import DataError, FencedError, ProtocolError, StorageError, StreamNotFoundError, UsageError
 from headrace.core.frame import Kind
 from headrace.core.ids import SSP, Offset, StreamId
-from headrace.metadata.memory import MemoryMetadata
-from headrace.metadata.sqlite import SqliteMetadata
-from headrace.metadata.store import Change, Entry, MetadataStore, Version
-from headrace.streams.committed_writer import VERSION_MAX, CommittedWriter, open_committed_writer
-from headrace.streams.frames import CommittedGate, FrameReader
-from headrace.streams.place import open_log
-from headrace.streams.writer_records import FILE, WriterRecord, WriterRecords, next_generation
+from headrace.life.metadata import Change, Entry, MemoryMetadata, MetadataStore, SqliteMetadata, Version
+from headrace.protocol.record import OutputSeq, ReaderPosition
+from headrace.streams.committed_writer import (
+    FILE,
+    VERSION_MAX,
+    CommittedWriter,
+    WriterRecord,
+    WriterRecords,
+    next_generation,
+    open_committed_writer,
+    open_log,
+)
+from headrace.streams.reader import CommittedGate, FrameReader
 from headrace.systems.base import Admin, Consumer, Producer, System
 from headrace.systems.log.system import LogSystem
 from headrace.systems.memory import MemorySystem

@@ -1,7 +1,7 @@
 """What the frames of a write with an id carry is durable."""
 
 from headrace.core.frame import decode_header
-from headrace.streams.marks import WriteMark
+from headrace.streams.writer import WriteMark
 
 
 def test_golden_bytes() -> None:

@@ -12,12 +12,11 @@ import headrace as hr
 from headrace.core.errors import ProtocolError
 from headrace.core.frame import Kind
 from headrace.core.ids import SSP, StreamId
-from headrace.streams.frames import CommittedGate, Frame, FrameReader
+from headrace.streams.reader import CommittedGate, Frame, FrameReader
 from headrace.systems.base import Edge
-from headrace.systems.home_log import home_log
-from headrace.systems.log.inspection import Findings, Gap, GapKind, Inspection, repair_stream
 from headrace.systems.log.segment import FILE_HEADER_SIZE
-from headrace.systems.registry import open_system
+from headrace.systems.log.system import Findings, Gap, GapKind, Inspection, repair_stream
+from headrace.systems.registry import home_log, open_system
 
 
 def run(home: Path) -> None:

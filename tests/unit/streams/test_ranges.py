@@ -12,9 +12,9 @@ import headrace as hr
 from app_task import AppTask
 from headrace.core.errors import TrimmedOffsetError, UnavailableError, UsageError
 from headrace.core.ids import SSP, StreamId
-from headrace.serdes.ipc import decode_rows
-from headrace.streams.frames import Frame
+from headrace.rows.ipc import decode_rows
 from headrace.streams.ranges import Place, RangeReader
+from headrace.streams.reader import Frame
 from headrace.systems.log.system import LogSystem
 
 NUMBERS = SSP(StreamId("log", "numbers"), 0)

@@ -8,9 +8,8 @@ import pytest
 
 import headrace as hr
 from headrace.core.errors import DataError, PlanError, UsageError
-from headrace.systems.app_systems import AppSystems, SnapshotsPlace
-from headrace.systems.home_log import home_log
-from headrace.systems.registry import SystemSpec
+from headrace.life.apps import AppSystems, SnapshotsPlace
+from headrace.systems.registry import SystemSpec, home_log
 
 HOME = Path("/data/home")
 LOGIN = {

@@ -19,9 +19,9 @@ from headrace.core.ids import SSP, StreamId
 from headrace.systems.base import Extent
 from headrace.systems.log.system import LogSystem
 from headrace.systems.memory import MemoryAdmin, MemorySystem
-from headrace.systems.moments import MOMENTS
 from headrace.systems.positions import CustomStartpoint, newest_time, resolve, resolve_end
-from headrace.systems.startpoint import (
+from headrace.systems.startpoints import (
+    MOMENTS,
     EndOffset,
     EndTime,
     StartpointCustom,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import UsageError
-from headrace.systems.files import FilesSystem
-from headrace.systems.log import LogSystem
+from headrace.systems.files.system import FilesSystem
+from headrace.systems.log.system import LogSystem
 from headrace.systems.memory import MemorySystem
 from headrace.systems.registry import SystemSpec, keeps_rows, open_row_system, open_system
 
@@ -74,8 +74,8 @@ def test_a_spec_is_frozen_and_picklable() -> None:
 def test_importing_the_registry_imports_no_vendor() -> None:
     vendors = (
         "headrace.systems.files",
-        "headrace.systems.kafka.client",
-        "headrace.systems.kinesis",
+        "headrace.connectors.kafka.client",
+        "headrace.connectors.kinesis",
         "confluent_kafka",
         "boto3",
     )

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.ids import SSP, StreamId
-from headrace.systems.base import BadRecord, Rows
-from headrace.systems.row_cuts import height_before, rows_before
+from headrace.systems.base import BadRecord, Rows, height_before, rows_before
 
 ORDERS = SSP(StreamId("kafka-orders", "orders"), 0)
 

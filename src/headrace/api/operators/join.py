@@ -1,25 +1,44 @@
-"""Joins of two streams: within a bound of event time, or with the latest message of each key."""
+"""Joins of two streams, and operators on tables.
+
+join
+    Joins of two streams: within a bound of event time, or with the latest message of each key.
+
+table
+    Operators on tables: ``join(table)`` looks rows up, ``send_to(table)`` and ``delete_from(table)`` write them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import polars as pl
 from typing_extensions import override
 
-from headrace.api.event_time import LostTime, Time, needed_time
-from headrace.api.expressions import unknown_column
-from headrace.api.keys import key_columns
-from headrace.api.location import Location
-from headrace.api.operators.spec import EventTime, OperatorSpec, StateMeaning, all_carried, typed
-from headrace.api.operators.wording import names, offset, signed
-from headrace.core.duration import Duration, format_ms, to_ms
+from headrace.api.checks import Location, key_columns, unknown_column
+from headrace.api.draft import Draft, Table, check_filled_by_flows
+from headrace.api.operators.spec import (
+    EventTime,
+    LostTime,
+    OperatorSpec,
+    StateMeaning,
+    Time,
+    all_carried,
+    names,
+    needed_time,
+    offset,
+    signed,
+    typed,
+)
+from headrace.api.specs import TableSpec
+from headrace.core.clock import Duration, format_ms, to_ms
 from headrace.core.errors import DeclarationError
-from headrace.serdes.schema import Schema
-from headrace.stores.form import StateForm, with_types
+from headrace.core.ids import check_id
+from headrace.rows.schema import Schema
+from headrace.stores.base import StateForm, with_types
 
+# -- join --------------------------------------------------------------------------------------------
 JoinHow = Literal["inner", "left", "full"]
 Within = Duration | tuple[Duration, Duration]
 
@@ -232,3 +251,287 @@ def check_key_types(ours: str, left: pl.DataType, theirs: str, right: pl.DataTyp
             f"the key {ours!r} is {left} on the left side, and {theirs!r} is {right} on the right",
             hint="cast one of them in with_columns(...) before the join",
         )
+
+
+# -- table -------------------------------------------------------------------------------------------
+TableJoinHow = Literal["inner", "left"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableJoin(OperatorSpec):
+    """Looks up each message's key in a table; ``keys`` are the message's columns, in the order of the table's key.
+
+    ``time`` is the time as of which a table of versions is read; None for any other table.
+    """
+
+    table: str
+    keys: tuple[str, ...]
+    how: TableJoinHow
+    suffix: str = "_right"
+    time: EventTime | None = None
+    kind = "join"
+    gathers_keys = True
+    row_by_row = True
+
+    @property
+    @override
+    def needs_event_time(self) -> bool:
+        return self.time is not None
+
+    @override
+    def table_key(self, key: tuple[str, ...]) -> tuple[str, ...]:
+        return self.keys
+
+    @property
+    @override
+    def detail(self) -> str:
+        as_of = "" if self.time is None else f" as of {self.time.column}{offset(self.time.offset_ms)}"
+        return f"{self.how} on {names(self.keys)}{as_of}"
+
+    @override
+    def state_forms(self, id_: str, inputs: Sequence[Schema]) -> dict[str, StateForm]:
+        if self.time is None:
+            return {}
+        columns = inputs[0].columns
+        return {
+            f"{id_}.held": StateForm(
+                what="messages that wait for a table of versions",
+                key=with_types(self.keys, columns),
+                columns=with_types([name for name in columns if name not in self.keys], columns),
+            )
+        }
+
+    @property
+    @override
+    def table_joined(self) -> str:
+        return self.table
+
+    @property
+    @override
+    def hidden_state(self) -> str | None:
+        return None if self.time is None else "a join"
+
+    @override
+    def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
+        if self.time is None:
+            return {}
+        fixed = {"kind": "join as of", "table": self.table, "key": typed(self.keys, inputs[0])}
+        fixed["time"] = self.time.column
+        columns = {name: str(dtype) for name, dtype in inputs[0].columns.items() if name not in self.keys}
+        return {id_: StateMeaning(fixed=fixed, columns=columns, sheds=True, key=self.keys)}
+
+    @override
+    def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
+        return all_carried(before)
+
+
+@dataclass(frozen=True, slots=True)
+class SendToTable(OperatorSpec):
+    """Puts each message into a table under the table's key; with ``deletes`` it deletes the row of that key.
+
+    ``time`` is when the row became valid, for a table of versions.
+    """
+
+    table: str
+    deletes: bool = False
+    time: EventTime | None = None
+    code = "SEND_TO"
+    gathers_keys = True
+
+    @property
+    @override
+    def needs_event_time(self) -> bool:
+        return self.time is not None
+
+    @property
+    @override
+    def kind(self) -> str:
+        return "delete_from" if self.deletes else "send_to"
+
+    @property
+    @override
+    def table_written(self) -> str:
+        return self.table
+
+    @property
+    @override
+    def table_filled(self) -> str | None:
+        return None if self.deletes else self.table
+
+    @property
+    @override
+    def table_preposition(self) -> str:
+        return "from" if self.deletes else "into"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTable(OperatorSpec):
+    """A flow on its way into a low-level task that uses a table: for the planner, a join with it or a writer.
+
+    It passes the messages on. The task reads and writes the table itself.
+    """
+
+    table: str
+    writes: bool
+    passes_rows = True
+    gathers_keys = True
+    row_by_row = True
+
+    @property
+    @override
+    def kind(self) -> str:
+        return "writes" if self.writes else "reads"
+
+    @property
+    @override
+    def table_joined(self) -> str | None:
+        return None if self.writes else self.table
+
+    @property
+    @override
+    def table_written(self) -> str | None:
+        return self.table if self.writes else None
+
+
+@dataclass(frozen=True, slots=True)
+class TableUse:
+    """A table that a low-level task uses under a name; it may put and delete rows if it ``writes``."""
+
+    name: str
+    table: str
+    writes: bool
+
+
+def table_uses(draft: Draft, tables: object, writes: str | Iterable[str]) -> tuple[TableUse, ...]:
+    """The checked tables of a low-level task, by name. A task can read all of them, and write those in ``writes``."""
+    if not isinstance(tables, Mapping):
+        raise DeclarationError(
+            f"tables= must be a dict of tables, not {type(tables).__name__} {tables!s:.80}",
+            hint='write tables={"stock": stock}, and use it as out.tables["stock"]',
+        )
+    written = (writes,) if isinstance(writes, str) else tuple(writes)
+    for name in written:
+        if name not in tables:
+            raise DeclarationError(
+                f"writes= names {name!r}, which isn't among tables=",
+                hint=f"name some of these: {', '.join(tables) or 'there are none'}",
+            )
+    for name, table in tables.items():
+        check_id("the table", name)
+        if not isinstance(table, Table):
+            raise DeclarationError(
+                f"the table {name!r} is {type(table).__name__} {table!s:.80}",
+                hint='tables come from app.table("...", key=...)',
+            )
+        if table.draft is not draft:
+            raise DeclarationError(f"the table {table.id!r} belongs to another app, {table.draft.app!r}")
+        _check_records(table.spec, writes=name in written)
+    uses = tuple(TableUse(name, table.id, name in written) for name, table in tables.items())
+    twice = [use.table for use in uses if [other.table for other in uses].count(use.table) > 1]
+    if twice:
+        raise DeclarationError(f"the table {twice[0]!r} has two names in tables=", hint="name it once")
+    return uses
+
+
+def _check_records(spec: TableSpec, *, writes: bool) -> None:
+    """Raise unless a task can read the rows of a table as records and, if it ``writes``, put and delete them."""
+    what, hint = None, ""
+    if spec.remote is not None:
+        what, hint = "is remote", "join it before the task, and send rows to it by an output of the task"
+    elif spec.versions_ms is not None:
+        what, hint = "has versions", "join it before the task: it is read as of a message's time"
+    elif spec.storage != "disk":
+        what, hint = 'has storage="memory"', 'leave out storage="memory"'
+    elif spec.schema is None:
+        what, hint = "has no columns yet", "give it a schema=, or declare the flow that fills it before the task"
+    elif len(spec.schema.columns) == len(spec.key):
+        what, hint = "has no columns but its key", "add a column, such as a Boolean one"
+    elif writes and spec.kind == "global":
+        what, hint = (
+            "is global, and a task has only its own messages",
+            ("send rows to an output of the task, and that flow by broadcast(...) and send_to(table) into the table"),
+        )
+    if what is not None:
+        verb = "write" if writes else "use"
+        raise DeclarationError(f"a task can't {verb} the table {spec.id!r} (at {spec.location}): it {what}", hint=hint)
+    if writes:
+        check_filled_by_flows(spec)
+
+
+def table_join(
+    left: tuple[Schema, Time],
+    table: Table,
+    *,
+    on: str | Sequence[str] | None,
+    how: JoinHow,
+    within: Within | None,
+    suffix: str,
+) -> tuple[TableJoin, Schema]:
+    """The checked spec of a join with a table, and the schema of its results."""
+    if how == "full" or how not in ("inner", "left"):
+        raise DeclarationError(f"how={how!r} is not one of the choices", hint='write "inner" or "left"')
+    if within is not None:
+        raise DeclarationError(
+            "within= doesn't apply to a table", hint="leave it out: a table has one row for each key"
+        )
+    if table.schema is None:
+        raise DeclarationError(
+            f"the columns of the table {table.id!r} aren't known yet",
+            hint="give it a schema=, or declare the flow that fills it before the join",
+        )
+    stream, time = left
+    if table.spec.remote is not None and not table.spec.remote.readable:
+        raise DeclarationError(
+            f"the remote table {table.id!r} (at {table.spec.location}) can only be written",
+            hint="give it a function that reads: hr.tables.remote(read=fetch, write=store)",
+        )
+    keys = lookup_keys(on, stream, table.schema, table.key)
+    columns = joined_columns(stream, table.schema, table.key, suffix)
+    as_of = None
+    if table.spec.versions_ms is not None:
+        as_of = needed_time(time, stream, f"a join with the table {table.id!r}, which has versions,")
+    return TableJoin(table.id, keys, how, suffix, as_of), Schema.of(columns)
+
+
+def lookup_keys(on: str | Sequence[str] | None, left: Schema, table: Schema, key: tuple[str, ...]) -> tuple[str, ...]:
+    """The stream's columns that match the table's key, in its order."""
+    keys = key_columns(key if on is None else on, left, "join")
+    if len(keys) != len(key):
+        raise DeclarationError(
+            f"on= names {len(keys)} columns, but the table's key is {', '.join(key)}",
+            hint="name one column for each, in the table's order",
+        )
+    for ours, theirs in zip(keys, key, strict=True):
+        check_key_types(ours, left.columns[ours], theirs, table.columns[theirs])
+    return keys
+
+
+def holds_messages(table: TableSpec) -> bool:
+    """Whether messages wait at a join with this table until every version that counts for them has arrived."""
+    return table.versions_ms is not None and not table.side_inputs
+
+
+def version_time(spec: TableSpec, schema: Schema, time: Time) -> EventTime | None:
+    """When the rows of a flow become valid; None for a table without versions."""
+    if spec.versions_ms is None:
+        return None
+    return needed_time(time, schema, f"the table {spec.id!r}, which has versions,")
+
+
+def deleting_columns(spec: TableSpec, schema: Schema, time: EventTime | None) -> tuple[str, ...]:
+    """The columns that ``delete_from`` needs of a flow: the table's key, and the time of its versions."""
+    check_filled_by_flows(spec)
+    if spec.schema is None:
+        raise DeclarationError(
+            f"the columns of the table {spec.id!r} aren't known yet",
+            hint="give it a schema=, or declare the flow that fills it first",
+        )
+    key_columns(spec.key, schema, "delete_from")
+    for name in spec.key:
+        ours, theirs = schema.columns[name], spec.schema.columns[name]
+        if ours != theirs:
+            raise DeclarationError(
+                f"the key {name!r} is {ours}, and {theirs} in the table {spec.id!r}",
+                hint="cast it in with_columns(...) before delete_from",
+            )
+    return tuple(dict.fromkeys([*spec.key, *([] if time is None else [time.column])]))

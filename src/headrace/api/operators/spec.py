@@ -1,21 +1,63 @@
-"""What every operator of a graph says about itself.
+"""What every operator of a graph says about itself, and how it describes itself in plans.
 
-A spec is a frozen record: it holds what the user declared, and runs nothing. The planner's passes ask it through the
-members of ``OperatorSpec``, so they need no list of operators. A new operator overrides what differs from the
-defaults here; ``runtime/operators/registry.py`` names the class that runs it.
+column set
+    Sets of column names, used to find out which columns are still needed. None means all columns.
+
+spec
+    What every operator of a graph says about itself.
+
+    A spec is a frozen record: it holds what the user declared, and runs nothing. The planner's passes ask it through
+    the members of ``OperatorSpec``, so they need no list of operators. A new operator overrides what differs from the
+    defaults here; ``task/operators/registry.py`` names the class that runs it.
+
+wording
+    How operators describe themselves in plans.
+
+event time
+    Follow the event time through a flow, and record where it gets lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from headrace.api.operators.column_set import ColumnSet, union
-from headrace.api.tasks import StoreSpec
-from headrace.serdes.schema import Schema
-from headrace.stores.form import StateForm
+import polars as pl
+from typing_extensions import override
 
+from headrace.api.checks import Location, unknown_column
+from headrace.api.tasks import StoreSpec
+from headrace.core.clock import format_ms
+from headrace.core.errors import DeclarationError
+from headrace.rows.schema import Schema
+from headrace.stores.base import StateForm
+
+# -- column set --------------------------------------------------------------------------------------
+ColumnSet = frozenset[str] | None
+
+
+def union(*parts: ColumnSet) -> ColumnSet:
+    """The columns that are in any of ``parts``."""
+    result: frozenset[str] = frozenset()
+    for part in parts:
+        if part is None:
+            return None
+        result |= part
+    return result
+
+
+def columns_read(exprs: Iterable[pl.Expr]) -> ColumnSet:
+    """The columns that expressions read; None if one of them chooses its columns only when it runs."""
+    names: set[str] = set()
+    for expr in exprs:
+        if expr.meta.has_multiple_outputs():
+            return None
+        names.update(expr.meta.root_names())
+    return frozenset(names)
+
+
+# -- spec --------------------------------------------------------------------------------------------
 OnError = Literal["fail", "skip", "dead_letter"]
 
 
@@ -222,3 +264,132 @@ class OperatorSpec:
 def all_carried(before: Schema) -> Mapping[str, tuple[str, ...]]:
     """The ``carried`` of an operator that hands on its first input's columns as they are."""
     return {name: (name,) for name in before.columns}
+
+
+# -- wording -----------------------------------------------------------------------------------------
+_EXPRESSION_CHARS_MAX = 200
+
+ON_ERROR: dict[OnError, str] = {
+    "fail": "",
+    "skip": ", failed messages are skipped and counted",
+    "dead_letter": ", failed messages go to dead letters",
+}
+
+
+def call_of(function: Callable[..., object]) -> str:
+    """A function as plans name it: ``enrich()``."""
+    return f"{getattr(function, '__qualname__', type(function).__name__)}()"
+
+
+def names(columns: tuple[str, ...]) -> str:
+    """Columns as a list: ``shop, order``."""
+    return ", ".join(columns)
+
+
+def signed(ms: int) -> str:
+    """A duration with its sign: ``+5s``, ``-1m``; ``0`` has none."""
+    if ms == 0:
+        return "0"
+    return f"{'-' if ms < 0 else '+'}{format_ms(abs(ms))}"
+
+
+def offset(ms: int) -> str:
+    """A duration with its sign, and a space before it; empty for 0."""
+    return f" {signed(ms)}" if ms else ""
+
+
+def on_one_line(expr: pl.Expr) -> str:
+    """An expression as Polars prints it, on one line; a long one is cut."""
+    text = " ".join(str(expr).split())
+    return text if len(text) <= _EXPRESSION_CHARS_MAX else text[: _EXPRESSION_CHARS_MAX - 1] + "…"
+
+
+# -- event time --------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class LostTime:
+    """The step after which a flow has no event time: ``'ts' was dropped ... by select(...)``."""
+
+    column: str
+    how: str
+    operator: str
+    location: Location
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.column!r} {self.how} at {self.location} by {self.operator}(...)"
+
+
+Time = EventTime | LostTime | None
+"""A flow's event time: known, lost on the way, or never declared."""
+
+
+def is_time(dtype: pl.DataType) -> bool:
+    """Return whether a column of this dtype can be an event time."""
+    return dtype in (pl.Int64, pl.UInt64) or isinstance(dtype, pl.Datetime)
+
+
+def check_time_column(column: str, schema: Schema) -> EventTime:
+    """Return the event time in ``column``; raises if the column doesn't exist or isn't a time."""
+    if column not in schema.columns:
+        raise unknown_column(column, schema.columns)
+    dtype = schema.columns[column]
+    if not is_time(dtype):
+        raise DeclarationError(
+            f"the event time column {column!r} is {dtype}",
+            hint="event time is pl.Datetime or Int64 (milliseconds since the epoch): declare the column as "
+            'pl.Datetime("ms"), to which dates are cast'
+            if dtype == pl.Date
+            else "event time is Int64 (milliseconds since the epoch) or Datetime; cast it",
+        )
+    return EventTime(column)
+
+
+def after_projection(time: Time, unchanged: Iterable[str], schema: Schema, operator: str, where: Location) -> Time:
+    """Return the event time after a projection, which keeps it if its column is unchanged."""
+    if not isinstance(time, EventTime) or time.column in unchanged:
+        return time
+    how = "was recomputed" if time.column in schema.columns else "was dropped"
+    return LostTime(time.column, how, operator, where)
+
+
+def after_function(time: Time, schema: Schema, operator: str, where: Location) -> Time:
+    """Return the event time after a user's function, which keeps it if the result has a time column of that name."""
+    if not isinstance(time, EventTime):
+        return time
+    dtype = schema.columns.get(time.column)
+    if dtype is None:
+        return LostTime(time.column, "was dropped", operator, where)
+    return time if is_time(dtype) else LostTime(time.column, f"was turned into {dtype}", operator, where)
+
+
+def after_merge(times: Iterable[Time], where: Location) -> Time:
+    """Return the event time of merged flows: the one that they all have."""
+    times = tuple(times)
+    first = times[0]
+    if all(time == first for time in times) and not isinstance(first, LostTime):
+        return first
+    lost = next((time for time in times if isinstance(time, LostTime)), None)
+    if lost is not None:
+        return lost
+    known = next(time for time in times if isinstance(time, EventTime))
+    return LostTime(known.column, "was mixed with other event times", "merge", where)
+
+
+def needed_time(time: Time, schema: Schema, who: str, named: str | None = None) -> EventTime:
+    """Return the event time that ``who`` uses; raises an error that says where it was lost."""
+    if time is None:
+        raise DeclarationError(
+            f"{who} needs an event time, and no input before it declares one",
+            hint='name the column that holds it: app.input("views", schema, event_time="ts", lateness="5s")',
+        )
+    if named is not None:
+        return check_time_column(named, schema)
+    if isinstance(time, EventTime):
+        return time
+    remedy = ", or name it: window(..., time='col')" if who == "window" else ""
+    raise DeclarationError(f"{who} needs an event time; {time}", hint=f"keep it{remedy}")
+
+
+def bound_dtype(dtype: pl.DataType) -> pl.DataType:
+    """Return the dtype of a window's bounds: the event time's if that is Datetime, otherwise Int64 milliseconds."""
+    return dtype if isinstance(dtype, pl.Datetime) else pl.Int64()

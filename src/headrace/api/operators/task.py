@@ -10,22 +10,30 @@ from typing import Any, TypeVar
 
 from typing_extensions import override
 
-from headrace.api.draft import Draft
-from headrace.api.event_time import LostTime, Time, check_time_column, is_time
+from headrace.api.checks import Location, SchemaLike
+from headrace.api.draft import Draft, Output, Table
 from headrace.api.flow import Flow, check_flow
-from headrace.api.handles import Output, Table
-from headrace.api.location import Location
-from headrace.api.operators.spec import EventTime, OnError, OperatorSpec, StateMeaning, expiry, typed
-from headrace.api.operators.streams import TASK_OUTPUT, SideOutput
-from headrace.api.operators.table import TableUse, TaskTable, table_uses
-from headrace.api.operators.wording import names
-from headrace.api.rows import SchemaLike
+from headrace.api.operators.join import TableUse, TaskTable, table_uses
+from headrace.api.operators.spec import (
+    EventTime,
+    LostTime,
+    OnError,
+    OperatorSpec,
+    StateMeaning,
+    Time,
+    check_time_column,
+    expiry,
+    is_time,
+    names,
+    typed,
+)
+from headrace.api.operators.steps import TASK_OUTPUT, SideOutput
 from headrace.api.tasks import Store, StoreSpec, Task, overrides, stores_of
-from headrace.core.duration import format_ms
+from headrace.core.clock import format_ms
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import check_id
-from headrace.serdes.schema import Schema
-from headrace.stores.ordered_keys import KeyEncoding
+from headrace.rows.schema import Schema
+from headrace.stores.encoding import KeyEncoding
 
 F = TypeVar("F", bound=Flow)
 

@@ -1,4 +1,11 @@
-"""``window``: aggregates per key and window."""
+"""Operators with event time: ``window``, ``deduplicate`` and ``drop_late``.
+
+window
+    ``window``: aggregates per key and window.
+
+deduplicate
+    ``deduplicate`` and ``drop_late``: operators that leave out messages by their event time.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +16,26 @@ from functools import lru_cache
 import polars as pl
 from typing_extensions import override
 
-from headrace.api.aggregates import aggregate_dtype
-from headrace.api.event_time import LostTime, Time, bound_dtype, needed_time
-from headrace.api.expressions import value_dtype
-from headrace.api.handles import Output
-from headrace.api.keys import key_columns, key_parts
-from headrace.api.location import Location
-from headrace.api.operators.aggregate import Aggregate
-from headrace.api.operators.column_set import ColumnSet, columns_read, union
-from headrace.api.operators.spec import EventTime, OperatorSpec, StateMeaning, typed
-from headrace.api.operators.wording import names, offset, on_one_line
-from headrace.api.shapes import (
+from headrace.api.aggregates import Aggregate, aggregate_dtype
+from headrace.api.checks import Location, key_columns, key_parts, value_dtype
+from headrace.api.draft import Output, check_target
+from headrace.api.operators.spec import (
+    ColumnSet,
+    EventTime,
+    LostTime,
+    OperatorSpec,
+    StateMeaning,
+    Time,
+    bound_dtype,
+    columns_read,
+    names,
+    needed_time,
+    offset,
+    on_one_line,
+    typed,
+    union,
+)
+from headrace.api.specs import (
     CountWindow,
     GlobalWindow,
     Hopping,
@@ -31,12 +47,13 @@ from headrace.api.shapes import (
     Tumbling,
     WindowShape,
 )
-from headrace.api.triggers import as_trigger, every
-from headrace.core.duration import Duration, format_ms, to_ms
+from headrace.api.windows import as_trigger, every
+from headrace.core.clock import Duration, format_ms, to_ms
 from headrace.core.errors import DeclarationError
-from headrace.serdes.schema import Schema
-from headrace.stores.form import StateForm, described, with_types
+from headrace.rows.schema import Schema
+from headrace.stores.base import StateForm, described, with_types
 
+# -- window ------------------------------------------------------------------------------------------
 START, END = "window_start", "window_end"
 PANE, PANE_INDEX = "pane", "pane_index"
 
@@ -401,3 +418,97 @@ def _check_deadlines(window: Window) -> None:
                     f"the trigger '{trigger}' waits for event time, and no input before it declares one",
                     hint='write time="processing" in the trigger, or give the input an event_time=',
                 )
+
+
+# -- deduplicate -------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Deduplicate(OperatorSpec):
+    """Drops a message whose time is less than ``within_ms`` away from one of its key that was let through."""
+
+    keys: tuple[str, ...]
+    within_ms: int
+    event_time: EventTime
+    kind = "deduplicate"
+    passes_rows = True
+    hidden_state = "a deduplicate"
+    gathers_keys = True
+
+    @property
+    @override
+    def needs_event_time(self) -> bool:
+        return True
+
+    @property
+    @override
+    def detail(self) -> str:
+        return f"by {names(self.keys)} within {format_ms(self.within_ms)}"
+
+    @override
+    def state_forms(self, id_: str, inputs: Sequence[Schema]) -> dict[str, StateForm]:
+        return {id_: StateForm(what="what deduplicate has seen", key=with_types(self.keys, inputs[0].columns))}
+
+    @property
+    @override
+    def columns_used(self) -> ColumnSet:
+        return frozenset({*self.keys, self.event_time.column})
+
+    @override
+    def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
+        fixed = {
+            "kind": self.kind,
+            "key": typed(self.keys, inputs[0]),
+            "within": format_ms(self.within_ms),
+            "time": f"{self.event_time.column}{offset(self.event_time.offset_ms)}",
+        }
+        return {id_: StateMeaning(fixed=fixed, key=self.keys)}
+
+
+@dataclass(frozen=True, slots=True)
+class DropLate(OperatorSpec):
+    """Drops messages that are older than the watermark."""
+
+    event_time: EventTime
+    kind = "drop_late"
+    passes_rows = True
+
+    @property
+    @override
+    def needs_event_time(self) -> bool:
+        return True
+
+    @property
+    @override
+    def columns_used(self) -> ColumnSet:
+        return frozenset({self.event_time.column})
+
+
+def deduplicate_step(schema: Schema, time: Time, key: str | Sequence[str], within: Duration) -> Deduplicate:
+    """The checked spec of ``deduplicate``."""
+    if key is not None and not key_parts(key):
+        raise DeclarationError(
+            "key= names no column, so any two messages would be duplicates",
+            hint='write key="order" or key=["shop", "order"]',
+        )
+    keys = key_columns(key, schema, "deduplicate")
+    own = next((name for name in keys if name.startswith("__")), None)
+    if own is not None:
+        raise DeclarationError(
+            f"the column {own!r} can't be a key here: names that begin with '__' are reserved",
+            hint="rename it first",
+        )
+    within_ms = to_ms(within, "within", minimum=None)
+    if within_ms <= 0:
+        raise DeclarationError(
+            f"within={within!r} is not a positive duration, so nothing would count as a duplicate",
+            hint='give the longest time between duplicates: within="1h"',
+        )
+    return Deduplicate(keys, within_ms, needed_time(time, schema, "deduplicate"))
+
+
+def drop_late_step(schema: Schema, time: Time, late_to: object) -> DropLate:
+    """The checked spec of ``drop_late``."""
+    if late_to is not None:
+        check_target(late_to)
+        if not isinstance(late_to, Output):
+            raise DeclarationError("late messages go to an output", hint='write late_to=app.output("late")')
+    return DropLate(needed_time(time, schema, "drop_late"))

@@ -1,25 +1,57 @@
-"""Reads the files of partitions as rows, one entry of the file list after another."""
+"""Reads the files of partitions as rows, from any position on.
+
+consumer
+    Reads the files of partitions as rows, one entry of the file list after another.
+
+reading
+    How an input's files are read: each entry of the list becomes an open file of rows, or an inferred schema.
+
+beginnings
+    The positions where reading an input of files may begin: a time, a file, or an offset.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
 
+import numpy as np
 import polars as pl
 from typing_extensions import override
 
-from headrace.core.errors import DataError, StreamNotFoundError, UsageError
+from headrace.core.errors import DataError, StreamNotFoundError, UnsupportedPositionError, UsageError
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import logger
-from headrace.serdes.row_pieces import Piece
-from headrace.systems.base import BadRecord, Edge, Ended, Polled, Position, Rows
-from headrace.systems.files.file_list import ROWS_MAX, Entry, FileList, offset_of, place_of
-from headrace.systems.files.rowfile import RowFile
-from headrace.systems.files.stock import Follower
-from headrace.systems.registered import Reading, RegisteringConsumer
+from headrace.rows.casting import cast_column
+from headrace.rows.dtypes import Columns
+from headrace.rows.formats import json_parser
+from headrace.rows.pieces import ROW_BYTES_MAX, row_ends
+from headrace.rows.pieces import ParsedRows as Piece
+from headrace.rows.text import CsvFormat
+from headrace.systems.base import BadRecord, Edge, Ended, Polled, Position, Reading, RegisteringConsumer, Rows
+from headrace.systems.files.rowfile import (
+    COUNT_BYTES,
+    UTF_8,
+    ParquetFile,
+    RowFile,
+    StoredParquetFile,
+    TextFile,
+    csv_parser,
+    infer_csv,
+    infer_jsonlines,
+    open_source,
+    parquet_columns,
+    read_header,
+)
+from headrace.systems.files.stock import ROWS_MAX, Entry, FileList, Follower, Look, changed, offset_of, place_of
+from headrace.systems.files.storage import SUFFIXES, Found, LocalStorage, Storage, compression_of, suffix_of
 
+# -- consumer ----------------------------------------------------------------------------------------
 _REMEMBERED = 1000
 _log = logger(__name__)
 
@@ -225,3 +257,273 @@ class FilesConsumer(RegisteringConsumer[_Reading]):
             if begun <= place:
                 return max(0, reading.rows - rows - row)
         return reading.rows
+
+
+# -- reading -----------------------------------------------------------------------------------------
+SETTLED_S = 10.0
+"""A file that hasn't been written for this long is complete, even if its last line has no line break."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is read of each file. ``typed``: columns of these types. Otherwise the ``declared`` ones, all if None.
+
+    Text is parsed as the declared types; Parquet has types of its own. ``whole``: other columns of the files, too.
+    """
+
+    typed: Columns | None = None
+    declared: Mapping[str, pl.DataType] | None = None
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Opens entries of one input. Without ``format`` the files' endings say it; ``form`` matters for CSV only."""
+
+    storage: Storage
+    format: str | None
+    form: CsvFormat
+
+    def open(self, entry: Entry, wanted: Wanted) -> RowFile:
+        """Open an entry. Raises ``DataError`` if the file was deleted or replaced since it was listed."""
+        self._check(entry)
+        format = self._format(entry.path)
+        if format == "parquet":
+            names = None if wanted.declared is None or wanted.whole else wanted.declared.keys()
+            if isinstance(self.storage, LocalStorage):
+                return ParquetFile(entry.path, wanted.typed, names)
+            return StoredParquetFile(entry.path, self.storage.open(entry.path), wanted.typed, names)
+        columns = self._text_columns(entry, wanted)
+        file = self._text(entry)
+        try:
+            if format == "jsonl":
+                return file.parse_with(json_parser(columns))
+            header = self._header(entry, file, columns)
+            return file.parse_with(csv_parser(entry.path, header, columns, self.form))
+        except BaseException:
+            file.close()
+            raise
+
+    def columns(self, entry: Entry) -> Columns:
+        """The columns of a file, inferred if it is text."""
+        format = self._format(entry.path)
+        if format == "parquet":
+            if isinstance(self.storage, LocalStorage):
+                return parquet_columns(entry.path, entry.path)
+            with closing(self.storage.open(entry.path)) as stored:
+                return parquet_columns(stored, entry.path)
+        with closing(self._text(_whole(entry))) as file:
+            return infer_jsonlines(file) if format == "jsonl" else infer_csv(file, self.form)
+
+    def _text_columns(self, entry: Entry, wanted: Wanted) -> Columns:
+        if wanted.typed is not None:
+            return wanted.typed
+        if wanted.declared is None:
+            return self.columns(entry)
+        if not wanted.whole:
+            return dict(wanted.declared)
+        try:
+            return {**self.columns(entry), **wanted.declared}
+        except DataError:  # nothing to infer from: each row will say what is wrong with it
+            return dict(wanted.declared)
+
+    def _header(self, entry: Entry, file: TextFile, columns: Columns) -> list[str]:
+        if not entry.start:
+            return read_header(file, self.form, list(columns)) or list(columns)
+        with closing(self._text(_whole(entry))) as beginning:
+            return read_header(beginning, self.form, list(columns)) or list(columns)
+
+    def _text(self, entry: Entry) -> TextFile:
+        csv = self._format(entry.path) == "csv"
+        source = open_source(self.storage, entry, self.form.encoding if csv else UTF_8)
+        try:
+            return TextFile(
+                entry.path, source, quote=self.quote(entry.path), lines_before=lambda: self._lines_before(entry)
+            )
+        except BaseException:
+            source.close()
+            raise
+
+    def _lines_before(self, entry: Entry) -> int:
+        if not entry.start:
+            return 0
+        lines, left = 0, entry.start
+        with closing(self.storage.open(entry.path)) as file:
+            while left and (data := file.read(min(left, COUNT_BYTES))):
+                lines += data.count(b"\n")
+                left -= len(data)
+        return lines
+
+    def quote(self, path: str) -> bytes | None:
+        """What quotes a file's texts, in which line breaks don't end a row."""
+        quoted = self._format(path) == "csv" and self.form.quote is not None
+        return self.form.quote.encode() if quoted and self.form.quote is not None else None
+
+    def grows(self, path: str) -> bool:
+        """Whether the file is of a kind that programs append to, and that can be read from anywhere."""
+        format = self._format(path)
+        plain = format == "jsonl" or (format == "csv" and self.form.encoding == UTF_8)
+        return plain and self.storage.samples and compression_of(path) is None
+
+    def replaced(self, entry: Entry) -> bool:
+        """Return whether the file was deleted or replaced since it was listed."""
+        found = self.storage.find(entry.path)
+        return not isinstance(found, Found) or not self._same(entry, found)
+
+    def _format(self, path: str) -> str:
+        return self.format or SUFFIXES.get(suffix_of(path), "csv")
+
+    def _check(self, entry: Entry) -> None:
+        found = self.storage.find(entry.path)
+        if not isinstance(found, Found):
+            raise DataError(
+                f"{entry.path} has disappeared before the app read all of it",
+                hint="put the file back, or give the app another name to read the present files from the start",
+            )
+        if not self._same(entry, found):
+            raise changed(entry.path, entry, found)
+
+    def _same(self, entry: Entry, found: Found) -> bool:
+        if (found.size, found.modified) == (entry.size, entry.modified):
+            return True
+        likely = entry.sample and found.size >= entry.size
+        return bool(likely) and self.storage.sample(entry.path, entry.size) == entry.sample
+
+
+class FileLook(Look):
+    """Looks into files. ``grows``: the input reads on in files that grow, so it leaves unfinished rows for later."""
+
+    def __init__(self, reader: Reader, grows: bool) -> None:
+        self._reader = reader
+        self._grows = grows
+
+    @override
+    def sample(self, path: str, size: int) -> str:
+        return self._reader.storage.sample(path, size)
+
+    @override
+    def appendable(self, path: str, end: int) -> bool:
+        if not self._reader.grows(path):
+            return False
+        if not end:
+            return True
+        with closing(self._reader.storage.open(path)) as file:
+            file.seek(end - 1)
+            return file.read(1) == b"\n"
+
+    @override
+    def end(self, file: Found, start: int) -> int:
+        if not (self._grows and self._reader.grows(file.path)) or time.time() - file.modified / 1e9 > SETTLED_S:
+            return file.size
+        quote = self._reader.quote(file.path)
+        end, rest = start, b""
+        with closing(self._reader.storage.open(file.path)) as stream:
+            stream.seek(start)
+            left = file.size - start
+            while left and (data := stream.read(min(left, COUNT_BYTES))):
+                left -= len(data)
+                rest += data
+                ends = row_ends(rest, quote)
+                if len(ends):
+                    end += int(ends[-1])
+                    rest = rest[int(ends[-1]) :]
+                elif len(rest) > ROW_BYTES_MAX:
+                    return file.size  # the reader says what is wrong with this row
+        return end
+
+
+def entry_of(found: Found) -> Entry:
+    """All of a file, outside any list."""
+    return Entry(path=found.path, partition=0, start=0, end=found.size, size=found.size, modified=found.modified)
+
+
+def _whole(entry: Entry) -> Entry:
+    return entry_of(Found(entry.path, entry.size, entry.modified))
+
+
+# -- beginnings --------------------------------------------------------------------------------------
+FILE = "file"
+_READ_BYTES = 4 << 20
+
+
+class Beginnings:
+    """Of the input ``path``. ``event_time`` is the column with the time of a row, and its type, if rows have one.
+
+    ``consumer`` opens a consumer of these columns, which takes up no new files.
+    """
+
+    def __init__(
+        self, path: str, event_time: Columns | None, consumer: Callable[[Columns | None], FilesConsumer]
+    ) -> None:
+        self._path = path
+        self._event_time = event_time
+        self._consumer = consumer
+
+    def check(self, ssp: SSP, offset: Offset) -> None:
+        """Raise ``UsageError`` if the offset is past the end of the list, or of its file. Counts the rows before it."""
+        with closing(self._consumer(None)) as consumer:
+            consumer.register(ssp, offset)
+
+    def at_time(self, ssp: SSP, time_ms: int) -> Offset:
+        """Return the offset of the first row with an event time of at least ``time_ms``, or the end. Reads up to there.
+
+        Rows whose event time is missing or unreadable don't count.
+        """
+        if not self._event_time:
+            raise UnsupportedPositionError(
+                f"{ssp}: the rows of {self._path} have no time of arrival, so reading can't begin at a time",
+                hint="name the column with the rows' time: app.input(..., event_time=...); or use an offset, a file "
+                '({"kind": "file", "path": ...}), oldest or upcoming',
+            )
+        ((column, dtype),) = self._event_time.items()
+        with closing(self._consumer(self._event_time)) as consumer:
+            consumer.register(ssp, Edge.UPCOMING)
+            end = consumer.position(ssp)
+            consumer.register(ssp, Edge.OLDEST)
+            while consumer.position(ssp) < end:
+                for item in consumer.poll(max_bytes=_READ_BYTES):
+                    if isinstance(item, Rows) and column in item.frame:
+                        row = _first(item.frame[column], dtype, time_ms)
+                        if row is not None:
+                            return _offset_in(item, row)
+        return end
+
+    def at_file(self, ssp: SSP, listed: FileList, value: Mapping[str, Any]) -> Offset:
+        """Return where a file begins; in a partition that hasn't got it, the first file that was listed after it."""
+        path = value.get("path")
+        if set(value) != {"path"} or not isinstance(path, str):
+            raise UsageError(
+                f"{ssp}: a position of the kind {FILE!r} needs the path of a file, not {dict(value)}",
+                hint='write {"kind": "file", "path": "data/b.csv"}',
+            )
+        names = list(listed.latest)
+        after = set(names[names.index(self._name(ssp, path, names)) :])
+        entries = listed.places[ssp.partition]
+        place = next((number for number, entry in enumerate(entries) if entry.path in after), len(entries))
+        return offset_of(place)
+
+    def _name(self, ssp: SSP, path: str, names: list[str]) -> str:
+        """Return the listed file that ``path`` means: all of its path, or the end of it."""
+        found = [name for name in names if name == path] or [name for name in names if name.endswith(f"/{path}")]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UsageError(f"{ssp}: {path} matches {found[0]} and {found[1]}", hint="write more of the path")
+        near = get_close_matches(path, names, n=1) or names[:1]
+        raise UsageError(
+            f"{ssp}: {path} is none of the {len(names)} files of {self._path}",
+            hint=f"an example of a file there: {near[0]}" if near else "it has no files yet",
+        )
+
+
+def _first(times: pl.Series, dtype: pl.DataType, time_ms: int) -> int | None:
+    times, unreadable = cast_column(times, dtype)
+    if isinstance(dtype, pl.Datetime):
+        times = times.dt.timestamp("ms")
+    return next((row for row in (times >= time_ms).arg_true() if row not in unreadable), None)
+
+
+def _offset_in(item: Rows, row: int) -> Offset:
+    """The offset of a row of the frame, which lacks the rows that are bad."""
+    numbers = np.delete(np.arange(item.next - item.offset), [record.offset - item.offset for record in item.bad])
+    return item.offset + int(numbers[row])

@@ -26,13 +26,13 @@ from urllib.parse import quote
 import polars as pl
 from typing_extensions import override
 
-from headrace.core.durable import sync_folder
 from headrace.core.errors import DataError, DeclarationError, StorageError
+from headrace.core.files import sync_folder
 from headrace.core.log import logger
-from headrace.serdes.json_lines import encode_lines
-from headrace.serdes.rows import concat_rows
+from headrace.rows.given import concat_rows
+from headrace.rows.text import encode_lines
 from headrace.systems.base import Target
-from headrace.systems.files.csvfile import csv_rows
+from headrace.systems.files.rowfile import csv_rows
 
 _POSITIONS = ".positions"
 _NAME_CHARS_MAX = 160

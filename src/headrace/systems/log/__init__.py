@@ -1,5 +1,1 @@
 """The embedded log system."""
-
-from headrace.systems.log.system import LogSystem, open_log
-
-__all__ = ["LogSystem", "open_log"]

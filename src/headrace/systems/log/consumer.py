@@ -1,39 +1,137 @@
 """The reading side of the log: many partitions, one inotify instance, no waiting.
 
-A poll first drains the wake-ups and then looks at the files, so a write after the look causes another wake-up. A
-partition that was read to its end costs nothing until it is written again. Twice a second the consumer looks at all
-files: writers on another machine cause no wake-up, and a stream may have been removed.
+file watcher
+    Wakes a reader when a file grows: inotify on Linux, nothing elsewhere.
 
-One that is part of a group (``wakeups``) leaves wake-ups to the group, which also bounds the number of open files. One
-without a waiting caller looks at its files at each poll, and closes those that it has read to their ends.
+    The kernel queues an event for each write call of any process on this machine. Writes from another machine, on a
+    network file system, cause none, so readers also check file sizes from time to time.
+
+consumer
+    A poll first drains the wake-ups and then looks at the files, so a write after the look causes another wake-up. A
+    partition that was read to its end costs nothing until it is written again. Twice a second the consumer looks at all
+    files: writers on another machine cause no wake-up, and a stream may have been removed.
+
+    One that is part of a group (``wakeups``) leaves wake-ups to the group, which also bounds the number of open files.
+    One without a waiting caller looks at its files at each poll, and closes those that it has read to their ends.
+
+wakeups
+    One inotify instance for all consumers of a log that one thread uses.
+
+    A user may have 128 instances by default, and a thread that hosts hundreds of tasks must not ask each of them
+    whether something has come. So the files of all consumers are watched together, and each event names its consumers.
+
+    Writers on another machine cause no event, and a stream may have been removed. So twice a second some consumers look
+    at their files, in turn.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import os
+import struct
+import sys
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from headrace.core.errors import HeadraceError, StreamNotFoundError, TrimmedOffsetError, UsageError
+from headrace.core.errors import HeadraceError, InfrastructureError, StreamNotFoundError, TrimmedOffsetError, UsageError
 from headrace.core.ids import SSP, Offset
-from headrace.systems.base import Edge, Ended, Polled, Position, Records
-from headrace.systems.log.file_watcher import FileWatcher
-from headrace.systems.log.layout import StreamFolder
+from headrace.core.log import Throttle, logger
+from headrace.systems.base import (
+    Edge,
+    Ended,
+    Polled,
+    Position,
+    Reading,
+    Records,
+    RegisteringConsumer,
+    Unsynced,
+    Wakeups,
+)
+from headrace.systems.log.layout import OpenFiles, StreamFolder
 from headrace.systems.log.partition import PartitionFile, unsynced_partition
 from headrace.systems.log.segment import Scan, ScanEnd, landmark
-from headrace.systems.registered import Reading, RegisteringConsumer
-from headrace.systems.syncing import Unsynced
 
-if TYPE_CHECKING:
-    from headrace.systems.log.wakeups import LogWakeups
+# -- file watcher ------------------------------------------------------------------------------------
+_MODIFY = 0x00000002
+_OVERFLOW = 0x00004000
+_EVENT = struct.Struct("iIII")
+_READ_BYTES = 1 << 16
 
+_log = logger(__name__)
+_throttle = Throttle(_log)
+
+
+class FileWatcher:
+    """An inotify instance. ``fd`` becomes readable when a watched file was written."""
+
+    def __init__(self, fd: int, libc: ctypes.CDLL) -> None:
+        self.fd = fd
+        self._libc = libc
+
+    @classmethod
+    def open(cls) -> FileWatcher | None:
+        """Return a new watcher; None on other systems, or if the user's limit of inotify instances is reached."""
+        if not sys.platform.startswith("linux"):
+            _throttle.info("this system has no inotify: readers look for new records twice a second")
+            return None
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.inotify_add_watch.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32]
+        fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if fd >= 0:
+            return cls(fd, libc)
+        _throttle.warning(
+            "no inotify instance is left: readers look for new records twice a second; raise the sysctl "
+            "fs.inotify.max_user_instances",
+            error=os.strerror(ctypes.get_errno()),
+        )
+        return None
+
+    def watch(self, path: Path) -> int:
+        """Watch a file and return the number that identifies it in ``drain``. A file always has the same number."""
+        number = int(self._libc.inotify_add_watch(self.fd, os.fsencode(path), _MODIFY))
+        if number < 0:
+            code = ctypes.get_errno()
+            hint = "raise the sysctl fs.inotify.max_user_watches" if code == errno.ENOSPC else None
+            raise InfrastructureError(f"can't watch {path}: {os.strerror(code)}", hint=hint)
+        return number
+
+    def unwatch(self, number: int) -> None:
+        """Stop watching a file. Does nothing if the file was deleted, because that removes its watch."""
+        self._libc.inotify_rm_watch(self.fd, number)
+
+    def drain(self) -> set[int] | None:
+        """Return the numbers of the files written since the last call; None if the kernel's queue has overflowed."""
+        changed: set[int] = set()
+        known = True
+        while True:
+            try:
+                data = os.read(self.fd, _READ_BYTES)
+            except BlockingIOError:
+                if not known:
+                    _throttle.info("inotify's queue overflowed: checking all files")
+                return changed if known else None
+            start = 0
+            while start < len(data):
+                number, mask, _, name_length = _EVENT.unpack_from(data, start)
+                start += _EVENT.size + name_length
+                changed.add(number)
+                known = known and not mask & _OVERFLOW
+
+    def close(self) -> None:
+        """Release the instance."""
+        os.close(self.fd)
+
+
+# -- consumer ----------------------------------------------------------------------------------------
 _LOOK_AT_ALL_S = 0.5
 _POLLS_KEPT = 4096
 """Among so many polls a landmark is found."""
@@ -296,3 +394,77 @@ class LogConsumer(RegisteringConsumer[Watched]):
             self._wakeup = None
         if self._wakeups is not None:
             self._wakeups.forget(self)
+
+
+# -- wakeups -----------------------------------------------------------------------------------------
+LOOK_S = 0.5
+LOOKS = 100
+"""How many consumers look at their files at a time. A thousand have looked after five seconds."""
+
+
+class LogWakeups(Wakeups):
+    """The consumers of the log in the folder ``root`` that one thread uses."""
+
+    def __init__(self, root: Path, watcher: FileWatcher) -> None:
+        self._root = root
+        self._watcher = watcher
+        self.files = OpenFiles()
+        self._watched: dict[int, list[Watched]] = {}
+        self._consumers: dict[LogConsumer, None] = {}
+        self._looked = time.monotonic()
+
+    @override
+    def consumer(self) -> LogConsumer:
+        consumer = LogConsumer(self._root, self)
+        self._consumers[consumer] = None
+        return consumer
+
+    @override
+    def fileno(self) -> int:
+        return self._watcher.fd
+
+    @override
+    def stirred(self) -> Collection[LogConsumer]:
+        self.files.trim()
+        changed = self._watcher.drain()
+        now = time.monotonic()
+        if changed is None:
+            self._looked = now
+            for consumer in self._consumers:
+                consumer.look_at_all()
+            return list(self._consumers)
+        stirred: dict[LogConsumer, None] = {}
+        for number in changed:
+            for watched in self._watched.get(number, ()):
+                watched.look = True
+                stirred[watched.consumer] = None
+        if now - self._looked > LOOK_S:
+            self._looked = now
+            for consumer in list(islice(self._consumers, LOOKS)):
+                del self._consumers[consumer]
+                self._consumers[consumer] = None  # behind all others
+                if consumer.has_news():
+                    stirred[consumer] = None
+        return stirred.keys()
+
+    def watch(self, path: Path, watched: Watched) -> int:
+        """Have a file's events reach a reading; several may read one file."""
+        number = self._watcher.watch(path)
+        self._watched.setdefault(number, []).append(watched)
+        return number
+
+    def unwatch(self, number: int, watched: Watched) -> None:
+        """Forget a reading."""
+        readings = self._watched[number]
+        readings.remove(watched)
+        if not readings:
+            del self._watched[number]
+            self._watcher.unwatch(number)
+
+    def forget(self, consumer: LogConsumer) -> None:
+        """A consumer was closed."""
+        self._consumers.pop(consumer, None)
+
+    @override
+    def close(self) -> None:
+        self._watcher.close()

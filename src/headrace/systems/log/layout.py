@@ -1,36 +1,55 @@
-"""The files of a stream, and access to the small ones, which are replaced as a whole.
+"""The files of a stream in the log, and how many of them one thread keeps open.
 
-::
+layout
+    The files of a stream, and access to the small ones, which are replaced as a whole.
 
-    <root>/<stream>/stream.json          partition count, columns and key; written once
-    <root>/<stream>/added-0001.json      columns that were added later; each addition is one more file, written once
-    <root>/<stream>/p00000.log           the records of a partition (``segment`` describes them)
-    <root>/<stream>/p00000.trim          the trim point: records below it are dropped
-    <root>/<stream>/p00000.times         where times are in the partition (``time_index``); can be rebuilt
-    <root>/<stream>/seal.json            the stream is sealed; holds the end offsets once every partition has one
-    <root>/<stream>/positions/<group>    8 bytes a partition: the position of a reader group
+    ::
 
-A stream is created in a hidden folder and renamed into place. So it exists completely or not at all, and one of several
-concurrent creators wins. A file of added columns appears complete, under a number that only one writer gets; another
-one looks again at what is there. Everything here is a local file operation; nothing waits for another process.
+        <root>/<stream>/stream.json          partition count, columns and key; written once
+        <root>/<stream>/added-0001.json      columns that were added later; each addition is one more file, written once
+        <root>/<stream>/p00000.log           the records of a partition (``segment`` describes them)
+        <root>/<stream>/p00000.trim          the trim point: records below it are dropped
+        <root>/<stream>/p00000.times         where times are in the partition (``time_index``); can be rebuilt
+        <root>/<stream>/seal.json            the stream is sealed; holds the end offsets once every partition has one
+        <root>/<stream>/positions/<group>    8 bytes a partition: the position of a reader group
+
+    A stream is created in a hidden folder and renamed into place. So it exists completely or not at all, and one of
+    several concurrent creators wins. A file of added columns appears complete, under a number that only one writer
+    gets; another one looks again at what is there. Everything here is a local file operation; nothing waits for another
+    process.
+
+open files
+    Bounds the descriptors that one thread keeps open for partitions that it has read or written.
+
+    A thread that hosts thousands of tasks reads and writes thousands of partitions, most of them rarely. So only those
+    that were used last stay open, and the others are opened again when they are needed.
+
+    A file with unsynced records stays open. If writing it back to the disk fails, the kernel reports that on each
+    descriptor that is open at that time, but on only one of those that are opened later.
+
+holes
+    Frees the disk blocks of a trimmed range, if the file system supports that.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
 import shutil
 import struct
+import sys
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 
-from headrace.core.durable import create_file, replace_file, sync_folder, write_file, write_files
+from headrace.core import files as descriptors
 from headrace.core.errors import (
     CorruptLogError,
     DataError,
@@ -39,13 +58,26 @@ from headrace.core.errors import (
     StreamSealedError,
     UsageError,
 )
+from headrace.core.files import (
+    create_file,
+    make_private_folder,
+    open_private,
+    replace_file,
+    sync_folder,
+    write_file,
+    write_files,
+)
 from headrace.core.ids import Offset, check_id
-from headrace.core.private_folder import make_private_folder, open_private
-from headrace.serdes.dtypes import columns_from_json, columns_to_json
+from headrace.core.log import Throttle, logger
+from headrace.rows.dtypes import columns_from_json, columns_to_json
 from headrace.systems.base import StreamInfo
 from headrace.systems.log import segment
 from headrace.systems.shape import new_columns, require_same_shape, wanted_shape, with_columns
 
+if TYPE_CHECKING:
+    from headrace.systems.log.partition import PartitionFile
+
+# -- layout ------------------------------------------------------------------------------------------
 FORMAT_VERSION = 1
 MAX_ADDITIONS = 9999
 _POSITION = struct.Struct(">Q")
@@ -330,3 +362,76 @@ def _read_json(path: Path) -> dict[str, Any]:
             hint="a newer version wrote it; upgrade readers before writers",
         )
     return dict(data)
+
+
+# -- open files --------------------------------------------------------------------------------------
+class OpenFiles:
+    """The open partitions of one thread, in the order of their last use."""
+
+    def __init__(self, kept: int | None = None) -> None:
+        """Keep so many files open; by default the share of the process's files that ``descriptors`` allows."""
+        self._kept = descriptors.share() if kept is None else kept
+        self._files: dict[PartitionFile, Callable[[], bool]] = {}
+        self._trim_above = self._kept
+
+    def used(self, file: PartitionFile, unsynced: Callable[[], bool]) -> None:
+        """Note that a file is used, and open. It isn't closed here while it is ``unsynced``."""
+        self._files.pop(file, None)
+        self._files[file] = unsynced
+        if len(self._files) > self._trim_above:
+            self.trim()
+
+    def forget(self, file: PartitionFile) -> None:
+        """Close a file."""
+        file.close()
+        self._files.pop(file, None)
+
+    def trim(self) -> None:
+        """Close the files that were used the longest ago, as far as they may be; never the one used last."""
+        surplus = len(self._files) - self._kept
+        if surplus <= 0:
+            return
+        closable = (file for file, unsynced in self._files.items() if not unsynced())
+        for file in list(islice(closable, surplus)):
+            if file is not next(reversed(self._files)):
+                self.forget(file)
+        # Files that have to stay open aren't looked at each time that another one is used.
+        self._trim_above = max(self._kept, 2 * (len(self._files) - self._kept))
+
+
+# -- holes -------------------------------------------------------------------------------------------
+_KEEP_SIZE = 0x01
+_PUNCH_HOLE = 0x02
+_BLOCK = 4096
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+_throttle = Throttle(logger(__name__))
+
+
+def punch(path: Path, start: int, stop: int) -> bool:
+    """Free the blocks that are wholly in ``start <= byte < stop``. They read as zeros; the file keeps its size.
+
+    Returns False if this system can't: the bytes then stay, which costs only disk space.
+    """
+    start = (start + _BLOCK - 1) // _BLOCK * _BLOCK
+    stop = stop // _BLOCK * _BLOCK
+    if start >= stop:
+        return True
+    if not sys.platform.startswith("linux"):
+        _throttle.info("this system can't free the blocks of trimmed records: they stay on the disk", path=str(path))
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if libc.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, start, stop - start) == 0:
+            return True
+        code = ctypes.get_errno()
+    finally:
+        os.close(fd)
+    if code in _UNSUPPORTED:
+        _throttle.warning(
+            "the file system can't free the blocks of trimmed records: they stay on the disk", path=str(path)
+        )
+        return False
+    raise StorageError(f"can't free bytes {start} to {stop} of {path}: {os.strerror(code)}")

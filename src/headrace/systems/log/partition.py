@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from headrace.core import descriptors
+from headrace.core import files as descriptors
 from headrace.core.errors import (
     CorruptLogError,
     HeadraceError,
@@ -22,11 +22,10 @@ from headrace.core.errors import (
 )
 from headrace.core.ids import Offset
 from headrace.core.log import logger
+from headrace.systems.base import Unsynced
 from headrace.systems.log import segment
-from headrace.systems.log.layout import gone, replaced, require_there
-from headrace.systems.log.open_files import OpenFiles
+from headrace.systems.log.layout import OpenFiles, gone, replaced, require_there
 from headrace.systems.log.segment import ScanEnd, TailState
-from headrace.systems.syncing import Unsynced
 
 _SEARCH_BYTES = 1 << 16
 _READ_BYTES = 1 << 20

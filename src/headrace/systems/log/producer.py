@@ -22,13 +22,11 @@ from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import HeadraceError, StorageError, StreamSealedError
 from headrace.core.ids import Offset
 from headrace.core.log import logger
-from headrace.systems.base import Producer
-from headrace.systems.log.layout import StreamFolder
-from headrace.systems.log.open_files import OpenFiles
+from headrace.systems.base import Producer, Unsynced
+from headrace.systems.log.layout import OpenFiles, StreamFolder
 from headrace.systems.log.partition import PartitionFile, unsynced_partition
 from headrace.systems.log.segment import HEADER_SIZE, check_fits, check_of, encode_records, landmark
 from headrace.systems.log.time_index import TimeNotes
-from headrace.systems.syncing import Unsynced
 
 BUFFER_BYTES = 4 << 20
 _IOV_MAX = 1024

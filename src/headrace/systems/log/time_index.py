@@ -22,11 +22,10 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from headrace.core.durable import replace_file
 from headrace.core.errors import CorruptLogError, HeadraceError, StorageError
+from headrace.core.files import open_private, replace_file
 from headrace.core.ids import Offset
 from headrace.core.log import Throttle, logger
-from headrace.core.private_folder import open_private
 from headrace.systems.log import segment
 from headrace.systems.log.layout import StreamFolder
 from headrace.systems.log.partition import PartitionFile

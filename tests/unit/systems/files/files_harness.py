@@ -6,9 +6,9 @@ import polars as pl
 
 from headrace.core.ids import SSP, StreamId
 from headrace.systems.base import BadRecord, Edge, Ended, Position, Rows
-from headrace.systems.files import FilesSystem
 from headrace.systems.files.consumer import FilesConsumer
-from headrace.systems.files.file_list import offset_of, place_of
+from headrace.systems.files.stock import offset_of, place_of
+from headrace.systems.files.system import FilesSystem
 
 
 def ssp(partition: int = 0) -> SSP:

@@ -12,9 +12,9 @@ from files_harness import bad_of, read, rows_of, ssp
 
 import headrace as hr
 from headrace.core.errors import DeclarationError
-from headrace.serdes.csv_format import CsvFormat
+from headrace.rows.text import CsvFormat
 from headrace.systems.base import Edge, Rows
-from headrace.systems.files import FilesSystem
+from headrace.systems.files.system import FilesSystem
 
 COLUMNS = {"a": pl.Int64(), "b": pl.String()}
 

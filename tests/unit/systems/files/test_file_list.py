@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import DataError
-from headrace.systems.files.file_list import ROWS_MAX, Entry, ListFile, offset_of, place_of
+from headrace.systems.files.stock import ROWS_MAX, Entry, ListFile, offset_of, place_of
 
 GOLDEN = (
     b'{"format":1,"partitions":2}\n'
@@ -81,7 +81,7 @@ def test_other_formats_are_refused(tmp_path: Path) -> None:
 _APPENDER = """
 import sys
 from pathlib import Path
-from headrace.systems.files.file_list import Entry, ListFile
+from headrace.systems.files.stock import Entry, ListFile
 file = ListFile(Path(sys.argv[1]))
 for n in range(50):
     while True:

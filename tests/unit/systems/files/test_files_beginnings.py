@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.core.errors import StreamNotFoundError, UnsupportedPositionError, UsageError
 from headrace.core.ids import Offset
-from headrace.systems.files import FilesSystem
-from headrace.systems.files.file_list import offset_of
+from headrace.systems.files.stock import offset_of
+from headrace.systems.files.system import FilesSystem
 from headrace.systems.registry import open_row_system
 
 EVENT_TIME = {"at": pl.Int64()}

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import DataError, DeclarationError, StreamNotFoundError, UsageError
-from headrace.serdes.csv_format import CsvFormat
-from headrace.serdes.row_pieces import row_ends
+from headrace.rows.pieces import row_ends
+from headrace.rows.text import CsvFormat
 from headrace.systems.base import Edge, Ended, Extent, Rows
-from headrace.systems.files import FilesSystem, open_files, parquet
-from headrace.systems.files.file_list import offset_of
+from headrace.systems.files import rowfile as parquet
+from headrace.systems.files.stock import offset_of
+from headrace.systems.files.system import FilesSystem, open_files
 
 FORMATS = ["parquet", "jsonl", "csv"]
 
@@ -321,7 +322,7 @@ def test_csv_headers_that_do_not_fit(tmp_path: Path) -> None:
 
 
 def test_a_quote_that_is_never_closed_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.systems.files.text.ROW_BYTES_MAX", 1000)
+    monkeypatch.setattr("headrace.systems.files.rowfile.ROW_BYTES_MAX", 1000)
     with pytest.raises(DataError, match="a row of more than 1000 bytes"):
         read(csv(tmp_path, b'a,b\n1,"' + b"x\n" * 3000, COLUMNS), max_bytes=100)
 

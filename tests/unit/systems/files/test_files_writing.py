@@ -11,7 +11,7 @@ import pytest
 from files_harness import read, rows_of, ssp, table
 
 from headrace.core.errors import DataError, DeclarationError, StorageError, UsageError
-from headrace.systems.files import FilesSystem
+from headrace.systems.files.system import FilesSystem
 
 WRITER = "app/stage/0/out"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.errors import DataError
-from headrace.systems.files.file_list import Entry, FileList
-from headrace.systems.files.stocktaking import ChangedFiles, Look, Policy, additions
+from headrace.systems.files.stock import ChangedFiles, Entry, FileList, Look, Policy, additions
 from headrace.systems.files.storage import Found
 
 

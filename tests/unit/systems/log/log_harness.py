@@ -8,8 +8,8 @@ from pathlib import Path
 
 from headrace.core.ids import SSP, StreamId
 from headrace.systems.base import Edge, Ended, Position, Records
-from headrace.systems.log import LogSystem
 from headrace.systems.log.consumer import LogConsumer
+from headrace.systems.log.system import LogSystem
 
 STREAM = "events"
 

@@ -18,8 +18,9 @@ from headrace.core.errors import (
     UsageError,
 )
 from headrace.systems.base import Edge
-from headrace.systems.log import LogSystem, holes, open_log
+from headrace.systems.log import layout as holes
 from headrace.systems.log.layout import Seal, StreamFolder
+from headrace.systems.log.system import LogSystem, open_log
 
 
 def test_trimming_gives_blocks_back_to_the_disk(tmp_path: Path) -> None:

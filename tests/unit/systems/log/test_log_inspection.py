@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from log_harness import STREAM, append, log_file, new_log, read_all, ssp
 
 from headrace.core.errors import CorruptLogError
-from headrace.systems.log import LogSystem, inspection
-from headrace.systems.log.inspection import GapKind, Inspection
+from headrace.systems.log import system as inspection
 from headrace.systems.log.layout import Seal, StreamFolder
 from headrace.systems.log.segment import FILE_HEADER_SIZE, HEADER_SIZE
+from headrace.systems.log.system import GapKind, Inspection, LogSystem
 
 BODIES = [bytes([letter]) * (letter % 40) for letter in range(60, 90)]
 

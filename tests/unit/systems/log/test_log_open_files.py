@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from log_harness import STREAM, log_file, new_log, ssp
 
-from headrace.core import descriptors
+from headrace.core import files as descriptors
 from headrace.core.errors import StreamNotFoundError
-from headrace.systems.base import Edge, Records
-from headrace.systems.log.open_files import OpenFiles
+from headrace.systems.base import Edge, Records, sync_all
+from headrace.systems.log.layout import OpenFiles
 from headrace.systems.log.partition import PartitionFile
-from headrace.systems.syncing import sync_all
 
 PARTITIONS = 20
 KEPT = 3

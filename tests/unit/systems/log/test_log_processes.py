@@ -7,7 +7,7 @@ from pathlib import Path
 
 from log_harness import STREAM, append, drain, log_file, new_log, read_all, ssp, start_process
 
-from headrace.core.readable import readable
+from headrace.core.files import readable
 from headrace.systems.base import Edge
 from headrace.systems.log.segment import HEADER_SIZE
 
@@ -87,7 +87,7 @@ def test_a_writer_killed_in_mid_append_loses_nothing_that_it_acknowledged(tmp_pa
 ECHO = """
 import sys, time
 from headrace.core.ids import SSP, StreamId
-from headrace.core.readable import readable
+from headrace.core.files import readable
 from headrace.systems.base import Edge
 from headrace.systems.log.segment import HEADER_SIZE
 from headrace.systems.log import LogSystem

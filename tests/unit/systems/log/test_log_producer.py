@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from log_harness import STREAM, append, log_file, new_log, read_all, start_process
 
 from headrace.core.errors import StorageError, StreamSealedError
-from headrace.systems.log import LogSystem
+from headrace.systems.log.system import LogSystem
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ import pytest
 from log_harness import append, log_file, new_log, read_all, ssp
 
 from headrace.core.log import Throttle, logger
-from headrace.systems.log import file_watcher, holes
-from headrace.systems.log.file_watcher import FileWatcher
+from headrace.systems.log import consumer as file_watcher
+from headrace.systems.log import layout as holes
+from headrace.systems.log.consumer import FileWatcher
 
 
 @pytest.fixture(autouse=True)

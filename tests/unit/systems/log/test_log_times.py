@@ -15,11 +15,12 @@ from log_harness import STREAM, append, log_file, new_log, read_all, ssp, start_
 
 from headrace.core.clock import ManualClock
 from headrace.core.errors import CorruptLogError, StreamSealedError, TrimmedOffsetError, UsageError
-from headrace.systems.log import LogSystem, segment, time_index
+from headrace.systems.log import segment, time_index
 from headrace.systems.log.layout import StreamFolder
 from headrace.systems.log.partition import PartitionFile
 from headrace.systems.log.producer import LogProducer
 from headrace.systems.log.segment import TIME_ENTRY_SIZE, TimeEntry, decode_time_entry, encode_time_entry
+from headrace.systems.log.system import LogSystem
 from headrace.systems.log.time_index import TimeIndex
 
 SEED = segment.seed_of(0x0123456789ABCDEF)

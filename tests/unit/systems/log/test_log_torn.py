@@ -14,7 +14,8 @@ from log_harness import append, drain, log_file, new_log, read_all, ssp
 
 from headrace.core.errors import CorruptLogError
 from headrace.systems.base import Edge
-from headrace.systems.log import LogSystem, segment
+from headrace.systems.log import segment
+from headrace.systems.log.system import LogSystem
 
 bodies = st.lists(st.binary(max_size=40) | st.just(segment.MARK * 3), min_size=1, max_size=8)
 

@@ -8,10 +8,11 @@ import pytest
 from log_harness import STREAM, new_log, ssp
 
 from headrace.core.errors import StreamNotFoundError
-from headrace.core.readable import readable
+from headrace.core.files import readable
 from headrace.systems.base import Edge, Records
-from headrace.systems.log import LogSystem, wakeups
-from headrace.systems.log.wakeups import LogWakeups
+from headrace.systems.log import consumer as wakeups
+from headrace.systems.log.consumer import LogWakeups
+from headrace.systems.log.system import LogSystem
 
 
 def group_of(system: LogSystem) -> LogWakeups:

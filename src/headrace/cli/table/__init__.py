@@ -1,1 +1,0 @@
-"""``headrace table``: read the tables of a running app."""

@@ -1,0 +1,1 @@
+"""Connectors to the systems of others: one folder each."""

@@ -1,0 +1,238 @@
+"""JSON whose columns are said by a JSON Schema, with the header of a schema registry or without.
+
+Values are read as JSON is (``formats.json``): the schema names columns and types, and nothing is validated by it but
+what a column can't have. Writing checks that there are the properties that it requires, and no null where it allows
+none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Final
+
+import polars as pl
+from typing_extensions import override
+
+from headrace.connectors.formats.registry import (
+    HEADER_BYTES,
+    Registered,
+    SubjectWriter,
+    decode_framed,
+    no_header,
+    writer_of,
+)
+from headrace.core.errors import DataError, DeclarationError
+from headrace.rows.dtypes import Columns
+from headrace.rows.formats import Decoded, Decoder, Format, FormatSpec, JsonFormat, Payload, all_values, without_nulls
+
+_PLAIN: Mapping[str, pl.DataType] = {
+    "boolean": pl.Boolean(),
+    "integer": pl.Int64(),
+    "number": pl.Float64(),
+    "string": pl.String(),
+}
+_TEXTS: Mapping[str, pl.DataType] = {"date": pl.Date(), "date-time": pl.Datetime("us", "UTC")}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadJsonSchema:
+    """The columns of a schema. ``required`` have to be there, ``nullable`` may be null, ``closed`` forbids others."""
+
+    columns: Columns
+    required: frozenset[str]
+    nullable: frozenset[str]
+    closed: bool
+
+
+class JsonSchemaFormat(Format):
+    """JSON objects of ``schema``; None if an input says the columns. ``framed``: with the header of a registry."""
+
+    def __init__(self, schema: object | None, *, framed: bool = False, writer: SubjectWriter | None = None) -> None:
+        self._schema = None if schema is None else read_json_schema(schema)
+        self._framed = framed
+        self._writer = writer
+        self._json = JsonFormat()
+
+    @override
+    def columns(self) -> Columns | None:
+        return None if self._schema is None else self._schema.columns
+
+    @override
+    def decoder(self, columns: Columns) -> Decoder:
+        """Columns that the schema doesn't have may be properties of other versions of it; types may be any of JSON."""
+        decoder = self._json.decoder(columns)
+        return _FramedJsonDecoder(decoder, columns) if self._framed else decoder
+
+    @override
+    def encode(self, rows: pl.DataFrame) -> list[bytes]:
+        if self._schema is None:
+            raise DeclarationError(
+                "writing JSON with a schema needs the schema", hint="write hr.io.json_schema(schema, registry=...)"
+            )
+        _check(rows, self._schema)
+        payloads = self._json.encode(rows)
+        if not self._framed:
+            return payloads
+        assert self._writer is not None
+        header = self._writer.header()
+        return [header + payload for payload in payloads]
+
+
+def json_schema_to_register(schema: object) -> Registered:
+    """A schema as registries take it."""
+    return Registered(schema if isinstance(schema, str) else json.dumps(schema), "JSON")
+
+
+class _FramedJsonDecoder(Decoder):
+    def __init__(self, inner: Decoder, columns: Columns) -> None:
+        self._inner = inner
+        self._columns = columns
+
+    @override
+    def decode(self, payloads: Sequence[Payload]) -> Decoded:
+        if not all_values(payloads):
+            return without_nulls(payloads, self.decode)
+        if set(map(itemgetter(slice(0, 1)), payloads)) <= {b"\0"}:
+            return self._inner.decode(list(map(itemgetter(slice(HEADER_BYTES, None)), payloads)))
+        return decode_framed(payloads, self._columns, _size, self._inner.decode)
+
+
+def _size(payload: bytes) -> int | str:
+    """The bytes of the header, or what is wrong with it."""
+    return HEADER_BYTES if payload[:1] == b"\0" else no_header(payload[:HEADER_BYTES])
+
+
+def _check(rows: pl.DataFrame, schema: ReadJsonSchema) -> None:
+    missing = sorted(schema.required - set(rows.columns))
+    if missing:
+        raise DataError(
+            f"the JSON schema requires {', '.join(missing)}, which the rows lack",
+            hint="add the missing columns before send_to: .with_columns(...)",
+        )
+    unknown = [name for name in rows.columns if name not in schema.columns]
+    if unknown and schema.closed:
+        raise DataError(
+            f"the JSON schema has no property {unknown[0]!r}, and allows no others",
+            hint="select only the schema's properties before send_to",
+        )
+    for name in rows.columns:
+        if name in schema.columns and name not in schema.nullable and rows[name].null_count():
+            raise DataError(
+                f"column {name!r}: a value is null, which the JSON schema doesn't allow",
+                hint='filter such rows out, or allow it: "type": ["string", "null"]',
+            )
+
+
+def read_json_schema(given: object) -> ReadJsonSchema:
+    """Read the schema of an object, as JSON types or their text. Raises ``DeclarationError``."""
+    schema = given
+    if isinstance(given, str):
+        try:
+            schema = json.loads(given)
+        except ValueError as error:
+            raise DeclarationError(
+                f"the JSON schema isn't JSON: {error}", hint="pass the schema's text, not the name of its file"
+            ) from error
+    reading = _Reading(schema)
+    found, _ = reading.resolved(schema, "", ())
+    properties = found.get("properties") if isinstance(found, Mapping) else None
+    if not isinstance(properties, Mapping) or not properties:
+        raise DeclarationError(
+            f"the JSON schema doesn't describe an object with properties: {schema!s:.80}",
+            hint='write {"type": "object", "properties": {"member": {"type": "string"}}}',
+        )
+    types = {name: reading.type_of(one, f", property {name}", ()) for name, one in properties.items()}
+    return ReadJsonSchema(
+        {name: dtype for name, (dtype, _) in types.items()},
+        frozenset(found.get("required") or ()),
+        frozenset(name for name, (_, null) in types.items() if null),
+        found.get("additionalProperties") is False,
+    )
+
+
+class _Reading:
+    def __init__(self, root: object) -> None:
+        self._root: Final = root
+
+    def resolved(self, schema: Any, where: str, seen: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
+        """What a reference means, and the references on the way."""
+        while isinstance(schema, Mapping) and "$ref" in schema:
+            reference = schema["$ref"]
+            if reference in seen:
+                raise DeclarationError(
+                    f"the JSON schema{where}: {reference} contains itself, which a column can't",
+                    hint="name the columns in the input's schema: app.input(name, {...})",
+                )
+            seen = (*seen, reference)
+            schema = self._root
+            if not isinstance(reference, str) or not reference.startswith("#/"):
+                raise _refused(where, {"$ref": reference})
+            for step in reference[2:].split("/"):
+                name = step.replace("~1", "/").replace("~0", "~")
+                if not isinstance(schema, Mapping) or name not in schema:
+                    raise DeclarationError(
+                        f"the JSON schema{where}: {reference} is undefined", hint='define it under "$defs"'
+                    )
+                schema = schema[name]
+        return schema, seen
+
+    def type_of(self, given: Any, where: str, seen: tuple[str, ...]) -> tuple[pl.DataType, bool]:
+        """The type of a column, and whether it may be null."""
+        schema, seen = self.resolved(given, where, seen)
+        if not isinstance(schema, Mapping):
+            raise _refused(where, given)
+        for union in ("oneOf", "anyOf"):
+            if union in schema:
+                return self._union(schema[union], where, seen)
+        kinds = schema.get("type")
+        if kinds is None and all(isinstance(one, str) for one in schema.get("enum") or [None]):
+            kinds = "string"
+        if isinstance(kinds, list):
+            others = [one for one in kinds if one != "null"]
+            if set(others) == {"integer", "number"}:
+                others = ["number"]
+            if len(others) != 1:
+                raise _refused(where, given)
+            dtype, _ = self.type_of({**schema, "type": others[0]}, where, seen)
+            return dtype, len(others) < len(kinds) and "null" in kinds
+        return self._single(kinds, schema, where, seen), False
+
+    def _union(self, given: Any, where: str, seen: tuple[str, ...]) -> tuple[pl.DataType, bool]:
+        others = [one for one in given if one != {"type": "null"}]
+        if len(others) != 1:
+            raise _refused(where, given)
+        dtype, null = self.type_of(others[0], where, seen)
+        return dtype, null or len(others) < len(given)
+
+    def _single(self, kind: Any, schema: Mapping[str, Any], where: str, seen: tuple[str, ...]) -> pl.DataType:
+        match kind:
+            case "string" if schema.get("contentEncoding") == "base64":
+                return pl.Binary()
+            case "string":
+                return _TEXTS.get(str(schema.get("format")), pl.String())
+            case "array" if isinstance(schema.get("items"), Mapping):
+                return pl.List(self.type_of(schema["items"], where, seen)[0])
+            case "object" if schema.get("properties"):
+                inner = schema["properties"].items()
+                return pl.Struct({name: self.type_of(one, f"{where}.{name}", seen)[0] for name, one in inner})
+            case str() if kind in _PLAIN:
+                return _PLAIN[kind]
+        raise _refused(where, schema)
+
+
+def _refused(where: str, schema: object) -> DeclarationError:
+    return DeclarationError(
+        f"the JSON schema{where}: {json.dumps(schema, default=str):.100} can't be read as a column",
+        hint="name the columns in the input's schema: app.input(name, {...})",
+    )
+
+
+def open_json_schema(spec: FormatSpec) -> Format:
+    """Make the format of a spec: with the header of a registry, or without."""
+    if "registry" not in spec.settings:
+        return JsonSchemaFormat(spec.schema)
+    writer = None if spec.schema is None else writer_of(spec, json_schema_to_register(spec.schema))
+    return JsonSchemaFormat(spec.schema, framed=True, writer=writer)

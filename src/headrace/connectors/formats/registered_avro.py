@@ -1,0 +1,162 @@
+"""Avro with a schema registry: each record names the schema that it was written with.
+
+Records of one schema are read at once, and become the reader's columns (``avro_resolution``). Those whose schema the
+registry doesn't have, or whose schema disagrees with the columns, are bad.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+from typing_extensions import override
+
+from headrace.connectors.formats.avro import (
+    AvroFormat,
+    DatumReader,
+    ReadSchema,
+    SchemasDisagree,
+    parsed_schema,
+    read_schema,
+    resolve,
+)
+from headrace.connectors.formats.avro_rows import RowReader
+from headrace.connectors.formats.registry import (
+    HEADER_BYTES,
+    KEPT_MAX,
+    Fetched,
+    Registered,
+    SchemaSource,
+    SubjectWriter,
+    client_of,
+    decode_by_id,
+    ids_in,
+    without_header,
+    writer_of,
+)
+from headrace.core.errors import DeclarationError
+from headrace.core.log import logger
+from headrace.rows.dtypes import Columns
+from headrace.rows.formats import (
+    Decoded,
+    Decoder,
+    Format,
+    FormatSpec,
+    Payload,
+    all_values,
+    decode_halving,
+    without_nulls,
+)
+
+_log = logger(__name__)
+_Reader = DatumReader | RowReader
+
+
+class RegisteredAvroFormat(Format):
+    """Records with ids of schemas. ``schema`` is the reader's, or the writer's; None reads whatever was declared."""
+
+    def __init__(self, schema: object | None, source: SchemaSource, writer: SubjectWriter | None) -> None:
+        self._source = source
+        self._plain = None if schema is None else AvroFormat(schema)
+        self._reader = None if schema is None else read_schema(schema)
+        self._writer = writer
+
+    @override
+    def columns(self) -> Columns | None:
+        return None if self._reader is None else self._reader.columns
+
+    @override
+    def decoder(self, columns: Columns) -> Decoder:
+        if self._plain is not None:
+            self._plain.made(columns)  # refuses columns that the reader's schema can't have
+        return _RegisteredAvroDecoder(self._source, columns, self._reader)
+
+    @override
+    def encode(self, rows: pl.DataFrame) -> list[bytes]:
+        if self._plain is None or self._writer is None:
+            raise DeclarationError(
+                "writing Avro needs a schema", hint="write hr.io.avro(schema, registry=..., subject=...)"
+            )
+        header = self._writer.header()
+        return [header + datum for datum in self._plain.encode(rows)]
+
+
+def avro_to_register(schema: object) -> Registered:
+    """A schema as registries take it."""
+    return Registered(json.dumps(parsed_schema(schema)))
+
+
+class _RegisteredAvroDecoder(Decoder):
+    def __init__(self, source: SchemaSource, columns: Columns, reader: ReadSchema | None) -> None:
+        self._source = source
+        self._columns = columns
+        self._reader = reader
+        self._readers: OrderedDict[int, _Reader | str] = OrderedDict()
+        """By the id of a schema what reads its records, or why they can't be read."""
+
+    @override
+    def decode(self, payloads: Sequence[Payload]) -> Decoded:
+        if not all_values(payloads):
+            return without_nulls(payloads, self.decode)
+        if not payloads:
+            return Decoded(pl.DataFrame(schema=self._columns))
+        ids = ids_in(payloads)
+        readers = self._for_ids({id for id in ids.values() if id is not None})
+
+        def decode(id: int | None, part: Sequence[bytes]) -> Decoded:
+            if id is None:
+                return without_header(part, self._columns)
+            reader = readers[id]
+            if isinstance(reader, str):
+                return Decoded(pl.DataFrame(schema=self._columns), [(index, reader) for index in range(len(part))])
+            return decode_halving(part, self._columns, reader.read, lambda _, reason: f"{reason} (schema {id})")
+
+        return decode_by_id(payloads, ids, decode)
+
+    def _for_ids(self, ids: set[int]) -> Mapping[int, _Reader | str]:
+        missing = ids - self._readers.keys()
+        if missing:
+            for id, fetched in self._source.schemas(sorted(missing)).items():
+                self._readers[id] = "" if fetched is None else self._made(id, fetched)
+        readers = {id: self._readers[id] or f"the registry has no schema {id}" for id in ids}
+        for id in missing:
+            if self._readers[id] == "":
+                del self._readers[id]  # the registry may have it some time
+        while len(self._readers) > KEPT_MAX:
+            self._readers.popitem(last=False)
+        return readers
+
+    def _wanted(self) -> set[str]:
+        """The names that the columns have, or had, in writers' schemas."""
+        notes = {} if self._reader is None else self._reader.notes
+        return {*self._columns, *(alias for name in self._columns if name in notes for alias in notes[name].aliases)}
+
+    def _made(self, id: int, fetched: Fetched) -> _Reader | str:
+        if fetched.problem:
+            return f"its schema {id} is incomplete: {fetched.problem}"
+        if fetched.schema.type != "AVRO":
+            return f"its schema {id} is of type {fetched.schema.type}, not AVRO"
+        try:
+            text, needed = fetched.schema.text, [one.text for one in fetched.needed]
+            writer = read_schema(text, needed, partly=True)
+            if self._wanted() & set(writer.left_out):
+                read_schema(text, needed)  # says why it can't be read
+            made = resolve(writer, self._columns, self._reader)
+            if writer.left_out:
+                _log.info("reading the records of a schema one by one", id=id, unions=", ".join(writer.left_out))
+                return RowReader(text, needed, writer, made, HEADER_BYTES)
+            return DatumReader(writer, made, HEADER_BYTES)
+        except DeclarationError as error:
+            return f"its schema {id} can't be read: {error.message}"
+        except SchemasDisagree as error:
+            return f"its schema {id} can't be read as the columns of the input: {error}"
+
+
+def open_avro(spec: FormatSpec) -> Format:
+    """Make the format of a spec: with a registry, or bare datums of one schema."""
+    if "registry" not in spec.settings:
+        return AvroFormat(spec.schema)
+    writer = None if spec.schema is None else writer_of(spec, avro_to_register(spec.schema))
+    return RegisteredAvroFormat(spec.schema, SchemaSource(client_of(spec)), writer)

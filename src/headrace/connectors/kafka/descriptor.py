@@ -1,0 +1,379 @@
+"""The descriptors of a Kafka topic and of a log in Kafka: ``kafka(...)`` and ``kafka_log(...)``.
+
+kafka
+    The descriptor of a Kafka topic: ``kafka(...)``.
+
+kafka log
+    The descriptor of a log in Kafka: ``kafka_log(...)``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+import polars as pl
+
+from headrace.api.checks import Declaring, SchemaLike, one_of
+from headrace.api.descriptors import InputUse, input_schema, record_columns_of, start_of, time_of
+from headrace.api.formats import FormatName, format_of
+from headrace.connectors.kafka.log_topics import PREFIX, RECORD_BYTES, LogOptions
+from headrace.connectors.kafka.settings import KafkaSettings
+from headrace.core.errors import DeclarationError
+from headrace.core.ids import check_id
+from headrace.core.secrets import SecretPlace
+from headrace.rows.dtypes import instantiate
+from headrace.rows.formats import FormatSpec, open_format
+from headrace.rows.given import HEADERS
+from headrace.rows.schema import Schema
+from headrace.systems.registry import SystemSpec
+
+# -- kafka -------------------------------------------------------------------------------------------
+KafkaColumn = Literal["key", "headers", "timestamp", "partition", "offset"]
+Lost = Literal["stop", "skip"]
+
+RECORD_COLUMNS: Mapping[str, pl.DataType] = {
+    "headers": HEADERS,
+    "timestamp": pl.Datetime("ms"),
+    "partition": pl.Int32(),
+    "offset": pl.Int64(),
+}
+"""The metadata of a Kafka record other than its key, with the types."""
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_BYTES = FormatSpec("bytes")
+_MAY_REPEAT = "transactions=False keeps no positions of writers in Kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class Kafka:
+    """A Kafka topic; see ``kafka``. ``start`` may be milliseconds since the epoch; ``end`` is JSON.
+
+    ``client`` has options of librdkafka in the form of ``SystemSpec``, with the places of secrets.
+    """
+
+    topic: str
+    brokers: str
+    format: FormatSpec = field(default_factory=FormatSpec)
+    key_format: FormatSpec = _BYTES
+    start: str | int = "oldest"
+    end: Mapping[str, Any] | None = field(default=None, hash=False)
+    record_columns: Mapping[str, str] = field(default_factory=dict, hash=False)
+    uncommitted: bool = False
+    lost: Lost = "stop"
+    client: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    oauth: str | None = None
+    key: str | None = None
+    timestamp: str | None = None
+    headers: str | None = None
+    transactions: bool = True
+    progress_topic: str | None = None
+
+    def system(self, stream_id: str) -> SystemSpec:
+        """Return the system of this topic; each stream has its own."""
+        return self._spec(stream_id, self._options())
+
+    def input_schema(self, schema: SchemaLike | None) -> Schema:
+        """Return the columns of an input: those of the format, otherwise of ``schema``, and the records' metadata."""
+        about = {
+            name: self._key_type(name, schema) if what == "key" else RECORD_COLUMNS[what]
+            for name, what in self.record_columns.items()
+        }
+        return input_schema(self.topic, "Kafka", self.format, about, self.record_columns, schema)
+
+    def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
+        """Return the system of an input."""
+        if use.start != "oldest":
+            raise DeclarationError(
+                f"start={use.start!r}: the start of a Kafka topic belongs in hr.io.kafka(...)",
+                hint=f'write system=hr.io.kafka("{self.topic}", start="upcoming", ...); a time works too',
+            )
+        if outputs := self._differing("key", "timestamp", "headers", "transactions", "progress_topic"):
+            raise DeclarationError(
+                f"{outputs} of topic {self.topic}: only an output can have this",
+                hint='record_columns={"member": "key"} says which columns an input takes from records',
+            )
+        options = {
+            **self._options(),
+            "key_format": None if self.key_format == _BYTES else self.key_format.under(f"{self.topic}-key").options(),
+            "start": None if self.start == "oldest" else self.start,
+            "end": self.end,
+            "record_columns": dict(self.record_columns) or None,
+            "uncommitted": self.uncommitted or None,
+            "lost": None if self.lost == "stop" else self.lost,
+        }
+        return self._spec(stream_id, options)
+
+    def output_system(self, stream_id: str) -> SystemSpec:
+        """Return the system of an output. Raises ``DeclarationError`` for arguments that only inputs have."""
+        if inputs := self._differing("start", "end", "record_columns", "uncommitted", "lost"):
+            raise DeclarationError(
+                f"{inputs} of topic {self.topic}: only an input can have this",
+                hint="key=, timestamp= and headers= name the columns that an output writes there",
+            )
+        given = {
+            "key": self.key,
+            "timestamp": self.timestamp,
+            "headers": self.headers,
+            "key_format": None if self.key_format == _BYTES else self.key_format.under(f"{self.topic}-key").options(),
+            "transactions": None if self.transactions else False,
+            "progress_topic": self.progress_topic,
+        }
+        output = {name: value for name, value in given.items() if value is not None}
+        return self._spec(stream_id, {**self._options(), "output": output}, "" if self.transactions else _MAY_REPEAT)
+
+    def _differing(self, *names: str) -> str:
+        """Return those of these fields that don't have their default, for messages."""
+        usual = Kafka(self.topic, self.brokers)
+        return ", ".join(name for name in names if getattr(self, name) != getattr(usual, name))
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "topic": self.topic,
+            "brokers": self.brokers,
+            "client": dict(self.client) or None,
+            "oauth": self.oauth,
+            "format": self.format.under(f"{self.topic}-value").options(),
+        }
+
+    def _spec(self, stream_id: str, options: Mapping[str, Any], may_repeat: str = "") -> SystemSpec:
+        given = {name: value for name, value in options.items() if value is not None}
+        return SystemSpec(f"kafka-{stream_id}".replace(".", "-"), "kafka", given, may_repeat=may_repeat)
+
+    def _key_type(self, name: str, schema: SchemaLike | None) -> pl.DataType:
+        """Return the type of a column of keys, which its format or else the schema determines."""
+        format = open_format(self.key_format)
+        own = format.columns()
+        if own is not None:
+            return next(iter(own.values())) if len(own) == 1 else pl.Struct(own)
+        declared = None if schema is None else Schema.of(schema).columns.get(name)
+        if not isinstance(declared, pl.Struct):
+            raise DeclarationError(
+                f"record_columns: {name!r} is a key in the format {self.key_format.name!r}, and its type isn't known",
+                hint=f'add it to the schema: {{"{name}": pl.Struct({{"member": pl.String}}), ...}}',
+            )
+        format.decoder({one.name: instantiate(one.dtype, one.name) for one in declared.fields})
+        return declared
+
+
+def kafka(
+    topic: str,
+    *,
+    brokers: str,
+    format: FormatName | FormatSpec = "json",
+    key_format: FormatName | FormatSpec = "bytes",
+    start: str | datetime = "oldest",
+    end: str | datetime | Mapping[int, int] | None = None,
+    record_columns: Mapping[str, KafkaColumn] | None = None,
+    uncommitted: bool = False,
+    lost: Lost = "stop",
+    options: Mapping[str, str | int | float | bool | SecretPlace] | None = None,
+    oauth: str | None = None,
+    key: str | None = None,
+    timestamp: str | None = None,
+    headers: str | None = None,
+    transactions: bool = True,
+    progress_topic: str | None = None,
+) -> Kafka:
+    """A topic of Kafka, or of a broker that speaks its protocol: an input or an output, exactly once.
+
+    It needs ``pip install "headrace[kafka]"``. Inputs skip records of aborted transactions, and read those of open ones
+    only after their commit. Readers of an output with ``isolation.level=read_committed`` get each row exactly once.
+
+    Parameters
+    ----------
+    topic
+        Its name.
+    brokers
+        The addresses of one broker or several, as in ``"host1:9092,host2:9092"``.
+    format
+        The format of a record: ``"json"`` (an object), ``"text"`` (a column of type ``pl.String``), ``"bytes"`` (a
+        column of type ``pl.Binary``), or one of ``hr.io`` such as ``hr.io.avro(...)``.
+    key_format
+        The format of a record's key, for columns with keys: ``"bytes"`` (``pl.Binary``), ``"text"`` (``pl.String``), or
+        a format with columns, which become a ``pl.Struct``.
+    start
+        For inputs: where the first run begins. ``"oldest"``, ``"upcoming"`` for records that arrive after it has begun,
+        or a time: a ``datetime``, or text such as ``"2026-01-31T12:00:00Z"``. A time without a zone is in UTC.
+    end
+        For inputs: where to stop. An offset for each partition, ``{0: 1000, 1: 1200}``, or a time: each partition ends
+        before its first record of that time or later. By default an input doesn't end.
+    record_columns
+        For inputs: columns for the metadata of a record, by the name of the column: ``"key"``, ``"headers"``,
+        ``"timestamp"``, ``"partition"`` and ``"offset"``. They are added to the schema unless it has them.
+    uncommitted
+        For inputs: also read records of open and aborted transactions.
+    lost
+        For inputs: what happens if records were deleted before the app has read them. ``"stop"`` ends the app with an
+        error that names them, ``"skip"`` counts them and continues.
+    options
+        Options of librdkafka, by its names: login, certificates, sizes. Give secrets as ``hr.secret_env(...)`` or
+        ``hr.secret_file(...)``.
+    oauth
+        For SASL's OAUTHBEARER: ``"module:function"``. Drivers and containers call it without arguments; it returns a
+        token, and its expiry time in seconds since the epoch.
+    key
+        For outputs: the column that becomes the key of a record. It stays part of the value. The hash of the key
+        chooses the partition, as in Kafka's own clients; rows without a key go to any partition. Text, numbers and
+        bytes become keys directly, unless ``key_format`` says otherwise.
+    timestamp
+        For outputs: the column of type ``pl.Datetime`` that becomes the timestamp of a record, in UTC if it has no
+        zone. By default the timestamp is the time of writing.
+    headers
+        For outputs: a column of headers, with the same type as in inputs. It isn't part of the value.
+    transactions
+        For outputs: whether to write rows in transactions. On clusters without transactions, False writes rows at least
+        once.
+    progress_topic
+        For outputs: the topic that keeps the positions of writers. By default ``headrace.progress.`` and the app's
+        name.
+
+    Returns
+    -------
+    Kafka
+        For ``system=``.
+
+    Examples
+    --------
+    >>> orders = hr.io.kafka("orders", brokers="localhost:9092", record_columns={"sent": "timestamp"})
+    >>> app.input("orders", {"member": pl.String, "euros": pl.Float64}, system=orders, event_time="sent").schema
+    Schema(member: String, euros: Float64, sent: Datetime(time_unit='ms', time_zone=None))
+    >>> login = {
+    ...     "security.protocol": "SASL_SSL",
+    ...     "sasl.mechanism": "SCRAM-SHA-512",
+    ...     "sasl.username": "app",
+    ...     "sasl.password": hr.secret_env("KAFKA_PASSWORD"),
+    ... }
+    >>> shipped = app.output("shipped", system=hr.io.kafka("shipped", brokers="localhost:9092", key="member"))
+    >>> lines = hr.io.kafka("log-lines", brokers="kafka.example.com:9093", format="text", options=login)
+    >>> app.input("lines", system=lines).schema
+    Schema(value: String)
+    """
+    with Declaring("kafka", quoting=False):
+        settings = KafkaSettings.checked(brokers, options, oauth).options()
+        columns = record_columns_of(record_columns, "Kafka", get_args(KafkaColumn), '{"sent": "timestamp"}')
+        of_key = format_of(key_format)
+        if of_key != _BYTES and "key" not in columns.values() and key is None:
+            raise DeclarationError(
+                f"key_format={of_key.name!r}, but no column is the key",
+                hint='write record_columns={"member": "key"} for an input, key="member" for an output',
+            )
+        for what, column in (("key", key), ("timestamp", timestamp), ("headers", headers)):
+            if column is not None and (not isinstance(column, str) or not column):
+                raise DeclarationError(f"{what}={column!r} doesn't name a column", hint=f'write {what}="member"')
+        return Kafka(
+            _topic(topic),
+            settings["brokers"],
+            format_of(format),
+            of_key,
+            start_of(start),
+            _end(end),
+            columns,
+            bool(uncommitted),
+            one_of("lost", lost, Lost),
+            settings.get("client", {}),
+            oauth,
+            key,
+            timestamp,
+            headers,
+            bool(transactions),
+            None if progress_topic is None else _topic(progress_topic),
+        )
+
+
+def _topic(topic: object) -> str:
+    if isinstance(topic, str) and _TOPIC.fullmatch(topic) and topic not in (".", ".."):
+        return topic
+    raise DeclarationError(
+        f"{topic!r} is not the name of a topic",
+        hint="use 1 to 249 letters, digits, '.', '_' or '-': hr.io.kafka(\"orders\", brokers=...)",
+    )
+
+
+def _end(end: object) -> dict[str, Any] | None:
+    """Return the end in the form of ``SystemSpec``."""
+    if end is None:
+        return None
+    if (time_ms := time_of(end)) is not None:
+        return {"time": time_ms}
+    if isinstance(end, Mapping) and end and all(_is_offset(one) for both in end.items() for one in both):
+        return {"offsets": {str(partition): offset for partition, offset in sorted(end.items())}}
+    raise DeclarationError(
+        f"end={end!r} is not a valid end",
+        hint='write an offset for each partition: end={0: 1000, 1: 1200}, or a time: end="2026-01-31T12:00:00Z"; '
+        "headrace run --batch --until now reads up to what is there",
+    )
+
+
+def _is_offset(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 0
+
+
+# -- kafka log ---------------------------------------------------------------------------------------
+KIND = "kafka-log"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaLog:
+    """A log in a Kafka cluster; see ``kafka_log``."""
+
+    log: LogOptions
+    name: str
+
+    def system(self, stream_id: str) -> SystemSpec:
+        """Return the one system for all streams of this log."""
+        del stream_id
+        return SystemSpec(self.name, KIND, self.log.options())
+
+
+def kafka_log(
+    brokers: str,
+    *,
+    prefix: str = PREFIX,
+    replication: int | None = None,
+    record_bytes: int = RECORD_BYTES,
+    options: Mapping[str, str | int | float | bool | SecretPlace] | None = None,
+    oauth: str | None = None,
+    name: str = "kafka",
+) -> KafkaLog:
+    """A log for Headrace's own frames in a Kafka cluster, in topics that only Headrace writes.
+
+    As ``system=`` of ``hr.App``, it holds the app's intermediate streams and changelogs, and inputs and outputs without
+    another ``system=``. Headrace creates topics with the settings that frames need, and checks the settings of existing
+    topics. To read and write other topics, use ``hr.io.kafka``.
+
+    Parameters
+    ----------
+    brokers
+        ``host:port`` of some brokers, separated by commas.
+    prefix
+        The beginning of the names of all its topics. Logs with different prefixes are independent.
+    replication
+        The number of replicas of new topics. By default the cluster decides.
+    record_bytes
+        The largest record of a new topic; the topic's ``max.message.bytes`` follows from it.
+    options
+        Options of librdkafka, such as those for TLS and SASL. Give secrets as ``hr.secret_env(name)`` or
+        ``hr.secret_file(path)``.
+    oauth
+        ``module:function``, which returns tokens for SASL's OAUTHBEARER.
+    name
+        The log's name, as part of the names of its streams.
+
+    Returns
+    -------
+    KafkaLog
+
+    Examples
+    --------
+    >>> shared = hr.io.kafka_log("localhost:9092", prefix="page-views.")
+    >>> app = hr.App("page-views", system=shared)
+    >>> app.settings.internal_system().kind
+    'kafka-log'
+    """
+    with Declaring("kafka_log", quoting=False):
+        settings = KafkaSettings.checked(brokers, options, oauth)
+        return KafkaLog(LogOptions(settings, prefix, replication, record_bytes), check_id("system name", name))

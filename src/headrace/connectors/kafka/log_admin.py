@@ -1,0 +1,813 @@
+"""Management of the streams of a log in Kafka: topics, registry, groups and ends.
+
+log cluster
+    What the admin of a log in Kafka asks the brokers: topics and offsets. Each call waits for answers.
+
+    Calls that are independent of each other are sent together. A broker that doesn't answer is an ``UnavailableError``.
+
+log metadata
+    The registry of a log in Kafka, read from its topic and written to it.
+
+    Every answer is as new as the question: the topic's end is asked for, and read up to. Threads may share it; one lock
+    is held while a broker is waited for.
+
+log groups
+    Positions of groups in Kafka: committed and looked up by consumers that join no group. Callers needn't wait.
+
+    A thread makes the calls, one after the other, and ends when there are none. The admin's calls for groups aren't
+    used: if a broker dies during one, an assertion of librdkafka may end the process (its issue 4605).
+
+log positions
+    Positions of readers as committed offsets of groups, and how far readers are behind. Nothing here waits.
+
+    A run loop reports and asks many times a second. Of each group one commit is under way at a time; what is reported
+    meanwhile goes out with the next one. What is asked for is answered from the last answers of the brokers, and they
+    are asked again when those are old.
+
+log marks
+    Marks after the last records of a stream that ends. A mark is a record without a value, unlike any frame.
+
+    A mark may be there twice: which one counts is recorded.
+
+log admin
+    Management of the streams of a log in Kafka. Threads may share an admin, but for ``unread``.
+
+    A stream is in the registry before its topic is there, so a topic that exists without a stream belongs to another
+    program, and is left alone. Partitions are counted by the topic.
+"""
+
+from __future__ import annotations
+
+import builtins
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import polars as pl
+from typing_extensions import override
+
+from headrace.connectors.kafka.admin import RecordTimes
+from headrace.connectors.kafka.client import (
+    ANSWER_S,
+    AdminClient,
+    ConfigResource,
+    Consumer,
+    IsolationLevel,
+    KafkaClient,
+    KafkaError,
+    KafkaException,
+    Message,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+    open_admin,
+    open_consumer,
+    open_plain_producer,
+)
+from headrace.connectors.kafka.log_topics import (
+    Entry,
+    LogOptions,
+    Order,
+    Registry,
+    addition,
+    check_settings,
+    creation,
+    decode_order,
+    encode_order,
+)
+from headrace.core.errors import (
+    CorruptLogError,
+    DeploymentError,
+    HeadraceError,
+    IndeterminateWriteError,
+    StreamExistsError,
+    StreamNotFoundError,
+    UnavailableError,
+    UsageError,
+)
+from headrace.core.ids import SSP, Offset, check_id
+from headrace.core.log import Throttle, logger
+from headrace.systems.base import Admin, Extent, StreamInfo, check_within
+from headrace.systems.shape import new_columns, require_same_shape, wanted_shape
+
+# -- log cluster -------------------------------------------------------------------------------------
+T = TypeVar("T")
+_LOOK_S = 0.01
+_NONE = -1
+"""The answer if no record has the time. Lower values mean no answer, because a new topic has no leader at first."""
+_EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_LEADERS_MOVE_S = 5.0
+_ASK_AGAIN = 20
+"""How often a call is made again that another client's call has overtaken."""
+
+
+class Cluster:
+    """The brokers of a log. It connects when it is first used; threads may share it."""
+
+    def __init__(self, options: LogOptions) -> None:
+        self.options = options
+        self._opening = threading.Lock()
+        self._client: KafkaClient[AdminClient] | None = None
+
+    def partitions(self, topic: str) -> int | None:
+        """Return how many partitions a topic has; None if the topic doesn't exist."""
+        asked = self._admin.raw.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_S)
+        try:
+            return len(self._admin.answer(asked[topic], f"looking for topic {topic!r}").partitions)
+        except StreamNotFoundError:
+            return None
+
+    def create(self, topic: str, partitions: int) -> None:
+        """Create a topic for frames, unless there is one of that name, and wait until brokers know it."""
+        new = NewTopic(
+            topic,
+            num_partitions=partitions,
+            replication_factor=-1 if self.options.replication is None else self.options.replication,
+            config=self.options.topic_settings(),
+        )
+        doing = f"creating topic {topic!r}"
+        try:
+            self._admin.answer(self._admin.raw.create_topics([new], request_timeout=ANSWER_S)[topic], doing)
+        except StreamExistsError:
+            pass  # another one has created it
+        self._wait(doing, lambda: self.partitions(topic) is not None)
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Give a topic at least so many partitions."""
+        doing = f"adding partitions to topic {topic!r}"
+        for _ in range(_ASK_AGAIN):
+            found = self.partitions(topic)
+            if found is None or found >= partitions:
+                break
+            future = self._admin.raw.create_partitions([NewPartitions(topic, partitions)], request_timeout=ANSWER_S)
+            with self._admin.translating(doing):
+                error = self._error(future[topic])
+            if error is None:
+                break
+            if error.code() not in (KafkaError.INVALID_PARTITIONS, KafkaError.REASSIGNMENT_IN_PROGRESS):
+                raise self._admin.problem(error, doing)
+            threading.Event().wait(_LOOK_S)  # another one adds some at this moment
+        self._wait(doing, lambda: (self.partitions(topic) or 0) >= partitions)
+
+    def settings(self, topic: str) -> dict[str, str | None]:
+        """The settings of a topic."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        asked = self._admin.raw.describe_configs([resource], request_timeout=ANSWER_S)
+        found = self._admin.answer(asked[resource], f"reading the settings of topic {topic!r}")
+        return {name: entry.value for name, entry in found.items()}
+
+    def extents(self, topic: str, partitions: int) -> tuple[list[Offset], list[Offset]]:
+        """Where each partition begins and ends."""
+
+        def ask() -> tuple[list[Offset], list[Offset]]:
+            oldest, upcoming = self.ask_extents(topic, partitions)
+            return self.offsets(topic, oldest), self.offsets(topic, upcoming)
+
+        return self._patiently(ask)
+
+    def upcoming(self, topic: str, partition: int) -> Offset:
+        """Where a partition ends."""
+        return self._patiently(lambda: self.offsets(topic, self._ask(topic, {partition: _LATEST}))[0])
+
+    def asked_upcoming(self, topic: str, partition: int) -> Future[Any]:
+        """Ask where a partition ends, and don't wait. The result has an ``offset``."""
+        return self._ask(topic, {partition: _LATEST})[partition]
+
+    def at(self, topic: str, partition: int, time_ms: int) -> Offset | None:
+        """Return the offset of the first record of that time or later; None if there is none."""
+        spec = OffsetSpec.for_timestamp(max(0, time_ms))
+        offset = self._patiently(lambda: self.offsets(topic, self._ask(topic, {partition: spec}))[0])
+        return None if offset < 0 else offset
+
+    def delete_before(self, topic: str, partition: int, before: Offset) -> None:
+        """Delete the records below an offset, which is up to the end."""
+        place = TopicPartition(topic, partition, before)
+        asked = self._admin.raw.delete_records([place], request_timeout=ANSWER_S)
+        for future in asked.values():
+            self._admin.answer(future, f"trimming partition {partition} of topic {topic!r}")
+
+    # -- without waiting -----------------------------------------------------------------------------------
+
+    def ask_extents(self, topic: str, partitions: int) -> tuple[dict[int, Future[Any]], dict[int, Future[Any]]]:
+        """Ask where each partition begins and ends; ``offsets`` reads the answers."""
+        places = range(partitions)
+        return self._ask(topic, dict.fromkeys(places, _EARLIEST)), self._ask(topic, dict.fromkeys(places, _LATEST))
+
+    def offsets(self, topic: str, asked: Mapping[int, Future[Any]]) -> list[Offset]:
+        """Return the answers by partition; -1 if no record has the requested time."""
+        doing = f"looking for offsets of topic {topic!r}"
+        found = [int(self._admin.answer(future, doing).offset) for _, future in sorted(asked.items())]
+        if any(offset < _NONE for offset in found):
+            raise UnavailableError(
+                f"{doing}: the broker knows no offset yet", hint="check the broker; Headrace tries again"
+            )
+        return found
+
+    # -- asking ----------------------------------------------------------------------------------------
+
+    @property
+    def _admin(self) -> KafkaClient[AdminClient]:
+        with self._opening:
+            if self._client is None:
+                self._client = open_admin(self.options.settings)
+            return self._client
+
+    def _ask(self, topic: str, specs: Mapping[int, OffsetSpec]) -> dict[int, Future[Any]]:
+        places = {TopicPartition(topic, partition): spec for partition, spec in specs.items()}
+        asked = self._admin.raw.list_offsets(
+            places, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ANSWER_S
+        )
+        return {place.partition: future for place, future in asked.items()}
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        """Call again while leaders move, or one has just been chosen, and not every broker knows it."""
+        end = time.monotonic() + _LEADERS_MOVE_S
+        while True:
+            try:
+                return call()
+            except UnavailableError:
+                if time.monotonic() > end:
+                    raise
+                threading.Event().wait(_LOOK_S)
+
+    def _error(self, future: Future[Any]) -> KafkaError | None:
+        error = future.exception()
+        if error is None:
+            return None
+        found = error.args[0] if error.args else None
+        if not isinstance(found, KafkaError):
+            raise error
+        return found
+
+    def _wait(self, doing: str, reached: Callable[[], bool]) -> None:
+        """Wait until brokers know the controller's change, which no event reports."""
+        end = time.monotonic() + ANSWER_S
+        while not reached():
+            if time.monotonic() > end:
+                raise self._admin.problem(KafkaError(KafkaError._TIMED_OUT), doing)
+            threading.Event().wait(_LOOK_S)
+
+
+# -- log metadata ------------------------------------------------------------------------------------
+_GROUP = "headrace"
+_RECORDS = 1000
+_POLL_S = 0.1
+_USUAL = {"fetch.wait.max.ms": "100", "fetch.error.backoff.ms": "50", "queued.max.messages.kbytes": "4096"}
+
+
+class Metadata:
+    """The streams of a log, and a way to change them."""
+
+    def __init__(self, options: LogOptions, cluster: Cluster) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._topic = options.registry
+        self._lock = threading.Lock()
+        self._registry = Registry()
+        self._consumer: KafkaClient[Consumer] | None = None
+        self._producer: KafkaClient[Producer] | None = None
+        self._position: Offset = 0
+
+    def refresh(self) -> Registry:
+        """Read what has been ordered up to now."""
+        with self._lock:
+            self._read()
+            return self._registry
+
+    def find(self, stream: str) -> Entry | None:
+        """Return the present entry of a stream; None if it doesn't exist."""
+        return self.refresh().find(stream)
+
+    def require(self, stream: str) -> Entry:
+        """Return the present entry of a stream. Raises ``StreamNotFoundError`` if it doesn't exist."""
+        return self.refresh().require(stream)
+
+    def known(self, stream: str) -> Entry | None:
+        """Return the entry of a stream that this process has read last, without asking a broker."""
+        return self._registry.find(stream)
+
+    def order(self, order: Order) -> Entry:
+        """Append an order, and return the stream's entry after the order."""
+        with self._lock:
+            self._create()
+            written = self._append(order)
+            self._read(written + 1)
+            return self._registry.require(order.stream)
+
+    def close(self) -> None:
+        """Disconnect."""
+        with self._lock:
+            if self._consumer is not None:
+                self._consumer.raw.close()
+            self._consumer = self._producer = None
+
+    # -- the topic; the lock is held ---------------------------------------------------------------------
+
+    def _create(self) -> None:
+        if self._consumer is not None:
+            return
+        if self._cluster.partitions(self._topic) is None:
+            self._cluster.create(self._topic, 1)
+        check_settings(self._topic, self._cluster.settings(self._topic))
+        self._open()
+
+    def _open(self) -> KafkaClient[Consumer]:
+        found = open_consumer(self._options.settings.tuned(_USUAL), _GROUP, uncommitted=True)
+        found.raw.assign([TopicPartition(self._topic, 0, self._position)])
+        self._consumer = found
+        return found
+
+    def _append(self, order: Order) -> Offset:
+        if self._producer is None:
+            self._producer = open_plain_producer(self._options.settings)
+        results: list[tuple[KafkaError | None, Message]] = []
+        doing = f"writing to topic {self._topic!r}"
+        with self._producer.translating(doing):
+            self._producer.raw.produce(
+                self._topic,
+                encode_order(order),
+                partition=0,
+                on_delivery=lambda error, message: results.append((error, message)),
+            )
+            self._producer.raw.flush(ANSWER_S + 1)
+        if not results:
+            self._producer = None
+            raise IndeterminateWriteError(
+                f"{doing}: no broker answered", hint="run the command again: this is safe to repeat"
+            )
+        error, message = results[0]
+        if error is not None:
+            problem = self._producer.problem(error, doing)
+            self._producer = None  # after some errors it takes nothing more
+            raise problem
+        offset = message.offset()
+        return offset if offset is not None and offset >= 0 else self._cluster.upcoming(self._topic, 0) - 1
+
+    def _read(self, end: Offset | None = None) -> None:
+        if self._consumer is None:
+            if self._cluster.partitions(self._topic) is None:
+                return  # nothing was ever ordered
+            self._open()
+        consumer = self._consumer
+        assert consumer is not None
+        if end is None:
+            end = self._cluster.upcoming(self._topic, 0)
+            if end < self._position:
+                raise StreamNotFoundError(
+                    f"the topic {self._topic!r} ends at {end}, but was read up to {self._position}: it was deleted or "
+                    "replaced, and the list of streams is lost with it",
+                    hint="restore the topic; to start over without its streams, use another prefix",
+                )
+        until = time.monotonic() + ANSWER_S
+        while self._position < end:
+            if time.monotonic() > until:
+                raise UnavailableError(
+                    f"the topic {self._topic!r} can't be read beyond offset {self._position} of {end}",
+                    hint="check the broker; Headrace tries again",
+                )
+            for message, error in zip(*consumer.received(_POLL_S, _RECORDS), strict=True):
+                self._take(consumer, message, error)
+
+    def _take(self, consumer: KafkaClient[Consumer], message: Message, error: KafkaError | None) -> None:
+        offset = message.offset()
+        if error is not None:
+            if error.code() != KafkaError._PARTITION_EOF:
+                problem = consumer.problem(error, f"reading topic {self._topic!r}")
+                if not problem.retry:
+                    raise problem
+            elif offset is not None:
+                self._position = max(self._position, offset)
+            return
+        value = message.value()
+        assert offset is not None
+        if offset > self._position == 0:
+            raise CorruptLogError(
+                f"the topic {self._topic!r} has lost its beginning: its first record has offset {offset}",
+                hint="records of the topic were deleted; restore the topic, or use another prefix",
+            )
+        if value is not None:
+            self._registry.apply(decode_order(value, f"{self._topic}[0], offset {offset}"))
+        self._position = offset + 1
+
+
+# -- log groups --------------------------------------------------------------------------------------
+CALL_S = 5.0
+"""How long a call waits for a broker; a commit, twice as long: for a coordinator first."""
+
+
+class Groups:
+    """The groups of a log, with a consumer for each. Threads may share it.
+
+    Few calls wait at a time, because a caller waits for its answer before it asks the same again.
+    """
+
+    def __init__(self, options: LogOptions) -> None:
+        call_ms = str(int(CALL_S * 1000))
+        self._settings = options.settings.tuned({"socket.timeout.ms": call_ms, "session.timeout.ms": call_ms})
+        self._lock = threading.Lock()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._running = False
+        self._consumers: dict[str, KafkaClient[Consumer]] = {}
+        """Of the thread."""
+
+    def commit(self, group: str, positions: Mapping[tuple[str, int], Offset]) -> Future[None]:
+        """Commit positions of a group without members."""
+        places = [TopicPartition(topic, partition, offset) for (topic, partition), offset in positions.items()]
+        return self._call(lambda: self._commit(group, places))
+
+    def committed(self, group: str, topic: str, partitions: int) -> Future[dict[int, Offset]]:
+        """Ask for the committed positions of a group by partition; those without one are left out."""
+        places = [TopicPartition(topic, partition) for partition in range(partitions)]
+        return self._call(lambda: self._committed(group, places))
+
+    def close(self) -> None:
+        """Disconnect after the calls that wait, and those that their answers bring. It may be used again."""
+        self._call(lambda: None).result()
+        self._call(self._disconnect).result()
+
+    # -- in the thread
+
+    def _commit(self, group: str, places: list[TopicPartition]) -> None:
+        client = self._client(group)
+        with client.translating(f"committing positions of group {group!r}"):
+            done = client.raw.commit(offsets=places, asynchronous=False)
+        self._check(client, group, done or ())
+
+    def _committed(self, group: str, places: list[TopicPartition]) -> dict[int, Offset]:
+        client = self._client(group)
+        with client.translating(f"reading positions of group {group!r}"):
+            try:
+                found = client.raw.committed(places, CALL_S)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                    raise
+                return {}  # it has never committed
+        self._check(client, group, found)
+        return {place.partition: place.offset for place in found if place.offset >= 0}
+
+    def _check(self, client: KafkaClient[Consumer], group: str, places: Iterable[TopicPartition]) -> None:
+        for place in places:
+            if place.error is not None:
+                raise client.problem(place.error, f"positions of group {group!r} in topic {place.topic!r}")
+
+    def _client(self, group: str) -> KafkaClient[Consumer]:
+        if group not in self._consumers:
+            self._consumers[group] = open_consumer(self._settings, group)
+        return self._consumers[group]
+
+    def _disconnect(self) -> None:
+        while self._consumers:
+            self._consumers.popitem()[1].raw.close()
+
+    def _call(self, call: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+
+        def make() -> None:
+            try:
+                result = call()
+            except BaseException as error:  # noqa: BLE001 - it is for who has asked
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        with self._lock:
+            self._calls.append(make)
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._work, name="kafka-groups", daemon=True).start()
+        return future
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._calls:
+                    self._running = False
+                    return
+                call = self._calls.popleft()
+            call()
+
+
+# -- log positions -----------------------------------------------------------------------------------
+_OLD_S = 0.1
+_GUESS = 4096.0
+"""How large a record is taken to be before one was seen."""
+_WEIGHT = 0.05
+
+_log = logger(__name__)
+
+
+class Sizes:
+    """How large the records of each stream are, about: what this process has written and read of late."""
+
+    def __init__(self) -> None:
+        self._means: dict[str, float] = {}
+
+    def seen(self, stream: str, records: int, size: int) -> None:
+        """Take records with so many bytes in."""
+        if records:
+            mean = size / records
+            self._means[stream] = mean + (self._means.get(stream, mean) - mean) * (1 - _WEIGHT) ** records
+
+    def of(self, stream: str) -> float:
+        """The mean size of a record."""
+        return self._means.get(stream, _GUESS)
+
+
+class Reports:
+    """Commits positions. Threads may share it."""
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+        self._lock = threading.Lock()
+        self._waiting: dict[str, dict[tuple[str, int], Offset]] = {}
+        self._under_way: set[str] = set()
+        self._throttle = Throttle(_log)
+
+    def report(self, group: str, topic: str, partition: int, position: Offset) -> None:
+        """Commit a position soon."""
+        with self._lock:
+            self._waiting.setdefault(group, {})[topic, partition] = position
+            if group in self._under_way:
+                return
+            self._under_way.add(group)
+        self._send(group)
+
+    def _send(self, group: str) -> None:
+        with self._lock:
+            positions = self._waiting.pop(group, None)
+            if positions is None:
+                self._under_way.discard(group)
+                return
+        self._groups.commit(group, positions).add_done_callback(lambda answer: self._sent(group, answer))
+
+    def _sent(self, group: str, answer: Future[None]) -> None:
+        try:
+            answer.result()
+        except HeadraceError as error:
+            self._throttle.warning("positions can't be reported to Kafka", group=group, error=error.message)
+        self._send(group)
+
+
+@dataclass(slots=True)
+class _Watched:
+    asked_s: float = float("-inf")
+    oldest: dict[int, Future[Any]] = field(default_factory=dict)
+    upcoming: dict[int, Future[Any]] = field(default_factory=dict)
+    committed: Future[dict[int, Offset]] | None = None
+    unread: list[Offset] = field(default_factory=list)
+
+    @property
+    def answered(self) -> bool:
+        """Whether all that was asked is known."""
+        answers = (self.committed, *self.oldest.values(), *self.upcoming.values())
+        return all(answer is not None and answer.done() for answer in answers)
+
+
+class Distances:
+    """How many records of streams are unread. One thread uses it."""
+
+    def __init__(self, cluster: Cluster, groups: Groups) -> None:
+        self._cluster = cluster
+        self._groups = groups
+        self._watched: dict[tuple[str, str], _Watched] = {}
+
+    def unread(self, topic: str, partitions: int, group: str) -> list[Offset]:
+        """What the last answers say, of each partition; empty before there are any."""
+        one = self._watched.setdefault((topic, group), _Watched())
+        if one.committed is not None and one.answered:
+            try:
+                begins, ends = (self._cluster.offsets(topic, asked) for asked in (one.oldest, one.upcoming))
+                read = one.committed.result()
+            except HeadraceError as error:
+                _log.debug("can't find out how far readers are behind", topic=topic, error=error.message)
+            else:
+                one.unread = [ends[number] - read.get(number, begins[number]) for number in range(len(ends))]
+            one.committed = None
+        now = time.monotonic()
+        if one.committed is None and now - one.asked_s > _OLD_S:
+            one.asked_s = now
+            one.oldest, one.upcoming = self._cluster.ask_extents(topic, partitions)
+            one.committed = self._groups.committed(group, topic, partitions)
+        return one.unread
+
+
+# -- log marks ---------------------------------------------------------------------------------------
+_KEY = b"headrace-end"
+"""For people who look at the topic; nothing is decided by it."""
+
+
+def mark_ends(options: LogOptions, stream: str, partitions: int) -> tuple[Offset, ...]:
+    """Append a mark to each partition; return where they are."""
+    topic = options.topic(stream)
+    producer = open_plain_producer(options.settings)
+    ends: dict[int, Offset] = {}
+    errors: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        partition, offset = message.partition(), message.offset()
+        if error is not None:
+            errors.append(error)
+        elif partition is not None and offset is not None and offset >= 0:
+            ends[partition] = offset
+
+    doing = f"sealing topic {topic!r}"
+    with producer.translating(doing):
+        for partition in range(partitions):
+            producer.raw.produce(topic, None, key=_KEY, partition=partition, on_delivery=delivered)
+        producer.raw.flush(ANSWER_S + 1)
+    if errors:
+        raise producer.problem(errors[0], doing)
+    if len(ends) < partitions:
+        raise IndeterminateWriteError(
+            f"{doing}: no broker answered", hint="seal the stream again: this is safe to repeat"
+        )
+    return tuple(ends[partition] for partition in range(partitions))
+
+
+# -- log admin ---------------------------------------------------------------------------------------
+class KafkaLogAdmin(Admin):
+    """The admin of a log."""
+
+    def __init__(self, options: LogOptions, cluster: Cluster, metadata: Metadata, sizes: Sizes) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._metadata = metadata
+        self._sizes = sizes
+        self._groups = Groups(options)
+        self._reports = Reports(self._groups)
+        self._distances = Distances(cluster, self._groups)
+        self._partitions: dict[str, int] = {}
+        """Of streams whose readers are watched. An app that writes a stream doesn't add partitions to it."""
+        self._times = RecordTimes(options.settings, uncommitted=True)
+
+    @override
+    def list(self) -> builtins.list[str]:
+        return self._metadata.refresh().names()
+
+    @override
+    def describe(self, stream: str) -> StreamInfo | None:
+        topic = self._options.topic(stream)
+        entry = self._metadata.find(stream)
+        partitions = None if entry is None else self._cluster.partitions(topic)
+        return None if entry is None or partitions is None else replace(entry.info, partitions=partitions)
+
+    @override
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
+        topic = self._options.topic(stream)
+        wanted = wanted_shape(stream, partitions, columns, key)
+        entry = self._metadata.find(stream)
+        if entry is None:
+            entry = self._new(topic, wanted)
+        found = self._cluster.partitions(topic)
+        if found is None:
+            require_same_shape(entry.info, wanted)
+            self._cluster.create(topic, entry.info.partitions)
+            found = self._cluster.partitions(topic)
+        check_settings(topic, self._cluster.settings(topic))
+        return require_same_shape(replace(entry.info, partitions=found or entry.info.partitions), wanted)
+
+    def _new(self, topic: str, wanted: StreamInfo) -> Entry:
+        if self._cluster.partitions(topic) is not None:
+            found = self._metadata.find(wanted.name)
+            if found is None:
+                raise DeploymentError(
+                    f"the topic {topic!r} exists already, and isn't one of Headrace's streams",
+                    hint="use another name or prefix, or delete the topic",
+                )
+            return found
+        return self._metadata.order(creation(wanted))
+
+    @override
+    def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
+        entry, partitions = self._require(stream)
+        more = new_columns(entry.info, columns)
+        if more:
+            entry = self._metadata.order(addition(stream, more))
+            new_columns(entry.info, columns)  # another one may have added them with other types
+        return replace(entry.info, partitions=partitions)
+
+    @override
+    def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
+        wanted_shape(stream, max(partitions, 1), None)
+        entry, found = self._require(stream)
+        if partitions > found:
+            entry.require_open()
+            self._cluster.grow(self._options.topic(stream), partitions)
+        info = self.describe(stream)
+        if info is None:
+            raise self._gone(stream)
+        return info
+
+    @override
+    def extents(self, stream: str) -> builtins.list[Extent]:
+        entry, partitions = self._require(stream)
+        oldest, upcoming = self._cluster.extents(self._options.topic(stream), partitions)
+        return [_extent(entry, number, oldest[number], upcoming[number]) for number in range(partitions)]
+
+    @override
+    def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
+        extent = self.extent(ssp)
+        found = self._cluster.at(self._options.topic(ssp.stream.name), ssp.partition, time_ms)
+        return extent.upcoming if found is None else max(extent.oldest, min(found, extent.upcoming))
+
+    @override
+    def time_of(self, ssp: SSP, offset: Offset) -> int | None:
+        """Reads a record. None, too, if it was trimmed meanwhile."""
+        extent = self.extent(ssp)
+        if offset >= extent.upcoming:
+            return None
+        return self._times.read(self._options.topic(ssp.stream.name), ssp.partition, max(offset, extent.oldest))
+
+    @override
+    def check_offset(self, ssp: SSP, offset: Offset) -> None:
+        check_within(ssp, offset, self.extent(ssp))
+
+    @override
+    def seal(self, stream: str) -> None:
+        """End the stream: first forbid writes, then write a mark to each partition, then record the ends.
+
+        A writer that finds another program's record between its own asks whether the stream is being sealed; so none
+        that has written after a mark continues. Without recorded ends, readers wait at a mark until another call
+        completes it.
+        """
+        entry, partitions = self._require(stream)
+        if entry.ends is not None:
+            return
+        if not entry.sealing:
+            self._metadata.order(Order("sealing", stream))
+        ends = mark_ends(self._options, stream, partitions)
+        self._metadata.order(Order("sealed", stream, ends=ends))
+
+    @override
+    def trim(self, ssp: SSP, before: Offset) -> None:
+        extent = self.extent(ssp)
+        if before > extent.upcoming:
+            raise UsageError(f"{ssp}: can't trim before {before}: the end is {extent.upcoming}")
+        if before > extent.oldest:
+            self._cluster.delete_before(self._options.topic(ssp.stream.name), ssp.partition, before)
+
+    @override
+    def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
+        topic = self._options.topic(ssp.stream.name)
+        self._reports.report(self._group(group), topic, ssp.partition, position)
+
+    @override
+    def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
+        _, partitions = self._require(stream)
+        return self._groups.committed(self._group(group), self._options.topic(stream), partitions).result()
+
+    @override
+    def close(self) -> None:
+        """Waits until positions have been committed that were reported, for some seconds at most."""
+        self._groups.close()
+        self._times.close()
+
+    @override
+    def unread(self, stream: str, group: str) -> builtins.list[int]:
+        """Never waits: it returns the last answers, and nothing before the first one."""
+        topic = self._options.topic(stream)
+        partitions = self._partitions.get(stream)
+        if partitions is None:
+            partitions = self._partitions[stream] = self._require(stream)[1]
+        size = self._sizes.of(stream)
+        return [int(records * size) for records in self._distances.unread(topic, partitions, self._group(group))]
+
+    @override
+    def bytes_per_offset(self, stream: str) -> float:
+        return self._sizes.of(stream)
+
+    # -- streams ---------------------------------------------------------------------------------------
+
+    def _group(self, group: str) -> str:
+        """The group in Kafka, where tools for lag show it."""
+        return f"{self._options.prefix}{check_id('group', group)}"
+
+    def _require(self, stream: str) -> tuple[Entry, int]:
+        """A stream, and how many partitions it has."""
+        entry = self._metadata.require(check_id("stream", stream))
+        partitions = self._cluster.partitions(self._options.topic(stream))
+        if partitions is None:
+            raise self._gone(stream)
+        return entry, partitions
+
+    def _gone(self, stream: str) -> HeadraceError:
+        return StreamNotFoundError(
+            f"stream {stream!r} has lost its topic {self._options.topic(stream)!r}: the topic is missing or incomplete",
+            hint="the topic was probably deleted: restore it, or create the stream again without its former records",
+        )
+
+
+def _extent(entry: Entry, partition: int, oldest: Offset, upcoming: Offset) -> Extent:
+    end = entry.end(partition)
+    upcoming = upcoming if end is None else end
+    return Extent(min(oldest, upcoming), upcoming, end is not None, trimmed=oldest > 0)

@@ -1,0 +1,20 @@
+"""Opens topics of Kafka. confluent_kafka is imported only then: it is an extra."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.errors import needing
+
+if TYPE_CHECKING:
+    from headrace.connectors.kafka.consumer import KafkaSystem
+    from headrace.connectors.kafka.target import KafkaOutput
+
+
+def open_kafka(name: str, options: Mapping[str, Any]) -> KafkaSystem | KafkaOutput:
+    """The system of a ``SystemSpec`` of kind ``kafka``: an output if it says anything of one."""
+    with needing("confluent-kafka", "Kafka", "kafka"):
+        from headrace.connectors.kafka.consumer import open_kafka_system
+        from headrace.connectors.kafka.target import open_kafka_output
+    return open_kafka_output(options) if "output" in options else open_kafka_system(name, options)

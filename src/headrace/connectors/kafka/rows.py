@@ -1,0 +1,396 @@
+"""Records of a topic as rows, and rows as records. Columnar.
+
+fetched
+    Fetched records, and the feed of a partition's records that wait for a poll. Pure; the caller has the lock.
+
+record rows
+    Records of a topic as rows: what formats make of values and keys, and what Kafka says of a record. Columnar.
+
+output records
+    Rows on their way into a topic, as records. Columnar; pure but for what formats ask for.
+
+    Rows become records before their commit. What Kafka can't take stops the app while another version of it can still
+    drop it. The outbox keeps the records, so a version that is published again has exactly the same ones.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from headrace.core.errors import DataError, DeclarationError
+from headrace.core.ids import Offset
+from headrace.rows.dtypes import Columns
+from headrace.rows.formats import Decoder, Format, Payload
+from headrace.rows.given import HEADERS, Headers, header_column
+from headrace.rows.hashing import layout
+
+
+# -- fetched -----------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Fetched:
+    """Records of one partition, in order. ``next`` is where reading goes on after them, beyond gaps.
+
+    ``keys``, ``times`` (ms since the epoch) and ``headers`` are empty unless they are wanted. ``size`` is in bytes.
+    Without records only the position moves. ``lost``: how many offsets before ``next`` were deleted unread.
+    """
+
+    offsets: Sequence[Offset]
+    values: list[bytes | None]
+    next: Offset
+    size: int = 0
+    keys: list[bytes | None] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    headers: list[Headers] = field(default_factory=list)
+    lost: int = 0
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def dense(self) -> bool:
+        """Whether there are no gaps between the records."""
+        return not self.values or self.offsets[-1] - self.offsets[0] + 1 == len(self.values)
+
+    def before(self, end: Offset) -> Fetched:
+        """The records before an offset."""
+        if self.next <= end:
+            return self
+        n = bisect_left(self.offsets, end)
+        return replace(
+            self,
+            offsets=self.offsets[:n],
+            values=self.values[:n],
+            next=end,
+            keys=self.keys[:n],
+            times=self.times[:n],
+            headers=self.headers[:n],
+        )
+
+    def first_at(self, time_ms: int) -> Offset | None:
+        """Return the offset of the first record with this timestamp or a later one; None if there is none."""
+        index = next((i for i, time in enumerate(self.times) if time >= time_ms), None)
+        return None if index is None else self.offsets[index]
+
+
+def together(pieces: Sequence[Fetched]) -> Fetched:
+    """Pieces that follow one another as one, at least one. None of them may have ``lost``."""
+    if len(pieces) == 1:
+        return pieces[0]
+    offsets: list[Offset] = []
+    whole = Fetched(offsets, [], pieces[-1].next, sum(piece.size for piece in pieces))
+    for piece in pieces:
+        offsets.extend(piece.offsets)
+        whole.values.extend(piece.values)
+        whole.keys.extend(piece.keys)
+        whole.times.extend(piece.times)
+        whole.headers.extend(piece.headers)
+    return whole
+
+
+class Feed:
+    """What was fetched of one partition from ``position`` on, and wasn't handed out."""
+
+    def __init__(self, partition: int, position: Offset) -> None:
+        self.partition = partition
+        self.fetched_to = position
+        """Where fetching goes on."""
+        self.end: Offset | None = None
+        """Where the partition ended when its end was reached last."""
+        self.bytes = 0
+        self.error: Exception | None = None
+        self.closed = False
+        self.paused = False
+        self._waiting: deque[Fetched] = deque()
+
+    def put(self, fetched: Fetched) -> None:
+        """Take in what was fetched."""
+        self._waiting.append(fetched)
+        self.bytes += fetched.size
+        self.fetched_to = fetched.next
+
+    def ended(self, offset: Offset) -> None:
+        """The end of the partition was reached: everything before ``offset`` was fetched."""
+        self.end = offset
+        if offset > self.fetched_to:
+            self.put(Fetched([], [], offset))
+
+    @property
+    def at_end(self) -> bool:
+        """Whether everything was fetched up to the last known end."""
+        return self.end == self.fetched_to
+
+    @property
+    def waiting(self) -> bool:
+        """There is something to take."""
+        return bool(self._waiting)
+
+    def take(self, max_bytes: int) -> Fetched | None:
+        """Take up to so many bytes, but at least one piece; None if there is nothing. What is lost comes alone."""
+        pieces: list[Fetched] = []
+        room = max_bytes
+        while self._waiting and (room > 0 or not pieces) and not (pieces and self._waiting[0].lost):
+            piece = self._waiting.popleft()
+            pieces.append(piece)
+            room -= piece.size
+            if piece.lost:
+                break
+        if not pieces:
+            return None
+        self.bytes -= max_bytes - room
+        return together(pieces)
+
+
+# -- record rows -------------------------------------------------------------------------------------
+ABOUT: Mapping[str, pl.DataType] = {
+    "key": pl.Binary(),
+    "headers": HEADERS,
+    "timestamp": pl.Datetime("ms"),
+    "partition": pl.Int32(),
+    "offset": pl.Int64(),
+}
+"""What can be known of a record, and its type; a key has the type of its format."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRecords:
+    """The rows of the good records; ``offsets`` are theirs if they have gaps. Of each bad one its index and why."""
+
+    frame: pl.DataFrame
+    offsets: npt.NDArray[np.int64] | None
+    bad: Sequence[tuple[int, str]] = ()
+
+
+class KeyColumn:
+    """A column of keys, in the type of their format: its only column, or else a struct of its columns."""
+
+    def __init__(self, name: str, format: Format, dtype: pl.DataType) -> None:
+        """``dtype`` is the declared type. Raises ``DeclarationError`` if the format can't have it."""
+        self.name = name
+        self.dtype = dtype
+        self._whole = isinstance(dtype, pl.Struct)
+        columns = {f.name: f.dtype for f in dtype.fields} if isinstance(dtype, pl.Struct) else {name: dtype}
+        self._decoder = format.decoder(columns)  # type: ignore[arg-type]
+
+    def decode(self, keys: Sequence[Payload]) -> tuple[pl.Series, dict[int, str]]:
+        """One value for each key; of each bad one its index and why. A key that is missing is null."""
+        there = [index for index, key in enumerate(keys) if key is not None]
+        found = self._decoder.decode(keys if len(there) == len(keys) else [keys[index] for index in there])
+        bad = {there[index]: f"key: {reason}" for index, reason in found.bad}
+        values = found.frame.to_struct(self.name) if self._whole else found.frame.to_series().alias(self.name)
+        if len(values) == len(keys):
+            return values, bad
+        places = np.full(len(keys), -1, dtype=np.int64)
+        good = np.delete(np.array(there, dtype=np.int64), [*(i for i, _ in found.bad), *found.skipped])
+        places[good] = np.arange(len(good))
+        indices = pl.Series(places)
+        return values.gather(indices.set(indices < 0, None)), bad
+
+
+def key_dtype(format: Format) -> pl.DataType | None:
+    """The type of a column of keys in this format; None if only a schema can say it."""
+    columns = format.columns()
+    if columns is None:
+        return None
+    return next(iter(columns.values())) if len(columns) == 1 else pl.Struct(columns)
+
+
+class RecordRows:
+    """Makes rows of records. ``about`` names columns of the result, and what of ``ABOUT`` they say."""
+
+    def __init__(self, decoder: Decoder, about: Mapping[str, str], keys: Sequence[KeyColumn] = ()) -> None:
+        self._decoder = decoder
+        self._about = {name: what for name, what in about.items() if what != "key"}
+        self._keys = keys
+
+    def wants(self, what: str) -> bool:
+        """Whether ``key``, ``timestamp`` or ``headers`` of records are needed."""
+        return bool(self._keys) if what == "key" else what in self._about.values()
+
+    def decode(self, partition: int, records: Fetched) -> DecodedRecords:
+        """The rows. Raises an error that may be retried, as ``Decoder.decode`` does."""
+        decoded = self._decoder.decode(records.values)
+        frame, bad = decoded.frame, dict(decoded.bad)
+        columns = [_about(what, partition, records).alias(name) for name, what in self._about.items()]
+        wrong: dict[int, str] = {}
+        for key in self._keys:
+            values, unreadable = key.decode(records.keys)
+            columns.append(values)
+            wrong |= unreadable
+        whole = not bad and not decoded.skipped and not wrong
+        if whole:
+            return DecodedRecords(frame.with_columns(columns), None if records.dense else _numbers(records.offsets))
+        out = np.zeros(len(records), dtype=bool)
+        out[[*bad, *decoded.skipped]] = True
+        misfits = np.zeros(len(records), dtype=bool)
+        misfits[list(wrong)] = True
+        if misfits.any():
+            frame = frame.filter(pl.Series(~misfits[~out]))
+        kept = ~(out | misfits)
+        skipped = set(decoded.skipped)
+        bad = {**{i: why for i, why in wrong.items() if i not in skipped}, **bad}
+        mask = pl.Series(kept)
+        frame = frame.with_columns(column.filter(mask) for column in columns)
+        plain = records.dense and not skipped
+        return DecodedRecords(frame, None if plain else _numbers(records.offsets)[kept], sorted(bad.items()))
+
+
+def _about(what: str, partition: int, records: Fetched) -> pl.Series:
+    match what:
+        case "headers":
+            return header_column(records.headers)
+        case "timestamp":
+            times = pl.Series(records.times, dtype=pl.Int64)
+            return times.set(times < 0, None).cast(pl.Datetime("ms"))
+        case "partition":
+            return pl.repeat(partition, len(records), dtype=pl.Int32, eager=True)
+        case _:
+            return pl.Series(_numbers(records.offsets))
+
+
+def _numbers(offsets: Sequence[Offset]) -> npt.NDArray[np.int64]:
+    if isinstance(offsets, range):
+        return np.arange(offsets.start, offsets.stop, dtype=np.int64)
+    return np.array(offsets, dtype=np.int64)
+
+
+def columns_about(about: Mapping[str, str], key: pl.DataType | None) -> Columns:
+    """Return the columns with a record's metadata. A ``key`` of unknown type is left out."""
+    found = {name: key if what == "key" else ABOUT[what] for name, what in about.items()}
+    return {name: dtype for name, dtype in found.items() if dtype is not None}
+
+
+# -- output records ----------------------------------------------------------------------------------
+OVERHEAD = 512
+"""The most that a record has beyond its key, value and headers: Kafka's own, and our headers."""
+_PER_HEADER = 12
+_DATA = {"key": pl.Binary(), "value": pl.Binary()}
+_TEXTS = (pl.String, pl.Categorical, pl.Enum)
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Which columns become what of a record. Those of key and timestamp are part of the value, too."""
+
+    key: str | None = None
+    timestamp: str | None = None
+    headers: str | None = None
+
+    def check(self, columns: Mapping[str, pl.DataType], topic: str) -> None:
+        """Raise ``DeclarationError`` unless rows of these columns have what is needed."""
+        for what, name in (("key", self.key), ("timestamp", self.timestamp), ("headers", self.headers)):
+            if name is not None and name not in columns:
+                raise DeclarationError(
+                    f"topic {topic!r}: {what}={name!r} isn't a column of the rows",
+                    hint=f"name one of their columns: {', '.join(columns)}",
+                )
+        if self.timestamp is not None and not isinstance(columns[self.timestamp], pl.Datetime):
+            raise DeclarationError(
+                f"topic {topic!r}: timestamp={self.timestamp!r} is of type {columns[self.timestamp]}",
+                hint="name a column of type Datetime",
+            )
+        if self.headers is not None and columns[self.headers] != HEADERS:
+            raise DeclarationError(
+                f"topic {topic!r}: headers={self.headers!r} is of type {columns[self.headers]}",
+                hint=f"headers have the type {HEADERS}",
+            )
+        if self.headers is not None and len(columns) == 1:
+            raise DeclarationError(f"topic {topic!r}: the rows have no column but the headers", hint="add a column")
+
+
+class RecordMaker:
+    """Turns rows into records. If ``key_format`` is None, text, numbers and bytes become keys directly."""
+
+    def __init__(self, topic: str, roles: Roles, format: Format, key_format: Format | None) -> None:
+        self._topic = topic
+        self._roles = roles
+        self._format = format
+        self._key_format = key_format
+
+    def records(self, rows: pl.DataFrame, limit: int) -> pl.DataFrame:
+        """Return the records of rows: ``key`` and ``value``, and ``timestamp`` (ms) and ``headers`` if there are any.
+
+        Raises ``DataError`` if one can't be made, or may be larger than ``limit`` bytes.
+        """
+        roles = self._roles
+        roles.check(rows.schema, self._topic)
+        contents = rows if roles.headers is None else rows.drop(roles.headers)
+        own = self._format.columns()
+        if roles.key is not None and contents.width > 1 and own is not None and (len(own) == 1 or roles.key not in own):
+            contents = contents.drop(roles.key)  # a format of other columns, such as text, has the key beside it
+        data: dict[str, object] = {"key": self._keys(rows), "value": self._format.encode(contents)}
+        records = pl.DataFrame(data, _DATA)
+        if roles.timestamp is not None:
+            records = records.with_columns(timestamp=rows[roles.timestamp].dt.epoch("ms"))
+        if roles.headers is not None:
+            records = records.with_columns(headers=rows[roles.headers])
+        self._check_sizes(records, limit)
+        return records
+
+    def _keys(self, rows: pl.DataFrame) -> pl.Series:
+        name = self._roles.key
+        if name is None:
+            return pl.Series("key", [None], pl.Binary()).new_from_index(0, rows.height)
+        column = rows[name]
+        if self._key_format is not None:
+            keys = pl.Series("key", self._key_format.encode(column.to_frame()), pl.Binary())
+            return pl.DataFrame([keys, column.is_null().alias("nothing")]).select(
+                pl.when(~pl.col("nothing")).then("key").alias("key")
+            )["key"]
+        if column.dtype == pl.Binary():
+            return column
+        if column.dtype.is_integer() or isinstance(column.dtype, _TEXTS):
+            return column.cast(pl.String).cast(pl.Binary)
+        raise DeclarationError(
+            f"topic {self._topic!r}: key={name!r} is of type {column.dtype}, which has more than one possible text "
+            "form",
+            hint='choose one with key_format=, such as "json"; or cast the column to String',
+        )
+
+    def _check_sizes(self, records: pl.DataFrame, limit: int) -> None:
+        size = pl.col("key").bin.size().fill_null(0) + pl.col("value").bin.size().fill_null(0) + OVERHEAD
+        if "headers" in records.columns:
+            each = pl.element().struct.field("name").str.len_bytes().fill_null(0) + _PER_HEADER
+            values = pl.element().struct.field("value").bin.size().fill_null(0)
+            size += pl.col("headers").list.eval(each + values).list.sum().fill_null(0)
+        largest = cast("int", records.select(size.max()).item() or 0)
+        if largest > limit:
+            raise DataError(
+                f"a row for topic {self._topic!r} becomes a record of about {largest} bytes; the topic takes {limit}",
+                hint="send fewer or smaller columns, filter such rows out before send_to, or raise max.message.bytes "
+                "of the topic and restart the app",
+            )
+
+
+def identity(pieces: Sequence[pl.DataFrame]) -> str:
+    """Return a short text that is the same for the same records, in however many pieces."""
+    keys = values = count = 0
+    for piece in pieces:
+        count += piece.height
+        keys = _sum(keys, piece["key"])
+        values = _sum(values, piece["value"])
+    return f"{count}-{values:08x}-{keys:08x}"
+
+
+def _sum(before: int, column: pl.Series) -> int:
+    data, starts, lengths = layout(column)
+    if not lengths.size:
+        return before
+    return zlib.crc32(data[starts[0] : starts[-1] + lengths[-1]].data, before)
+
+
+Header = tuple[str, bytes | None]
+
+
+def headers_of(column: pl.Series) -> Iterator[list[Header]]:
+    """Yield the headers of each record as Kafka's client takes them."""
+    for row in column.to_list():
+        yield [(one["name"] or "", one["value"]) for one in row or ()]

@@ -1,0 +1,545 @@
+"""A topic of Kafka as an output: each version exactly once, or at least once without transactions.
+
+turns
+    One job at a time for each writer, in threads; the run loop starts them, and looks for their results.
+
+topic target
+    What targets in Kafka share: rows become records before their commit, and threads make the calls.
+
+target
+    A Kafka topic as a target: each version in one transaction with the writer's position, exactly once.
+
+    Readers with ``isolation.level=read_committed`` see each row once, in order for each key. ``publishing`` says what
+    is done when; here it is done. Threads make the calls, one at a time for each writer. The run loop starts them and
+    looks for their results, and doesn't wait for Kafka, except in ``position``, in the first ``accept``, and in
+    ``close``.
+
+plain target
+    A Kafka topic as a target without transactions: for clusters that have none, at least once.
+
+    What no commit says to be written is written again after a restart. Records of a key are in order, apart from
+    repetitions. Their headers say which row each is, so that a reader can drop repetitions.
+
+output system
+    A topic of Kafka as an output.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+from typing_extensions import override
+
+from headrace.connectors.kafka.admin import TopicLimits, Topics
+from headrace.connectors.kafka.client import KafkaClient, KafkaError, NewTopic, Producer, open_producer
+from headrace.connectors.kafka.publishing import GRACE_MS, HOLDING, Action, Publishing, State, Wanted
+from headrace.connectors.kafka.rows import RecordMaker, Roles, identity
+from headrace.connectors.kafka.settings import SETTINGS, KafkaSettings
+from headrace.connectors.kafka.writer_session import (
+    ProgressTopic,
+    Sender,
+    WriterSession,
+    producer_limits,
+    progress_topic_of,
+    transactional_id,
+)
+from headrace.core.clock import Clock, WallClock
+from headrace.core.errors import (
+    DeclarationError,
+    FencedError,
+    HeadraceError,
+    IndeterminateWriteError,
+    InfrastructureError,
+    StreamNotFoundError,
+    UnavailableError,
+    UsageError,
+)
+from headrace.core.log import logger
+from headrace.rows.formats import FormatSpec, open_format
+from headrace.systems.base import Consumer, Creation, RowSystem, StreamInfo, Target, WriteOnlyAdmin
+
+# -- turns -------------------------------------------------------------------------------------------
+LOOK_MS = 2.0
+"""How soon the run loop looks for a result."""
+
+_log = logger(__name__)
+
+Job = Callable[[], float | None]
+
+
+class Turns:
+    """The jobs of some writers. One thread uses it."""
+
+    def __init__(self, threads: Executor) -> None:
+        self._threads = threads
+        self._jobs: dict[str, tuple[Hashable, Future[float | None]]] = {}
+
+    def take(self, writer: str, what: Hashable, job: Job) -> float | None:
+        """Start a job of a writer, or return its outcome: the result, or after how many ms to call again.
+
+        ``what`` distinguishes jobs. A job for another caller is finished first.
+        """
+        under_way = self._jobs.get(writer)
+        if under_way is not None:
+            asked, future = under_way
+            if not future.done():
+                return LOOK_MS
+            del self._jobs[writer]
+            if asked == what:
+                return future.result()
+            if (error := future.exception()) is not None:
+                _log.debug("a call failed, and its caller has stopped waiting", writer=writer, error=str(error))
+        self._jobs[writer] = what, self._threads.submit(job)
+        return LOOK_MS
+
+    def wait(self, writer: str, seconds: float, ask: Callable[[], float | None]) -> None:
+        """Ask until there is a result. Raises ``UnavailableError`` if that takes longer than ``seconds``."""
+        end_s = time.monotonic() + seconds
+        while (again_ms := ask()) is not None:
+            if time.monotonic() > end_s:
+                raise UnavailableError(
+                    f"Kafka didn't report within {seconds:g} s what {writer} has published", hint="Headrace tries again"
+                )
+            under_way = self._jobs.get(writer)
+            if under_way is not None and not under_way[1].done():
+                wait([under_way[1]], end_s - time.monotonic())
+            elif again_ms > LOOK_MS:
+                threading.Event().wait(again_ms / 1000)
+
+    def close(self) -> None:
+        """Wait for the jobs that are running."""
+        self._threads.shutdown(cancel_futures=True)
+
+
+# -- topic target ------------------------------------------------------------------------------------
+THREADS_MAX = 16
+ANSWER_S = 3.0
+LOOK_AGAIN_S = 30.0
+"""How long commits don't wait for a cluster that hasn't answered one of them."""
+
+
+def worth_a_retry(error: HeadraceError) -> HeadraceError:
+    """Return the error to raise instead: if the outcome of a call is unknown, the same call may succeed later.
+
+    The writer then checks the topic's contents, or the rows are sent again.
+    """
+    if isinstance(error, IndeterminateWriteError):
+        return UnavailableError(error.message, hint="Headrace checks what was written, then continues")
+    return error
+
+
+class TopicTarget(Target):
+    """A topic as a target. What a thread does ends when ``closing`` is set."""
+
+    def __init__(self, settings: KafkaSettings, topic: str, records: RecordMaker) -> None:
+        self.settings = settings
+        self.topic = topic
+        self.closing = threading.Event()
+        self.topics = Topics(settings, uncommitted=True, answer_s=ANSWER_S)
+        self.limits = TopicLimits(topic, self.topics)
+        self.turns = Turns(ThreadPoolExecutor(THREADS_MAX, thread_name_prefix=f"kafka-{topic}"))
+        self._records = records
+        self._next_look_s = float("-inf")
+
+    @override
+    def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the records of the rows. Waits for Kafka the first time: it says how large they can be.
+
+        If no broker answers, Kafka's default limit applies, and the error is raised when they are published.
+        """
+        try:
+            if not self.limits.known and time.monotonic() >= self._next_look_s:
+                self._next_look_s = time.monotonic() + LOOK_AGAIN_S
+                self.limits.look()
+        except UnavailableError as error:
+            _log.debug("can't find out how large records may be", topic=self.topic, why=error.message)
+        return self._records.records(rows, self.limits.record_bytes)
+
+    @override
+    def close(self) -> None:
+        """Wait for the calls under way, for seconds at most."""
+        self.closing.set()
+        self.turns.close()
+        self.topics.close()
+
+
+# -- target ------------------------------------------------------------------------------------------
+POSITION_S = 5.0
+
+
+class KafkaTarget(TopicTarget):
+    """A topic as a target, with transactions. ``progress_topic`` None: it is named after the app."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        topic: str,
+        records: RecordMaker,
+        progress_topic: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(settings, topic, records)
+        self._progress_topic = progress_topic
+        self._clock = clock or WallClock()
+        self._progress: dict[str, ProgressTopic] = {}
+        self._writers: dict[str, _Writer] = {}
+        self._me = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
+
+    @override
+    def prepare(self, writer: str, published: int) -> float | None:
+        """Take the writer's transactional id over, and find its position."""
+        one = self._writer(writer)
+        return self.turns.take(writer, f"prepare {published}", lambda: one.prepare(published))
+
+    @override
+    def position(self, writer: str) -> int:
+        """Return the position. Waits for seconds, unless ``prepare`` has found it."""
+        self.turns.wait(writer, POSITION_S, lambda: self.prepare(writer, -1))
+        position = self._writer(writer).machine.position
+        return -1 if position is None else position
+
+    @override
+    def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
+        """Start a transaction, or look how it is doing; the next call with the same version goes on."""
+        one = self._writer(writer)
+        return self.turns.take(writer, version, lambda: one.publish(version, rows))
+
+    @override
+    def close(self) -> None:
+        """Wait for the calls under way, for seconds at most; what isn't committed will be published again."""
+        super().close()
+        for one in self._writers.values():
+            one.session.drop()
+
+    def _writer(self, writer: str) -> _Writer:
+        if writer not in self._writers:
+            name = self._progress_topic or progress_topic_of(writer.partition("/")[0])
+            if name not in self._progress:
+                self._progress[name] = ProgressTopic(self.settings, name, self.topics)
+            session = WriterSession(self.settings, writer, self.limits, self._progress[name], self.closing)
+            self._writers[writer] = _Writer(writer, self.topic, name, session, Publishing(self._me), self._clock)
+        return self._writers[writer]
+
+
+class _Writer:
+    """One writer: performs its machine's actions, and reports the results. One thread at a time uses it."""
+
+    def __init__(
+        self, name: str, topic: str, progress_topic: str, session: WriterSession, machine: Publishing, clock: Clock
+    ) -> None:
+        self.session = session
+        self.machine = machine
+        self._name = name
+        self._topic = topic
+        self._progress_topic = progress_topic
+        self._clock = clock
+        self._rows: Sequence[pl.DataFrame] = ()
+        self._wanted: Wanted | None = None
+        self._error: HeadraceError | None = None
+        self._refused = False
+
+    def prepare(self, published: int) -> float | None:
+        """Find the position; a commit says that ``published`` was published."""
+        self.machine.trust(published)
+        return self._ask(None)
+
+    def publish(self, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
+        """Publish a version, or find that it was published."""
+        if self._wanted is None or self._wanted.version != version:
+            self._wanted = Wanted(version, identity(rows))
+        self._rows = rows
+        try:
+            return self._ask(self._wanted)
+        finally:
+            self._rows = ()
+
+    def _ask(self, wanted: Wanted | None) -> float | None:
+        machine = self.machine
+        self._error = None
+        action = machine.ask(wanted, self._clock.monotonic_ms())
+        while action is not Action.REST:
+            action = self._perform(action)
+        if machine.state not in HOLDING:
+            self.session.drop()
+        self._note()
+        if machine.ready if wanted is None else machine.there(wanted.version):
+            return None
+        if machine.state is State.WAITING and self._error is None:
+            return GRACE_MS
+        raise self._problem()
+
+    def _perform(self, action: Action) -> Action:
+        machine, session = self.machine, self.session
+        try:
+            match action:
+                case Action.OPEN:
+                    session.open(machine.timeout_ms)
+                    return machine.opened()
+                case Action.FIND | Action.LOOK:
+                    found = session.find(create=machine.floor < 0)
+                    return machine.read(found, self._clock.monotonic_ms())
+                case Action.SEND:
+                    session.send(machine.progress(), self._rows)
+                    return machine.sent()
+                case _:
+                    session.commit()
+                    return machine.committed()
+        except FencedError as error:
+            _log.debug("Kafka refused a producer", writer=self._name, why=error.message)
+            elapsed_ms = session.elapsed_ms
+            session.drop()  # or its transaction, if it is still open, would hide what is looked for
+            return machine.fenced(elapsed_ms)
+        except HeadraceError as error:
+            self._error = error
+            return machine.failed(session.slow_ms)
+
+    def _note(self) -> None:
+        """Log once that another process has taken over."""
+        replaced = self.machine.state in (State.WAITING, State.REPLACED)
+        if replaced and not self._refused:
+            _log.warning(
+                "another process has taken over the transactional id of a writer, or a transaction took too long",
+                writer=self._name,
+                other=self.machine.other or None,
+            )
+        self._refused = replaced
+
+    def _problem(self) -> HeadraceError:
+        """Why it isn't done."""
+        machine = self.machine
+        if machine.state is State.LOST:
+            return self._lost()
+        if machine.state is State.SHARED:
+            who = f" by {machine.other}" if machine.other else ""
+            return FencedError(
+                f"topic {self._topic!r}: the transactional id {transactional_id(self._name)!r} is also used by "
+                f"another process{who}, again and again",
+                hint="two apps of this name write to this cluster: rename one of them",
+            )
+        if self._error is not None:
+            return worth_a_retry(self._error)
+        return UnavailableError(
+            f"topic {self._progress_topic!r}: an open transaction of another writer hides which versions "
+            f"{self._name} has published",
+            hint="this lasts until that transaction ends or times out; Headrace tries again",
+        )
+
+    def _lost(self) -> InfrastructureError:
+        found = self.machine.last.version
+        what = f"only version {found}" if found >= 0 else "nothing"
+        record = '{"format":1,"version":N,"rows":"","by":"me"}'
+        return InfrastructureError(
+            f"according to topic {self._progress_topic!r}, {what} of {self._name} was published to {self._topic!r}, "
+            f"but the app's commits say version {self.machine.floor}: the topic or some of its records were deleted",
+            hint=f"find the highest headrace-version N of the records in {self._topic!r} whose headrace-writer is "
+            f"{self._name!r}, and write a record with that key and the value {record} to {self._progress_topic!r}; or "
+            "rename the app",
+        )
+
+
+# -- plain target ------------------------------------------------------------------------------------
+VERSION_S = 30.0
+"""How long a version may take until it is sent again."""
+
+
+class PlainKafkaTarget(TopicTarget):
+    """A topic as a target, at least once."""
+
+    def __init__(self, settings: KafkaSettings, topic: str, records: RecordMaker) -> None:
+        super().__init__(settings, topic, records)
+        self._writers: dict[str, _PlainWriter] = {}
+
+    @override
+    def position(self, writer: str) -> int:
+        """Return -1, because the position is unknown."""
+        return -1
+
+    @override
+    def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
+        """Start sending a version, or check whether all of it has arrived."""
+        if writer not in self._writers:
+            self._writers[writer] = _PlainWriter(self.settings, writer, self.limits, self.closing)
+        one = self._writers[writer]
+        return self.turns.take(writer, version, lambda: one.publish(version, rows))
+
+
+class _PlainWriter:
+    """The producer of one writer. After a failure there is another one."""
+
+    def __init__(self, settings: KafkaSettings, writer: str, limits: TopicLimits, closing: threading.Event) -> None:
+        self._settings = settings
+        self._writer = writer
+        self._limits = limits
+        self._sender = Sender(limits.topic, closing)
+        self._client: KafkaClient[Producer] | None = None
+        self._undelivered: KafkaError | None = None
+
+    def publish(self, version: int, rows: Sequence[pl.DataFrame]) -> None:
+        """Send a version, and wait until all of it is acknowledged."""
+        self._limits.look()
+        self._undelivered = None
+        client = self._client = self._client or open_producer(
+            self._settings, None, self._heard, **producer_limits(self._limits.record_bytes)
+        )
+        try:
+            end_s = time.monotonic() + VERSION_S
+            self._sender.send(client, self._writer, version, rows, self._limits.partitions, end_s)
+            self._sender.flush(client, end_s)
+            if self._undelivered is not None:
+                raise client.problem(self._undelivered, f"writing to topic {self._limits.topic!r}")
+            client.troubles.over()
+        except BaseException as error:
+            self._client = None
+            client.raw.purge()
+            if isinstance(error, HeadraceError):
+                raise worth_a_retry(error) from error
+            raise
+
+    def _heard(self, error: KafkaError) -> None:
+        self._undelivered = self._undelivered or error
+
+
+# -- output system -----------------------------------------------------------------------------------
+_ANSWER_S = 10.0
+_OUTPUT = ("key", "key_format", "timestamp", "headers", "transactions", "progress_topic")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputOptions:
+    """The app's options for the topic. Without ``key_format``, keys are written directly.
+
+    ``transactions`` False: at least once. ``progress_topic`` None: it is named after the app.
+    """
+
+    topic: str
+    settings: KafkaSettings
+    format: FormatSpec = field(default_factory=FormatSpec)
+    key_format: FormatSpec | None = None
+    roles: Roles = field(default_factory=Roles)
+    transactions: bool = True
+    progress_topic: str | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> OutputOptions:
+        """The options of a ``SystemSpec``: those that only outputs have are in ``output``."""
+        output = dict(options["output"])
+        if strange := sorted(set(output) - set(_OUTPUT)):
+            raise DeclarationError(
+                f"kafka: unknown options {strange} of an output", hint=f"known options: {', '.join(_OUTPUT)}"
+            )
+        key_format = output.pop("key_format", None)
+        roles = Roles(**{name: output.pop(name, None) for name in ("key", "timestamp", "headers")})
+        settings = KafkaSettings.of({name: value for name, value in options.items() if name in SETTINGS})
+        return cls(
+            topic=options["topic"],
+            settings=settings,
+            format=FormatSpec(**options["format"]),
+            key_format=None if key_format is None else FormatSpec(**key_format),
+            roles=roles,
+            **output,
+        )
+
+
+@dataclass(frozen=True)
+class KafkaOutput(RowSystem):
+    """A system with one topic, as an output of any name."""
+
+    options: OutputOptions
+
+    @override
+    def admin(self) -> KafkaOutputAdmin:
+        return KafkaOutputAdmin(self.options)
+
+    @override
+    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> Consumer:
+        """Refuse: who reads the topic declares it as an input."""
+        raise _refused(f"the topic {self.options.topic!r} is an output in this app, so it can't be read")
+
+    @override
+    def target(self, stream: str) -> Target:
+        options = self.options
+        key_format = None if options.key_format is None else open_format(options.key_format)
+        records = RecordMaker(options.topic, options.roles, open_format(options.format), key_format)
+        if not options.transactions:
+            return PlainKafkaTarget(options.settings, options.topic, records)
+        return KafkaTarget(options.settings, options.topic, records, options.progress_topic)
+
+
+class KafkaOutputAdmin(WriteOnlyAdmin):
+    """Describes the topic, and creates it."""
+
+    def __init__(self, options: OutputOptions) -> None:
+        self._options = options
+        self._topics = Topics(options.settings, answer_s=_ANSWER_S)
+
+    @override
+    def list(self) -> builtins.list[str]:
+        return self._topics.names()
+
+    @override
+    def describe(self, stream: str) -> StreamInfo | None:
+        """Return the topic's partitions if it exists. What its records are, their readers know."""
+        found = self._partitions()
+        return None if found is None else StreamInfo(stream, found)
+
+    @override
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
+        """Create the topic if it doesn't exist, with the broker's defaults. Check that it fits what is written.
+
+        An existing topic isn't changed, whatever its partition count.
+        """
+        due = self.would_create(stream, partitions, columns)
+        if due.new:
+            self._create(partitions)
+        return StreamInfo(stream, due.partitions, columns)
+
+    @override
+    def would_create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> Creation:
+        if columns is not None:
+            self._options.roles.check(columns, self._options.topic)
+        found = self._partitions()
+        return Creation(partitions if found is None else found, new=found is None)
+
+    @override
+    def close(self) -> None:
+        self._topics.close()
+
+    def _partitions(self) -> int | None:
+        try:
+            return self._topics.partitions(self._options.topic)
+        except StreamNotFoundError:
+            return None
+
+    def _create(self, partitions: int) -> None:
+        topic = self._options.topic
+        hint = (
+            f"ask an administrator to create it: kafka-topics.sh --create --topic {topic} --partitions {partitions}; "
+            "the app needs the rights Write and Describe for it"
+        )
+        if not self._topics.create(NewTopic(topic, partitions), "", hint):
+            _log.debug("another client created the topic at the same time", topic=topic)
+
+    @override
+    def refused(self, why: str) -> UsageError:
+        return _refused(f"the topic {self._options.topic!r} {why}")
+
+
+def _refused(what: str) -> UsageError:
+    return UsageError(what, hint="to read it, declare it as an input: app.input(..., system=hr.io.kafka(...))")
+
+
+def open_kafka_output(options: Mapping[str, Any]) -> KafkaOutput:
+    """The system of a ``SystemSpec`` with ``output``."""
+    return KafkaOutput(OutputOptions.of(options))

@@ -1,0 +1,371 @@
+"""Amazon Kinesis itself, through boto3: what its clients share, and what Headrace asks of a stream.
+
+What Amazon's services have in common for the clients of Kinesis and of lease tables: how boto3 is used, and fails.
+
+A client makes one request for a call, without boto3's own retries, and waits for seconds at most. Credentials come from
+where boto3 finds them.
+
+Kinesis itself, through boto3. It is imported when a stream of Kinesis is first used.
+
+A call is one request, without boto3's own retries, and limited to seconds. Credentials come from where boto3 finds
+them. Errors quote Amazon's text only where it can't repeat the signed request, and they have no cause: that one might.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import boto3.session
+import botocore.exceptions
+import botocore.session
+from botocore.config import Config
+from botocore.credentials import (
+    AssumeRoleCredentialFetcher,
+    CredentialProvider,
+    CredentialResolver,
+    DeferredRefreshableCredentials,
+)
+from typing_extensions import override
+
+from headrace.connectors.kinesis.api import (
+    READ_RECORDS,
+    Access,
+    IteratorExpired,
+    KinesisApi,
+    KinesisRecord,
+    Page,
+    Position,
+    Put,
+    PutResult,
+    Shard,
+    StreamSummary,
+    check_put,
+)
+from headrace.core.errors import (
+    HeadraceError,
+    InfrastructureError,
+    StreamNotFoundError,
+    ThrottledError,
+    TrimmedOffsetError,
+    UnavailableError,
+    UsageError,
+)
+from headrace.core.secrets import SecretPlace
+
+FAILURES = (botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError)
+"""What a call may raise."""
+
+THROTTLED = {
+    "LimitExceededException",
+    "ProvisionedThroughputExceededException",
+    "RequestLimitExceeded",
+    "Throttling",
+    "ThrottlingException",
+}
+PASSES = {"InternalFailure", "ServiceUnavailable"}
+"""What passes with time, as answers of 500 and more do."""
+
+CREDENTIALS_HINT = (
+    "check the credentials that boto3 finds here: the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE), "
+    "the files in ~/.aws (profile=), or the role of the machine"
+)
+_NO_CREDENTIALS = (
+    botocore.exceptions.NoCredentialsError,
+    botocore.exceptions.PartialCredentialsError,
+    botocore.exceptions.ProfileNotFound,
+    botocore.exceptions.TokenRetrievalError,
+    botocore.exceptions.SSOError,
+    botocore.exceptions.LoginError,
+)
+_NOT_ANSWERED = (
+    botocore.exceptions.HTTPClientError,
+    botocore.exceptions.ConnectionError,
+    botocore.exceptions.CredentialRetrievalError,
+    botocore.exceptions.MetadataRetrievalError,
+)
+
+
+def client_of(service: str, access: Access, *, connect_s: float, answer_s: float, connections: int = 10) -> Any:
+    """Return a new client. The times are for an ``access`` that says none.
+
+    Raises ``ValueError``, one of ``FAILURES``, or ``InfrastructureError``.
+    """
+    proxy = _proxy(access.proxy)
+    config = Config(
+        connect_timeout=connect_s if access.connect_ms is None else access.connect_ms / 1000,
+        read_timeout=answer_s if access.answer_ms is None else access.answer_ms / 1000,
+        retries={"total_max_attempts": 1},
+        max_pool_connections=connections,
+        proxies=None if proxy is None else {"http": proxy, "https": proxy},
+    )
+    own = botocore.session.Session(profile=access.profile)
+    if access.role is not None:
+        own.register_component("credential_provider", CredentialResolver([_Role(access, config)]))
+    session = boto3.session.Session(botocore_session=own)
+    return session.client(service, region_name=access.region, endpoint_url=access.endpoint, config=config)
+
+
+class _Role(CredentialProvider):  # type: ignore[misc]  # botocore has no types
+    """The credentials of a role, which STS issues to the identity that boto3 finds, and again before they expire."""
+
+    METHOD = "assume-role"
+
+    def __init__(self, access: Access, config: Config) -> None:
+        super().__init__()
+        self._access = access
+        self._own = botocore.session.Session(profile=access.profile)
+        self._config = config
+
+    def load(self) -> Any:
+        """The credentials, which are asked for when they are first used."""
+        own = self._own.get_credentials()
+        if own is None:
+            raise botocore.exceptions.NoCredentialsError
+        fetcher = AssumeRoleCredentialFetcher(
+            partial(self._own.create_client, region_name=self._access.region, config=self._config),
+            own,
+            self._access.role,
+            extra_args={"RoleSessionName": "headrace"},
+        )
+        return DeferredRefreshableCredentials(fetcher.fetch_credentials, self.METHOD)
+
+
+def _proxy(proxy: str | SecretPlace | None) -> str | None:
+    """The URL of a proxy. No error has what a secret says."""
+    if not isinstance(proxy, SecretPlace):
+        return proxy
+    url = proxy.read(os.environ)
+    if not url.startswith(("http://", "https://")):
+        raise InfrastructureError(
+            f"the secret in {proxy.name} should be the URL of a proxy, but isn't a URL",
+            hint="put the whole URL there: the scheme (http or https), user and password, host and port",
+        )
+    return url
+
+
+def role_problem(where: str, error: Any) -> HeadraceError | None:
+    """Return what it means that a role couldn't be assumed; None if the error isn't about that."""
+    if not isinstance(error, botocore.exceptions.ClientError) or not error.operation_name.startswith("AssumeRole"):
+        return None
+    code, status = answer_of(error) or ("", 0)
+    said = f"{where}: the role can't be assumed: STS answers {code}"
+    if code in THROTTLED or code in PASSES or status >= 500:
+        return UnavailableError(said)
+    return InfrastructureError(
+        said, hint="check role=, whom its trust policy names, and the credentials that boto3 finds here, or profile="
+    )
+
+
+def answer_of(error: Exception) -> tuple[str, int] | None:
+    """Return the code and the status with which a service has refused a call; None if it has said nothing."""
+    if not isinstance(error, botocore.exceptions.ClientError):
+        return None
+    code = error.response.get("Error", {}).get("Code", "")
+    return str(code), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+
+
+def local_problem(where: str, call: str, service: str, error: Exception, endpoint: str = "") -> HeadraceError | None:
+    """Return what a failure of boto3 means that isn't an answer; None if it is about this call only."""
+    kind = type(error).__name__
+    if isinstance(error, botocore.exceptions.NoRegionError):
+        return InfrastructureError(
+            f"{where}: no region is configured", hint="set region=, or the variable AWS_DEFAULT_REGION"
+        )
+    if isinstance(error, _NO_CREDENTIALS):
+        return InfrastructureError(f"{where}: {call}: {kind}: boto3 finds no usable credentials", hint=CREDENTIALS_HINT)
+    if isinstance(error, _NOT_ANSWERED):
+        return UnavailableError(
+            f"{where}: {call}: {kind}: no answer from {service}{_at(endpoint)} or from the service that issues "
+            "credentials",
+            hint="check the region, endpoint_url= and proxy=, and that this machine can reach that address",
+        )
+    return None
+
+
+def _at(endpoint: str) -> str:
+    """Return the address of an endpoint, without any credentials in it."""
+    url = urlsplit(endpoint)
+    return f" at {url.scheme}://{url.netloc.rpartition('@')[2]}" if endpoint else ""
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_CONNECT_S = 3
+_ANSWER_S = 10
+_CONNECTIONS = 50
+_SHARDS_A_PAGE = 1000
+_PAGES = 100
+
+_THROTTLED = THROTTLED | {"KMSThrottlingException", "TooManyRequestsException"}
+_PASSES = PASSES | {"ExpiredNextTokenException", "ResourceInUseException"}
+_REFUSED = {"InvalidArgumentException", "ParamValidation", "SerializationException", "ValidationException"}
+_QUOTED = _THROTTLED | _PASSES | _REFUSED | {"AccessDeniedException", "ResourceNotFoundException"}
+"""Where Amazon's text is about the call, not about its signature. (Some on signatures repeat headers with tokens.)"""
+
+
+class BotoKinesis(KinesisApi):
+    """One stream, by its name or its ARN."""
+
+    def __init__(self, stream: str, access: Access) -> None:
+        self._name = stream
+        self._stream = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
+        try:
+            self._client = client_of(
+                "kinesis", access, connect_s=_CONNECT_S, answer_s=_ANSWER_S, connections=_CONNECTIONS
+            )
+            return
+        except (ValueError, *FAILURES) as error:
+            problem = _problem(f"the stream {stream!r} of Kinesis", "connecting", error)
+        raise problem
+
+    @override
+    def describe(self) -> StreamSummary:
+        found = self._call("describe_stream_summary")["StreamDescriptionSummary"]
+        created_ms = _ms(found["StreamCreationTimestamp"])
+        return StreamSummary(self._name, created_ms, found["OpenShardCount"], found["RetentionPeriodHours"])
+
+    @override
+    def shards(self) -> list[Shard]:
+        found: list[Shard] = []
+        which: dict[str, Any] = self._stream
+        for _ in range(_PAGES):
+            page = self._call("list_shards", which, MaxResults=_SHARDS_A_PAGE)
+            found += map(_shard, page["Shards"])
+            if not page.get("NextToken"):
+                return found
+            which = {"NextToken": page["NextToken"]}
+        raise InfrastructureError(f"{self._where()} has more than {len(found)} shards, Headrace's limit")
+
+    @override
+    def iterator(self, shard: str, position: Position) -> str:
+        try:
+            return self._iterator(shard, **_asked(position))
+        except UsageError as error:
+            if position.sequence is not None:
+                problem = TrimmedOffsetError(
+                    error.message, hint="the position belongs to an earlier stream of this name"
+                )
+            elif position.time_ms is not None:  # later than Amazon's clock
+                return self._iterator(shard, ShardIteratorType="LATEST")
+            else:
+                raise
+        raise problem
+
+    @override
+    def records(self, iterator: str, limit: int) -> Page:
+        shard, _, place = iterator.partition(" ")
+        found = self._call("get_records", {}, shard, ShardIterator=place, Limit=min(limit, READ_RECORDS))
+        after = found.get("NextShardIterator")
+        if after is None and not found.get("ChildShards") and not self._closed(shard):
+            # A wrong reply, which Amazon's own library knows too: to believe it would be to lose records.
+            raise UnavailableError(f"{self._where(shard)}: Kinesis says that the shard has ended, but lists it as open")
+        records = [
+            KinesisRecord(
+                int(record["SequenceNumber"]),
+                record["PartitionKey"],
+                record["Data"],
+                _ms(record["ApproximateArrivalTimestamp"]),
+            )
+            for record in found["Records"]
+        ]
+        return Page(records, None if after is None else f"{shard} {after}", found.get("MillisBehindLatest", 0))
+
+    @override
+    def put(self, records: Sequence[Put]) -> list[PutResult]:
+        check_put(self._name, records)
+        entries = [_entry(record) for record in records]
+        return [_put_result(result) for result in self._call("put_records", Records=entries)["Records"]]
+
+    @override
+    def close(self) -> None:
+        self._client.close()
+
+    def _iterator(self, shard: str, **asked: object) -> str:
+        found = self._call("get_shard_iterator", self._stream, shard, ShardId=shard, **asked)
+        return f"{shard} {found['ShardIterator']}"
+
+    def _closed(self, shard: str) -> bool:
+        return any(one.closed for one in self.shards() if one.id == shard)
+
+    def _where(self, shard: str = "") -> str:
+        return f"the stream {self._name!r} of Kinesis{', ' if shard else ''}{shard}"
+
+    def _call(
+        self, name: str, which: Mapping[str, Any] | None = None, shard: str = "", **parameters: object
+    ) -> dict[str, Any]:
+        """Make one request about ``which`` stream or page: this stream, if it isn't given."""
+        try:
+            answer: dict[str, Any] = getattr(self._client, name)(
+                **(self._stream if which is None else which), **parameters
+            )
+            return answer
+        except FAILURES as error:
+            problem = _problem(self._where(shard), name, error, self._client.meta.endpoint_url)
+        raise problem  # here, so that it has no context
+
+
+def _problem(where: str, call: str, error: Any, endpoint: str = "") -> Exception:
+    """What an error of boto3 means."""
+    if problem := role_problem(where, error):
+        return problem
+    answer = answer_of(error)
+    if answer is None:
+        known = local_problem(where, call, "Kinesis", error, endpoint)
+        return known or InfrastructureError(f"{where}: {call}: {type(error).__name__}: {error}")
+    code, status = answer
+    text = error.response.get("Error", {}).get("Message", "") if code in _QUOTED or code.startswith("KMS") else ""
+    said = f"{where}: {call}: {code}{': ' if text else ''}{text}"
+    if code in _THROTTLED:
+        return ThrottledError(said)
+    if code == "ExpiredIteratorException":
+        return IteratorExpired(said)
+    if code == "ResourceNotFoundException":
+        return StreamNotFoundError(said, hint="check the stream's name, the region and the account")
+    if code in _REFUSED:
+        return UsageError(said)
+    if code in _PASSES or status >= 500:
+        return UnavailableError(said)
+    if code == "AccessDeniedException" or code.startswith("KMS"):
+        return InfrastructureError(said, hint="grant this identity the right to make this call")
+    return InfrastructureError(said, hint=CREDENTIALS_HINT)
+
+
+def _asked(position: Position) -> dict[str, object]:
+    """How GetShardIterator is asked for a position."""
+    if position.sequence is not None:
+        kind = "AFTER_SEQUENCE_NUMBER" if position.sub is None else "AT_SEQUENCE_NUMBER"
+        return {"ShardIteratorType": kind, "StartingSequenceNumber": str(position.sequence)}
+    if position.time_ms is None:
+        return {"ShardIteratorType": "TRIM_HORIZON"}
+    moment = _EPOCH + timedelta(milliseconds=position.time_ms)
+    return {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": moment}
+
+
+def _shard(found: Mapping[str, Any]) -> Shard:
+    hashes = found["HashKeyRange"]
+    return Shard(
+        found["ShardId"],
+        int(hashes["StartingHashKey"]),
+        int(hashes["EndingHashKey"]),
+        tuple(found[name] for name in ("ParentShardId", "AdjacentParentShardId") if found.get(name)),
+        found["SequenceNumberRange"].get("EndingSequenceNumber") is not None,
+    )
+
+
+def _entry(record: Put) -> dict[str, object]:
+    chosen = {} if record.hash is None else {"ExplicitHashKey": str(record.hash)}
+    return {"Data": record.data, "PartitionKey": record.key, **chosen}
+
+
+def _put_result(result: Mapping[str, Any]) -> PutResult:
+    if result.get("ErrorCode"):
+        return PutResult(error=f"{result['ErrorCode']}: {result.get('ErrorMessage', '')}")
+    return PutResult(result["ShardId"], int(result["SequenceNumber"]))
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)

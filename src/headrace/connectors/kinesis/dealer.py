@@ -1,0 +1,163 @@
+"""Deals the shards of a stream to slots, in the driver: ``Dealing`` decides, this asks Kinesis and keeps the leases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from typing_extensions import override
+
+from headrace.connectors.kinesis.api import DONE, KinesisApi, LeaseAhead, Shard, ShardTree
+from headrace.connectors.kinesis.dealing import Dealing
+from headrace.connectors.kinesis.lease_mirror import LeaseMirror
+from headrace.core.clock import Clock
+from headrace.core.errors import DeploymentError, HeadraceError, StreamNotFoundError
+from headrace.core.log import Throttle, logger
+from headrace.systems.slot_reports import SlotOrders, SlotReport
+from headrace.systems.slots import Dealer
+
+LIST_MS, HURRY_MS = 5000, 500
+"""How old the list of shards may be; and how old when a shard has ended whose children aren't listed yet."""
+
+HURRIES_MAX = 40
+"""How often the list is asked for in a hurry because of one shard: that of a stream that is deleted has no children."""
+
+_log = logger(__name__)
+
+
+class ShardListing:
+    """The list of a stream's shards, no older than it needs to be. If Kinesis can't give a new one, the old one stays.
+
+    That does no harm: the dealing takes any list for one that may be out of date.
+    """
+
+    def __init__(self, api: KinesisApi, stream: str, clock: Clock) -> None:
+        self._api = api
+        self._stream = stream
+        self._clock = clock
+        self._throttle = Throttle(_log)
+        self._shards: list[Shard] | None = None
+        self._asked_ms = 0.0
+        self._hurries: dict[str, int] = {}
+
+    def shards(self, ended: set[str]) -> list[Shard]:
+        """Return the shards. ``ended`` are those read to their end. Raises only if no list is available."""
+        now_ms = self._clock.monotonic_ms()
+        if self._shards is not None:
+            hurried = self._hurried(self._shards, ended)
+            if now_ms < self._asked_ms + (HURRY_MS if hurried else LIST_MS):
+                return self._shards
+            self._hurries = {shard: self._hurries.get(shard, 0) + 1 for shard in hurried} | {
+                shard: n for shard, n in self._hurries.items() if shard in ended and shard not in hurried
+            }
+        try:
+            shards = self._api.shards()
+        except StreamNotFoundError as error:
+            if self._shards is None:
+                raise
+            raise StreamNotFoundError(
+                f"the Kinesis stream {self._stream!r} doesn't exist any more: it was deleted while the app was "
+                "reading it",
+                hint="committed results stay. To read a new stream of this name, give the input another id",
+            ) from error
+        except HeadraceError as error:
+            if self._shards is None or not error.retry:
+                raise
+            self._throttle.warning("can't list shards; trying again", stream=self._stream, error=error.message)
+            shards = self._shards
+        self._shards, self._asked_ms = shards, now_ms
+        return shards
+
+    def _hurried(self, listed: Sequence[Shard], ended: set[str]) -> set[str]:
+        parents = {parent for shard in listed for parent in shard.parents}
+        return {shard for shard in ended - parents if self._hurries.get(shard, 0) < HURRIES_MAX}
+
+
+class KinesisDealer(Dealer):
+    """Deals one stream to the slots of one stage.
+
+    ``open_leases`` opens the lease table, if there is one. It is called at the first dealing, as it may wait. If
+    another application has continued there, ``lease_ahead`` says what follows; nothing is read before that is decided.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        api: KinesisApi,
+        dealing: Dealing,
+        clock: Clock,
+        open_leases: Callable[[], LeaseMirror] | None = None,
+        lease_ahead: LeaseAhead = "stop",
+    ) -> None:
+        self._stream = stream
+        self._api = api
+        self._dealing = dealing
+        self._clock = clock
+        self._open_leases = open_leases
+        self._listing = ShardListing(api, stream, clock)
+        self._mirror: LeaseMirror | None = None
+        self._lease_ahead = lease_ahead
+        self._compared = open_leases is None
+        """It is decided what follows from the table."""
+        self._warned: list[str] = []
+
+    @override
+    def deal(self, slots: Sequence[SlotReport | None]) -> Sequence[SlotOrders | None]:
+        if self._mirror is None and self._open_leases is not None:
+            self._mirror = self._open_leases()
+        reports = [slot for slot in slots if slot is not None]
+        ended = {shard for report in reports for shard, state in report.shards.items() if state == str(DONE)}
+        listed = self._listing.shards(ended)
+        if not (self._compared or self._compare(listed, slots)):
+            return [None] * len(slots)
+        orders = self._dealing.deal(listed, slots, int(self._clock.monotonic_ms()))
+        for warning in self._dealing.warnings:
+            if warning not in self._warned:
+                _log.warning(warning, stream=self._stream)
+        self._warned = list(self._dealing.warnings)
+        if self._mirror is not None and not self._dealing.jumping:
+            # Before that the table would go back, and who deals next wouldn't know that there is something to skip.
+            self._mirror.follow(slots, listed)
+        return orders
+
+    def _compare(self, listed: Sequence[Shard], slots: Sequence[SlotReport | None]) -> bool:
+        """Compare the table with the commits, once; return False if that can't be done yet."""
+        standing = self._dealing.standing(listed, slots)
+        if standing is None or self._mirror is None:
+            return False
+        self._compared = True
+        ahead = self._mirror.ahead(standing, ShardTree(listed))
+        if not ahead:
+            return True
+        shard, state = min(ahead.items())
+        table, where = self._mirror.table, f"{shard}: the table says {state}, the app's commits say {standing[shard]}"
+        if self._lease_ahead == "stop":
+            raise DeploymentError(
+                f"lease table {table}: another application has continued since the app stopped. In {len(ahead)} shards "
+                f"it has read further than the app: {where}",
+                hint='set lease_ahead= in hr.io.kinesis(...): "continue" goes on behind what the other application has '
+                'read, which this app then never processes; "repeat" processes it again',
+            )
+        if self._lease_ahead == "repeat":
+            _log.warning(
+                "another application has read further, and the app reads its records again",
+                table=table,
+                shards=len(ahead),
+                first=where,
+            )
+            return True
+        _log.warning(
+            "another application has read further, and the app goes on behind that",
+            table=table,
+            shards=len(ahead),
+            first=where,
+        )
+        self._dealing.go_on(standing, ahead)
+        return True
+
+    @override
+    def close(self) -> None:
+        try:
+            if self._mirror is not None:
+                self._mirror.close()
+        finally:
+            self._api.close()

@@ -1,0 +1,286 @@
+"""Follows the commits of a Kinesis input in the lease table that the input names.
+
+mirror
+    Follows the commits of a Kinesis input in a lease table. It decides nothing: an app without a table runs the same.
+
+    The thread that deals shards calls it, after dealing. Its calls may block for seconds if DynamoDB doesn't answer,
+    but a round makes a limited number of calls, and the first one that fails ends it. Trouble with the table doesn't
+    stop the app: it is logged, and the rows follow later. Only another application that is alive and holds leases of
+    the table ends the run, because both would process the same records.
+
+    A row that someone else has written shows in the answer to the next write, because its conditions fail then. If its
+    owner is of this app, it was a call whose answer was lost, or the driver before this one: the mirror goes on from
+    it. Every write begins with a row as it was last seen, so none is made twice.
+
+opening
+    Opens the lease table that an input names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Self
+
+from headrace.connectors.kinesis.api import FAILOVER_MS, Access, Position, Shard, ShardState, ShardTree
+from headrace.connectors.kinesis.leases import (
+    RENEW_MS,
+    Followed,
+    Kind,
+    Lease,
+    LeaseTable,
+    Row,
+    Write,
+    ahead,
+    evict,
+    followed,
+    others,
+    parse_lease,
+    takeover,
+    writes,
+)
+from headrace.core.calls import Retry
+from headrace.core.clock import Clock
+from headrace.core.errors import InfrastructureError, LeaseHeldError, UnavailableError, needing
+from headrace.core.log import Throttle, logger
+from headrace.systems.slot_reports import SlotReport
+
+# -- mirror ------------------------------------------------------------------------------------------
+CALLS_AT_LEAST = 10
+CALLS_AT_MOST = 100
+"""How many rows a round may write, if it has to renew few or many: a tenth of them, ten rounds make a renewal."""
+
+LOOK_EVERY_MS = 1000
+CLOSE_MS = 5000
+"""How long a clean stop may spend on the table, plus one call."""
+
+_WRITES_PER_ROW = 3
+"""A row may have to be taken, get its children, and then its checkpoint."""
+
+_PAUSES = Retry(attempts=None, first_ms=1000, longest_ms=30_000)
+_CHANCE = 0.5
+"""No randomness, because no other writer of these rows has to be avoided."""
+
+_log = logger(__name__)
+
+
+class LeaseMirror:
+    """Keeps the rows of a lease table as the commits are. ``open`` makes one."""
+
+    def __init__(
+        self, table: LeaseTable, app: str, clock: Clock, rows: Mapping[str, Row], renew_ms: float = RENEW_MS
+    ) -> None:
+        self._table = table
+        self._clock = clock
+        self._rows = dict(rows)
+        self._unanswered: dict[str, Row] = {}
+        self._found = [row.lease for row in rows.values()]
+        self._wanted = Followed(app, {}, {}, complete=False, renew_ms=renew_ms)
+        self._throttle = Throttle(_log, lambda: clock.monotonic_ms() / 1000)
+        self._failures = 0
+        self._resume_ms = 0.0
+        self._trouble: str | None = None
+
+    @classmethod
+    def open(
+        cls,
+        table: LeaseTable,
+        app: str,
+        clock: Clock,
+        wait: Callable[[float], bool],
+        failover_ms: float = FAILOVER_MS,
+    ) -> Self:
+        """Create the table if it doesn't exist, or take over its leases.
+
+        ``app`` is part of the owners' names: it tells this app from every other one, and is the same in all its runs.
+        If the rows have other owners, wait until it is certain that they have stopped. ``wait`` waits for seconds, and
+        says whether the app stops meanwhile, as an event's ``wait`` does. ``failover_ms`` is how long a living owner is
+        silent at most. The mirror closes the table, also if this fails. Raises ``LeaseHeldError`` if an owner is alive,
+        and what the table raises.
+        """
+        try:
+            rows = _free_rows(table, app, clock, wait, failover_ms)
+            return cls(table, app, clock, rows, failover_ms * RENEW_MS / FAILOVER_MS)
+        except BaseException:
+            table.close()
+            raise
+
+    @property
+    def table(self) -> str:
+        """The name of the table."""
+        return self._table.name
+
+    @property
+    def trouble(self) -> str | None:
+        """What keeps the rows from following; None if nothing does."""
+        return self._trouble
+
+    def found(self, start: Position) -> dict[str, ShardState]:
+        """Where each shard was when the table was opened: for the first start, in place of a KCL application.
+
+        ``start`` is where the app begins to read.
+        """
+        return takeover(self._found, start)
+
+    def ahead(self, standing: Mapping[str, ShardState], tree: ShardTree) -> dict[str, ShardState]:
+        """How far other applications had read when the table was opened, where the app stands behind that."""
+        return ahead(standing, others(self._found, self._wanted.app), {lease.shard for lease in self._found}, tree)
+
+    def follow(self, slots: Sequence[SlotReport | None], listed: Sequence[Shard]) -> None:
+        """Write what the commits have changed, and renew what is due. Called several times a second.
+
+        Raises ``LeaseHeldError`` only. What can't be written now is written later.
+        """
+        self._wanted = followed(self._wanted.app, slots, listed, self._wanted.renew_ms)
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._resume_ms:
+            return
+        calls = min(CALLS_AT_MOST, max(CALLS_AT_LEAST, len(self._rows) // 10))
+        self._write(writes(self._wanted, self._supposed, now_ms)[:calls])
+
+    def close(self) -> None:
+        """Write what the commits have changed, and give the leases up, so that others needn't wait until they expire.
+
+        If that fails, they do wait. Called once.
+        """
+        until_ms = self._clock.monotonic_ms() + CLOSE_MS
+        try:
+            for _ in range(_WRITES_PER_ROW):
+                due = writes(self._wanted, self._supposed, math.inf)
+                self._write((write for write in due if write.kind is not Kind.RENEW), until_ms)
+            ours = [row.lease for row in self._supposed.values() if self._wanted.ours(row.lease.holder)]
+            self._write((evict(lease) for lease in ours), until_ms)
+            left = sum(self._wanted.ours(row.lease.holder) for row in self._supposed.values())
+            if left:
+                _log.warning(
+                    "leases weren't released, and have to expire",
+                    table=self._table.name,
+                    leases=left,
+                    reason=self._trouble,
+                )
+        except LeaseHeldError as error:
+            _log.warning("leases weren't released", table=self._table.name, reason=error.message)
+        finally:
+            self._table.close()
+
+    def _write(self, batch: Iterable[Write], until_ms: float = math.inf) -> None:
+        """Make these writes, up to the first one that fails."""
+        for write in batch:
+            if self._clock.monotonic_ms() > until_ms:
+                return
+            try:
+                written = self._table.write(write)
+            except InfrastructureError as error:
+                self._pause(write, error)
+                return
+            if not written.made:
+                _log.debug("another application changed a lease", table=self._table.name, write=str(write))
+            self._learn(write.shard, written.lease)
+            if self._trouble is not None:
+                _log.info("the lease table can be written again", table=self._table.name)
+            self._failures, self._trouble = 0, None
+
+    @property
+    def _supposed(self) -> Mapping[str, Row]:
+        """Return the rows as last seen, with unanswered writes applied."""
+        return self._rows | self._unanswered if self._unanswered else self._rows
+
+    def _learn(self, shard: str, lease: Lease | None) -> None:
+        self._unanswered.pop(shard, None)
+        if lease is None:
+            self._rows.pop(shard, None)
+            return
+        before = self._rows.get(shard)
+        moved = before is None or before.lease.counter != lease.counter
+        self._rows[shard] = Row(lease, self._clock.monotonic_ms() if moved or before is None else before.moved_ms)
+        if before is None or _signs_of_life(before.lease) != _signs_of_life(lease):
+            for owner in (lease.owner, lease.checkpoint_owner):
+                if owner is not None and not self._wanted.ours(owner):
+                    raise _held(self._table.name, shard, owner)
+
+    def _pause(self, write: Write, error: InfrastructureError) -> None:
+        self._failures += 1
+        pause_ms = _PAUSES.pause_ms(self._failures, _CHANCE) or 0
+        self._resume_ms = self._clock.monotonic_ms() + pause_ms
+        self._throttle.warning("can't write leases", table=self._table.name, write=str(write), reason=error.message)
+        self._trouble = error.message
+        if write.kind not in (Kind.CREATE, Kind.TAKE):
+            return
+        before = self._supposed.get(write.shard)
+        lease = parse_lease({**({} if before is None else before.lease.item()), **write.put})
+        if lease is not None and not lease.checkpoint.finished:
+            # The app may have a lease now, and the shard may be in no slot when that is tried again. So it is supposed
+            # to have it: the next write of the row finds out. (Of a finished one there may be no next write. It is
+            # tried again, and does no harm where it is.)
+            self._unanswered[write.shard] = Row(replace(lease, checkpoint_owner=None), -math.inf)
+
+
+def _free_rows(
+    table: LeaseTable, app: str, clock: Clock, wait: Callable[[float], bool], failover_ms: float
+) -> Mapping[str, Row]:
+    """Return all rows when no other application can be using them."""
+    table.ensure()
+    first = rows = _read(table, clock)
+    began_ms = clock.monotonic_ms()
+    nothing = Followed(app, {}, {}, complete=False)
+    while strangers := [row.lease for row in rows.values() if _may_be_held(nothing, row.lease)]:
+        _refuse_living(table.name, strangers, first)
+        left_ms = began_ms + failover_ms - clock.monotonic_ms()
+        if left_ms < 0:
+            _log.info("taking over abandoned leases", table=table.name, leases=len(strangers))
+            break
+        if wait(min(LOOK_EVERY_MS, left_ms + 1) / 1000):
+            raise UnavailableError(f"lease table {table.name}: the app was stopped before it knew who owns the table")
+        rows = _read(table, clock)
+    return rows
+
+
+def _read(table: LeaseTable, clock: Clock) -> dict[str, Row]:
+    return {lease.shard: Row(lease, clock.monotonic_ms()) for lease in table.leases()}
+
+
+def _may_be_held(app: Followed, lease: Lease) -> bool:
+    """Whether someone else may be reading the shard. A finished lease keeps its owner, and means nothing."""
+    owners = [owner for owner in (lease.owner, lease.checkpoint_owner) if owner is not None]
+    return not lease.checkpoint.finished and any(not app.ours(owner) for owner in owners)
+
+
+def _refuse_living(table: str, strangers: Iterable[Lease], before: Mapping[str, Row]) -> None:
+    for lease in strangers:
+        first = before.get(lease.shard)
+        if first is None or _signs_of_life(first.lease) != _signs_of_life(lease):
+            raise _held(table, lease.shard, lease.holder or "?")
+
+
+def _signs_of_life(lease: Lease) -> tuple[int, str | None, str | None]:
+    """What only the application that has the leases changes. In KCL 3, handing one over doesn't move the counter."""
+    return lease.counter, lease.owner, lease.checkpoint_owner
+
+
+def _held(table: str, shard: str, owner: str) -> LeaseHeldError:
+    return LeaseHeldError(
+        f"lease table {table}: the lease of {shard} belongs to {owner}, which is alive",
+        hint="stop that application, or name another table; two applications on one table process each record twice",
+    )
+
+
+# -- opening -----------------------------------------------------------------------------------------
+def open_leases(
+    name: str,
+    app: str,
+    access: Access,
+    *,
+    clock: Clock,
+    wait: Callable[[float], bool],
+    failover_ms: int = FAILOVER_MS,
+) -> LeaseMirror:
+    """Open a table in DynamoDB, and mirror the commits of ``app`` in it. See ``LeaseMirror.open``."""
+    return LeaseMirror.open(dynamo_table(name, access, wait=wait), app, clock, wait, failover_ms)
+
+
+def dynamo_table(name: str, access: Access, *, wait: Callable[[float], bool]) -> LeaseTable:
+    """A table in DynamoDB, which needs boto3 in the driver only."""
+    with needing("boto3", "a lease table", "kinesis", "where drivers run"):
+        from headrace.connectors.kinesis.dynamo import DynamoLeaseTable
+    return DynamoLeaseTable(name, access, wait)

@@ -1,0 +1,215 @@
+"""The shards of one slot, and a dealer's orders to it. Pure.
+
+slot orders
+    A dealer's orders to a slot about a shard, as text. Pure.
+
+    ====================  ===========================================================================================
+    text                  meaning
+    ====================  ===========================================================================================
+    ``READ <position>``   read the shard, from there unless the slot reads it already
+    ``EXPECT``            the shard will come here: hold event time back for it
+    ``RELEASE <slot>``    stop reading it, and say where: this other slot goes on
+    ``FORGET``            it is done, or others have it, or it isn't coming: drop it
+    ``SKIP <position>``   another application has read it up to there: go on behind that
+    ``END``               another application has read it to its end
+    ====================  ===========================================================================================
+
+slot
+    The shards of one slot, with the state and position of each. Pure.
+
+    Orders arrive from the dealer, which repeats them until a commit shows that they were followed. So an order may be
+    known already, or may have been overtaken: it is followed only where it fits what the slot does with the shard, as
+    the table in ``dealing`` says. So nothing is read again that was released, and nothing forgotten that is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+from typing_extensions import override
+
+from headrace.connectors.kinesis.api import (
+    DONE,
+    EXPECTED,
+    OLDEST,
+    Phase,
+    Position,
+    ShardState,
+    parse_position,
+    parse_state,
+    reading,
+)
+from headrace.core.errors import ProtocolError
+from headrace.systems.slot_reports import Shards, SlotOrders
+
+
+# -- slot orders -------------------------------------------------------------------------------------
+class Do(Enum):
+    """What to do with a shard."""
+
+    READ = "READ"
+    EXPECT = "EXPECT"
+    RELEASE = "RELEASE"
+    FORGET = "FORGET"
+    SKIP = "SKIP"
+    END = "END"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOrder:
+    """What to do with one shard. ``position`` is where to read from, ``to`` the slot that goes on after another."""
+
+    do: Do
+    position: Position = OLDEST
+    to: int | None = None
+
+    @override
+    def __str__(self) -> str:
+        match self.do:
+            case Do.READ | Do.SKIP:
+                return f"{self.do.value} {self.position}"
+            case Do.RELEASE:
+                return f"RELEASE {self.to}"
+            case _:
+                return str(self.do.value)
+
+
+EXPECT, FORGET, END = ShardOrder(Do.EXPECT), ShardOrder(Do.FORGET), ShardOrder(Do.END)
+
+
+def read_from(position: Position) -> ShardOrder:
+    """Read the shard from there."""
+    return ShardOrder(Do.READ, position)
+
+
+def release_to(slot: int) -> ShardOrder:
+    """Stop reading the shard: this slot goes on."""
+    return ShardOrder(Do.RELEASE, to=slot)
+
+
+def skip_to(position: Position) -> ShardOrder:
+    """Go on there, behind what another application has read."""
+    return ShardOrder(Do.SKIP, position)
+
+
+def parse_order(text: str) -> ShardOrder:
+    """Read what ``str`` of an order wrote. Raises ``ProtocolError``."""
+    word, _, rest = text.partition(" ")
+    if word in (Do.READ.value, Do.SKIP.value):
+        return ShardOrder(Do(word), parse_position(rest))
+    if word == Do.RELEASE.value and rest.isdecimal():
+        return release_to(int(rest))
+    if text in (str(EXPECT), str(FORGET), str(END)):
+        return ShardOrder(Do(text))
+    raise ProtocolError(f"{text!r} isn't an order for a shard", hint="another version of Headrace sent it")
+
+
+# -- slot --------------------------------------------------------------------------------------------
+class Slot:
+    """One slot. ``changed``: there is something to say even if no row follows."""
+
+    def __init__(self, shards: Shards, moment: Position | None = None) -> None:
+        """Go on with these shards; with a ``moment``, from there, those that are done as well.
+
+        A slot that has none begins at the moment with those that it is given, if no slot has read them.
+        """
+        self._start = None if shards else moment
+        self._moved = moment is not None
+        self._states = {shard: parse_state(text) for shard, text in shards.items()}
+        self._turns: list[str] = []
+        self.directed = False
+        """The dealer has said what there is for the slot."""
+        self.changed = moment is not None
+        if moment is not None:
+            self._states = {shard: _moved(state, moment) for shard, state in self._states.items()}
+        self._texts = {shard: str(state) for shard, state in self._states.items()}
+        self.holding = self._held()
+        """The shards that wait for others: to be taken over, to come here, or for their children to begin."""
+
+    def follow(self, orders: SlotOrders) -> set[str]:
+        """Do what the dealer says, and return the shards that are to be read from elsewhere now.
+
+        The first orders are news even if they change nothing.
+        """
+        skipped: set[str] = set()
+        for shard, text in orders.items():
+            before = self._states.get(shard)
+            order = parse_order(text)
+            if self._start is not None and order.do is Do.READ and order.position.sequence is None:
+                order = read_from(self._start)
+            if order.do in (Do.SKIP, Do.END):
+                if self._moved:
+                    continue  # whoever has moved the slot wants what is there
+                skipped.add(shard)
+            after = _followed(before, order)
+            if after == before:
+                skipped.discard(shard)
+            else:
+                self._set(shard, after)
+        self.changed |= not self.directed
+        self.directed = True
+        return skipped
+
+    def came_to(self, shard: str, position: Position) -> None:
+        """Rows of a shard that is read were handed out, up to this position."""
+        self._set(shard, reading(position))
+
+    def finished(self, shard: str) -> None:
+        """All rows of a closed shard were handed out."""
+        self._set(shard, DONE)
+
+    def said(self) -> Shards:
+        """Return the position of each shard for the rows that are returned now, which clears pending news."""
+        self.changed = False
+        return dict(self._texts)
+
+    def read(self) -> Iterator[tuple[str, Position]]:
+        """The shards that are read, and how far each was handed out."""
+        return ((shard, state.position) for shard, state in self._states.items() if state.phase is Phase.READING)
+
+    def _set(self, shard: str, state: ShardState | None) -> None:
+        before = self._states.get(shard)
+        self.changed = True
+        if state is None:
+            del self._states[shard], self._texts[shard]
+        else:
+            self._states[shard] = state
+            self._texts[shard] = str(state)
+        if before is None or state is None or before.phase is not state.phase:
+            self.holding = self._held()
+
+    def _held(self) -> frozenset[str]:
+        return frozenset(shard for shard, state in self._states.items() if state.phase is not Phase.READING)
+
+
+def _followed(state: ShardState | None, order: ShardOrder) -> ShardState | None:
+    """What a slot does with a shard after an order."""
+    phase = None if state is None else state.phase
+    match order.do:
+        case Do.READ if phase in (None, Phase.EXPECTED):
+            return reading(order.position)
+        case Do.EXPECT if phase is None:
+            return EXPECTED
+        case Do.RELEASE if state is not None and phase is Phase.READING:
+            return msgspec.structs.replace(state, phase=Phase.RELEASED, to=order.to)
+        case Do.FORGET if phase is not Phase.READING:
+            return None
+        case Do.SKIP if state is not None and phase in (Phase.READING, Phase.RELEASED):
+            return state.at(order.position) if state.position.order < order.position.order else state
+        case Do.END if phase in (Phase.READING, Phase.RELEASED):
+            return DONE
+    return state
+
+
+def _moved(state: ShardState, moment: Position) -> ShardState:
+    """A shard that is to be read from a moment, here or by the slot that takes it over."""
+    match state.phase:
+        case Phase.READING | Phase.DONE:
+            return reading(moment)
+        case Phase.RELEASED:
+            return state.at(moment)
+        case Phase.EXPECTED:
+            return state

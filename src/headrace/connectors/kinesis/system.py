@@ -1,0 +1,420 @@
+"""Kinesis as a row system: an input of slots, or an output; and how a run of an app begins.
+
+memo
+    What an app remembers of a stream that it reads: which stream it is, how many slots it has, and where it began.
+
+    The number of slots is the number of partitions, so it never changes. A stream that was deleted and created again
+    has the same name and other records, and its shards have the same names: only when it was created tells the two
+    apart. ``known`` is what is known of shards without any commit of the app (see ``dealing``). The memo is a small
+    file in the app's home; the first run writes it, and nothing changes it later. A container without that home gets
+    its contents with the plan.
+
+beginning
+    Begins a run of an app that reads a stream: the first one decides what the app remembers from then on.
+
+admin
+    Describes a Kinesis stream as one whose partitions are slots.
+
+opening
+    Opens a stream of Kinesis. boto3 is imported only then: it is an extra.
+
+system
+    Kinesis as a row system: an input of slots, or an output.
+"""
+
+from __future__ import annotations
+
+import builtins
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+from typing_extensions import override
+
+from headrace.connectors.kinesis.api import (
+    DONE,
+    OLDEST,
+    Access,
+    KinesisApi,
+    Options,
+    Position,
+    ShardState,
+    StreamSummary,
+    ended_before,
+    parse_state,
+)
+from headrace.connectors.kinesis.consumer import ABOUT, KinesisConsumer, RecordRows, moment_of
+from headrace.connectors.kinesis.dealer import KinesisDealer
+from headrace.connectors.kinesis.dealing import Dealing
+from headrace.connectors.kinesis.feed import FetchingByThreads, Pace
+from headrace.connectors.kinesis.lease_mirror import LeaseMirror, open_leases
+from headrace.connectors.kinesis.memory import stream_of
+from headrace.connectors.kinesis.target import KinesisTarget, check_key
+from headrace.core.clock import Clock, WallClock, check_past, utc_text
+from headrace.core.errors import DeclarationError, StorageError, StreamNotFoundError, UsageError, needing
+from headrace.core.files import create_file, decode_record, make_private_folder, writing
+from headrace.core.ids import SSP, Offset
+from headrace.rows.dtypes import Columns
+from headrace.rows.formats import open_format
+from headrace.systems.base import Creation, Extent, StreamInfo, Target, UnwatchedAdmin
+from headrace.systems.slots import SlottedSystem
+from headrace.systems.startpoints import MOMENTS, is_moment
+
+# -- memo --------------------------------------------------------------------------------------------
+FORMAT = 1
+
+
+class Memo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The contents. Times are milliseconds since the epoch: Amazon's of the creation, the driver's of the first run."""
+
+    format: int = FORMAT
+    stream: str
+    created_ms: int
+    slots: int
+    first_seen_ms: int
+    known: dict[str, str]
+
+    def states(self) -> dict[str, ShardState]:
+        """What is known of shards."""
+        return {shard: parse_state(text) for shard, text in self.known.items()}
+
+
+_DECODER = msgspec.json.Decoder(Memo)
+
+
+def read_memo(path: Path) -> Memo | None:
+    """Return the memo; None before the first run. Raises ``DataError`` if it can't be read."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"can't read {path}: {error}", hint="check that this user may read the folder") from error
+    return decode_memo(data, f"{path}, the app's record of a Kinesis stream,")
+
+
+def decode_memo(data: bytes, what: str) -> Memo:
+    """Read the contents of a memo. Raises ``DataError``, which says ``what`` they are."""
+    return decode_record(_DECODER, data, what, FORMAT)
+
+
+def write_memo(path: Path, memo: Memo) -> Memo:
+    """Write the memo durably, unless one exists; return the existing one."""
+    with writing(path):
+        make_private_folder(path.parent)
+    create_file(path, msgspec.json.encode(memo))
+    found = read_memo(path)
+    if found is None:
+        raise StorageError(f"{path} has disappeared", hint="check whether the app's home was deleted")
+    return found
+
+
+# -- beginning ---------------------------------------------------------------------------------------
+def begin_run(
+    options: Options, api: KinesisApi, now_ms: int, open_leases: Callable[[], LeaseMirror] | None = None
+) -> Memo:
+    """Return the memo, which the first run writes. Raises if it is about another stream, or has other slots.
+
+    With a lease table the first run goes on from where an application of KCL has stopped. Then it waits until it is
+    certain that the table is no longer used.
+    """
+    memo, found = known_memo(options), api.describe()
+    if memo is None:
+        memo = write_memo(options.memo_path(), _first(options, api, found, now_ms, open_leases))
+    if memo.created_ms != found.created_ms:
+        raise StreamNotFoundError(
+            f"the Kinesis stream {options.stream!r} isn't the one that the app read before: that one was created at "
+            f"{utc_text(memo.created_ms)}, this one at {utc_text(found.created_ms)}",
+            hint="its shards have the old names but other records. To read it from its start, give the input another "
+            "id, or run the app under another name",
+        )
+    if options.slots not in (None, memo.slots):
+        raise DeclarationError(
+            f"the Kinesis stream {options.stream!r} has had {memo.slots} slots since the app's first run, but is "
+            f"now declared with slots={options.slots}",
+            hint="leave slots= out: slots share any number of shards. For more tasks, give the input another id (the "
+            "stream is then read from its start)",
+        )
+    return memo
+
+
+def known_memo(options: Options) -> Memo | None:
+    """What the app remembers of the stream; None before the first run. Raises ``UsageError`` if no app reads it."""
+    if options.remembered is not None:
+        what = f"the app's record of the Kinesis stream {options.stream!r} in the metadata store"
+        return decode_memo(options.remembered.encode(), what)
+    return read_memo(options.memo_path())
+
+
+def begins(options: Options, memo: Memo) -> Position:
+    """Return where unread shards begin, so that no record after the app first saw the stream is missed."""
+    if options.start == "oldest":
+        return OLDEST
+    return Position(time_ms=options.start if isinstance(options.start, int) else memo.first_seen_ms)
+
+
+def _first(
+    options: Options,
+    api: KinesisApi,
+    found: StreamSummary,
+    now_ms: int,
+    open_leases: Callable[[], LeaseMirror] | None,
+) -> Memo:
+    if isinstance(options.start, int):
+        check_past(options.start, now_ms)
+    memo = Memo(
+        stream=options.stream,
+        created_ms=found.created_ms,
+        slots=options.slots or found.open_shards,
+        first_seen_ms=now_ms,
+        known={},
+    )
+    taken: dict[str, ShardState] = {}
+    if open_leases is not None:
+        with closing(open_leases()) as leases:
+            taken = leases.found(begins(options, memo))
+    # If another application has read the stream, it may have left closed shards unread: they aren't over then.
+    ended = ended_before(api.shards(), latest=options.start == "upcoming" and not taken)
+    known = dict.fromkeys(ended, DONE) | taken
+    return msgspec.structs.replace(memo, known={shard: str(state) for shard, state in sorted(known.items())})
+
+
+# -- admin -------------------------------------------------------------------------------------------
+class KinesisAdmin(UnwatchedAdmin):
+    """The one stream has any name: the options say which one it is.
+
+    An offset of a slot counts its rows, so nothing can be found by it. A position to begin at is a moment, of the clock
+    of Kinesis: ``MOMENTS`` and milliseconds since the epoch. ``oldest`` is moment 0. ``columns`` are those that the
+    format says by itself, if any.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        open_api: Callable[[], KinesisApi],
+        begin: Callable[[], Memo],
+        columns: Columns | None,
+        clock: Clock,
+    ) -> None:
+        super().__init__()
+        self._options = options
+        self._open_api = open_api
+        self._begin = begin
+        self._columns = columns
+        self._clock = clock
+
+    @property
+    def _name(self) -> str:
+        return self._options.stream
+
+    @override
+    def list(self) -> builtins.list[str]:
+        """The name of the stream, if there is one."""
+        return [] if self.describe(self._name) is None else [self._name]
+
+    @override
+    def describe(self, stream: str) -> StreamInfo | None:
+        """The slots of the first run. Before it: those that it would get."""
+        memo = self._memo()
+        if memo is not None:
+            return StreamInfo(stream, memo.slots, self._known_columns())
+        try:
+            found = self._ask()
+        except StreamNotFoundError:
+            return None
+        return StreamInfo(stream, self._options.slots or found.open_shards, self._known_columns())
+
+    @override
+    def begin_run(self, stream: str) -> None:
+        """Remember the stream at the first run; later, raise if it is another one, or was to have other slots."""
+        self._begin()
+
+    @override
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
+        """Return what is known of it. Raises ``StreamNotFoundError``: only its owner creates a stream, and pays for it.
+
+        ``partitions`` say nothing about a stream that is written: shards come and go. Of ``columns`` only the one with
+        the partition keys matters: raises ``DeclarationError`` unless it has it.
+        """
+        del partitions
+        if columns is not None:
+            check_key(self._options.key, columns, self._name)
+        try:
+            found = self._ask()
+        except StreamNotFoundError as error:
+            raise StreamNotFoundError(
+                f"there is no Kinesis stream {self._name!r}: {error.message}",
+                hint="create it first (Headrace doesn't, because a stream costs money), or check the region",
+            ) from error
+        return StreamInfo(stream, found.open_shards, columns)
+
+    @override
+    def would_create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> Creation:
+        return Creation(self.create(stream, partitions, columns).partitions)
+
+    @override
+    def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
+        raise UsageError(
+            f"the Kinesis stream {self._name!r} has no columns; its records do",
+            hint="add the column to the input's schema",
+        )
+
+    @override
+    def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
+        raise UsageError(
+            f"the Kinesis stream {self._name!r}: the number of slots is fixed at the first run of an app",
+            hint="splitting shards is fine, because slots share them. For more tasks, give the input another id and "
+            "slots= (the stream is then read from its start)",
+        )
+
+    @override
+    def extents(self, stream: str) -> builtins.list[Extent]:
+        """Return the extent of each slot, from the oldest record to this moment, because the rows can't be counted."""
+        info = self.describe(stream)
+        if info is None:
+            raise StreamNotFoundError(f"there is no Kinesis stream {self._name!r}", hint="check its name and region")
+        return [Extent(MOMENTS, MOMENTS + self._clock.now_ms(), trimmed=True)] * info.partitions
+
+    @override
+    def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
+        return MOMENTS + max(0, time_ms)
+
+    @override
+    def time_of(self, ssp: SSP, offset: Offset) -> int | None:
+        """The moment itself; None for the oldest record, and for a number of rows."""
+        moment = moment_of(offset)
+        return None if moment is None else moment.time_ms
+
+    @override
+    def check_offset(self, ssp: SSP, offset: Offset) -> None:
+        """Raises ``UsageError`` for an offset that isn't a moment."""
+        if not is_moment(offset):
+            raise UsageError(
+                f"{ssp}: an offset of a Kinesis stream counts the rows of a slot, so reading can't begin at offset "
+                f"{offset}",
+                hint="begin at a time, at oldest or at upcoming",
+            )
+        slots = len(self.extents(ssp.stream.name))
+        if not 0 <= ssp.partition < slots:
+            raise StreamNotFoundError(f"{ssp}: the stream has slots 0 to {slots - 1}")
+        check_past(offset - MOMENTS, self._clock.now_ms())
+
+    @override
+    def seal(self, stream: str) -> None:
+        """Raises ``UsageError``: others write the stream, too."""
+        raise UsageError(f"the Kinesis stream {self._name!r} can't be sealed", hint="Kinesis streams have no end")
+
+    @override
+    def trim(self, ssp: SSP, before: Offset) -> None:
+        """Raises ``UsageError``: Kinesis drops records by their age."""
+        raise UsageError(
+            f"{ssp}: Kinesis alone deletes records, by their age",
+            hint="change the stream's retention period in Amazon's console",
+        )
+
+    def _ask(self) -> StreamSummary:
+        with closing(self._open_api()) as api:
+            return api.describe()
+
+    def _memo(self) -> Memo | None:
+        return None if self._options.memo is None else known_memo(self._options)
+
+    def _known_columns(self) -> dict[str, pl.DataType] | None:
+        return None if self._columns is None else dict(self._columns)
+
+
+# -- opening -----------------------------------------------------------------------------------------
+IN_PROCESS = "memory://"
+
+
+def open_kinesis_api(stream: str, access: Access) -> KinesisApi:
+    """Return a new client of a stream, by its name or its ARN. The endpoint may be ``IN_PROCESS``."""
+    if access.endpoint == IN_PROCESS:
+        return stream_of(stream)
+    with needing("boto3", "Kinesis", "kinesis"):
+        from headrace.connectors.kinesis.amazon import BotoKinesis
+    return BotoKinesis(stream, access)
+
+
+# -- system ------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class KinesisSystem(SlottedSystem):
+    """A system with one stream of any name: the options say which one it is."""
+
+    options: Options
+    clock: Clock
+
+    @override
+    def admin(self) -> KinesisAdmin:
+        return KinesisAdmin(self.options, self._open, self._begin, self._columns(), self.clock)
+
+    @override
+    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> KinesisConsumer:
+        """Records that can't be read as ``columns`` are bad, so there is nothing more to be had of them ``whole``."""
+        stream, about = self.options.stream, self.options.record_columns
+        info = self.admin().describe(stream)
+        if info is None:
+            raise StreamNotFoundError(f"there is no Kinesis stream {stream!r}", hint="check its name and its region")
+        format = open_format(self.options.format)
+        wanted = format.columns() or {} if columns is None else columns
+        contents = {name: dtype for name, dtype in wanted.items() if name not in about}
+        rows = RecordRows(format.decoder(contents), about)
+        skip_lost = self.options.lost == "skip"
+        poll_ms = self.options.poll_interval_ms
+        pace = Pace(poll_ms, max(poll_ms, Pace().idle_ms), self.options.records_per_call)
+        fetching = FetchingByThreads(self._open(), stream, self.clock, pace=pace, skip_lost=skip_lost)
+        waits = self.options.lease_table is not None
+        return KinesisConsumer(stream, info.partitions, fetching, rows, self.clock, waits=waits)
+
+    @override
+    def target(self, stream: str) -> Target:
+        """The target is the stream of the options, whatever ``stream`` is called."""
+        options = self.options
+        return KinesisTarget(options.stream, self._open(), open_format(options.format), options.key, self.clock)
+
+    @override
+    def dealer(self, stream: str, reader: str) -> KinesisDealer:
+        """Goes by the memo. Raises as ``begin_run`` does if the stream is another one by now."""
+        memo = self._begin()
+        dealing = Dealing(memo.slots, begins(self.options, memo), memo.states())
+        leases, lease_ahead = self._leases(reader), self.options.lease_ahead
+        return KinesisDealer(self.options.stream, self._open(), dealing, self.clock, leases, lease_ahead)
+
+    def _begin(self) -> Memo:
+        with closing(self._open()) as api:
+            return begin_run(self.options, api, self.clock.now_ms(), self._leases("the first run"))
+
+    def _leases(self, app: str) -> Callable[[], LeaseMirror] | None:
+        name = self.options.lease_table
+        if name is None:
+            return None
+        return partial(
+            open_leases,
+            name,
+            app,
+            self.options.access,
+            clock=self.clock,
+            wait=threading.Event().wait,
+            failover_ms=self.options.failover_ms,
+        )
+
+    def _open(self) -> KinesisApi:
+        return open_kinesis_api(self.options.stream, self.options.access)
+
+    def _columns(self) -> Columns | None:
+        own = open_format(self.options.format).columns()
+        about = {name: ABOUT[what] for name, what in self.options.record_columns.items()}
+        return None if own is None else {**own, **about}
+
+
+def open_kinesis(name: str, options: Mapping[str, Any]) -> KinesisSystem:
+    """The system of a ``SystemSpec``: ``stream``, and optionally the other fields of ``Options``, as JSON."""
+    return KinesisSystem(Options.of(name, options), WallClock())

@@ -1,0 +1,306 @@
+"""A Kinesis stream as a target: at least once, and in order for each key.
+
+sending
+    Records on their way into a stream, in order for each key: which may go next, and what happened to them. Pure.
+
+    Kinesis takes many records in one call, and may refuse some of them while it takes later ones. So a call has each
+    key at most once, and a key whose record was refused waits until that record is there. Other keys don't wait for it.
+
+target
+    A Kinesis stream as a target: each row becomes a record, at least once, and in order for each key.
+
+    Kinesis has no transactions, so no position is kept there. What a commit doesn't say to be written is written again
+    after a restart. A stale copy of a task may write what it had begun, even after its replacement has written more.
+
+    Rows become records before their commit: what Kinesis can't take stops the app while another version of it can still
+    drop it. Threads make the calls, some at once for each writer; ``publish`` is on the run loop's thread, starts them
+    and takes in their results, and never waits for Kinesis. Only ``close`` does, for the calls under way.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import cast
+
+import polars as pl
+from typing_extensions import override
+
+from headrace.connectors.kinesis.api import PUT_BYTES, PUT_RECORDS, RECORD_BYTES, KinesisApi, Put, PutResult
+from headrace.core.clock import Clock, WallClock
+from headrace.core.errors import DataError, DeclarationError, HeadraceError, UnavailableError
+from headrace.rows.formats import Format
+from headrace.systems.base import Target
+
+# -- sending -----------------------------------------------------------------------------------------
+WAITING_MAX, WAITING_BYTES_MAX = 5 * PUT_RECORDS, 2 * PUT_BYTES
+"""How many records are looked at to fill a call with different keys."""
+
+
+def size_of(put: Put) -> int:
+    """How many bytes of a call's and a record's limits it needs."""
+    return len(put.data) + len(put.key.encode())
+
+
+class Sending:
+    """Records on their way. ``call`` and ``answered`` take turns; what was refused waits for ``again``."""
+
+    def __init__(self, records: Iterable[Put]) -> None:
+        self._coming = iter(records)
+        self._waiting: dict[str, deque[Put]] = {}
+        self._count = self._bytes = 0
+        self._ready: deque[str] = deque()
+        self._refused: list[str] = []
+        self.taken = 0
+        """How many records Kinesis has taken."""
+        self.error = ""
+        """Why the last refused record was refused."""
+        self._fill()
+
+    @property
+    def done(self) -> bool:
+        """Whether all records have arrived."""
+        return not self._count
+
+    @property
+    def refused(self) -> bool:
+        """Something was refused, and waits for ``again``."""
+        return bool(self._refused)
+
+    def call(self) -> list[Put]:
+        """Return what may go next, each key once, within the limits of a call; nothing if all keys were refused."""
+        found: list[Put] = []
+        size = 0
+        while self._ready and len(found) < PUT_RECORDS:
+            put = self._waiting[self._ready[0]][0]
+            size += size_of(put)
+            if found and size > PUT_BYTES:
+                break
+            found.append(put)
+            self._ready.popleft()
+        return found
+
+    def answered(self, call: Sequence[Put], results: Sequence[PutResult]) -> int:
+        """Note what happened to each record of the last call; return how many were refused."""
+        taken = self.taken
+        for put, result in zip(call, results, strict=True):
+            if result.error:
+                self.error = result.error
+                self._refused.append(put.key)
+                continue
+            records = self._waiting[put.key]
+            records.popleft()
+            if records:
+                self._ready.append(put.key)
+            else:
+                del self._waiting[put.key]
+            self._count -= 1
+            self._bytes -= size_of(put)
+            self.taken += 1
+        self._fill()
+        return len(call) - (self.taken - taken)
+
+    def failed(self, call: Sequence[Put], error: str) -> int:
+        """Note that the last call failed, so that nothing is known to be there: all of it was refused."""
+        return self.answered(call, [PutResult(error=error)] * len(call))
+
+    def again(self) -> None:
+        """Let what was refused go next."""
+        self._ready.extendleft(reversed(self._refused))
+        self._refused.clear()
+
+    def _fill(self) -> None:
+        while self._count < WAITING_MAX and self._bytes < WAITING_BYTES_MAX:
+            put = next(self._coming, None)
+            if put is None:
+                return
+            self._count += 1
+            self._bytes += size_of(put)
+            records = self._waiting.setdefault(put.key, deque())
+            records.append(put)
+            if len(records) == 1:
+                self._ready.append(put.key)
+
+
+# -- target ------------------------------------------------------------------------------------------
+CALLS_AT_ONCE, THREADS_MAX = 4, 8
+"""The concurrent calls of one writer, and of all writers of a container."""
+TURN_MS, LOOK_MS, PAUSE_MS = 50.0, 5.0, 100.0
+"""How long ``publish`` works; how soon it looks for results; how long it leaves a stream that refuses records alone."""
+KEY_CHARS_MAX = 256
+_RECORDS = {"key": pl.String(), "data": pl.Binary()}
+_UNFIT_FOR_KEYS = (pl.Float32, pl.Float64, pl.Binary, pl.Object, pl.List, pl.Array, pl.Struct)
+
+
+class KinesisTarget(Target):
+    """A stream as a target. ``key`` is the column of the partition keys; None: rows are spread, in no order."""
+
+    def __init__(
+        self,
+        name: str,
+        api: KinesisApi,
+        format: Format,
+        key: str | None,
+        clock: Clock | None = None,
+        threads: Executor | None = None,
+    ) -> None:
+        self._name = name
+        self._api = api
+        self._format = format
+        self._key = key
+        self._clock = clock or WallClock()
+        self._threads = threads or ThreadPoolExecutor(THREADS_MAX, thread_name_prefix=f"kinesis-{name}")
+        self._under_way: dict[str, _Version] = {}
+
+    @override
+    def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the records of the rows: their keys and data."""
+        if self._key is None:
+            # Any distinct keys will do, because Kinesis uses their hashes.
+            start = random.getrandbits(48)
+            keys = pl.int_range(start, start + rows.height, eager=True).cast(pl.String)
+        else:
+            check_key(self._key, rows.schema, self._name)
+            keys = rows[self._key].cast(pl.String)
+            nothing = keys.is_null() | (keys.str.len_chars() == 0)
+            self._check(nothing, f"has no value in its key {self._key!r}", "fill the key")
+            too_long = keys.str.len_chars() > KEY_CHARS_MAX
+            self._check(too_long, f"has a key of more than {KEY_CHARS_MAX} characters", "send a shorter key")
+        payloads = self._format.encode(self._contents(rows))
+        if self._format.deletes and None in payloads:
+            raise DataError(
+                f"a row for the Kinesis stream {self._name!r} is a deletion, but a Kinesis record can't be without a "
+                "value",
+                hint='filter such rows out before send_to, or send them with format="json"',
+            )
+        records = pl.DataFrame({"key": keys, "data": payloads}, _RECORDS)
+        sizes = records["data"].bin.size() + records["key"].str.len_bytes()
+        largest = cast("int", sizes.max() or 0)
+        what = f"has {largest} bytes; a record takes at most {RECORD_BYTES} bytes with its key"
+        self._check(sizes > RECORD_BYTES, what, "send fewer or smaller columns")
+        return records
+
+    @override
+    def position(self, writer: str) -> int:
+        """Return -1, because the position is unknown."""
+        return -1
+
+    @override
+    def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
+        """Start calls, and take in the results of others; the next call with the same version goes on."""
+        try:
+            return self._publish(writer, version, rows)
+        except HeadraceError as error:
+            if not error.retry:
+                del self._under_way[writer]
+            raise
+
+    def _publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
+        under_way = self._under_way.get(writer)
+        if under_way is not None and under_way.number != version:
+            if under_way.calls:  # what an earlier attempt has begun comes first
+                under_way.take_in()
+                return LOOK_MS
+            under_way = None
+        if under_way is None:
+            under_way = self._under_way[writer] = _Version(version, Sending(_puts(rows)))
+        end_ms = self._clock.monotonic_ms() + TURN_MS
+        under_way.start(self._threads, self._api)
+        while under_way.take_in() and self._clock.monotonic_ms() < end_ms:
+            under_way.start(self._threads, self._api)
+        if under_way.sending.done:
+            del self._under_way[writer]
+            return None
+        if under_way.calls:
+            return LOOK_MS
+        if not under_way.refused:
+            return 0.0
+        if under_way.begin_again():
+            return PAUSE_MS
+        raise UnavailableError(
+            f"the Kinesis stream {self._name!r} accepts no records: {under_way.sending.error}",
+            hint="if its limits are exceeded, add shards or send fewer records",
+        )
+
+    @override
+    def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        self._api.close()
+
+    def _contents(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """What goes into records. One of a single column, as a text is, has the key beside it."""
+        if self._key is None or rows.width != 2 or len(self._format.columns() or ()) != 1:
+            return rows
+        return rows.drop(self._key)
+
+    def _check(self, wrong: pl.Series, what: str, instead: str) -> None:
+        if wrong.any():
+            raise DataError(
+                f"a row for the Kinesis stream {self._name!r} {what}",
+                hint=f"{instead}, or drop such rows before send_to",
+            )
+
+
+class _Version:
+    """One version on its way: its records, and the calls under way."""
+
+    def __init__(self, number: int, sending: Sending) -> None:
+        self.number = number
+        self.sending = sending
+        self.calls: list[tuple[list[Put], Future[list[PutResult]]]] = []
+        self.refused = False
+        """Records were refused, and no call is started before ``begin_again``."""
+        self._taken = 0
+        self._at_once = CALLS_AT_ONCE
+
+    def start(self, threads: Executor, api: KinesisApi) -> None:
+        """Start as many calls as there may be: a stream at its limits gets one, and slowly more."""
+        while not self.refused and len(self.calls) < self._at_once and (call := self.sending.call()):
+            self.calls.append((call, threads.submit(api.put, call)))
+        if not self.calls and not self.sending.done:
+            self.refused = True  # every key that is left was
+
+    def take_in(self) -> bool:
+        """Record available results; return whether there were any."""
+        calls, self.calls = self.calls, []
+        for records, answer in calls:
+            if not answer.done():
+                self.calls.append((records, answer))
+                continue
+            try:
+                refused = self.sending.answered(records, answer.result())
+            except UnavailableError as error:
+                refused = self.sending.failed(records, error.message)
+            self.refused |= 2 * refused > len(records)
+            self._at_once = 1 if refused else min(self._at_once + 1, CALLS_AT_ONCE)
+        return len(self.calls) < len(calls)
+
+    def begin_again(self) -> bool:
+        """Let what was refused go next; return whether any record was taken since the last time."""
+        self.sending.again()
+        self.refused = False
+        before, self._taken = self._taken, self.sending.taken
+        return before < self._taken
+
+
+def check_key(key: str | None, columns: Mapping[str, pl.DataType], stream: str) -> None:
+    """Raise ``DeclarationError`` unless this column can be the partition key."""
+    if key is None:
+        return
+    if key not in columns:
+        raise DeclarationError(
+            f"the Kinesis stream {stream!r} takes its keys from the column {key!r}, which its rows don't have",
+            hint=f"name one of the columns with key=: {', '.join(columns)}",
+        )
+    if isinstance(columns[key], _UNFIT_FOR_KEYS):
+        raise DeclarationError(
+            f"the Kinesis stream {stream!r} can't take its keys from the column {key!r} of type {columns[key]}",
+            hint="partition keys are text: cast the column to pl.String first",
+        )
+
+
+def _puts(rows: Sequence[pl.DataFrame]) -> Iterator[Put]:
+    for piece in rows:
+        yield from map(Put, piece["key"], piece["data"])

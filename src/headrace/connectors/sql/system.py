@@ -1,0 +1,230 @@
+"""SQL tables as a row system: written with one transaction a version, and looked up by key; never read as a stream.
+
+Each transaction also stores the writer's position.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import polars as pl
+from typing_extensions import override
+
+from headrace.connectors.sql.client import SqlClient, from_database_values, to_database_values
+from headrace.connectors.sql.sqlite_client import SqliteClient
+from headrace.core.errors import DeclarationError, UsageError, needing
+from headrace.core.secrets import SecretUrl
+from headrace.rows.given import concat_rows
+from headrace.systems.base import Consumer, Creation, Lookup, RowSystem, StreamInfo, Target, WriteOnlyAdmin
+from headrace.systems.registry import check_option_names
+
+_SQLITE = "sqlite:///"
+PARAMETERS_MAX = 30_000
+"""The number of parameters in one statement: SQLite takes 32,766, PostgreSQL twice as many."""
+SCHEMES = ("sqlite", "postgresql", "postgres")
+
+
+@dataclass(frozen=True)
+class SqlSystem(RowSystem):
+    """One table of a database, whatever the name of the stream.
+
+    With ``key``, a row replaces the row with the same key; without, rows are added. ``create`` says whether to create
+    a table that doesn't exist. ``new_columns`` is ``"refuse"`` or ``"add"``.
+    """
+
+    url: SecretUrl
+    table: str
+    key: tuple[str, ...] = ()
+    create: bool = True
+    new_columns: str = "refuse"
+
+    def __post_init__(self) -> None:
+        if self.url.scheme not in SCHEMES:
+            raise DeclarationError(
+                f"sql: {self.url} doesn't name a known kind of database",
+                hint="write sqlite:///path/to/file.db or postgresql://user@host/database",
+            )
+
+    @override
+    def admin(self) -> SqlAdmin:
+        return SqlAdmin(self)
+
+    @override
+    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> Consumer:
+        """Refuse: the rows of a table have no order in which to resume reading."""
+        raise _refused(f"the table {self.table} of {self.url} can't be read as a stream")
+
+    @override
+    def target(self, stream: str) -> SqlTarget:
+        del stream
+        return SqlTarget(self.client(), self.key)
+
+    def lookup(self, columns: Mapping[str, pl.DataType]) -> SqlLookup:
+        """Return a new lookup of rows with these columns."""
+        return SqlLookup(self.client(), self.key, columns)
+
+    def client(self) -> SqlClient:
+        """Return a new client of the database that the URL names."""
+        if self.url.scheme == "sqlite":
+            return SqliteClient(sqlite_path(self.url), self.table, self.key)
+        with needing("psycopg", "PostgreSQL", "postgres", "wherever containers run"):
+            from headrace.connectors.sql.postgres_client import PostgresClient
+        return PostgresClient(self.url, self.table, self.key)
+
+
+class SqlTarget(Target):
+    """The table as a target. ``key`` is empty if rows are only added."""
+
+    def __init__(self, client: SqlClient, key: tuple[str, ...]) -> None:
+        self._client = client
+        self._key = key
+        self.replaces = bool(key)
+
+    @override
+    def position(self, writer: str) -> int:
+        return self._client.position(writer)
+
+    @override
+    def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> None:
+        """Publish a version. Of several rows with the same key the last one counts."""
+        table = concat_rows(list(rows))
+        if self._key:
+            table = table.unique(subset=list(self._key), keep="last", maintain_order=True)
+        self._client.publish(writer, version, table)
+
+    @override
+    def close(self) -> None:
+        self._client.close()
+
+
+class SqlLookup(Lookup):
+    """Looks up rows of the table by ``key``, with ``columns`` in these types."""
+
+    def __init__(self, client: SqlClient, key: tuple[str, ...], columns: Mapping[str, pl.DataType]) -> None:
+        self._client = client
+        self._key = key
+        self._columns = columns
+
+    @override
+    def read(self, keys: pl.DataFrame) -> pl.DataFrame:
+        wanted = to_database_values(keys.select(self._key))
+        found: list[tuple[Any, ...]] = []
+        for part in wanted.iter_slices(PARAMETERS_MAX // len(self._key)):
+            found += self._client.find(part.rows(), list(self._columns))
+        return from_database_values(found, self._columns)
+
+    @override
+    def close(self) -> None:
+        self._client.close()
+
+
+class SqlAdmin(WriteOnlyAdmin):
+    """The admin of one table. What needs offsets is refused."""
+
+    def __init__(self, system: SqlSystem) -> None:
+        self._system = system
+        self._what = f"the table {system.table} of {system.url}"
+
+    @override
+    def list(self) -> builtins.list[str]:
+        """Return the table, if it exists."""
+        return [self._system.table] if self._columns() is not None else []
+
+    @override
+    def describe(self, stream: str) -> StreamInfo | None:
+        """Return one partition without columns if the table exists: column types are the database's own."""
+        return None if self._columns() is None else StreamInfo(stream, 1)
+
+    @override
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
+        """Create the table if it doesn't exist; else check that it has the columns, and add new ones if asked to."""
+        self._check_key(columns)
+        with closing(self._system.client()) as client:
+            client.prepare()
+            due = self._due(client.columns(), partitions, columns)
+            if due.new:
+                client.create(columns or {})
+            if due.added:
+                client.add_columns({name: (columns or {})[name] for name in due.added})
+            if due.new or due.added:
+                self._due(client.columns(), partitions, columns)  # another program may have been quicker
+        return StreamInfo(stream, partitions, columns)
+
+    @override
+    def would_create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> Creation:
+        self._check_key(columns)
+        return self._due(self._columns(), partitions, columns)
+
+    def _check_key(self, columns: Mapping[str, pl.DataType] | None) -> None:
+        if columns is not None:
+            self._require(self._system.key, list(columns), "the output")
+
+    def _due(self, found: Sequence[str] | None, partitions: int, columns: Mapping[str, pl.DataType] | None) -> Creation:
+        """Return what a table with these columns (None: no table) lacks. Raises ``DeclarationError`` if it can't be."""
+        if found is None:
+            if not self._system.create or columns is None:
+                raise DeclarationError(f"{self._what} doesn't exist", hint="create it, or leave out create_table=False")
+            return Creation(partitions, new=True)
+        self._require(self._system.key, found, self._what)
+        lower = {name.lower(): name for name in found}
+        added = tuple(name for name in columns or () if name not in found)
+        for name in added:
+            if name.lower() in lower:
+                raise DeclarationError(
+                    f"{self._what} has no column {name!r}, but {lower[name.lower()]!r}",
+                    hint="write the column's name as the table does, in upper and lower case",
+                )
+        if added and self._system.new_columns != "add":
+            raise DeclarationError(
+                f"{self._what} has no column {added[0]!r}; it has {', '.join(found)}",
+                hint='add the column, or have it added, with null in earlier rows: hr.io.sql(..., new_columns="add")',
+            )
+        return Creation(partitions, added=added)
+
+    def _require(self, wanted: Sequence[str], found: Sequence[str], what: str) -> None:
+        for name in wanted:
+            if name not in found:
+                raise DeclarationError(
+                    f"{what} has no column {name!r}; it has {', '.join(found)}",
+                    hint=f"the output, its key and {self._what} must have the same columns",
+                )
+
+    def _columns(self) -> builtins.list[str] | None:
+        with closing(self._system.client()) as client:
+            return client.columns()
+
+    @override
+    def refused(self, why: str) -> UsageError:
+        return _refused(f"{self._what} {why}")
+
+
+def _refused(what: str) -> UsageError:
+    return UsageError(what, hint="a SQL table is an output only; export it to files to read it")
+
+
+def sqlite_path(url: SecretUrl) -> Path:
+    """Return the file of ``sqlite:///relative.db`` or ``sqlite:////absolute.db``; else raise ``DeclarationError``."""
+    path = unquote(url.text[len(_SQLITE) :].partition("?")[0]) if url.text.startswith(_SQLITE) else ""
+    if not path or path.startswith(":memory:"):
+        raise DeclarationError(
+            f"sql: {url} doesn't name a file",
+            hint="write sqlite:///data/results.db, or sqlite:////data/results.db for an absolute path",
+        )
+    return Path(path)
+
+
+def open_sql(name: str, options: Mapping[str, Any]) -> SqlSystem:
+    """Open the table of a ``SystemSpec`` of kind ``sql``. Options: ``url``, ``table``; optional the rest."""
+    check_option_names(name, "sql", options, ("url", "table", "key", "create", "new_columns"), "url", "table")
+    given = dict(options)
+    given["url"] = url if isinstance(url := options["url"], SecretUrl) else SecretUrl(url)
+    given["key"] = tuple(options.get("key", ()))
+    return SqlSystem(**given)

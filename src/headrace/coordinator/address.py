@@ -1,0 +1,310 @@
+"""The addresses of coordinators and of running deployments, and threads that last as long as they.
+
+machine
+    Identify the machine of a process, and check whether its process number is valid here.
+
+address
+    The address of a running deployment, and the check whether it is still running.
+
+    Commands find an app by its address. A killed driver leaves its address behind, so readers check that the process
+    exists and answers as that app.
+
+endpoint
+    The addresses on which a coordinator listens, and at which containers and commands call it. Pure.
+
+    On one machine, both are loopback. On a cluster, it listens where Spark's driver does. In a pod, or behind network
+    address translation (NAT), the two addresses differ.
+
+repeated
+    A thread of the driver that repeats a step while its deployment is running.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import os
+import socket
+import threading
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from typing_extensions import override
+
+from headrace.coordinator.client import CoordinatorClient
+from headrace.core.errors import ProtocolError, UnavailableError, UsageError
+
+
+# -- machine -----------------------------------------------------------------------------------------
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """A space of process numbers: a machine since its last boot, or a container on it.
+
+    Names aren't enough, because several machines may have the same name.
+    """
+
+    host: str
+    id: str
+    """Its ``/etc/machine-id``, or an empty text."""
+    boot: str
+    processes: str
+    """The namespace of its process numbers; containers on one machine have their own."""
+
+    @property
+    def is_here(self) -> bool:
+        """Return whether this process exists."""
+        return self == this_machine()
+
+    @property
+    def has_restarted(self) -> bool:
+        """Return whether it is certainly this machine before its last boot, so that its processes have ended."""
+        here = this_machine()
+        return bool(self.id) and (self.host, self.id) == (here.host, here.id) and self.boot != here.boot
+
+
+def this_machine() -> Machine:
+    """Return the machine on which this process runs."""
+    return Machine(
+        host=socket.gethostname(),
+        id=_text(Path("/etc/machine-id")),
+        boot=_text(Path("/proc/sys/kernel/random/boot_id")),
+        processes=str(Path("/proc/self/ns/pid").readlink()),
+    )
+
+
+def process_is_there(pid: int) -> bool:
+    """Return whether a process of this machine has the number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # it belongs to another user, but it exists
+    return True
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return ""
+
+
+# -- address -----------------------------------------------------------------------------------------
+FORMAT = 2
+_PROBE_S = 2.0
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A running deployment of an app. ``stages`` are the stages it runs; with ``all_stages``, it runs all of them."""
+
+    format: int = FORMAT
+    run: str
+    app: str
+    stages: list[str]
+    all_stages: bool
+    url: str
+    token: str
+    machine: Machine
+    pid: int
+    started_at: int
+    seen_at: int
+    """When its driver was last alive."""
+
+    def client(self, *, timeout_s: float = 5.0, patience_s: float = 10.0) -> CoordinatorClient:
+        """Return a client, whose errors explain how to reach the driver; the caller closes it."""
+        return CoordinatorClient(self.url, self.token, timeout_s=timeout_s, patience_s=patience_s, hint=self.way)
+
+    @property
+    def way(self) -> str:
+        """What to do if the driver doesn't answer here, as text."""
+        if self.machine.is_here:
+            return "the driver has ended, or is busy or stopped; look at its output"
+        if self._is_on_its_own_machine:
+            return (
+                f"it listens only on its own machine, {self.machine.host}: run the command there, or start the app "
+                "with --listen HOST, an address that other machines can reach"
+            )
+        return (
+            f"it runs on {self.machine.host} and doesn't answer at {urlsplit(self.url).netloc}: check firewalls and "
+            "how that name resolves here, or start the app with --advertise HOST[:PORT], an address that this machine "
+            "can reach. If the driver was last seen long ago, it has died: start the app again"
+        )
+
+    @property
+    def _is_on_its_own_machine(self) -> bool:
+        host = urlsplit(self.url).hostname or ""
+        try:
+            return ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost"
+
+    @override
+    def __repr__(self) -> str:  # without the token, which must not appear in tracebacks and logs
+        return f"Address({self.app} {self.deployment}, {self.url}, {self.driver})"
+
+    @property
+    def deployment(self) -> str:
+        """Its stages, as text."""
+        return "with all stages" if self.all_stages else f"with stage {', '.join(self.stages)}"
+
+    @property
+    def driver(self) -> str:
+        """Its driver, as text."""
+        return f"pid {self.pid} on {self.machine.host}"
+
+    def look(self) -> Literal["alive", "gone", "out of reach"]:
+        """Return whether its driver is alive.
+
+        A process on this machine that doesn't answer counts as alive, because it may be stopped or busy. A driver on
+        another machine has to answer to prove anything, because its address may mean another place here.
+        """
+        here = self.machine.is_here
+        if self.machine.has_restarted or (here and not process_is_there(self.pid)):
+            return "gone"
+        client = self.client(timeout_s=_PROBE_S, patience_s=0)
+        try:
+            answers = client.status().app == self.app
+        except UnavailableError as error:
+            # Nothing listens there, or another program does, because another process now has the pid.
+            answers = not isinstance(error.__cause__, ConnectionRefusedError | http.client.HTTPException) and here
+        except (UsageError, ProtocolError):
+            answers = False  # another program now has the port, and doesn't know the token or the messages
+        finally:
+            client.close()
+        if answers:
+            return "alive"
+        return "gone" if here else "out of reach"
+
+
+# -- endpoint ----------------------------------------------------------------------------------------
+LOOPBACK = "127.0.0.1"
+LISTEN_VARIABLE = "HEADRACE_LISTEN"
+ADVERTISE_VARIABLE = "HEADRACE_ADVERTISE"
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return not host
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """The coordinator binds to ``host`` and ``port``; others call the advertised ones.
+
+    Port 0 picks a free port. By default the advertised host and port are those that it binds to.
+    """
+
+    host: str = LOOPBACK
+    port: int = 0
+    advertised_host: str = ""
+    advertised_port: int = 0
+
+    def __post_init__(self) -> None:
+        called = self.advertised_host or self.host
+        if _is_wildcard(called):
+            raise UsageError(
+                f"containers and commands can't call {called!r}",
+                hint="give the name or address at which they reach this machine: --advertise HOST[:PORT], advertise=, "
+                f"or {ADVERTISE_VARIABLE}",
+            )
+
+    def url(self, port: int) -> str:
+        """Return the URL for callers, if it listens on this port."""
+        host = self.advertised_host or self.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.advertised_port or port}"
+
+
+ON_THIS_MACHINE = Endpoint()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The user's settings: the host and port to listen on, and those to call. Empty and 0 mean the default."""
+
+    listen: tuple[str, int] = ("", 0)
+    advertise: tuple[str, int] = ("", 0)
+
+    @classmethod
+    def of(cls, listen: str | None, advertise: str | None) -> Wanted:
+        """Parse HOST, HOST:PORT or :PORT. Raises ``UsageError`` for anything else."""
+        return cls(_parsed("listen", listen), _parsed("advertise", advertise))
+
+    def instead_of(self, default: Endpoint) -> Endpoint:
+        """Apply the user's settings to ``default``. A host to listen on is also called, unless it is the wildcard."""
+        (host, port), (called, called_port) = self.listen, self.advertise
+        inherited = default.advertised_host if not host or _is_wildcard(host) else ""
+        return Endpoint(
+            host=host or default.host,
+            port=port,
+            advertised_host=called or inherited,
+            advertised_port=called_port,
+        )
+
+
+AS_USUAL = Wanted()
+
+
+def _parsed(option: str, text: str | None) -> tuple[str, int]:
+    """Return the host or an empty text, and the port or 0."""
+    if text is None:
+        return "", 0
+    if not isinstance(text, str):
+        raise UsageError(f"{option}={text!r} is not an address", hint=f'write {option}="HOST" or "HOST:PORT"')
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or (":" in host and not host.endswith("]")) or text.strip().endswith("]"):
+        host, port = text.strip(), "0"  # only a host; one with several colons must be an IPv6 address
+    host = host.removeprefix("[").removesuffix("]")
+    valid = port.isascii() and port.isdigit() and int(port) < 1 << 16 and (":" not in host or _is_ip(host))
+    if not valid or not (host or int(port)) or "/" in host or any(mark.isspace() for mark in host):
+        raise UsageError(
+            f"{option} {text!r} is neither HOST nor HOST:PORT",
+            hint="write a name or an address, such as node-7, 10.0.0.7:7090 or [fd00::7]:7090, or only a port, :7090",
+        )
+    return host, int(port)
+
+
+# -- repeated ----------------------------------------------------------------------------------------
+class RepeatedStep:
+    """Runs a step every ``every_s`` seconds from ``start`` to ``close``, or until a step returns False."""
+
+    def __init__(self, name: str, every_s: float) -> None:
+        self._every_s = every_s
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"headrace-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, and wait for it."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def step(self) -> bool:
+        """Run a step, on the thread; return whether there are more."""
+        raise NotImplementedError
+
+    def last_step(self) -> None:
+        """Called on the thread after ``close``, unless a step has returned False."""
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._every_s):
+            if not self.step():
+                return
+        self.last_step()

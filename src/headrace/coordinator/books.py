@@ -1,0 +1,286 @@
+"""What the coordinator keeps beside the ledger: queries, slots and cuts. Pure and bounded.
+
+query book
+    Queries of tables and their answers so far. Pure and bounded.
+
+    An ``Ask`` becomes one question for each container that has some of its tasks. A container gets its oldest
+    unanswered question repeatedly until it answers. So a lost answer, or the replacement of a container, costs only
+    time. The client stops waiting at its time limit; later answers are ignored.
+
+slot book
+    The slots of a run: the tasks' reports about them, and the dealers' orders. Pure.
+
+    Reports arrive in heartbeats, and the answers carry orders. Orders belong to the generation whose reports they
+    follow from; a task with another generation ignores them.
+
+cuts
+    The cut that the coordinator has ordered, and its progress in each task. Pure.
+
+    A savepoint needs a version that every task of the app commits exactly, and the state of each task at that version
+    (``checkpoint.protocol``). The savepoint's creator chooses the version and a folder, and orders the same cut from
+    every deployment of the app. Containers receive the order in answers to their heartbeats, and report their progress
+    in heartbeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from headrace.coordinator.messages import (
+    KEYS_MAX,
+    ROWS_MAX,
+    TASKS_MAX,
+    Answer,
+    Ask,
+    ErrorReport,
+    Message,
+    QueriesStatus,
+    Question,
+    SlotDirections,
+    TaskAnswer,
+    TaskStatus,
+)
+from headrace.core.errors import ProtocolError, UnavailableError, UsageError
+from headrace.core.ids import SSP, TaskName
+from headrace.protocol.record import Cut
+from headrace.systems.slot_reports import SlotOrders, SlotReport
+
+# -- query book --------------------------------------------------------------------------------------
+WAITING_MAX = 64
+"""How many queries may wait at once. Further ones are refused."""
+
+ANSWER_BYTES_MAX = 3 << 20
+"""The approximate size of all tasks' answers together. As base64, they must fit into one request."""
+
+TASK_BYTES_MIN = 32 << 10
+
+
+@dataclass(slots=True)
+class _Asked:
+    ask: Ask
+    bytes_max: int
+    open: dict[int, list[str]]
+    answers: dict[str, TaskAnswer] = field(default_factory=dict)
+
+
+class QueryBook:
+    """The queries of one run. Each has a number."""
+
+    def __init__(self, containers: Iterable[Sequence[object]]) -> None:
+        """``containers`` are the tasks of each container."""
+        self._asked: dict[int, _Asked] = {}
+        self.seat(containers)
+        self._next = 1
+        self._answered = self._timed_out = self._refused = 0
+
+    def seat(self, containers: Iterable[Sequence[object]]) -> None:
+        """Note the tasks of each container, before any has answered."""
+        self._container_of = {str(task): number for number, tasks in enumerate(containers) for task in tasks}
+        for asked in self._asked.values():
+            asked.open = self._by_container(asked.ask)
+
+    def ask(self, ask: Ask) -> int:
+        """Add a query; return its number. Raises ``UsageError``, or ``UnavailableError`` if too many wait."""
+        if not ask.tasks or len(set(ask.tasks)) != len(ask.tasks):
+            raise UsageError(f"a query of table {ask.table!r} has to name at least one task, and each once")
+        if unknown := [task for task in ask.tasks if task not in self._container_of]:
+            raise UsageError(f"no container of this run has the tasks {', '.join(unknown)}")
+        if len(ask.tasks) > TASKS_MAX:
+            raise UsageError(f"a query of {len(ask.tasks)} tasks at once", hint=f"ask at most {TASKS_MAX}")
+        if not 1 <= ask.rows <= ROWS_MAX:
+            raise UsageError(f"a query for {ask.rows} rows", hint=f"a page has 1 to {ROWS_MAX} rows")
+        if len(ask.keys) > KEYS_MAX:
+            raise UsageError(f"a query for {len(ask.keys)} keys at once", hint=f"ask for at most {KEYS_MAX}")
+        if len(self._asked) >= WAITING_MAX:
+            self._refused += 1
+            raise UnavailableError(
+                f"{WAITING_MAX} queries of tables are waiting already",
+                hint="ask again in a moment; headrace status shows whether a container is missing",
+            )
+        number, self._next = self._next, self._next + 1
+        bytes_max = max(TASK_BYTES_MIN, ANSWER_BYTES_MAX // len(ask.tasks))
+        self._asked[number] = _Asked(ask, bytes_max, self._by_container(ask))
+        return number
+
+    def _by_container(self, ask: Ask) -> dict[int, list[str]]:
+        found: dict[int, list[str]] = {}
+        for task in ask.tasks:
+            found.setdefault(self._container_of[task], []).append(task)
+        return found
+
+    def next(self, container: int) -> Question | None:
+        """Return the container's next question, if any."""
+        for number, asked in self._asked.items():
+            if tasks := asked.open.get(container):
+                ask = asked.ask
+                return Question(
+                    number=number,
+                    table=ask.table,
+                    tasks=tasks,
+                    keys=ask.keys,
+                    low=ask.low,
+                    high=ask.high,
+                    rows=ask.rows,
+                    bytes_max=asked.bytes_max,
+                    at_ms=ask.at_ms,
+                    look=ask.look,
+                )
+        return None
+
+    def answer(self, container: int, answer: Answer) -> None:
+        """Take a container's answer. A repeated or late answer changes nothing."""
+        asked = self._asked.get(answer.number)
+        if asked is None or container not in asked.open:
+            return
+        found = [one.task for one in answer.answers]
+        if found != asked.open[container]:
+            raise ProtocolError(
+                f"container {container} answered for tasks {found}, but was asked about {asked.open[container]}"
+            )
+        del asked.open[container]
+        asked.answers |= {one.task: one for one in answer.answers}
+
+    def waits_for(self, number: int) -> dict[int, list[str]]:
+        """Return the tasks that haven't answered yet, by container."""
+        return self._asked[number].open
+
+    def take(self, number: int, missing: ErrorReport | None = None) -> list[TaskAnswer]:
+        """End a query; return its answers, and ``missing`` for each task that hasn't answered."""
+        asked = self._asked.pop(number)
+        if asked.open:
+            self._timed_out += 1
+        else:
+            self._answered += 1
+        return [asked.answers.get(task) or TaskAnswer(task=task, error=missing) for task in asked.ask.tasks]
+
+    def status(self) -> QueriesStatus:
+        """Return the numbers of queries."""
+        return QueriesStatus(
+            waiting=len(self._asked), answered=self._answered, timed_out=self._timed_out, refused=self._refused
+        )
+
+
+# -- slot book ---------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class SlottedInput:
+    """An input of a stage whose partitions are slots: the slots in order, each with the task that reads it."""
+
+    stage: str
+    stream: str
+    slots: tuple[tuple[TaskName, SSP], ...]
+
+
+class SlotBook:
+    """The slots of one deployment."""
+
+    def __init__(self, inputs: Iterable[SlottedInput] = ()) -> None:
+        self.inputs = tuple(inputs)
+        self._orders: dict[TaskName, dict[SSP, tuple[int, SlotOrders]]] = {}
+        self._numbers: dict[TaskName, int] = {}
+        self._number = 0
+
+    def reports(self, of: SlottedInput, tasks: Mapping[TaskName, TaskStatus]) -> list[SlotReport | None]:
+        """Return the present reports about each slot of an input; None: nothing yet in this life of its task."""
+        return [tasks[task].slots.get(str(ssp)) for task, ssp in of.slots]
+
+    def order(
+        self, of: SlottedInput, reports: Sequence[SlotReport | None], orders: Sequence[SlotOrders | None]
+    ) -> None:
+        """Record the orders that follow from these reports."""
+        self._number += 1
+        for (task, ssp), report, one in zip(of.slots, reports, orders, strict=True):
+            if report is not None and one is not None:
+                self._numbers[task] = self._number
+                self._orders.setdefault(task, {})[ssp] = (report.generation, one)
+
+    def directions(self, tasks: Iterable[TaskName]) -> dict[str, SlotDirections]:
+        """Return the orders for these tasks, each for the newest generation with orders."""
+        return {
+            str(task): _directions(self._numbers[task], self._orders[task]) for task in tasks if task in self._orders
+        }
+
+
+def _directions(number: int, orders: Mapping[SSP, tuple[int, SlotOrders]]) -> SlotDirections:
+    newest = max(generation for generation, _ in orders.values())
+    slots = {str(ssp): dict(one) for ssp, (generation, one) in orders.items() if generation == newest}
+    return SlotDirections(generation=newest, number=number, slots=slots)
+
+
+# -- cuts --------------------------------------------------------------------------------------------
+CutState = Literal["waiting", "kept", "missed", "over", "apart"]
+"""*Over*: the task and its container have ended, and its state stays on its disk unchanged.
+
+*Apart*: the task's machine or container doesn't see the folder of the cut.
+"""
+
+SPARE_HEARTBEATS = 4
+SPARE_INTERVALS = 2
+
+
+class CutOrder(Message, frozen=True, kw_only=True):
+    """A cut to take part in; None cancels it. With ``ask``, the order changes nothing and only asks for the answer."""
+
+    cut: Cut | None = None
+    ask: bool = False
+
+
+class CutReport(Message, frozen=True, kw_only=True, rename="camel"):
+    """The progress of the present cut in each task of this deployment, and the data for choosing one.
+
+    ``now_ms`` is the coordinator's clock, and ``margin_ms`` how far ahead of it a cut must be, so that every task
+    learns of it in time. ``interval_ms`` is the checkpoint interval. ``scattered``: the app's machines share no disk.
+    """
+
+    id: str | None = None
+    states: Mapping[str, CutState] = {}
+    guarantee: str
+    now_ms: int
+    interval_ms: int
+    margin_ms: int
+    scattered: bool = False
+
+
+class CutBook:
+    """The present cut of one deployment."""
+
+    def __init__(self, guarantee: str, interval_ms: int, heartbeat_ms: int, *, scattered: bool = False) -> None:
+        self.cut: Cut | None = None
+        self._guarantee = guarantee
+        self._scattered = scattered
+        self._interval_ms = interval_ms
+        self._margin_ms = SPARE_HEARTBEATS * heartbeat_ms + SPARE_INTERVALS * interval_ms
+
+    def order(
+        self, message: CutOrder, statuses: Mapping[TaskName, TaskStatus], gone: Collection[TaskName], now_ms: int
+    ) -> CutReport:
+        """Take an order; return the progress of the present cut.
+
+        ``gone`` are the tasks that have ended with their containers.
+        """
+        if not message.ask:
+            self.cut = message.cut
+        states = {} if self.cut is None else {str(t): self._state(t, s, gone) for t, s in statuses.items()}
+        return CutReport(
+            id=None if self.cut is None else self.cut.id,
+            states=states,
+            guarantee=self._guarantee,
+            now_ms=now_ms,
+            interval_ms=self._interval_ms,
+            margin_ms=self._margin_ms,
+            scattered=self._scattered,
+        )
+
+    def _state(self, task: TaskName, status: TaskStatus, gone: Collection[TaskName]) -> CutState:
+        known = status.cut is not None and self.cut is not None and status.cut.id == self.cut.id
+        state: CutState = status.cut.state if status.cut is not None and known else "waiting"
+        # The last heartbeat of a container may be older than the end of its tasks.
+        return "over" if state == "waiting" and task in gone else state
+
+
+def choose(reports: Collection[CutReport]) -> int:
+    """Choose the version for a cut of all these deployments: a multiple of their intervals, not too soon for any."""
+    interval = max(report.interval_ms for report in reports)
+    soonest = max(report.now_ms + report.margin_ms for report in reports)
+    return (soonest // interval + 1) * interval

@@ -1,0 +1,309 @@
+"""The client of the coordinator, with a persistent connection, bounded waits and retries; and the heartbeat thread.
+
+A call blocks its thread for at most ``patience_s`` plus one attempt. The run loop and the heartbeats have separate
+clients, so that neither waits for the other. When the driver has died, calls raise ``UnavailableError`` and the
+container ends, because another driver may have taken over.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from headrace.coordinator import messages
+from headrace.coordinator.books import CutOrder, CutReport
+from headrace.coordinator.messages import (
+    Answers,
+    Applied,
+    ApplyStartpoints,
+    Ask,
+    Listening,
+    OutcomeReport,
+    Questions,
+    SetAnswer,
+    SetStartpoint,
+    StartpointList,
+    StartpointTarget,
+    TableList,
+)
+from headrace.core.errors import FencedError, HeadraceError, ProtocolError, UnavailableError, UsageError
+from headrace.core.log import logger
+
+_log = logger(__name__)
+
+_A = TypeVar("_A", bound=messages.Message)
+_LOOK = "the driver has ended or can't be reached from here; see its output"
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+_REFUSED_PATIENCE_S = 1.0
+"""The patience after a refused connection: nothing listens there, and a coordinator never returns to its port."""
+
+_ERRORS: dict[int, type[HeadraceError]] = {
+    HTTPStatus.CONFLICT: FencedError,
+    HTTPStatus.UNAUTHORIZED: UsageError,
+    HTTPStatus.NOT_FOUND: ProtocolError,
+    HTTPStatus.BAD_REQUEST: ProtocolError,
+}
+
+
+class CoordinatorClient:
+    """Calls one coordinator. Threads may share the client; it makes one call at a time. Any thread may ``close`` it.
+
+    ``timeout_s`` bounds one attempt; no attempt starts after ``patience_s``. All calls are idempotent and are retried.
+    Raises ``UnavailableError`` if the driver doesn't answer, and ``FencedError`` if the caller isn't its container's
+    current incarnation any more.
+    """
+
+    def __init__(
+        self, url: str, token: str, *, timeout_s: float = 5.0, patience_s: float = 10.0, hint: str = _LOOK
+    ) -> None:
+        """``hint`` is the errors' hint if the coordinator doesn't answer."""
+        parts = urlsplit(url)
+        if parts.scheme != "http" or parts.hostname is None or parts.port is None:
+            raise UsageError(f"{url!r} is not the address of a coordinator", hint="write http://host:port")
+        self._url = url
+        self._token = token
+        self._host, self._port = parts.hostname, parts.port
+        self._timeout_s = timeout_s
+        self._patience_s = patience_s
+        self._hint = hint
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._connection: http.client.HTTPConnection | None = None
+
+    def sibling(self, *, timeout_s: float | None = None) -> CoordinatorClient:
+        """Return another client of the same coordinator, for another thread."""
+        return CoordinatorClient(
+            self._url, self._token, timeout_s=timeout_s or self._timeout_s, patience_s=self._patience_s, hint=self._hint
+        )
+
+    def register(self, message: messages.Register) -> messages.Assignment:
+        """Become the container's current incarnation; return its tasks."""
+        return self._call("POST", "/register", message, messages.Assignment)
+
+    def heartbeat(self, message: messages.Heartbeat) -> messages.Orders:
+        """Report the status of the container's tasks; return its orders."""
+        return self._call("POST", "/heartbeat", message, messages.Orders)
+
+    def generation(self, message: messages.GenerationRequest) -> messages.TaskGrant:
+        """Get a new generation for a task that rolls back."""
+        return self._call("POST", "/generation", message, messages.TaskGrant)
+
+    def finished(self, message: messages.Finished) -> messages.Orders:
+        """Report tasks that have ended."""
+        return self._call("POST", "/finished", message, messages.Orders)
+
+    def failure(self, message: messages.Failure) -> messages.Orders:
+        """Report the error that ends the container."""
+        return self._call("POST", "/failure", message, messages.Orders)
+
+    def listen(self, message: Listening) -> Questions:
+        """Send an answer and wait for the next question. ``timeout_s`` must exceed ``query_broker.HOLD_MS``."""
+        return self._call("POST", "/questions", message, Questions)
+
+    def tables(self) -> TableList:
+        """Return the tables that can be queried."""
+        return self._call("GET", "/tables", None, TableList)
+
+    def ask(self, message: Ask) -> Answers:
+        """Query a table; ``timeout_s`` must be longer than the question's own limit."""
+        return self._call("POST", "/tables", message, Answers)
+
+    def outcomes(self, message: OutcomeReport) -> messages.Orders:
+        """Report what happened to a task's startpoints."""
+        return self._call("POST", "/outcomes", message, messages.Orders)
+
+    def startpoints(self) -> StartpointList:
+        """Return all startpoints."""
+        return self._call("GET", "/startpoints", None, StartpointList, plain=True)
+
+    def set_startpoint(self, message: SetStartpoint) -> SetAnswer:
+        """Set startpoints. Repeating the call replaces those that it has set."""
+        return self._call("POST", "/startpoints", message, SetAnswer, plain=True)
+
+    def delete_startpoints(self, message: StartpointTarget) -> StartpointList:
+        """Delete startpoints; return them."""
+        return self._call("POST", "/startpoints/delete", message, StartpointList, plain=True)
+
+    def apply_startpoints(self) -> Applied:
+        """Make tasks apply their startpoints now."""
+        return self._call("POST", "/startpoints/apply", ApplyStartpoints(), Applied, plain=True)
+
+    def status(self) -> messages.AppStatus:
+        """Return the status of the app."""
+        return self._call("GET", "/status", None, messages.AppStatus)
+
+    def drain(self) -> messages.Orders:
+        """Order the app to drain."""
+        return self._call("POST", "/drain", messages.Orders(drain=True), messages.Orders)
+
+    def cut(self, message: CutOrder) -> CutReport:
+        """Order a cut of all tasks, or cancel it; return the progress of the present one."""
+        return self._call("POST", "/cut", message, CutReport)
+
+    def close(self) -> None:
+        """Close the connection. A call in progress in another thread ends with ``UnavailableError``. Idempotent."""
+        self._closing.set()
+        connection = self._connection
+        sock = connection.sock if connection is not None else None
+        if sock is not None:
+            with suppress(OSError):  # the connection has ended already
+                sock.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            self._hang_up()
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _call(
+        self, method: str, path: str, message: messages.Message | None, answer: type[_A], *, plain: bool = False
+    ) -> _A:
+        """With ``plain``, a refusal by the coordinator is the user's mistake, and its error is raised unchanged."""
+        body = messages.encode(message) if message is not None else None
+        with self._lock:
+            deadline = time.monotonic() + self._patience_s
+            pause, tries = _FIRST_PAUSE_S, 1
+            while True:
+                fresh = self._connection is None
+                try:
+                    status, data = self._exchange(method, path, body)
+                except (OSError, http.client.HTTPException) as error:
+                    self._hang_up()
+                    if not fresh and not self._closing.is_set():
+                        continue  # the server closed the connection while it was idle: retry on a new one
+                    why: Exception = error
+                    if isinstance(error, ConnectionRefusedError):
+                        deadline = min(deadline, time.monotonic() + _REFUSED_PATIENCE_S)
+                else:
+                    if status == HTTPStatus.OK:
+                        if tries > 1:
+                            _log.info("the coordinator answers again", url=self._url, path=path, tries=tries)
+                        return messages.decode(answer, data)
+                    why = self._refusal(path, status, data, plain=plain)
+                    if status != HTTPStatus.SERVICE_UNAVAILABLE:
+                        raise why
+                if self._closing.is_set() or time.monotonic() + pause > deadline:
+                    raise self._gone(path, why) from why
+                if tries == 1:  # once per call, because the line above or the error reports the end
+                    _log.warning(
+                        "the coordinator doesn't answer; trying again", url=self._url, path=path, error=str(why)
+                    )
+                tries += 1
+                self._closing.wait(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+    def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        if self._connection is None:
+            self._connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+            self._connection.connect()
+        # Checked after close() can see the connection, so either close() cuts it or this check notices the call.
+        if self._closing.is_set():
+            raise ConnectionAbortedError("this client was closed")
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        self._connection.request(method, path, body, headers)
+        response = self._connection.getresponse()
+        data = response.read()
+        if response.will_close:
+            self._hang_up()
+        return response.status, data
+
+    def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _refusal(self, path: str, status: int, data: bytes, *, plain: bool) -> HeadraceError:
+        where = f"the coordinator at {self._url} answered {path} with status {status}"
+        try:
+            report = messages.decode(messages.Refusal, data).error
+        except ProtocolError as error:
+            return ProtocolError(f"{where} and an unreadable reason: {data[:200]!r}", hint=error.hint)
+        if plain and status in (HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR):
+            return report.as_error()
+        return _ERRORS.get(status, HeadraceError)(f"{where}: {report.message}", hint=report.hint)
+
+    def _gone(self, path: str, why: Exception) -> UnavailableError:
+        if self._closing.is_set():
+            return UnavailableError(f"this client of the coordinator at {self._url} was closed")
+        reason = why.message if isinstance(why, HeadraceError) else f"{why or type(why).__name__}"
+        return UnavailableError(
+            f"the coordinator at {self._url} doesn't answer {path}: {reason}",
+            hint=self._hint,
+        )
+
+
+class HeartbeatThread:
+    """Sends ``snapshot()`` every ``interval_s`` and after every ``poke``, and passes the orders to ``on_orders``.
+
+    All callables run on this thread. If the driver has died, the container was replaced, or a callable raises,
+    ``on_lost`` gets the error and the thread ends. The container must then end, too.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[messages.Heartbeat], messages.Orders],
+        hang_up: Callable[[], None],
+        snapshot: Callable[[], messages.Heartbeat | None],
+        on_orders: Callable[[messages.Orders], None],
+        on_lost: Callable[[Exception], None],
+        interval_s: float,
+    ) -> None:
+        """``send`` may block; after ``hang_up``, it must return or raise soon. Without a snapshot, nothing is sent."""
+        self._send = send
+        self._hang_up = hang_up
+        self._snapshot = snapshot
+        self._on_orders = on_orders
+        self._on_lost = on_lost
+        self._interval_s = interval_s
+        self._wake = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="headrace-heartbeat", daemon=True)
+
+    @classmethod
+    def over(
+        cls,
+        client: CoordinatorClient,
+        snapshot: Callable[[], messages.Heartbeat],
+        on_orders: Callable[[messages.Orders], None],
+        on_lost: Callable[[Exception], None],
+        interval_s: float,
+    ) -> HeartbeatThread:
+        """Return a thread that sends over HTTP."""
+        own = client.sibling()
+        return cls(own.heartbeat, own.close, snapshot, on_orders, on_lost, interval_s)
+
+    def start(self) -> None:
+        """Start the thread; it sends the first heartbeat at once."""
+        self._wake.set()
+        self._thread.start()
+
+    def poke(self) -> None:
+        """Send a heartbeat now."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """End the thread, even during a call, and wait for it. Idempotent. Must not be called from its callables."""
+        self._closing = True
+        self._wake.set()
+        self._hang_up()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._wake.wait(self._interval_s)
+                self._wake.clear()
+                if self._closing:
+                    return
+                if (heartbeat := self._snapshot()) is not None:
+                    self._on_orders(self._send(heartbeat))
+        except Exception as error:  # noqa: BLE001 - a container without a heartbeat must not continue, whatever the cause
+            if not self._closing:
+                self._on_lost(error)

@@ -1,0 +1,783 @@
+"""The messages between containers, the coordinator and commands: JSON in camelCase, with a format number.
+
+error report
+    Errors as parts of messages: what another process shows or raises.
+
+driver status
+    Other activities of the driver during a run, as parts of its status.
+
+messages
+    The messages between containers, the coordinator and commands: JSON in camelCase, with a format version.
+
+    A container sends Register and gets an Assignment; then it sends Heartbeats and gets Orders. To roll a task back, it
+    sends GenerationRequest and gets a TaskGrant. At the end it sends Finished or Failure. Times are in milliseconds.
+
+query messages
+    The messages for queries of tables, between clients, the coordinator and containers.
+
+    A client gets the ``TableList``, chooses the tasks to ask, sends ``Ask`` and blocks for ``Answers``. A container
+    sends ``Listening`` and blocks until there is a ``Question`` for it; its next ``Listening`` carries the answer. So a
+    container needs no port of its own, and without queries it only sends a request now and then.
+
+    Keys and bounds are bytes, as ``stores.ordered_keys`` encodes typed values. Rows are Arrow, as in streams, so every
+    type survives. In JSON both are base64.
+
+startpoint messages
+    The messages about startpoints, for commands and for other people's tools: JSON like all others.
+
+    ``docs/openapi.json`` describes them, and is generated from these classes.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from headrace.core import errors
+from headrace.core.errors import Fault, HeadraceError, ProtocolError
+from headrace.core.files import UNREADABLE
+from headrace.core.log import RecentWarning
+from headrace.life.startpoints import StartpointState
+from headrace.protocol.record import Cut
+from headrace.systems.slot_reports import SlotReport
+from headrace.systems.startpoints import Order, Outcome, Startpoint
+from headrace.task.standby_status import StandbyStatus
+
+
+# -- error report ------------------------------------------------------------------------------------
+class ErrorReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An error to show or raise elsewhere: what went wrong, whose fault it is, whether a retry helps, what to do."""
+
+    type: str
+    message: str
+    hint: str | None = None
+    fault: Fault = "headrace"
+    retry: bool = False
+    traceback: str = ""
+
+    @classmethod
+    def of(cls, error: BaseException, *, with_traceback: bool = True) -> ErrorReport:
+        """Return the report of ``error``. Foreign errors count as Headrace's, and a restart may cure them."""
+        text = "".join(traceback.format_exception(error)) if with_traceback else ""
+        name = type(error).__name__
+        if isinstance(error, HeadraceError):
+            return cls(
+                type=name,
+                message=error.message,
+                hint=error.hint,
+                fault=error.fault,
+                retry=error.retry,
+                traceback=text,
+            )
+        return cls(type=name, message=str(error) or name, retry=True, traceback=text)
+
+    def as_error(self) -> HeadraceError:
+        """Return the error, of its original class if that is one of ours."""
+        kind = getattr(errors, self.type, None)
+        if not (isinstance(kind, type) and issubclass(kind, HeadraceError)):
+            return HeadraceError(f"{self.type}: {self.message}\n{self.traceback}", hint=self.hint)
+        return kind(self.message, hint=self.hint)
+
+    @property
+    def fatal(self) -> bool:
+        """Whether a restart would fail in the same way, so that the app has to end."""
+        return not self.retry and self.fault in {"user", "data"}
+
+
+# -- driver status -----------------------------------------------------------------------------------
+class QueriesStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Numbers of queries of tables since the start: those waiting now, and how the others ended."""
+
+    waiting: int = 0
+    answered: int = 0
+    timed_out: int = 0
+    refused: int = 0
+
+
+class PagesStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The number of live pages that watch the app now, and of those refused since the start because of the limit."""
+
+    watching: int = 0
+    refused: int = 0
+
+
+class ExportStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The numbers of transmissions to OpenTelemetry's collector since the start.
+
+    ``sent`` and ``failed`` count attempts, each with all metrics or some traces. ``dropped`` counts traces that found
+    no room or couldn't be sent.
+    """
+
+    metrics_sent: int = 0
+    metrics_failed: int = 0
+    traces_sent: int = 0
+    traces_failed: int = 0
+    traces_dropped: int = 0
+
+
+# -- messages ----------------------------------------------------------------------------------------
+FORMAT = 1
+"""The version of all messages together. Another one is refused; unknown fields are ignored."""
+
+RESTARTS_KEPT = 100
+"""How many restarts of a container are remembered with their times."""
+
+TaskState = Literal["starting", "restoring", "running", "blocked", "finished"]
+ContainerState = Literal["waiting", "running", "lost", "hung", "failed", "finished"]
+What = Literal[
+    "user code",
+    "run loop",
+    "restore",
+    "side inputs",
+    "readers",
+    "target",
+    "calls",
+    "checkpoint",
+    "watermark",
+    "late",
+    "data",
+]
+"""What may hold a task up."""
+
+AppState = Literal["starting", "running", "draining", "finished", "stopped", "failed", "gone", "unreachable"]
+
+OVER = frozenset({"finished", "stopped", "failed"})
+"""The states of an app whose containers end, or have ended."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base class of messages."""
+
+    version: int = FORMAT
+
+
+class Nested(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base class of parts of messages."""
+
+
+class Refusal(Message, frozen=True, kw_only=True):
+    """The body of every response whose status isn't 200."""
+
+    error: ErrorReport
+
+
+# -- from the container ----------------------------------------------------------------------------------
+
+
+class LastWords(Nested, frozen=True, kw_only=True):
+    """What a container that died has left behind: the call of the app's own code that it was in, and how it ended.
+
+    All are text for messages. ``task`` and ``step`` are empty if it was in no such call, ``how`` if it is unknown how
+    the process ended. ``by_itself``: its own code ended it, and nothing from outside.
+    """
+
+    task: str = ""
+    step: str = ""
+    place: str = ""
+    how: str = ""
+    by_itself: bool = False
+
+
+class Register(Message, frozen=True, kw_only=True):
+    """A container's process has started. ``incarnation`` is a new uuid in each process.
+
+    ``left`` is what incarnations of a container of this number have left behind where this one starts; of those that
+    run it says nothing final.
+    """
+
+    container: int
+    attempt: int
+    host: str
+    pid: int
+    incarnation: str
+    left: dict[str, LastWords] = {}
+
+
+class InputStatus(Nested, frozen=True, kw_only=True):
+    """One input partition of a task.
+
+    ``holds``: the task's watermark is that of this partition, and rises with it; of several, only the first one holds
+    it. ``held_by`` is the upstream task that holds the partition's watermark, the first of several.
+    """
+
+    position: int | None = None
+    lag: int | None = None
+    watermark: int | None = None
+    ended: bool = False
+    idle: bool = False
+    holds: bool = False
+    held_by: str = ""
+
+
+class Holdup(Nested, frozen=True, kw_only=True):
+    """Something that a task waits for: what and where, since when (milliseconds since the epoch), and what helps.
+
+    ``by`` names the tasks that it waits for, if it waits for tasks: what holds them up is the cause. ``still_ms`` says
+    of a function for how long it has been called for one message, and of a run loop how long its turn has taken.
+    """
+
+    what: What
+    where: str
+    since_ms: int
+    remedy: str
+    by: list[str] = []
+    still_ms: int = 0
+
+
+class OutputStatus(Nested, frozen=True, kw_only=True):
+    """One output of a task. ``waiting`` is the number of committed versions that the target doesn't have yet."""
+
+    delivery: str
+    waiting: int = 0
+    waiting_bytes: int = 0
+    failures: int = 0
+    error: str | None = None
+
+
+class CheckpointStatus(Nested, frozen=True, kw_only=True):
+    """The last commit of a task. Versions follow the clock, so they don't count from 1."""
+
+    version: int
+    age_ms: int
+    duration_ms: float
+
+
+class CommitParts(Nested, frozen=True, kw_only=True):
+    """A commit of a task: when it began (milliseconds since the epoch), and how much later each part began and ended.
+
+    ``store`` and ``snapshot`` come after the commit, so they may be missing at first.
+    """
+
+    version: int
+    began_ms: float
+    parts: dict[str, tuple[float, float]]
+
+
+class SlotDirections(Nested, frozen=True, kw_only=True):
+    """What the slots of one generation of a task are to do with which shards, by SSP as text.
+
+    ``number`` rises with later orders: a task that has seen later ones ignores these.
+    """
+
+    generation: int
+    number: int
+    slots: dict[str, dict[str, str]]
+
+
+class CutStatus(Nested, frozen=True, kw_only=True):
+    """What has happened to a cut in a task: see module ``cuts``."""
+
+    id: str
+    state: Literal["waiting", "kept", "missed", "apart"]
+
+
+class Series(Nested, frozen=True, kw_only=True):
+    """The value of a metric for some labels. A histogram has ``buckets``: how many values are in each; it sums them.
+
+    ``bounds`` are the upper bounds of the buckets of a user's own histogram; those of others are ``SECONDS``. Labels
+    that say whose it is (app, stage and task) are left out where the place says that.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"] = "counter"
+    labels: dict[str, str] = {}
+    value: float = 0.0
+    buckets: list[int] = []
+    bounds: list[float] = []
+    help: str = ""
+
+
+class TaskStatus(Nested, frozen=True, kw_only=True):
+    """The status of a task. Counts start with its process; the keys of ``inputs`` are SSPs as text.
+
+    ``waits_for`` is set when the next version is overdue: by input partition, the upstream tasks that have not closed
+    it. ``overdue_ms`` is then the time since the last commit. ``early_bytes`` wait for their version,
+    ``early_stream_bytes`` of them in their streams. ``side_inputs_percent`` is set while the task reads its side
+    inputs, before anything else. ``idle``: no input has sent anything for its idle timeout, so the task's watermark
+    holds no other task back. ``holdups``: what the task waits for. ``caught_up`` is the version of a commit at which
+    the task had read what was there when it started: see module ``caught_up``. ``cut`` is set while one is ordered.
+    ``slots`` are its inputs that are slots, once it has resumed. ``warnings`` are the latest ones, as are ``commits``,
+    if they are traced. ``series`` are counters and histograms: a container sends those of its process, and the
+    coordinator shows the sum of all processes of the run.
+    """
+
+    name: str
+    state: TaskState
+    generation: int = 0
+    watermark: int | None = None
+    idle: bool = False
+    rows_in: int = 0
+    rows_out: int = 0
+    bytes_in: int = 0
+    lag: int | None = None
+    inputs: dict[str, InputStatus] = {}
+    outputs: dict[str, OutputStatus] = {}
+    counters: dict[str, int] = {}
+    checkpoint: CheckpointStatus | None = None
+    waits_for: dict[str, list[str]] = {}
+    overdue_ms: int = 0
+    early_bytes: int = 0
+    early_stream_bytes: int = 0
+    blocked_by: str | None = None
+    holdups: list[Holdup] = []
+    uptime_ms: int = 0
+    side_inputs_percent: int | None = None
+    caught_up: int | None = None
+    cut: CutStatus | None = None
+    slots: dict[str, SlotReport] = {}
+    warnings: list[RecentWarning] = []
+    commits: list[CommitParts] = []
+    series: list[Series] = []
+
+
+class LogLine(Nested, frozen=True, kw_only=True):
+    """A log record of a container: when (milliseconds since the epoch), its level in ``logging``, and its text.
+
+    ``number`` rises in a process. A line may come twice.
+    """
+
+    number: int
+    at_ms: int
+    level: int
+    logger: str
+    message: str
+    fields: dict[str, str] = {}
+
+
+class Heartbeat(Message, frozen=True, kw_only=True):
+    """A sign of life and the status of the container's tasks.
+
+    ``sent_ms`` is the sender's monotonic clock, which orders heartbeats and gives rates. ``wants_shutdown``: a task of
+    the container asks for the app to be drained. ``logs`` are lines for the driver's log, without ``logs_dropped``.
+    """
+
+    container: int
+    incarnation: str
+    sent_ms: float
+    tasks: list[TaskStatus] = []
+    cpu_ms: int = 0
+    rss_bytes: int = 0
+    wants_shutdown: bool = False
+    logs: list[LogLine] = []
+    logs_dropped: int = 0
+    standbys: list[StandbyStatus] = []
+
+
+class GenerationRequest(Message, frozen=True, kw_only=True):
+    """A task is about to roll back, for which it needs a new generation."""
+
+    container: int
+    incarnation: str
+    task: str
+
+
+class Finished(Message, frozen=True, kw_only=True):
+    """These tasks have ended or were drained, with everything committed; they won't run again."""
+
+    container: int
+    incarnation: str
+    tasks: list[str]
+
+
+class Failure(Message, frozen=True, kw_only=True):
+    """The error that the container is about to die of."""
+
+    container: int
+    incarnation: str
+    error: ErrorReport
+
+
+# -- from the coordinator --------------------------------------------------------------------------------
+
+
+class TaskGrant(Message, frozen=True, kw_only=True):
+    """The right to run a task as this generation, and the startpoints that it has to apply; see ``Grant``."""
+
+    name: str
+    generation: int
+    orders: tuple[Order, ...] = ()
+    silent: bool = False
+
+
+class Orders(Message, frozen=True, kw_only=True):
+    """``drain``: read no more input, finish and commit what was read, and end. ``stop``: end at once, without a commit.
+
+    ``pause_ms`` is how long a container waits before it starts its tasks, or, if it has failed, before it ends.
+    ``restart``: these tasks start over in place after their next commit, unless their generation is a later one.
+    ``cut`` is the one to take part in: see module ``cuts``. ``slots`` are the dealers' orders, by task. Of the
+    tasks in ``keep``, the container keeps standbys.
+    """
+
+    drain: bool = False
+    stop: bool = False
+    pause_ms: int = 0
+    restart: dict[str, int] = {}
+    cut: Cut | None = None
+    slots: dict[str, SlotDirections] = {}
+    keep: list[str] = []
+
+
+class Assignment(Message, frozen=True, kw_only=True):
+    """The tasks of a registered container; without any, it ends. ``superseded`` is the incarnation it replaces."""
+
+    tasks: list[TaskGrant]
+    heartbeat_ms: int
+    traced: bool = False
+    """Its heartbeats say what its tasks have committed."""
+    orders: Orders = Orders()
+    superseded: str | None = None
+
+
+# -- the state of the app --------------------------------------------------------------------------------
+
+
+class StageStatus(Nested, frozen=True, kw_only=True):
+    """A stage. ``watermark`` is the lowest of its unfinished tasks; ``lag`` is None if one of them has none.
+
+    ``idle`` is the number of idle tasks. Their watermarks don't count; if all tasks are idle, the highest one does.
+    """
+
+    name: str
+    tasks: int
+    finished: int
+    watermark: int | None
+    idle: int = 0
+    rows_per_second: float
+    lag: int | None
+
+
+class ContainerStatus(Nested, frozen=True, kw_only=True):
+    """A container. ``last_seen_ms`` is the time since its last message. ``warnings`` outlive its attempts.
+
+    ``restarts`` is the number of its processes in this run after the first one, and ``restarted_ago_ms`` says how long
+    ago the latest of them began. ``failures`` is the number of attempts that have failed in a row, and ``error`` what
+    the last one of them died of, until a task commits again. ``lacks`` says why there is no slot for it, if there is
+    none.
+    """
+
+    id: int
+    state: ContainerState
+    host: str | None = None
+    pid: int | None = None
+    attempt: int | None = None
+    last_seen_ms: int | None = None
+    tasks: list[str] = []
+    cpu_ms: int = 0
+    rss_bytes: int = 0
+    warnings: list[RecentWarning] = []
+    failures: int = 0
+    restarts: int = 0
+    restarted_ago_ms: list[int] = []
+    error: ErrorReport | None = None
+    lacks: str = ""
+    standbys: list[StandbyStatus] = []
+
+    @property
+    def away(self) -> str:
+        """What keeps its tasks from running; empty if it isn't known to be away."""
+        if self.lacks:
+            return f"waits for a slot: {self.lacks}"
+        return f"is {self.state}" if self.state in ("lost", "hung", "failed") else ""
+
+
+class HeldUp(Nested, frozen=True, kw_only=True):
+    """A task that keeps ``tasks`` from completing their next version; for how long, and why if that is known."""
+
+    by: str
+    reason: str
+    for_ms: int
+    tasks: list[str]
+
+
+class AppStatus(Message, frozen=True, kw_only=True):
+    """Everything that ``headrace status`` shows. Upstream stages come first.
+
+    ``drained``: the app was asked to drain, so its inputs need not have ended. ``ended_at``: this is the last status of
+    an app that has ended; if its driver is gone or can't be reached, the time at which it was last alive.
+    """
+
+    app: str
+    state: AppState
+    drained: bool = False
+    started_at: int
+    ended_at: int | None = None
+    guarantee: str
+    stages: list[StageStatus]
+    tasks: list[TaskStatus]
+    containers: list[ContainerStatus]
+    held_up: list[HeldUp] = []
+    queries: QueriesStatus = QueriesStatus()
+    pages: PagesStatus = PagesStatus()
+    export: ExportStatus | None = None
+    error: ErrorReport | None = None
+
+
+_M = TypeVar("_M", bound=Message)
+_ENCODER = msgspec.json.Encoder()
+
+
+_BUILDING = threading.Lock()
+"""Two threads that build decoders of one type at once end the process: msgspec 0.22 uses what is only half there."""
+
+
+@cache
+def _decoder(kind: type[_M]) -> msgspec.json.Decoder[_M]:
+    with _BUILDING:
+        return msgspec.json.Decoder(kind)
+
+
+def encode(message: Message) -> bytes:
+    """Return the message as JSON."""
+    return _ENCODER.encode(message)
+
+
+def decode(kind: type[_M], data: bytes) -> _M:
+    """Return the message in ``data``. Raises ``ProtocolError`` if it isn't of that kind, or of an unknown format."""
+    try:
+        message: _M = _decoder(kind).decode(data)
+    except UNREADABLE as error:
+        raise ProtocolError(
+            f"not a message of type {kind.__name__}: {error}: {data[:200]!r}",
+            hint="run the same version of Headrace in the driver, the containers and the commands",
+        ) from error
+    if message.version != FORMAT:
+        raise ProtocolError(
+            f"a message of type {kind.__name__} has format {message.version}; this version of Headrace reads {FORMAT}",
+            hint="run the same version of Headrace in the driver, the containers and the commands",
+        )
+    return message
+
+
+# -- query messages ----------------------------------------------------------------------------------
+KEYS_MAX = 1000
+TASKS_MAX = 128
+ROWS_MAX = 10_001
+LIMIT_MAX = ROWS_MAX - 1
+"""The rows of one page. A query asks for one more, to know whether another page follows."""
+
+LIMIT_MS_MAX = 30_000
+LIMIT_MS = 5_000
+
+# -- the tables --------------------------------------------------------------------------------------------
+
+
+class TableFacts(Nested, frozen=True, kw_only=True):
+    """A table, or a store of a low-level task: its columns with their types in durable form, and its tasks.
+
+    ``owned_by`` names columns of the key. Their hash modulo the number of tasks gives the task of a row; with None, any
+    task may have it.
+    """
+
+    id: str
+    kind: str
+    stage: str
+    key: dict[str, Any]
+    values: dict[str, Any]
+    tasks: list[str]
+    owned_by: list[str] | None = None
+    ttl_ms: int | None = None
+    storage: str = "disk"
+    versions_ms: int | None = None
+
+
+class TableList(Message, frozen=True, kw_only=True):
+    """The tables of an app, including those of stages that run elsewhere.
+
+    ``others`` describes by id the steps whose state can't be queried.
+    """
+
+    app: str = ""
+    tables: tuple[TableFacts, ...] = ()
+    others: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+# -- between the client and the coordinator ----------------------------------------------------------------
+
+
+class Look(Nested, frozen=True, kw_only=True):
+    """A look into running containers instead of a query of a table.
+
+    The first question with an ``id`` starts the look, and later ones ask for its progress: the ``rows`` of the answer
+    are JSON (``runners/looks``). ``peek``: some rows that ``step`` receives in these tasks. ``profile``: the activity
+    of their containers' threads for ``seconds``.
+    """
+
+    id: str
+    kind: Literal["peek", "profile"]
+    step: str = ""
+    seconds: float = 0.0
+
+
+class Ask(Message, frozen=True, kw_only=True):
+    """A query for the rows of ``keys``, or without any for the rows with ``low <= key < high``.
+
+    An empty ``high`` means no bound. Each task returns at most ``rows`` rows within ``limit_ms``. With ``at_ms``, a
+    table of versions returns its rows as of that event time.
+    """
+
+    table: str
+    tasks: list[str]
+    keys: tuple[bytes, ...] = ()
+    low: bytes = b""
+    high: bytes = b""
+    rows: int = 100
+    limit_ms: int = LIMIT_MS
+    at_ms: int | None = None
+    look: Look | None = None
+
+
+class TaskAnswer(Nested, frozen=True, kw_only=True):
+    """One task's rows (Arrow) as of the commit ``version`` (None: it has no commit yet), or its error.
+
+    ``more``: rows after the key ``last`` were left out, because the answer had no room for them.
+    """
+
+    task: str
+    version: int | None = None
+    rows: bytes = b""
+    more: bool = False
+    last: bytes = b""
+    error: ErrorReport | None = None
+
+
+class Answers(Message, frozen=True, kw_only=True):
+    """The answers to an ``Ask``, in the order of its tasks."""
+
+    answers: list[TaskAnswer]
+
+
+# -- between the coordinator and a container ---------------------------------------------------------------
+
+
+class Question(Nested, frozen=True, kw_only=True):
+    """The part of an ``Ask`` that concerns one container. ``bytes_max`` bounds each task's answer."""
+
+    number: int
+    table: str
+    tasks: list[str]
+    keys: tuple[bytes, ...] = ()
+    low: bytes = b""
+    high: bytes = b""
+    rows: int = 100
+    bytes_max: int = 1 << 20
+    at_ms: int | None = None
+    look: Look | None = None
+
+
+class Answer(Nested, frozen=True, kw_only=True):
+    """The answer to the question of that number."""
+
+    number: int
+    answers: list[TaskAnswer]
+
+
+class Listening(Message, frozen=True, kw_only=True):
+    """A container's answer, if there was a question, and its request for the next one."""
+
+    container: int
+    incarnation: str
+    answer: Answer | None = None
+
+
+class Questions(Message, frozen=True, kw_only=True):
+    """The next question. It is None if there was none for some time; the container then asks again."""
+
+    question: Question | None = None
+
+
+# -- startpoint messages -----------------------------------------------------------------------------
+class StartpointTarget(Message, frozen=True, kw_only=True):
+    """What startpoints are for: an input by its id, one partition or all, one task or all that read it."""
+
+    input: str
+    partition: int | None = None
+    task: str | None = None
+
+
+class SetStartpoint(StartpointTarget, frozen=True, kw_only=True):
+    """Write startpoints. The coordinator gives each an id and its time.
+
+    ``dry_run``: resolve them and change nothing. ``apply``: restart the tasks concerned now, and not only at the next
+    start. ``by`` says who sets them, as ``user@host``, and ``note`` why, in one line; lists show both.
+    """
+
+    startpoint: Startpoint
+    by: str = ""
+    note: str = ""
+    apply: bool = False
+    dry_run: bool = False
+
+
+class ApplyStartpoints(Message, frozen=True, kw_only=True):
+    """Fan out what is written, and restart the tasks concerned in place."""
+
+
+class Move(Nested, frozen=True, kw_only=True):
+    """What a startpoint means for one partition in one task.
+
+    ``from_offset`` is where the task would read on: its committed position, or without one the input's default. None:
+    that isn't known before it starts. ``to_offset`` is None if the startpoint is resolved only at the start.
+    ``messages`` and ``bytes`` lie in between, where they are known. If the startpoint has an end, that is
+    ``until_offset``, the direction is ``again``, and they lie between ``to_offset`` and there. The times say when the
+    messages at ``from_offset`` and ``to_offset`` arrived (None: unknown, or nothing is there yet).
+    """
+
+    input: str
+    stream: str
+    partition: int
+    task: str
+    direction: Literal["back", "ahead", "same", "again", "unknown"]
+    from_offset: int | None = None
+    to_offset: int | None = None
+    until_offset: int | None = None
+    committed: bool = False
+    messages: int | None = None
+    bytes: int | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+
+
+class SetAnswer(Message, frozen=True, kw_only=True):
+    """What a request to set startpoints has done, or would do.
+
+    ``replaced`` are the startpoints that waited for the same, ``restarted`` the tasks that apply theirs now.
+    """
+
+    moves: tuple[Move, ...]
+    written: tuple[StartpointState, ...] = ()
+    replaced: tuple[StartpointState, ...] = ()
+    restarted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class StartpointList(Message, frozen=True, kw_only=True):
+    """Startpoints of an app. A list of all begins with those that are done with, the oldest first."""
+
+    app: str
+    startpoints: tuple[StartpointState, ...]
+
+
+class AllStartpoints(Message, frozen=True, kw_only=True):
+    """The startpoints of each app that has any, running or stopped; only those that aren't done with."""
+
+    apps: tuple[StartpointList, ...]
+
+
+class Applied(Message, frozen=True, kw_only=True):
+    """The tasks that restart now, and those that would have to but run elsewhere, if at all."""
+
+    restarted: tuple[str, ...]
+    elsewhere: tuple[str, ...] = ()
+
+
+class OutcomeReport(Message, frozen=True, kw_only=True):
+    """What happened to orders of a task that this container runs."""
+
+    container: int
+    incarnation: str
+    task: str
+    outcomes: tuple[Outcome, ...]

@@ -1,0 +1,411 @@
+"""How far a run is, by the reports of its tasks: caught up, held up, stuck in calls. Pure.
+
+caught up
+    Find out from all tasks' reports when a run has read what existed at its start, and may stop. Pure.
+
+    Each task reports ``caught_up``, the version of a commit at which it had read everything that existed when the run
+    began.
+
+    With exactly-once, a version travels through the graph, and a commit of it includes exactly the effects of that
+    version upstream. Let V be the highest version that any task reports. When all tasks have committed V or a later
+    version, the commits include the effects of everything that existed. A task whose commit leaves out a late upstream
+    task reports no version, and then that of its next whole commit.
+
+    With at-least-once, versions say nothing about other tasks. A task reports the version of its last commit if no
+    frame waited for it at that moment. So the stages are followed downstream: a stage has caught up when each of its
+    tasks has made such a commit after the stage before it had caught up. A commit is later if the third report since
+    then lacks it: the first may have been in flight, the second is sent after the first has arrived, and the third is
+    of a later moment.
+
+long calls
+    Track long calls of the app's own code, from heartbeats, and decide when they have taken too long. Pure.
+
+    A container in a call isn't lost, because another thread sends its heartbeats. But it does nothing else, so there
+    are two limits: on the duration of a drain, and on the duration of a call. A long turn of a run loop outside a call
+    is treated the same way.
+
+stages
+    Compute a stage's watermark, rate and lag from the latest reports of its tasks. Pure.
+
+series
+    Counters and histograms of tasks, summed over the processes that have run them. Pure.
+
+    A process sends totals since its start. The coordinator adds the totals of former processes, so no counter decreases
+    while the driver lives, and a lost or repeated heartbeat changes nothing.
+
+versions
+    Find the task that keeps others from completing their next version, from all tasks' reports. Pure.
+
+    A version travels through the graph: a task commits it when every upstream task has closed it. So a late task may
+    itself wait for another late task. Following the waits to their end finds the task to name.
+
+holders
+    Find the input partitions that hold back the tasks' watermarks, upstream to the sources. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+from typing_extensions import override
+
+from headrace.api.specs import DRAIN_TIMEOUT_MS, HUNG_AFTER_MS
+from headrace.coordinator.messages import (
+    ContainerState,
+    ContainerStatus,
+    ErrorReport,
+    Heartbeat,
+    HeldUp,
+    Holdup,
+    Series,
+    StageStatus,
+    TaskStatus,
+)
+from headrace.core.clock import format_ms
+from headrace.core.errors import UserFunctionError
+from headrace.core.ids import TaskName
+
+# -- caught up ---------------------------------------------------------------------------------------
+_REPORTS = 3
+
+
+class Watch(Protocol):
+    """Checks the newest reports, repeatedly."""
+
+    def caught_up(self, tasks: Mapping[TaskName, TaskStatus]) -> bool:
+        """Return whether the run has read everything that existed, and its results include it."""
+        ...
+
+
+def watch(stages: Sequence[Sequence[TaskName]], guarantee: str) -> Watch:
+    """Return the watch for these stages, upstream first."""
+    return ExactlyOnce() if guarantee == "exactly_once" else AtLeastOnce(stages)
+
+
+class ExactlyOnce(Watch):
+    """Compares versions, and keeps no state."""
+
+    @override
+    def caught_up(self, tasks: Mapping[TaskName, TaskStatus]) -> bool:
+        """Return whether every task has committed and published the highest reported version."""
+        open_ = [task for task in tasks.values() if task.state != "finished"]
+        versions = [task.caught_up for task in open_ if task.caught_up is not None]
+        if len(versions) < len(open_):
+            return False
+        enough = max(versions, default=-1)
+        return all(_version(task) >= enough for task in open_) and _published(open_)
+
+
+@dataclass(slots=True)
+class _Wave:
+    """The reports of a task since the stage before it had caught up."""
+
+    reports: int = 0
+    uptime_ms: int = -1
+    version: int = -1
+
+
+@dataclass(slots=True)
+class _Stage:
+    tasks: Sequence[TaskName]
+    waves: dict[TaskName, _Wave] = field(default_factory=dict)
+    generations: list[int] = field(default_factory=list)
+
+
+class AtLeastOnce(Watch):
+    """Follows the stages downstream. A restarted task resets the stages after its own."""
+
+    def __init__(self, stages: Sequence[Sequence[TaskName]]) -> None:
+        self._stages = [_Stage(tasks) for tasks in stages]
+
+    @override
+    def caught_up(self, tasks: Mapping[TaskName, TaskStatus]) -> bool:
+        """Return whether every stage has caught up after the one before it."""
+        for number, stage in enumerate(self._stages):
+            statuses = [tasks[name] for name in stage.tasks]
+            generations = [status.generation for status in statuses]
+            quiet = [self._quiet(stage, task, number > 0) for task in zip(stage.tasks, statuses, strict=True)]
+            if not all(quiet) or generations != stage.generations:
+                stage.generations = generations
+                for later in self._stages[number + 1 :]:
+                    later.waves.clear()
+                return False
+        return _published(tasks.values())
+
+    def _quiet(self, stage: _Stage, task: tuple[TaskName, TaskStatus], follows: bool) -> bool:
+        name, status = task
+        if status.state == "finished":
+            return True
+        if not follows:
+            return status.caught_up is not None
+        wave = stage.waves.setdefault(name, _Wave())
+        if wave.reports < _REPORTS and status.uptime_ms != wave.uptime_ms:
+            wave.reports, wave.uptime_ms, wave.version = wave.reports + 1, status.uptime_ms, _version(status)
+        return wave.reports == _REPORTS and status.caught_up is not None and status.caught_up > wave.version
+
+
+def _version(task: TaskStatus) -> int:
+    return -1 if task.checkpoint is None else task.checkpoint.version
+
+
+def _published(tasks: Iterable[TaskStatus]) -> bool:
+    return not any(output.waiting for task in tasks for output in task.outputs.values())
+
+
+# -- long calls --------------------------------------------------------------------------------------
+_NAMED_MAX = 5
+
+_SAME_MS = 100
+"""Each heartbeat computes when a call began. For one call, the results differ by less than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongCall:
+    """A long call, as the last heartbeat has described it, and when the first heartbeat about it arrived.
+
+    A function of single messages is called for each message of a batch; all of these count as one call here.
+    """
+
+    holdup: Holdup
+    heard_ms: float
+
+    def after(self, message: Heartbeat) -> LongCall | None:
+        """Return the call that a heartbeat reports, if it is this one."""
+        holdup = _reported(message)
+        if holdup is None or abs(holdup.since_ms - self.holdup.since_ms) >= _SAME_MS:
+            return None
+        return LongCall(msgspec.structs.replace(holdup, since_ms=self.holdup.since_ms), self.heard_ms)
+
+    @property
+    def where(self) -> str:
+        """The function or the activity of the run loop, as text."""
+        return self.holdup.where
+
+
+def long_call(message: Heartbeat, before: LongCall | None, now_ms: float) -> LongCall | None:
+    """Return the call of the app's own code that a heartbeat reports; ``before`` is the one known so far."""
+    if before is not None and (same := before.after(message)) is not None:
+        return same
+    holdup = _reported(message)
+    return None if holdup is None else LongCall(holdup, now_ms)
+
+
+def _reported(message: Heartbeat) -> Holdup | None:
+    calls = (one for status in message.tasks for one in status.holdups if one.what in ("user code", "run loop"))
+    return next(calls, None)
+
+
+def doing_still(container: int, state: ContainerState, call: LongCall | None, tasks: Iterable[TaskStatus]) -> str:
+    """Describe what a container does instead of ending."""
+    if state == "running" and call is not None:
+        return f"container {container} is still in {call.where}"
+    counts = Counter(task.state for task in tasks if task.state != "finished")
+    return f"container {container} is {state} ({', '.join(f'tasks {one}: {count}' for one, count in counts.items())})"
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """The limits on a drain and on one call; None means no limit.
+
+    ``replaced``: a container with a hanging call can be killed and restarted.
+    """
+
+    drain_timeout_ms: int = DRAIN_TIMEOUT_MS
+    hung_after_ms: int | None = HUNG_AFTER_MS
+    replaced: bool = True
+
+    def hangs(self, call: LongCall) -> bool:
+        """Return whether the call will probably never end, because it hasn't moved to another message for too long."""
+        return self.hung_after_ms is not None and call.holdup.still_ms >= self.hung_after_ms
+
+    def gave_up_drain(self, waits: Sequence[str]) -> ErrorReport:
+        """Return the error that ends an app whose drain takes too long; ``waits`` describes each container."""
+        more = [f"{len(waits) - _NAMED_MAX} more containers"] if len(waits) > _NAMED_MAX else []
+        error = UserFunctionError(
+            f"the drain didn't end within {format_ms(self.drain_timeout_ms)}: "
+            f"{'; '.join([*waits[:_NAMED_MAX], *more])}",
+            hint="the next run repeats what isn't committed; make functions faster, or raise drain_timeout",
+        )
+        return ErrorReport.of(error, with_traceback=False)
+
+    def hung(self, container: int, host: str, call: LongCall) -> ErrorReport:
+        """Return the error of a container with a hanging call."""
+        done = "it was killed and starts again" if self.replaced else "the app ends"
+        ours = call.holdup.what == "run loop"
+        return ErrorReport(
+            type="InfrastructureError" if ours else "UserFunctionError",
+            message=f"container {container} on {host} has been in one {'turn' if ours else 'call'} for more than "
+            f"{format_ms(self.hung_after_ms or 0)}, so {done}\n  in {call.where}",
+            hint="check the load of the machine and its disks; if a turn may take this long, raise hung_after"
+            if ours
+            else "add a timeout to the call that the function waits for; if a call may take this long, raise "
+            "hung_after",
+            fault="environment" if ours else "user",
+            retry=self.replaced,
+        )
+
+
+# -- stages ------------------------------------------------------------------------------------------
+_WINDOW_MS = 5000.0
+
+
+class Rate:
+    """Rows per second over the last seconds, from the sender's clock and counter."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def add(self, sent_ms: float, rows: int) -> None:
+        """Add a report. One sample from before the window is kept, so that rare reports also give a rate."""
+        self._samples.append((sent_ms, rows))
+        while len(self._samples) > 2 and self._samples[1][0] <= sent_ms - _WINDOW_MS:
+            self._samples.popleft()
+
+    @property
+    def per_second(self) -> float:
+        """The rate; 0 until there are two reports."""
+        if len(self._samples) < 2:
+            return 0.0
+        (first_ms, first_rows), (last_ms, last_rows) = self._samples[0], self._samples[-1]
+        return (last_rows - first_rows) * 1000 / (last_ms - first_ms)
+
+
+def stage_status(name: str, tasks: Sequence[tuple[TaskStatus, float]]) -> StageStatus:
+    """Return the status of a stage from its tasks' statuses and their rows per second."""
+    living = [status for status, _ in tasks if status.state != "finished"]
+    # Finished tasks hold nothing back. If all have finished, the lowest of their watermarks counts.
+    awake = [status for status in living if not status.idle]
+    times = [status.watermark for status in awake or living or [status for status, _ in tasks]]
+    lags = [status.lag for status in living]
+    known = [time for time in times if time is not None]
+    if living and not awake:
+        watermark = max(known, default=None)  # readers of an idle stage also take the highest watermark
+    else:
+        watermark = min(known) if known and len(known) == len(times) else None
+    return StageStatus(
+        name=name,
+        tasks=len(tasks),
+        finished=len(tasks) - len(living),
+        watermark=watermark,
+        idle=len(living) - len(awake),
+        rows_per_second=sum(rate for _, rate in tasks),
+        lag=None if None in lags else sum(lag for lag in lags if lag is not None),
+    )
+
+
+# -- series ------------------------------------------------------------------------------------------
+_Key = tuple[str, tuple[tuple[str, str], ...]]
+
+
+def summed(before: Iterable[Series], now: Iterable[Series]) -> list[Series]:
+    """The totals of former processes and of the present one. Gauges are those of the present one."""
+    found: dict[_Key, Series] = {_key(one): one for one in before if one.kind != "gauge"}
+    for one in now:
+        key = _key(one)
+        found[key] = _sum(found[key], one) if key in found else one
+    return list(found.values())
+
+
+def _key(one: Series) -> _Key:
+    return one.name, tuple(sorted(one.labels.items()))
+
+
+def _sum(before: Series, now: Series) -> Series:
+    buckets = now.buckets
+    if len(before.buckets) == len(buckets):
+        buckets = [one + other for one, other in zip(before.buckets, buckets, strict=True)]
+    return msgspec.structs.replace(now, value=before.value + now.value, buckets=buckets)
+
+
+# -- versions ----------------------------------------------------------------------------------------
+def held_up(tasks: Iterable[TaskStatus], containers: Iterable[ContainerStatus]) -> list[HeldUp]:
+    """Return each task that others wait for but that waits for none itself, the longest wait first."""
+    hosts = {task: container for container in containers for task in container.tasks}
+    known = {task.name: _as_of_now(task, hosts.get(task.name)) for task in tasks}
+    late: defaultdict[str, list[TaskStatus]] = defaultdict(list)
+    for task in known.values():
+        for culprit in sorted(_culprits(task, known)):
+            late[culprit].append(task)
+    found = [
+        HeldUp(
+            by=culprit,
+            reason=_reason(known.get(culprit), hosts.get(culprit)),
+            for_ms=max(task.overdue_ms for task in waiting),
+            tasks=sorted(task.name for task in waiting),
+        )
+        for culprit, waiting in late.items()
+    ]
+    return sorted(found, key=lambda one: (-one.for_ms, one.by))
+
+
+def _as_of_now(task: TaskStatus, container: ContainerStatus | None) -> TaskStatus:
+    """A finished task, or one whose container sends no heartbeats, waits for none, whatever it reported last."""
+    absent = container is not None and container.state != "running"
+    return msgspec.structs.replace(task, waits_for={}) if absent or task.state == "finished" else task
+
+
+def _culprits(task: TaskStatus, known: Mapping[str, TaskStatus]) -> set[str]:
+    """Return the tasks at which the waits of this one end."""
+    found: set[str] = set()
+    seen: set[str] = set()
+    ahead = list(_waits_for(task))
+    while ahead:
+        name = ahead.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        upstream = known.get(name)
+        further = [] if upstream is None else list(_waits_for(upstream))
+        ahead += further
+        if not further:
+            found.add(name)
+    return found
+
+
+def _waits_for(task: TaskStatus) -> Iterator[str]:
+    for names in task.waits_for.values():
+        yield from names
+
+
+def _reason(task: TaskStatus | None, container: ContainerStatus | None) -> str:
+    if task is None:
+        return "it isn't part of this deployment"
+    if container is not None and container.state != "running":
+        return f"its container {container.id} is {container.state}"
+    for holdup in task.holdups:
+        if holdup.what in ("user code", "run loop"):
+            return f"its run loop is in {holdup.where}"
+    if task.state == "blocked" and task.blocked_by is not None:
+        return f"it is blocked: {task.blocked_by}"
+    if task.state in ("starting", "restoring"):
+        return f"it is {task.state}"
+    return "it is running, but hasn't committed it"
+
+
+# -- holders -----------------------------------------------------------------------------------------
+def holders(tasks: Iterable[TaskStatus]) -> Mapping[tuple[str, str], int]:
+    """Return how many tasks have their watermark from each input partition, by task and partition.
+
+    Each task counts once on each step of its path: at its own partition that holds it, at the partition of the
+    upstream task that holds that partition, and so on. A task that isn't among these ends the path.
+    """
+    found: dict[tuple[str, str], int] = {}
+    holding: dict[str, tuple[str, str]] = {}
+    for task in tasks:
+        for partition, input_ in task.inputs.items():
+            found[task.name, partition] = 0
+            if input_.holds:
+                holding[task.name] = partition, input_.held_by
+    for name in holding:
+        seen: set[str] = set()
+        at = name
+        while at in holding and at not in seen:
+            seen.add(at)
+            partition, upstream = holding[at]
+            found[at, partition] += 1
+            at = upstream
+    return found

@@ -1,0 +1,426 @@
+"""Publish that a deployment is running, the book of an app's runs, and how they ended.
+
+runs
+    The book of an app's runs, in the metadata store: its running deployments, and how others have ended.
+
+    It has one namespace. ``<app>/running/<run>`` is the address of a deployment, ``<app>/ended/<run>`` its last status.
+    Each new deployment changes ``<app>/turn``, so that of two starting at once, the second one looks again. An address
+    contains the token, so anyone who may read the store may drain the app.
+
+publication
+    Publish that a deployment is running, so that commands find it and no other run of its stages begins.
+
+    Two runs of the same stages would keep fencing each other off. While a deployment is running, a thread renews its
+    address every few seconds. So if a driver dies silently, the book shows when it was last alive.
+
+endings
+    The endings of an app's runs, for ``headrace status``.
+
+deployments
+    The status of all deployments, running or ended, for commands and for the page with all apps.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+import msgspec
+from typing_extensions import override
+
+from headrace.coordinator import messages
+from headrace.coordinator.address import FORMAT, Address, RepeatedStep, this_machine
+from headrace.coordinator.messages import AppStatus, ErrorReport
+from headrace.core.clock import WallClock
+from headrace.core.errors import (
+    FencedError,
+    HeadraceError,
+    InfrastructureError,
+    ProtocolError,
+    UnavailableError,
+    UsageError,
+)
+from headrace.core.files import UNREADABLE
+from headrace.core.log import logger
+from headrace.life.metadata import Change, Delete, Entry, MetadataStore, Put, Version
+
+# -- runs --------------------------------------------------------------------------------------------
+SPACE = "runs"
+
+_log = logger(__name__)
+
+
+class _Format(msgspec.Struct, frozen=True):
+    format: int
+
+
+_FORMAT_DECODER = msgspec.json.Decoder(_Format)
+_DECODER = msgspec.json.Decoder(Address)
+
+
+class Running(NamedTuple):
+    """A deployment in the book. It may have died."""
+
+    key: str
+    version: Version
+    address: Address
+
+
+class Ended(NamedTuple):
+    """Return the last status of a run; None if it can't be read."""
+
+    key: str
+    version: Version
+    status: messages.AppStatus | None
+
+
+def turn_key(app: str) -> str:
+    """Return the key that each deployment of the app changes when it starts."""
+    return f"{app}/turn"
+
+
+def running_key(address: Address) -> str:
+    """Return the key of a deployment's address."""
+    return f"{address.app}/running/{address.run}"
+
+
+def ended_key(address: Address) -> str:
+    """Return the key of a deployment's last status."""
+    return f"{address.app}/ended/{address.run}"
+
+
+def known_apps(metadata: MetadataStore) -> list[str]:
+    """Return the apps that have ever run."""
+    return sorted({key.partition("/")[0] for key in metadata.scan(SPACE)})
+
+
+def all_running(metadata: MetadataStore, app: str | None = None) -> list[Running]:
+    """Return every deployment in the book (of ``app``), including dead ones, by app and stages."""
+    found = [
+        Running(key, entry.version, _decoded(metadata, key, entry)) for key, entry in _entries(metadata, app, "running")
+    ]
+    return sorted(found, key=lambda one: (one.address.app, one.address.stages))
+
+
+def all_ended(metadata: MetadataStore, app: str | None = None) -> list[Ended]:
+    """Return the last status of every run that has recorded how it ended."""
+    return [Ended(key, entry.version, _status(key, entry)) for key, entry in _entries(metadata, app, "ended")]
+
+
+def find(metadata: MetadataStore, app: str, stage: str | None = None) -> Address:
+    """Return the running deployment of the app, or the one with ``stage``. Raises ``UsageError`` if there is none."""
+    live = [address for address in find_all(metadata, app) if stage is None or stage in address.stages]
+    what = f"app {app!r}" if stage is None else f"stage {stage!r} of app {app!r}"
+    if not live:
+        others = sorted({f"{a.app} {a.deployment}" for a in find_all(metadata)})
+        raise UsageError(
+            f"{what} isn't running in {metadata.place}; running there: {', '.join(others) or 'nothing'}",
+            hint="start it with `headrace run`, or name the home folder, or the metadata store, that it uses",
+        )
+    if len(live) > 1:
+        raise UsageError(
+            f"app {app!r} runs as {len(live)} deployments: {'; '.join(a.deployment for a in live)}",
+            hint="name a stage of one of them",
+        )
+    return live[0]
+
+
+def find_all(metadata: MetadataStore, app: str | None = None) -> list[Address]:
+    """Return every deployment (of ``app``) that isn't certainly dead, by app and stages."""
+    live = []
+    for one in all_running(metadata, app):
+        if one.address.look() == "gone":
+            _log.debug("passing over a run that is gone", app=one.address.app, pid=one.address.pid)
+        else:
+            live.append(one.address)
+    return live
+
+
+def _entries(metadata: MetadataStore, app: str | None, kind: str) -> Iterator[tuple[str, Entry]]:
+    for key, entry in metadata.scan(SPACE, "" if app is None else f"{app}/{kind}/").items():
+        if key.split("/")[1] == kind:
+            yield key, entry
+
+
+def _decoded(metadata: MetadataStore, key: str, entry: Entry) -> Address:
+    where = f"the address of a running app in the metadata store {metadata.place} ({SPACE}: {key})"
+    try:
+        found = _FORMAT_DECODER.decode(entry.value).format
+        if found == FORMAT:
+            return _DECODER.decode(entry.value)
+    except UNREADABLE as error:
+        raise InfrastructureError(
+            f"{where} is unreadable: {error}", hint="use the Headrace that runs the app"
+        ) from error
+    raise InfrastructureError(
+        f"{where} is of format {found}; this version of Headrace reads {FORMAT}",
+        hint="use the version of Headrace that runs the app",
+    )
+
+
+def _status(key: str, entry: Entry) -> messages.AppStatus | None:
+    try:
+        return messages.decode(messages.AppStatus, entry.value)
+    except ProtocolError as error:
+        _log.warning("ignoring an unreadable record of a run", key=key, error=str(error))
+        return None
+
+
+# -- publication -------------------------------------------------------------------------------------
+TOUCH_S = 2.0
+LOST_S = 15.0
+"""A driver on another machine that doesn't answer and hasn't renewed its address for this long counts as dead.
+
+It may be only frozen or cut off. Its containers are then fenced off, like those of any replaced run.
+"""
+_LOOK_S = 0.5
+_MOST_ATTEMPTS = 100
+
+
+class Publication:
+    """The entry of a deployment in this process; it exists from ``publish`` to ``close``."""
+
+    def __init__(self, metadata: MetadataStore, address: Address, version: Version) -> None:
+        self.address = address
+        self._metadata = metadata
+        self._version: Version | None = version
+        self._trouble = ""
+
+    def touch(self) -> bool:
+        """Note that the driver is alive. Return False if another run took it for dead and replaced it.
+
+        If the store fails, that is logged, and the next renewal may succeed.
+        """
+        if self._version is None:
+            return False
+        address = msgspec.structs.replace(self.address, seen_at=WallClock().now_ms())
+        key = running_key(address)
+        try:
+            version = self._metadata.put_if(SPACE, key, msgspec.json.encode(address), self._version)
+            if version is None:  # unless an earlier attempt was written although it seemed to fail
+                version = self._mine()
+        except HeadraceError as error:
+            if error.message != self._trouble:
+                _log.warning("can't note that the app is alive", app=address.app, error=error.message)
+            self._trouble = error.message
+            return True
+        self._trouble = ""
+        self._version = version
+        return version is not None
+
+    def close(self, ending: messages.AppStatus | None = None) -> None:
+        """Remove the address from the book, and record how the run has ended. Idempotent.
+
+        If that fails, it only logs, because the run's own result matters more.
+        """
+        if self._version is None:
+            return
+        try:
+            for _ in range(2):  # the second attempt covers a renewal that was written although it seemed to fail
+                changes: list[Change] = [Delete(running_key(self.address), self._version)]
+                if ending is not None:
+                    changes.append(Put(ended_key(self.address), messages.encode(ending), None))
+                done = self._metadata.write(SPACE, changes) is not None
+                mine = None if done else self._mine()
+                if mine is None:
+                    break
+                self._version = mine
+        except HeadraceError as error:
+            _log.warning("can't record how the app ended", app=self.address.app, error=error.message)
+        self._version = None
+
+    def _mine(self) -> Version | None:
+        """Return the version of this run's entry; None if it was removed. No other run has an entry of this name."""
+        entry = self._metadata.get(SPACE, running_key(self.address))
+        return None if entry is None else entry.version
+
+
+class LifeSign(RepeatedStep):
+    """A thread that renews the address of a running deployment, from ``start`` to ``close``.
+
+    It calls ``end`` if another run has replaced this one, because both would keep fencing each other off.
+    """
+
+    def __init__(self, publication: Publication, end: Callable[[FencedError], None]) -> None:
+        super().__init__("life-sign", TOUCH_S)
+        self._publication = publication
+        self._end = end
+
+    @override
+    def step(self) -> bool:
+        if self._publication.touch():
+            return True
+        address = self._publication.address
+        self._end(
+            FencedError(
+                f"another run of app {address.app!r} has replaced this one ({address.driver})",
+                hint=f"this driver gave no sign of life for {LOST_S:.0f} s; the other one continues",
+            )
+        )
+        return False
+
+
+def publish(
+    metadata: MetadataStore,
+    app: str,
+    url: str,
+    token: str,
+    *,
+    stages: Sequence[str],
+    all_stages: bool,
+    started_at: int,
+) -> Publication:
+    """Publish that this process runs these stages of the app, and remove the records of how they ended before.
+
+    Raises ``UsageError`` if a live run has one of them.
+    """
+    address = Address(
+        run=secrets.token_hex(8),
+        app=app,
+        stages=list(stages),
+        all_stages=all_stages,
+        url=url,
+        token=token,
+        machine=this_machine(),
+        pid=os.getpid(),
+        started_at=started_at,
+        seen_at=WallClock().now_ms(),
+    )
+    for _ in range(_MOST_ATTEMPTS):
+        # Read the turn first, so that this write fails if another run begins after that.
+        turn = metadata.get(SPACE, turn_key(app))
+        changes: list[Change] = [
+            Put(running_key(address), msgspec.json.encode(address), None),
+            Put(turn_key(app), b"", turn.version if turn else None),
+        ]
+        changes += _forgotten(metadata, app, stages)
+        if (versions := metadata.write(SPACE, changes)) is not None:
+            return Publication(metadata, address, versions[0])
+        _log.debug("another run of the app began or ended meanwhile; looking again", app=app)
+    raise UnavailableError(
+        f"the runs of app {app!r} in the metadata store {metadata.place} changed {_MOST_ATTEMPTS} times meanwhile",
+        hint="stop the program that keeps starting this app",
+    )
+
+
+def _forgotten(metadata: MetadataStore, app: str, stages: Sequence[str]) -> list[Change]:
+    """Return the entries to remove from the book: runs of these stages that have ended or died."""
+    changes: list[Change] = []
+    for run in all_running(metadata, app):
+        if set(run.address.stages).isdisjoint(stages):
+            continue
+        if not _is_gone(metadata, run):
+            raise UsageError(
+                f"app {app!r} is already running {run.address.deployment}: {run.address.driver}, says {metadata.place}",
+                hint="stop that run first (deployments of one app need different stages)",
+            )
+        _log.info("removed the record of a dead run", app=app, driver=run.address.driver)
+        changes.append(Delete(run.key, run.version))
+    for ended in all_ended(metadata, app):
+        if ended.status is None or not set(stages).isdisjoint(stage.name for stage in ended.status.stages):
+            changes.append(Delete(ended.key, ended.version))
+    return changes
+
+
+def _is_gone(metadata: MetadataStore, run: Running) -> bool:
+    match run.address.look():
+        case "alive":
+            return False
+        case "gone":
+            return True
+        case "out of reach":
+            return _shows_no_life(metadata, run)
+
+
+def _shows_no_life(metadata: MetadataStore, run: Running) -> bool:
+    """Watch the entry of a driver on another machine, using only this machine's clock."""
+    _log.warning(
+        "a driver on another machine doesn't answer; waiting for a sign of life",
+        driver=run.address.driver,
+        seconds=LOST_S,
+    )
+    end, never = time.monotonic() + LOST_S, threading.Event()
+    while time.monotonic() < end:
+        entry = metadata.get(SPACE, run.key)
+        if entry is None or entry.version != run.version:
+            return entry is None
+        never.wait(_LOOK_S)
+    return True
+
+
+# -- endings -----------------------------------------------------------------------------------------
+def ended(metadata: MetadataStore, app: str | None = None) -> list[messages.AppStatus]:
+    """Return the last status of each deployment (of ``app``) that is no longer running, by app."""
+    recorded = [one.status for one in all_ended(metadata, app) if one.status is not None]
+    gone = [_gone(run.address) for run in all_running(metadata, app) if run.address.look() == "gone"]
+    return sorted([*recorded, *gone], key=lambda one: (one.app, one.started_at))
+
+
+def unreachable(address: Address, error: HeadraceError) -> messages.AppStatus:
+    """Return the status of a deployment whose driver doesn't answer; its machine may be unreachable from here."""
+    return _last_status(
+        address,
+        "unreachable",
+        f"its driver ({address.driver}) doesn't answer: {error.message}",
+        address.way,
+    )
+
+
+def _gone(address: Address) -> messages.AppStatus:
+    return _last_status(
+        address,
+        "gone",
+        f"its driver ({address.driver}) has disappeared without an error",
+        "the driver was killed or its machine crashed; start the app again, and it resumes from its last checkpoints",
+    )
+
+
+def _last_status(address: Address, state: messages.AppState, message: str, hint: str) -> messages.AppStatus:
+    error = InfrastructureError(message, hint=hint)
+    return messages.AppStatus(
+        app=address.app,
+        state=state,
+        started_at=address.started_at,
+        ended_at=address.seen_at,
+        guarantee="",
+        stages=[],
+        tasks=[],
+        containers=[],
+        error=ErrorReport.of(error, with_traceback=False),
+    )
+
+
+# -- deployments -------------------------------------------------------------------------------------
+_SOON_S = 2.0
+
+
+class Deployment(NamedTuple):
+    """The status of a deployment, and where it is if its driver answers."""
+
+    status: AppStatus
+    address: Address | None = None
+
+
+def deployments(metadata: MetadataStore, app: str | None = None, *, patient: bool = True) -> list[Deployment]:
+    """Return the status of each running deployment (of ``app``), then the last status of the others.
+
+    With ``patient``, a driver may take longer to answer, and errors of this machine are raised, because a user is
+    waiting. Otherwise a driver that doesn't answer soon and correctly counts as unreachable.
+    """
+    found = []
+    for address in find_all(metadata, app):
+        with closing(address.client() if patient else address.client(timeout_s=_SOON_S, patience_s=0)) as client:
+            try:
+                found.append(Deployment(client.status(), address))
+            except UnavailableError as error:
+                found.append(Deployment(unreachable(address, error)))
+            except (UsageError, ProtocolError) as error:  # seen from here, another program answers at its address
+                if patient and address.machine.is_here:
+                    raise
+                found.append(Deployment(unreachable(address, error)))
+    return found + [Deployment(status) for status in ended(metadata, app)]

@@ -1,0 +1,413 @@
+"""Startpoints of an app that runs: their messages, and the coordinator's part in them.
+
+startpoints
+    Set, show and delete the startpoints of an app: for commands, for Python, and for the coordinator's HTTP requests.
+
+    Whatever can be checked is checked before anything is written: the input, partitions, the task, and that the
+    position exists. What can't be resolved here, because only the app's program knows the system, is resolved by the
+    task.
+
+startpoint desk
+    The coordinator's part in startpoints: fan them out, grant them with generations, and record their outcome.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET
+
+from headrace.coordinator.assignment import fan_out
+from headrace.coordinator.messages import (
+    AllStartpoints,
+    Move,
+    SetAnswer,
+    SetStartpoint,
+    StartpointList,
+    StartpointTarget,
+)
+from headrace.core.clock import Clock, check_past, utc_text
+from headrace.core.errors import UsageError
+from headrace.core.ids import Offset, TaskName
+from headrace.core.log import logger
+from headrace.life.apps import all_systems
+from headrace.life.changelogs import LastCommits as Committed
+from headrace.life.changelogs import position_in
+from headrace.life.inputs import AppInput, AppInputs
+from headrace.life.metadata import MetadataStore
+from headrace.life.startpoints import StartpointBook, StartpointKey
+from headrace.systems.base import Admin
+from headrace.systems.positions import as_custom, extent_of, resolve, resolve_end
+from headrace.systems.startpoints import (
+    MOMENTS,
+    EndOffset,
+    EndTime,
+    Order,
+    Outcome,
+    Startpoint,
+    StartpointCustom,
+    StartpointSpecific,
+    StartpointTimestamp,
+    StartpointUpcoming,
+    in_words,
+    is_moment,
+)
+from headrace.task.connections import Connections, Distance, distance
+
+# -- startpoints -------------------------------------------------------------------------------------
+CLOSED_WINDOWS = (
+    "event time doesn't go back: closed windows stay closed, and older messages are late. To compute them again, "
+    "restore a savepoint"
+)
+AGAIN = "results of messages that are read again are sent again"
+LATER = "it takes effect at the app's next start"
+UNNAMED = "unnamed"
+"""Who has set a startpoint if the request doesn't say."""
+NOTE_MAX = 500
+UNRESOLVED = "it can't be resolved without the app's program: give the app's file in place of its name to see where to"
+
+_log = logger(__name__)
+
+
+def waiting_startpoints(metadata: MetadataStore) -> AllStartpoints:
+    """Return the startpoints that aren't done with, of all apps that have ever run."""
+    apps = dict.fromkeys(app for app, _ in all_systems(metadata))
+    found = {app: StartpointBook(metadata, app).states() for app in apps}
+    return AllStartpoints(apps=tuple(StartpointList(app=app, startpoints=tuple(s)) for app, s in found.items() if s))
+
+
+def warn_of_unapplied(metadata: MetadataStore, app: str, what: str) -> None:
+    """Log the startpoints that aren't done with, if there are any: a batch job doesn't apply them."""
+    for state in StartpointBook(metadata, app).states():
+        _log.warning(f"{what} doesn't apply a startpoint, which stays for the live app", startpoint=state.in_words)
+
+
+def check_none_waits(metadata: MetadataStore, app: str) -> None:
+    """Raise ``UsageError`` if startpoints wait for an app that is about to begin with a backfill."""
+    waiting = StartpointBook(metadata, app).states()
+    if waiting:
+        lines = "".join(f"\n  {state.in_words}" for state in waiting)
+        raise UsageError(
+            f"app {app!r} has startpoints, which would move it away from where its history ends:{lines}",
+            hint="delete them (headrace startpoint delete), or start without the backfill; once the app has begun with "
+            "the backfill, startpoints apply as usual",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A partition of an input in one task."""
+
+    input: AppInput
+    partition: int
+    task: str
+
+
+class StartpointService:
+    """The startpoints of one app. Threads may share it."""
+
+    def __init__(
+        self, metadata: MetadataStore, inputs: AppInputs, committed: Callable[[], Committed], clock: Clock
+    ) -> None:
+        """``committed`` gives what reads the commits as they are then."""
+        self.inputs = inputs
+        self.book = StartpointBook(metadata, inputs.app)
+        self._committed = committed
+        self._clock = clock
+
+    def set(self, request: SetStartpoint) -> SetAnswer:
+        """Write the startpoints of the request, all or none; with ``dry_run``, only return their effect."""
+        places = self._places(request)
+        keys = list(dict.fromkeys(self._key(request, place) for place in places))
+        self._check(request, len({key.partition for key in keys}))
+        with self._resolving() as resolving:
+            moves = tuple(resolving.move(place, request.startpoint) for place in places)
+        self._check_not_empty(request.startpoint, moves)
+        notes = self._notes(request, moves)
+        if request.dry_run:
+            return SetAnswer(moves=moves, notes=notes)
+        now_ms = self._clock.now_ms()
+        points = {
+            key: msgspec.structs.replace(request.startpoint, id=uuid.uuid4().hex, created_ms=now_ms) for key in keys
+        }
+        replaced = self.book.write(points, now_ms, by=request.by or UNNAMED, note=request.note)
+        ids = {point.id for point in points.values()}
+        written = tuple(state for state in self.book.states() if state.startpoint.id in ids)
+        return SetAnswer(moves=moves, written=written, replaced=tuple(replaced.values()), notes=notes)
+
+    def delete(self, target: StartpointTarget, *, live: bool) -> StartpointList:
+        """Delete the startpoints for what the target names, whether they wait or are ordered."""
+        names = {one.kept_as for one in self._named(target.input)} or {target.input}
+
+        def wanted(key: StartpointKey) -> bool:
+            return (
+                key.stream in names
+                and target.partition in (None, key.partition)
+                and (target.task is None or target.task == key.task)
+            )
+
+        gone = self.book.delete(wanted, self._clock.now_ms(), live=live)
+        return StartpointList(app=self.inputs.app, startpoints=tuple(gone))
+
+    def all(self) -> StartpointList:
+        """All startpoints in the book, also the last ones that are done with."""
+        return StartpointList(app=self.inputs.app, startpoints=tuple(self.book.states(done=True)))
+
+    # -- inside
+
+    def _named(self, name: str) -> list[AppInput]:
+        """The input that a startpoint in the book may be for; none if the app has changed and doesn't read it."""
+        if any(state.stream == name for state in self.book.states()):
+            return [one for one in self.inputs.inputs if one.kept_as == name]
+        return self.inputs.named(name)
+
+    def _places(self, target: StartpointTarget) -> list[_Place]:
+        """Return the partitions and tasks of a request. Raises ``UsageError`` if there are none."""
+        inputs = self.inputs.named(target.input)
+        most = max(one.partitions for one in inputs)
+        if target.partition is not None and not 0 <= target.partition < most:
+            raise UsageError(
+                f"input {target.input!r} has no partition {target.partition}; its partitions are 0 to {most - 1}",
+                hint=f"write {target.input}/0, or {target.input} for all partitions",
+            )
+        places = [
+            _Place(one, partition, task)
+            for one in inputs
+            for partition in range(one.partitions)
+            if target.partition in (None, partition)
+            for task in one.readers(partition)
+        ]
+        if target.task is None:
+            return places
+        found = [place for place in places if place.task == target.task]
+        if not found:
+            which = target.input if target.partition is None else f"{target.input}/{target.partition}"
+            tasks = list(dict.fromkeys(place.task for place in places))
+            shown = ", ".join(tasks[:8]) + (f" and {len(tasks) - 8} more" if len(tasks) > 8 else "")
+            raise UsageError(
+                f"task {target.task!r} of app {self.inputs.app!r} doesn't read {which}",
+                hint=f"the tasks that do: {shown}",
+            )
+        return found
+
+    def _key(self, request: SetStartpoint, place: _Place) -> StartpointKey:
+        return StartpointKey(place.input.kept_as, place.partition, request.task)
+
+    def _check(self, request: SetStartpoint, partitions: int) -> None:
+        point = request.startpoint
+        for name, text in (("note", request.note), ("by", request.by)):
+            if len(text) > NOTE_MAX or not text.isprintable():
+                raise UsageError(
+                    f"{name}={text[:60]!r}...: it must be one line of at most {NOTE_MAX} characters",
+                    hint="write a short reason, such as a ticket's number",
+                )
+        if isinstance(point, StartpointSpecific):
+            if point.offset < 0:
+                raise UsageError(f"{point.offset} isn't an offset", hint="use an integer of at least 0")
+            if partitions > 1:
+                raise UsageError(
+                    f"input {request.input!r} has {partitions} partitions, each with its own offsets",
+                    hint=f"name the partition, as in {request.input}/0",
+                )
+        if isinstance(point, StartpointTimestamp):
+            check_past(point.time_ms, self._clock.now_ms())
+        self._check_end(request, partitions)
+        if isinstance(point, StartpointCustom):
+            kind = next((one for one in self.inputs.customs if one.kind == point.name), None)
+            if kind is not None:
+                as_custom(kind, point.value)
+
+    def _check_end(self, request: SetStartpoint, partitions: int) -> None:
+        point, end, now_ms = request.startpoint, request.startpoint.until, self._clock.now_ms()
+        if isinstance(point, StartpointUpcoming) and end is not UNSET:
+            raise UsageError(
+                "a startpoint at the upcoming message can't have an end: nothing is there to be read up to it",
+                hint="leave out until, or begin at an offset, a time or the oldest message",
+            )
+        if isinstance(end, EndOffset) and partitions > 1:
+            raise UsageError(
+                f"input {request.input!r} has {partitions} partitions, each with its own offsets",
+                hint=f"give a time for the end, or name the partition, as in {request.input}/0",
+            )
+        if not isinstance(end, EndTime):
+            return
+        if end.time_ms > now_ms:
+            raise UsageError(
+                f"the end, {utc_text(end.time_ms)}, is in the future: now is {utc_text(now_ms)}",
+                hint="give an end up to now; without until, the task reads all that follows. Times without a zone are "
+                "UTC",
+            )
+        if isinstance(point, StartpointTimestamp) and end.time_ms <= point.time_ms:
+            raise UsageError(
+                f"the end, {utc_text(end.time_ms)}, isn't after the start, {utc_text(point.time_ms)}",
+                hint="give an end that is later than the start",
+            )
+
+    def _check_not_empty(self, point: Startpoint, moves: Sequence[Move]) -> None:
+        if point.until is not UNSET and all(move.until_offset == move.to_offset is not None for move in moves):
+            raise UsageError(
+                f"no message of {moves[0].input!r} lies in {in_words(point)}",
+                hint="headrace offsets shows the offsets and times of what the input holds",
+            )
+
+    @contextmanager
+    def _resolving(self) -> Iterator[_Resolving]:
+        connections = Connections()
+        try:
+            yield _Resolving(self.inputs, self._committed(), connections)
+        finally:
+            connections.close()
+
+    def _notes(self, request: SetStartpoint, moves: Sequence[Move]) -> tuple[str, ...]:
+        notes: list[str] = []
+        if any(move.direction == "unknown" and move.to_offset is None for move in moves):
+            notes.append(UNRESOLVED)
+        if any(_may_repeat(move) for move in moves):
+            notes += [AGAIN, *([CLOSED_WINDOWS] if self.inputs.timed else [])]
+        if not request.apply and not request.dry_run:
+            notes.append(LATER)
+        return tuple(notes)
+
+
+def _direction(start: Offset | None, to: Offset) -> Literal["back", "ahead", "same", "unknown"]:
+    """Return the direction of a move. Between a number of rows and a moment it is unknown, except for the oldest."""
+    if start is None or (is_moment(to) and not is_moment(start) and to != MOMENTS):
+        return "unknown"
+    if is_moment(to) and not is_moment(start):
+        return "back"
+    return "same" if to == start else "back" if to < start else "ahead"
+
+
+def _may_repeat(move: Move) -> bool:
+    return (move.direction in {"back", "again"} and move.messages != 0) or (
+        move.direction == "unknown" and move.committed and move.to_offset is not None
+    )
+
+
+class _Resolving:
+    """Resolves startpoints with connections of its own; a partition is looked at once."""
+
+    def __init__(self, inputs: AppInputs, committed: Committed, connections: Connections) -> None:
+        self._inputs = inputs
+        self._committed = committed
+        self._connections = connections
+        self._offsets: dict[tuple[str, int], Offset] = {}
+
+    def move(self, place: _Place, point: Startpoint) -> Move:
+        """What a startpoint means for a place. Raises an error if it can't be applied there."""
+        one = place.input
+        self._check_not_ended(place)
+        spec = self._inputs.system(one)
+        here = partial(Move, input=one.id, stream=one.stream, partition=place.partition, task=place.task)
+        position = position_in(self._committed(place.task), one, place.partition)
+        if spec is None or (isinstance(point, StartpointCustom) and self._is_unknown(point)):
+            return here(direction="unknown", from_offset=position, committed=position is not None)
+        admin = self._connections.admin(spec)
+        ssp = one.ssp(place.partition)
+        key = one.stream, place.partition
+        if key not in self._offsets:
+            self._offsets[key] = resolve(point, ssp, admin, self._inputs.customs)
+        to = self._offsets[key]
+        start = self._default(one, place.partition, admin) if position is None else position
+        until = None if point.until is UNSET else resolve_end(point.until, to, ssp, admin)
+        near, far = (to, until) if until is not None else (start, to)
+        between = (
+            Distance(None, None)
+            if near is None
+            else distance(self._connections, spec, ssp, min(near, far), max(near, far))
+        )
+        return here(
+            direction=_direction(start, to) if until is None else "again",
+            from_offset=start,
+            to_offset=to,
+            until_offset=until,
+            committed=position is not None,
+            messages=between.messages,
+            bytes=between.size,
+            from_ms=None if start is None else admin.time_of(ssp, start),
+            to_ms=admin.time_of(ssp, to),
+        )
+
+    def _is_unknown(self, point: StartpointCustom) -> bool:
+        """Whether only the app's program can resolve it, which isn't here."""
+        return not self._inputs.declared and point.name in self._inputs.kinds
+
+    def _check_not_ended(self, place: _Place) -> None:
+        checkpoint = self._committed(place.task)
+        if checkpoint is not None and checkpoint.ended:
+            raise UsageError(
+                f"task {place.task} of app {self._inputs.app!r} has ended: its inputs have, and it has processed them",
+                hint="to read them again, start the app under another name, or restore a savepoint",
+            )
+
+    def _default(self, one: AppInput, partition: int, admin: Admin) -> Offset | None:
+        """Where the task begins without a commit; None if that is where the end is then."""
+        return extent_of(one.ssp(partition), admin).oldest if one.start == "oldest" else None
+
+
+# -- startpoint desk ---------------------------------------------------------------------------------
+class StartpointDesk:
+    """The startpoints of a coordinator's app. The caller ensures that only one thread at a time uses it."""
+
+    def __init__(self, service: StartpointService | None, clock: Clock) -> None:
+        self._service = service
+        self._clock = clock
+        self._partitions = {} if service is None else service.inputs.partitions
+
+    @property
+    def service(self) -> StartpointService:
+        """The part that answers users' requests."""
+        if self._service is None:
+            raise UsageError("this coordinator has no startpoints")
+        return self._service
+
+    def fan_out(self) -> list[TaskName]:
+        """Turn written startpoints into orders; return the tasks with new orders."""
+        if self._service is None:
+            return []
+        found = self._service.book.fan_out(lambda present: fan_out(present, self._partitions, self._clock.now_ms()))
+        app = self._service.inputs.app
+        for state in (*found.kept, *found.ordered):
+            where = f"{state.stream}[{state.partition}]"
+            if state.state == "failed":
+                _log.warning("a startpoint can't be applied", app=app, where=where, reason=state.reason or "")
+            else:
+                _log.info("a task gets a startpoint", app=app, task=state.task or "", where=where)
+        for state in found.done:
+            _log.info("a startpoint was replaced", app=app, where=f"{state.stream}[{state.partition}]")
+        states = self._service.book.states()
+        return sorted(
+            {
+                TaskName.parse(state.task)
+                for state in states
+                if state.task is not None and state.state == "ordered" and state.generation is None
+            }
+        )
+
+    def grant(self, tasks: Mapping[TaskName, int]) -> dict[TaskName, tuple[Order, ...]]:
+        """Return the orders that these generations of tasks have to apply."""
+        if self._service is None or not tasks:
+            return {}
+        found = self._service.book.grant({str(task): generation for task, generation in tasks.items()})
+        return {TaskName.parse(task): orders for task, orders in found.items()}
+
+    def note(self, task: str, outcomes: Sequence[Outcome]) -> None:
+        """Record the outcome of a task's orders."""
+        book = self.service.book
+        for outcome in outcomes:
+            order = outcome.order
+            where = f"{order.stream}[{order.partition}]"
+            if book.note(task, outcome, self._clock.now_ms()) is None:
+                _log.info("ignoring a report about a finished startpoint", task=task, where=where, state=outcome.state)
+            elif outcome.state == "failed":
+                _log.warning("a startpoint can't be applied", task=task, where=where, reason=outcome.reason or "")
+            else:
+                facts = {"offset": outcome.offset, "version": outcome.version}
+                known = {name: value for name, value in facts.items() if value is not None}
+                _log.info(f"a startpoint was {outcome.state}", task=task, where=where, **known)

@@ -1,0 +1,104 @@
+"""What watches a run from beside it: the live page, and OpenTelemetry.
+
+A watcher is found by its entry point, so the coordinator knows none of them. It may never hold the app up: what it does
+on the threads of others takes microseconds, and the rest it does on threads of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, cast
+
+from headrace.coordinator.listener import Pages
+from headrace.coordinator.messages import Answers, AppStatus, Ask, ExportStatus, Heartbeat, PagesStatus
+from headrace.core.plug_ins import loaded, own_points
+from headrace.plan.model import Plan
+
+GROUP = "headrace.watchers"
+"""The group of entry points of functions that make a watcher of a plan and the run's token."""
+
+
+class Hearer(Protocol):
+    """Receives each heartbeat, and exports data from it."""
+
+    @property
+    def traced(self) -> bool:
+        """Whether it wants commits to be in them."""
+        ...
+
+    def hear(self, heartbeat: Heartbeat) -> None:
+        """Record a heartbeat without blocking. Safe from any thread."""
+        ...
+
+    def status(self) -> ExportStatus:
+        """Return the numbers of transmissions."""
+        ...
+
+
+class Beside(Protocol):
+    """A thread that runs while the run does."""
+
+    def start(self) -> None:
+        """Begin."""
+        ...
+
+    def close(self) -> None:
+        """End, and wait for the end."""
+        ...
+
+
+class Watched(Protocol):
+    """The run, as a watcher sees it."""
+
+    def status(self) -> AppStatus:
+        """Return the present status of everything."""
+        ...
+
+    def ask(self, message: Ask) -> Answers:
+        """Ask tasks; block until all have answered, or for as long as the question allows."""
+        ...
+
+
+class Watcher:
+    """The order of calls: it is made, ``pages`` and ``hearer`` are taken, ``threads`` start, the app runs, ``end``.
+
+    Everything has a default, which does nothing.
+    """
+
+    pages: Pages | None = None
+    """What the coordinator serves to browsers."""
+
+    hearer: Hearer | None = None
+
+    def watching(self) -> PagesStatus:
+        """Return how many browsers watch."""
+        return PagesStatus()
+
+    def threads(self, run: Watched) -> Sequence[Beside]:
+        """Return the threads that run beside the app."""
+        del run
+        return ()
+
+    def greeting(self, url: str, token: str) -> str:
+        """Return a line for the user who has started the app, or an empty one."""
+        del url, token
+        return ""
+
+    def end(self, ending: AppStatus) -> None:
+        """Take the last status, when all threads have ended."""
+
+
+def watchers_of(plan: Plan, token: str) -> list[Watcher]:
+    """Return the watchers that Headrace brings, in the order of their names."""
+    makers = [cast("Callable[[Plan, str], Watcher]", loaded(maker)) for _, maker in sorted(own_points(GROUP).items())]
+    return [maker(plan, token) for maker in makers]
+
+
+def pages_of(watchers: Iterable[Watcher]) -> Watcher:
+    """Return the watcher with pages; one that does nothing if there is none."""
+    return next((one for one in watchers if one.pages is not None), Watcher())
+
+
+def hearer_of(watchers: Iterable[Watcher]) -> Hearer | None:
+    """Return what wants to hear heartbeats."""
+    return next((one.hearer for one in watchers if one.hearer is not None), None)

@@ -1,0 +1,378 @@
+"""The book of an app's startpoints in the metadata store: written, ordered, done. Samza's StartpointManager.
+
+A user writes a startpoint under a partition of an input, or under that partition in one task. A fan-out turns it into
+an order for each task that reads the partition, in one all-or-nothing write (``runners.coordination.fan_out`` decides
+which). A task is granted its orders with each generation. It stays in the book until a commit covers it, and the last
+ones of those that are done with are kept to be looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import quote
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from headrace.core.clock import utc_text
+from headrace.core.errors import FencedError, UnavailableError, UsageError
+from headrace.core.files import decode_record
+from headrace.core.ids import Offset
+from headrace.core.log import logger
+from headrace.life.metadata import Change, Delete, Entry, MetadataStore, Put
+from headrace.systems.startpoints import Order, Outcome, Startpoint, in_words
+
+FORMAT = 2
+DONE_MAX = 100
+"""So many startpoints that are done with are kept."""
+
+_MOST_ATTEMPTS = 1000
+_WRITTEN, _ORDERED, _DONE = "written/", "ordered/", "done/"
+
+State = Literal["pending", "ordered", "applied", "failed", "released", "replaced", "deleted"]
+
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StartpointKey:
+    """What a startpoint is for: a partition of an input, in one task or (None) in every task that reads it.
+
+    ``stream`` is the name under which tasks keep their positions in the input.
+    """
+
+    stream: str
+    partition: int
+    task: str | None = None
+
+
+class StartpointState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A startpoint and its state.
+
+    *pending*: written; it waits for the next start. *ordered*: a task has to apply it, as this ``generation``.
+    An earlier one has applied it if there is an ``offset``, and ended before a commit. ``until`` and ``first``: see
+    ``Order``.
+    *applied*: ``generation`` reads from ``offset``; no commit covers it yet. *failed*: ``reason`` says why. The others
+    are done with. *released*: a commit of ``version`` covers it. *replaced*: another one came before it was applied.
+    *deleted*: by a user. ``named``: the user wrote it for this task. ``at_ms``: when it came into this state.
+    ``by``: who set it, as ``user@host``. ``note``: why, in that user's words.
+    """
+
+    stream: str
+    partition: int
+    task: str | None = None
+    startpoint: Startpoint
+    state: State
+    at_ms: int
+    named: bool = False
+    by: str = ""
+    note: str = ""
+    generation: int | None = None
+    offset: Offset | None = None
+    until: Offset | UnsetType = UNSET
+    first: Offset | UnsetType = UNSET
+    version: int | None = None
+    reason: str | None = None
+
+    @property
+    def key(self) -> StartpointKey:
+        """What it is for."""
+        return StartpointKey(self.stream, self.partition, self.task)
+
+    @property
+    def in_words(self) -> str:
+        """Return it for people: ``oldest for log.views[0] (pending), set by ann@laptop at ...: OPS-7``."""
+        where = f"{self.stream}[{self.partition}]" + (f" in task {self.task}" if self.task else "")
+        who = f"set by {self.by} at {utc_text(self.startpoint.created_ms)}"
+        note = f": {self.note}" if self.note else ""
+        return f"{in_words(self.startpoint)} for {where} ({self.state}), {who}{note}"
+
+    @property
+    def order(self) -> Order:
+        """It as an order of its task; applied again, it means the same offset."""
+        return Order(
+            stream=self.stream,
+            partition=self.partition,
+            startpoint=self.startpoint,
+            offset=self.offset,
+            until=self.until,
+            first=self.first,
+        )
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = FORMAT
+    startpoint: StartpointState
+
+
+_DECODER = msgspec.json.Decoder(_Record)
+
+
+@dataclass(frozen=True, slots=True)
+class Startpoints:
+    """The contents of the book at one moment, by target; ``ordered`` always names a task."""
+
+    written: Mapping[StartpointKey, StartpointState] = field(default_factory=dict)
+    ordered: Mapping[StartpointKey, StartpointState] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FanOut:
+    """What a fan-out changes: orders that are new or different, written ones that it removes or that have a problem.
+
+    ``done`` are those that another one has replaced.
+    """
+
+    ordered: Sequence[StartpointState] = ()
+    removed: Sequence[StartpointKey] = ()
+    kept: Sequence[StartpointState] = ()
+    done: Sequence[StartpointState] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.ordered or self.removed or self.kept or self.done)
+
+
+class StartpointBook:
+    """The startpoints of one app. Threads may share it, and any number of processes may have one."""
+
+    def __init__(self, store: MetadataStore, app: str) -> None:
+        self._store = store
+        self._app = app
+        self._namespace = f"startpoints/{app}"
+
+    # -- for users
+
+    def write(
+        self, points: Mapping[StartpointKey, Startpoint], now_ms: int, *, by: str = "", note: str = ""
+    ) -> dict[StartpointKey, StartpointState]:
+        """Write startpoints, all or none; return the pending ones that they replace.
+
+        ``by`` says who sets them, and ``note`` why. Raises ``UnavailableError`` if another command writes one of them
+        at the same time.
+        """
+        there = self._store.scan(self._namespace, _WRITTEN)
+        changes: list[Change] = []
+        ended: list[StartpointState] = []
+        for key, point in points.items():
+            name = _written(key)
+            old = there.get(name)
+            new = StartpointState(
+                stream=key.stream,
+                partition=key.partition,
+                task=key.task,
+                startpoint=point,
+                state="pending",
+                at_ms=now_ms,
+                named=key.task is not None,
+                by=by,
+                note=note,
+            )
+            changes.append(_put(name, new, old))
+            if old is not None:
+                ended.append(msgspec.structs.replace(self._read(name, old), state="replaced", at_ms=now_ms))
+        if not self._commit([*changes, *self._closing(ended)]):
+            raise self._overtaken("written")
+        return {state.key: state for state in ended}
+
+    def read(self, key: StartpointKey) -> Startpoint | None:
+        """Return the startpoint that waits under this key, or that its task still has to apply."""
+        for name in (_written(key), *([] if key.task is None else [_ordered(key)])):
+            entry = self._store.get(self._namespace, name)
+            if entry is not None:
+                return self._read(name, entry).startpoint
+        return None
+
+    def delete(self, wanted: Callable[[StartpointKey], bool], now_ms: int, *, live: bool) -> list[StartpointState]:
+        """Delete the startpoints that are ``wanted`` and not done with, all or none; return them.
+
+        ``live``: the app may be running. Then ``UsageError`` is raised for one that a task has been told to apply,
+        because it can't be told otherwise any more. ``UnavailableError``: another command changes one at the same time.
+        """
+        entries = self._unfinished()
+        found = {name: state for name, state in self._states(entries).items() if wanted(state.key)}
+        for state in found.values():
+            if live and state.state in {"ordered", "applied"} and state.generation is not None:
+                raise self._under_way(state)
+        gone = [msgspec.structs.replace(state, state="deleted", at_ms=now_ms) for state in found.values()]
+        changes: list[Change] = [Delete(name, entries[name].version) for name in found]
+        if found and not self._commit([*changes, *self._closing(gone)]):
+            raise self._overtaken("deleted")
+        return gone
+
+    def unfinished(self) -> Startpoints:
+        """Return what is written and ordered, as of one moment."""
+        return self._present(self._unfinished())
+
+    def states(self, *, done: bool = False) -> list[StartpointState]:
+        """Return all open startpoints, by target; with ``done``, the finished ones first, by age."""
+        entries = self._store.scan(self._namespace)
+        states = self._states({name: e for name, e in entries.items() if name.startswith((_WRITTEN, _ORDERED))})
+        listed = sorted(states.values(), key=_by_key)
+        if done:
+            over = self._states({name: e for name, e in entries.items() if name.startswith(_DONE)})
+            listed = [*sorted(over.values(), key=lambda state: state.at_ms), *listed]
+        return listed
+
+    # -- for the coordinator
+
+    def fan_out(self, decide: Callable[[Startpoints], FanOut]) -> FanOut:
+        """Perform what ``decide`` says about what is in the book, all or nothing; return it.
+
+        ``decide`` is called again if the book changes meanwhile.
+        """
+        for _ in range(_MOST_ATTEMPTS):
+            entries = self._unfinished()
+            found = decide(self._present(entries))
+            changes: list[Change] = [
+                _put(name, state, entries.get(name))
+                for state, name in (
+                    *((state, _ordered(state.key)) for state in found.ordered),
+                    *((state, _written(state.key)) for state in found.kept),
+                )
+            ]
+            changes += [Delete(name, entries[name].version) for name in map(_written, found.removed)]
+            if not changes or self._commit([*changes, *self._closing(found.done)]):
+                return found
+            _log.info("the startpoints changed during the fan-out; trying again", app=self._app)
+        raise self._overtaken("fanned out")
+
+    def grant(self, tasks: Mapping[str, int]) -> dict[str, tuple[Order, ...]]:
+        """Grant tasks their orders: from now on it is up to these generations to apply them. Return the orders."""
+        for _ in range(_MOST_ATTEMPTS):
+            entries = self._store.scan(self._namespace, _ORDERED)
+            mine = {name: state for name, state in self._states(entries).items() if state.task in tasks}
+            changes = [_put(name, _told(state, tasks[str(state.task)]), entries[name]) for name, state in mine.items()]
+            if not changes or self._commit(changes):
+                states = sorted(mine.values(), key=_by_key)
+                return {task: tuple(state.order for state in states if state.task == task) for task in tasks}
+        raise self._overtaken("granted")
+
+    def note(self, task: str, outcome: Outcome, now_ms: int) -> StartpointState | None:
+        """Note what happened to an order; return it, or None if another one has taken its place.
+
+        Raises ``FencedError`` if a user has deleted it: what was deleted must not be applied.
+        """
+        order = outcome.order
+        key = StartpointKey(order.stream, order.partition, task)
+        name = _ordered(key)
+        for _ in range(_MOST_ATTEMPTS):
+            entry = self._store.get(self._namespace, name)
+            state = None if entry is None else self._read(name, entry)
+            if entry is None or state is None or state.startpoint.id != order.startpoint.id:
+                self._check_not_deleted(task, outcome)
+                return None
+            new = msgspec.structs.replace(
+                state,
+                state=outcome.state,
+                generation=outcome.generation,
+                offset=state.offset if outcome.offset is None else outcome.offset,
+                until=state.until if outcome.until is UNSET else outcome.until,
+                first=state.first if outcome.first is UNSET else outcome.first,
+                version=outcome.version,
+                reason=outcome.reason,
+                at_ms=now_ms,
+            )
+            if outcome.state == "released":
+                changes: list[Change] = [Delete(name, entry.version), *self._closing([new])]
+            else:
+                changes = [_put(name, new, entry)]
+            if self._commit(changes):
+                return new
+        raise self._overtaken("noted")
+
+    # -- inside
+
+    def _check_not_deleted(self, task: str, outcome: Outcome) -> None:
+        id_ = outcome.order.startpoint.id
+        done = self._store.get(self._namespace, _done(id_, task))
+        if outcome.state == "applied" and done is not None and self._read(id_, done).state == "deleted":
+            raise FencedError(
+                f"task {task} of app {self._app!r} was about to apply a startpoint for {outcome.order.stream}"
+                f"[{outcome.order.partition}] that has been deleted",
+                hint="wait: the task starts again without it",
+            )
+
+    def _unfinished(self) -> dict[str, Entry]:
+        """Everything that isn't done with, as of one moment."""
+        entries = self._store.scan(self._namespace)
+        return {name: entry for name, entry in entries.items() if name.startswith((_WRITTEN, _ORDERED))}
+
+    def _present(self, entries: Mapping[str, Entry]) -> Startpoints:
+        states = self._states(entries)
+        return Startpoints(
+            {state.key: state for name, state in states.items() if name.startswith(_WRITTEN)},
+            {state.key: state for name, state in states.items() if name.startswith(_ORDERED)},
+        )
+
+    def _states(self, entries: Mapping[str, Entry]) -> dict[str, StartpointState]:
+        return {name: self._read(name, entry) for name, entry in entries.items()}
+
+    def _closing(self, ended: Iterable[StartpointState]) -> list[Change]:
+        """The changes that keep these with what is done with, and drop the oldest of those."""
+        new = {_done(state.startpoint.id, state.task): state for state in ended}
+        if not new:
+            return []
+        there = self._store.scan(self._namespace, _DONE)
+        ages = {name: self._read(name, entry).at_ms for name, entry in there.items() if name not in new}
+        surplus = sorted(ages, key=lambda name: ages[name])[: max(0, len(ages) + len(new) - DONE_MAX)]
+        changes: list[Change] = [_put(name, state, there.get(name)) for name, state in new.items()]
+        return [*changes, *(Delete(name, there[name].version) for name in surplus)]
+
+    def _commit(self, changes: Sequence[Change]) -> bool:
+        return self._store.write(self._namespace, changes) is not None
+
+    def _read(self, name: str, entry: Entry) -> StartpointState:
+        where = f"the startpoint {name!r} of app {self._app!r} in the metadata store"
+        return decode_record(_DECODER, entry.value, where, FORMAT).startpoint
+
+    def _under_way(self, state: StartpointState) -> UsageError:
+        done = (
+            "is about to apply it"
+            if state.state == "ordered"
+            else f"has applied it: generation {state.generation} reads from offset {state.offset}"
+        )
+        return UsageError(
+            f"the startpoint of {state.stream}[{state.partition}] can't be deleted: task {state.task} {done}",
+            hint="to read from elsewhere, set another one with --apply; or stop the app first",
+        )
+
+    def _overtaken(self, what: str) -> UnavailableError:
+        return UnavailableError(
+            f"another command changed the startpoints of app {self._app!r} while they were {what}; this command "
+            "changed nothing",
+            hint="look at them with headrace startpoint list, and try again",
+        )
+
+
+def _told(state: StartpointState, generation: int) -> StartpointState:
+    """An order that this generation gets. A failed one remains so until the task has tried again."""
+    if state.state == "failed":
+        return msgspec.structs.replace(state, generation=generation)
+    return msgspec.structs.replace(state, state="ordered", generation=generation)
+
+
+def _put(name: str, state: StartpointState, old: Entry | None) -> Put:
+    return Put(name, msgspec.json.encode(_Record(startpoint=state)), None if old is None else old.version)
+
+
+def _by_key(state: StartpointState) -> tuple[str, int, str]:
+    return state.stream, state.partition, state.task or ""
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _written(key: StartpointKey) -> str:
+    name = f"{_WRITTEN}{_quoted(key.stream)}/{key.partition}"
+    return name if key.task is None else f"{name}/{_quoted(key.task)}"
+
+
+def _ordered(key: StartpointKey) -> str:
+    return f"{_ORDERED}{_quoted(str(key.task))}/{_quoted(key.stream)}/{key.partition}"
+
+
+def _done(id_: str, task: str | None) -> str:
+    return f"{_DONE}{id_}/{_quoted(task or '')}"

@@ -1,1 +1,0 @@
-"""What an app must remember outside its streams (generations): small values with versions."""

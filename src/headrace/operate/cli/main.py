@@ -1,0 +1,259 @@
+"""The commands, the output of their errors, and their exit codes.
+
+logs
+    The options for log lines. Every command accepts them anywhere: before the verb, after it, or at the end.
+
+main
+    The module imports little, so that ``headrace --help`` answers at once. A command imports the rest when it is
+    called.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+from collections.abc import Callable, Sequence
+from copy import copy
+from functools import lru_cache
+from typing import Annotated, Any, TypeVar
+
+import typer
+from typer.exceptions import TyperException
+
+from headrace.core.errors import HeadraceError, UsageError
+from headrace.core.log import FORMATS, LEVELS, LogSettings, logging_to
+from headrace.operate.cli.checkpoint import list_checkpoints, show
+from headrace.operate.cli.console import (
+    AsJson,
+    Exit,
+    exit_of,
+    print_error,
+    print_json,
+    print_line,
+    print_note,
+    print_traceback,
+)
+from headrace.operate.cli.dashboard import dashboard
+from headrace.operate.cli.run import backfill, plan, run
+from headrace.operate.cli.savepoint import create as create_savepoint
+from headrace.operate.cli.savepoint import delete as delete_savepoint
+from headrace.operate.cli.savepoint import export as export_savepoint
+from headrace.operate.cli.savepoint import import_ as import_savepoint
+from headrace.operate.cli.savepoint import list_ as list_savepoints
+from headrace.operate.cli.savepoint import restore as restore_savepoint
+from headrace.operate.cli.savepoint import show as show_savepoint
+from headrace.operate.cli.savepoint import timelines, undo
+from headrace.operate.cli.startpoint import address, delete, list_startpoints, set_
+from headrace.operate.cli.status import check, offsets, peek, status
+from headrace.operate.cli.stream import add_column, create, describe, list_, read, repair, seal, trim, verify, write
+from headrace.operate.cli.table import get, list_tables, scan
+
+# -- logs --------------------------------------------------------------------------------------------
+LOG_LEVEL = "--log-level"
+LOG_FORMAT = "--log-format"
+
+Choice = TypeVar("Choice", bound=str)
+
+
+def log_settings(words: Sequence[str]) -> tuple[LogSettings, list[str]]:
+    """Return the log settings of a command line, and its other words. Words after ``--`` belong to the app.
+
+    >>> from headrace.operate.cli.main import log_settings
+    >>> log_settings(["run", "pipeline.py", "--log-level", "debug", "--local"])
+    (LogSettings(level='debug', format='text'), ['run', 'pipeline.py', '--local'])
+    """
+    end = words.index("--") if "--" in words else len(words)
+    own, rest = list(words[:end]), list(words[end:])
+    level = _take(own, LOG_LEVEL, LEVELS, default="warning")
+    kind = _take(own, LOG_FORMAT, FORMATS, default="text")
+    return LogSettings(level, kind), own + rest
+
+
+def _take(words: list[str], option: str, choices: Sequence[Choice], default: Choice) -> Choice:
+    """Remove the option with its value from ``words``; return the value, or the last one if there are several."""
+    chosen = default
+    while (at := next((n for n, word in enumerate(words) if word.partition("=")[0] == option), None)) is not None:
+        _, equals, value = words[at].partition("=")
+        if not equals:
+            value = words[at + 1] if at + 1 < len(words) else ""
+        del words[at : at + (1 if equals else 2)]
+        found = next((choice for choice in choices if choice == value.lower()), None)
+        if found is None:
+            raise UsageError(
+                f"{option} {value}: expected one of {', '.join(choices)}", hint=f"write {option} {default}"
+            )
+        chosen = found
+    return chosen
+
+
+# -- main --------------------------------------------------------------------------------------------
+TRACEBACK = "--traceback"
+
+app = typer.Typer(
+    name="headrace",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    epilog="Exit codes: 0 success, 1 the app or the command failed, 2 wrong usage, 130 interrupted.",
+)
+checkpoints = typer.Typer(no_args_is_help=True, help="Show what tasks have committed.")
+startpoints = typer.Typer(no_args_is_help=True, help="Change where an app reads its inputs from.")
+tables = typer.Typer(no_args_is_help=True, help="Read the tables of a running app.")
+savepoints = typer.Typer(no_args_is_help=True, help="Take, restore and move copies of an app and its state.")
+streams = typer.Typer(no_args_is_help=True, help="Create, write, read, check and end streams.")
+
+
+def version(as_json: AsJson = False) -> None:
+    """Print the version."""
+    from headrace import __version__
+
+    if as_json:
+        print_json({"version": __version__})
+    else:
+        print_line(f"headrace {__version__}")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _headrace(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+    traceback: Annotated[
+        bool,
+        typer.Option(
+            TRACEBACK, help="Print the traceback of an error (so does HEADRACE_TRACEBACK=1); may be given anywhere."
+        ),
+    ] = False,
+    log_level: Annotated[
+        str,
+        typer.Option(
+            LOG_LEVEL,
+            metavar="|".join(LEVELS),
+            help="The lowest level of log lines on stderr, here and in containers; may be given anywhere.",
+        ),
+    ] = "warning",
+    log_format: Annotated[
+        str,
+        typer.Option(
+            LOG_FORMAT, metavar="|".join(FORMATS), help="Write log lines as text or as JSON; may be given anywhere."
+        ),
+    ] = "text",
+) -> None:
+    """Headrace, a stream processor on Spark."""
+
+
+app.command("plan")(plan)
+app.command("offsets")(offsets)
+app.command("run")(run)
+app.command("backfill")(backfill)
+app.command("status")(status)
+app.command("dashboard")(dashboard)
+app.command("peek")(peek)
+app.command("check")(check)
+app.command("version")(version)
+for verb, name in (
+    (create, "create"),
+    (add_column, "add-column"),
+    (list_, "list"),
+    (describe, "describe"),
+    (write, "write"),
+    (read, "read"),
+    (seal, "seal"),
+    (trim, "trim"),
+    (verify, "verify"),
+    (repair, "repair"),
+):
+    streams.command(name)(verb)
+app.add_typer(streams, name="stream")
+checkpoints.command("list")(list_checkpoints)
+checkpoints.command("show")(show)
+app.add_typer(checkpoints, name="checkpoint")
+savepoints.command("create")(create_savepoint)
+savepoints.command("list")(list_savepoints)
+savepoints.command("show")(show_savepoint)
+savepoints.command("delete")(delete_savepoint)
+savepoints.command("restore")(restore_savepoint)
+savepoints.command("undo")(undo)
+savepoints.command("timelines")(timelines)
+savepoints.command("export")(export_savepoint)
+savepoints.command("import")(import_savepoint)
+app.add_typer(savepoints, name="savepoint")
+startpoints.command("set")(set_)
+startpoints.command("list")(list_startpoints)
+startpoints.command("address")(address)
+startpoints.command("delete")(delete)
+app.add_typer(startpoints, name="startpoint")
+tables.command("list")(list_tables)
+tables.command("get")(get)
+tables.command("scan")(scan)
+app.add_typer(tables, name="table")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; return its exit code. Errors are printed, not raised."""
+    if arguments is None and sys.stderr is not None and not faulthandler.is_enabled():
+        faulthandler.enable()  # so that a crash in a library's C code prints a traceback, too
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    command = [word for word in given if word != TRACEBACK]
+    verbose = len(command) < len(given) or os.environ.get("HEADRACE_TRACEBACK", "") not in ("", "0")
+    try:
+        settings, command = log_settings(command)
+        with logging_to(settings):
+            named = next((word for word in command if not word.startswith("-")), "")
+            code = _commands(named)(args=command, prog_name="headrace", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _output_closed()
+    except SystemExit as ending:
+        # Typer turns a broken pipe into this error.
+        if isinstance(ending.__context__, BrokenPipeError):
+            return _output_closed()
+        raise
+    except TyperException as error:
+        return _wrong_usage(error)
+    except HeadraceError as error:
+        print_error(error.message, error.hint)
+        if verbose:
+            print_traceback(error)
+        return exit_of(error)
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    return int(code or Exit.OK)
+
+
+@lru_cache(16)
+def _commands(named: str) -> Callable[..., Any]:
+    """Return typer's form of the commands: of those with this name if there are any, as each takes milliseconds."""
+    part = copy(app)
+    part.registered_commands = [command for command in app.registered_commands if command.name == named]
+    part.registered_groups = [group for group in app.registered_groups if group.name == named]
+    found = part.registered_commands or part.registered_groups
+    return typer.main.get_command(part if found else app)
+
+
+def _output_closed() -> int:
+    """Discard buffered output, because its reader has closed the pipe. That isn't a failure."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return Exit.OK
+
+
+def _wrong_usage(error: TyperException) -> int:
+    """Print typer's message about the arguments; for a group without a command, that is its help."""
+    text = error.format_message()
+    context = getattr(error, "ctx", None)
+    if text.startswith("Usage: "):
+        print_note(text)
+    else:
+        print_error(text.rstrip("."), hint=f"see {context.command_path} --help" if context else None)
+    return Exit.USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,354 @@
+"""``headrace run``, ``plan`` and ``backfill``.
+
+run
+    ``headrace run``.
+
+backfill
+    ``headrace backfill``.
+
+plan
+    ``headrace plan``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+from textwrap import indent
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.core.errors import UsageError
+from headrace.operate.cli.console import (
+    AppName,
+    AsJson,
+    DropState,
+    FileArguments,
+    FromTables,
+    FunctionArguments,
+    Pipeline,
+    Rename,
+    print_json,
+    print_line,
+    print_note,
+    renames,
+    tables_of,
+)
+
+if TYPE_CHECKING:
+    from headrace.life.startpoints import StartpointState
+
+# -- run ---------------------------------------------------------------------------------------------
+_JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
+_QUICKLY = "-XX:TieredStopAtLevel=1"
+
+
+def run(
+    pipeline: Pipeline,
+    arguments: FileArguments = None,
+    app: AppName = None,
+    arg: FunctionArguments = None,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MASTER",
+            help="The Spark master to run on: local[2], local-cluster[2,1,1024], spark://host:7077, yarn, k8s://...",
+        ),
+    ] = None,
+    containers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="How many containers share the work; by default one per free slot, but no more than tasks.",
+        ),
+    ] = None,
+    stage: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STAGE", help="Run only this stage; may be given several times. The other stages run elsewhere."
+        ),
+    ] = None,
+    local: Annotated[bool, typer.Option("--local", help="Run in this process, without Spark.")] = False,
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A Spark setting; may be given several times.")
+    ] = None,
+    drop_state: DropState = None,
+    rename: Rename = None,
+    savepoint: Annotated[
+        str, typer.Option("--savepoint", metavar="NAME", help="Take a savepoint when the app ends, before it drains.")
+    ] = "",
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST[:PORT]",
+            help="The address on which the driver listens for containers and commands. By default only this machine "
+            "can reach it; on a cluster, it listens where Spark's driver does. Also HEADRACE_LISTEN.",
+        ),
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            "--advertise",
+            metavar="HOST[:PORT]",
+            help="The address at which containers and commands reach the driver, if it differs from --listen: in a "
+            "pod, or behind NAT. Also HEADRACE_ADVERTISE.",
+        ),
+    ] = None,
+    batch: Annotated[
+        bool,
+        typer.Option(
+            "--batch", help="Run the app as one Spark job over the present contents of its inputs, without containers."
+        ),
+    ] = False,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Where --batch or --backfill stops reading inputs: now, a time (2026-01-31T12:00Z), or offsets "
+            "(views/0=1200,views/1=980).",
+        ),
+    ] = None,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again", help="Run a batch job even if its results are published already; they then appear twice."
+        ),
+    ] = False,
+    backfill: Annotated[
+        bool,
+        typer.Option("--backfill", help="First compute the history up to --until in a Spark job, then continue live."),
+    ] = False,
+    from_tables: FromTables = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="When the app ends, print how as JSON.")] = False,
+) -> None:
+    """Run an app until it ends.
+
+    Ctrl-C drains the app: it finishes what it has read, then ends with exit code 0. A second Ctrl-C ends it at once.
+    If the app has changed since its last run, headrace plan shows what the change means for its state.
+    Log lines go to stderr; --log-level and --log-format (see headrace --help) select them.
+    """
+    from headrace.core.errors import UsageError
+    from headrace.operate.cli.loader import load_runnable_app
+
+    settings = parse_conf(conf or ())
+    if local and (master or containers or settings):
+        raise UsageError("--local runs without Spark, so --master, --containers and --conf have no effect")
+    if batch and (local or containers or stage or savepoint or listen or advertise):
+        raise UsageError(
+            "--batch runs one Spark job without containers, so --local, --containers, --stage, --savepoint, --listen "
+            "and --advertise have no effect"
+        )
+    if not batch and (again or (until and not backfill)):
+        raise UsageError("--until and --again apply only to batch jobs", hint="add --batch or --backfill")
+    if from_tables and not backfill:
+        raise UsageError("--from-tables applies only to a backfill", hint="add --backfill and --until TIME")
+    application = load_runnable_app(pipeline, app, arguments or (), arg or ())
+    if not (local or batch or backfill):
+        hurry_jvm(os.environ)
+    application.run(
+        master=master,
+        containers=containers,
+        stages=stage or None,
+        local=local,
+        conf=settings or None,
+        progress=not quiet,
+        drop_state=drop_state or (),
+        rename=renames(rename or ()),
+        savepoint=savepoint,
+        listen=listen,
+        advertise=advertise,
+        batch=batch,
+        until=until,
+        again=again,
+        backfill=backfill,
+        tables=tables_of(from_tables or ()),
+    )
+    if as_json:
+        print_json({"app": application.name, "ended": True})
+
+
+def hurry_jvm(environ: MutableMapping[str, str]) -> None:
+    """Make the JVM that starts next compile quickly rather than well, because it only hosts Python containers.
+
+    The second compiler takes half of the processor time of a start. The user's SPARK_SUBMIT_OPTS take precedence.
+    """
+    given = environ.get(_JVM_OPTIONS, "")
+    if _QUICKLY not in given.split():
+        environ[_JVM_OPTIONS] = f"{_QUICKLY} {given}".rstrip()
+
+
+def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
+    """Return ``KEY=VALUE`` pairs as a dict. A key given twice is an error, because one value would be lost."""
+    from headrace.core.errors import UsageError
+
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key.strip() or not equals:
+            raise UsageError(f"--conf {pair}: expected KEY=VALUE", hint="write --conf spark.executor.memory=4g")
+        if key in settings:
+            raise UsageError(f"--conf {key} is given twice: {settings[key]!r} and {value!r}")
+        settings[key.strip()] = value
+    return settings
+
+
+# -- backfill ----------------------------------------------------------------------------------------
+def backfill(
+    pipeline: Pipeline,
+    arguments: FileArguments = None,
+    *,
+    until: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Where the history of inputs ends: now, a time (2026-01-31T12:00Z), or views/0=1200,views/1=980.",
+        ),
+    ],
+    app: AppName = None,
+    arg: FunctionArguments = None,
+    from_tables: FromTables = None,
+    savepoint: Annotated[str, typer.Option(metavar="NAME", help="The name of the savepoint.")] = "backfill",
+    publish: Annotated[
+        bool,
+        typer.Option(help="Whether to publish the results of the history. Without them, the app may be running."),
+    ] = True,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again", help="Run even if results of a batch job are published already; they then appear twice."
+        ),
+    ] = False,
+    master: Annotated[
+        str | None, typer.Option(metavar="MASTER", help="The Spark master to run on, as for run.")
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A Spark setting; may be given several times.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Compute an app's history in a Spark job.
+
+    The job ends with a savepoint from which a live run continues. It publishes the windows that have ended at --until;
+    the others stay open in the savepoint. Restore it with headrace savepoint restore, then run the app. headrace run
+    --backfill does all of that. An interrupted command can be repeated: nothing is published twice.
+    """
+    from headrace.operate.cli.loader import load_runnable_app
+
+    application = load_runnable_app(pipeline, app, arguments or (), arg or ())
+    application.backfill(
+        until,
+        tables=tables_of(from_tables or ()),
+        savepoint=savepoint,
+        publish=publish,
+        master=master,
+        conf=parse_conf(conf or ()) or None,
+        again=again,
+        progress=not quiet,
+    )
+    if as_json:
+        print_json({"app": application.name, "savepoint": savepoint, "published": publish})
+
+
+# -- plan --------------------------------------------------------------------------------------------
+def plan(
+    pipeline: Pipeline,
+    arguments: FileArguments = None,
+    app: AppName = None,
+    arg: FunctionArguments = None,
+    containers: Annotated[
+        int,
+        typer.Option(
+            "--containers", metavar="N", help="Plan for N containers; only grouping by container depends on it."
+        ),
+    ] = 1,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the plan as a self-contained HTML page.")
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="APP",
+            help="Show only what would change in the app's kept state, streams and outputs; ask databases and brokers "
+            "about outputs. Fails if a change is refused.",
+        ),
+    ] = None,
+    drop_state: DropState = None,
+    rename: Rename = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the stages, tasks and streams of an app.
+
+    Looks at existing streams and at the app's kept state, shows what has changed since the last run, and runs nothing.
+    """
+    import msgspec
+
+    from headrace.life.changelogs import apps_with_checkpoints
+    from headrace.life.metadata import existing_metadata
+    from headrace.life.startpoints import StartpointBook
+    from headrace.operate.cli.loader import load_app
+    from headrace.operate.page.plan_page import plan_html
+    from headrace.plan import changes
+    from headrace.plan.inventory import consent_of
+    from headrace.plan.render import render, to_json, to_text
+    from headrace.run.planning import Deployment, ask_targets, check_not_ended
+
+    graph = load_app(pipeline, app, arguments or (), arg or ()).graph()
+    consent = consent_of(drop_state or (), renames(rename or ()))
+    with existing_metadata(Path(graph.settings.home), graph.settings.metadata) as metadata:
+        deployment = Deployment(graph, metadata, consent, against or "")
+        found = deployment.planned(containers)
+        if against is not None:
+            if not deployment.inventory:
+                raise _never_ran(against, apps_with_checkpoints(Path(graph.settings.home), metadata), metadata.place)
+            due = changes.with_answers(found.changes, ask_targets(found.plan))
+            waiting = StartpointBook(metadata, against).states()
+            if as_json:
+                print_json(
+                    {"app": against, "changes": changes.to_json(due), "startpoints": msgspec.to_builtins(waiting)}
+                )
+            else:
+                print_line(changes.to_text(due) + _in_lines(waiting))
+            due.check()
+            check_not_ended(found, metadata, against)
+            return
+        waiting = StartpointBook(metadata, graph.app).states()
+    rendered = render(found.plan)
+    if html is not None:
+        _write(html, plan_html(rendered))
+    if as_json:
+        print_json(to_json(rendered))
+    elif html is None:
+        print_line(to_text(rendered).rstrip("\n") + _in_lines(waiting))
+        if deployment.inventory and found.changes.notable:
+            print_line(f"\nchanged since the last run\n{indent(changes.to_text(found.changes), '  ')}")
+
+
+def _in_lines(waiting: Sequence[StartpointState]) -> str:
+    """Return lines about the startpoints that aren't done with; they begin with an empty one."""
+    if not waiting:
+        return ""
+    lines = "".join(f"\n  {state.in_words}" for state in waiting)
+    return f"\n\nstartpoints, for the next live start; a batch job applies none{lines}"
+
+
+def _never_ran(app: str, known: Sequence[str], place: str) -> UsageError:
+    return UsageError(
+        f"app {app!r} has never run in {place}",
+        hint=f"apps that have: {', '.join(known)}"
+        if known
+        else "name its home folder (HEADRACE_HOME or home= of the app) or its metadata store (HEADRACE_METADATA or "
+        "metadata= of the app)",
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--html {path} can't be written: {error.strerror}") from error
+    print_note(f"wrote {path}")

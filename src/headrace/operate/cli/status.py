@@ -1,0 +1,281 @@
+"""``headrace status``, ``check``, ``offsets`` and ``peek``: how an app does, as text.
+
+status
+    ``headrace status``.
+
+check
+    ``headrace check``: report to monitoring tools whether an app is healthy.
+
+offsets
+    ``headrace offsets``: the positions of an app's tasks in their inputs, and the extent of the inputs.
+
+peek
+    ``headrace peek``.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import uuid
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.core.clock import WallClock
+from headrace.operate.cli.console import (
+    HOME,
+    AppOrAll,
+    AsJson,
+    Home,
+    Metadata,
+    format_bytes,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+)
+from headrace.operate.cli.startpoint import WhichApp, moment, opened
+
+if TYPE_CHECKING:
+    from headrace.coordinator.messages import AppStatus
+    from headrace.core.secrets import SecretUrl
+    from headrace.life.metadata import MetadataStore
+
+# -- status ------------------------------------------------------------------------------------------
+_WATCH_S = 1.0
+_TO_TOP = "\x1b[H\x1b[J"
+
+
+def status(
+    app: AppOrAll = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh the status every second until Ctrl-C.")] = False,
+    home: Home = HOME,
+    metadata: Metadata = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the status of running apps, and how the others ended.
+
+    Shows stages with rates, watermarks and lag, the causes of delays, containers, and warnings. --json prints an array
+    with one entry per deployment; with --watch, one array per line.
+    """
+    from headrace.life.metadata import existing_metadata
+
+    if watch:
+        _watch(home, metadata, app, as_json)
+        return
+    with existing_metadata(home, metadata) as store:
+        found = ask(store, app)
+    if as_json:
+        print_json(_as_data(found))
+    elif found:
+        print_line(_as_text(found))
+    else:
+        print_note(f"no app is running in {store.place}")
+
+
+def ask(metadata: MetadataStore, app: str | None) -> list[AppStatus]:
+    """Return the status of each running deployment, then how the others ended.
+
+    Raises ``UnavailableError`` if ``app`` is given and has never run there.
+    """
+    from headrace.coordinator.publication import deployments, find_all
+    from headrace.core.errors import UnavailableError
+
+    found = [one.status for one in deployments(metadata, app)]
+    if app is not None and not found:
+        others = ", ".join(sorted({address.app for address in find_all(metadata)}))
+        raise UnavailableError(
+            f"app {app!r} isn't running in {metadata.place}; running there: {others or 'nothing'}",
+            hint="start it with headrace run, or name its home folder with --home or its metadata store with "
+            "--metadata",
+        )
+    return found
+
+
+def _watch(home: Path, metadata: SecretUrl | None, app: str | None, as_json: bool) -> None:
+    from headrace.core.errors import UnavailableError
+    from headrace.life.metadata import existing_metadata
+    from headrace.run.coordinated import Interrupt
+
+    seen = False
+    with Interrupt() as interrupt:
+        while not interrupt.requested:
+            try:
+                with existing_metadata(
+                    home, metadata
+                ) as store:  # opened each time, because the store may not exist yet
+                    found = ask(store, app)
+            except UnavailableError:
+                if not seen:
+                    raise
+                print_note("the app has ended")
+                return
+            seen = True
+            _show(found, store.place, as_json)
+            if app is not None and all(one.ended_at is not None for one in found):
+                return
+            interrupt.wait(_WATCH_S)
+
+
+def _show(found: Sequence[AppStatus], place: str, as_json: bool) -> None:
+    if as_json:
+        print_json(_as_data(found), indent=None)
+    else:
+        text = _as_text(found) if found else f"no app is running in {place}"
+        print_line(_TO_TOP + text if sys.stdout.isatty() else text + "\n")
+    sys.stdout.flush()
+
+
+def _as_data(found: Sequence[AppStatus]) -> list[Any]:
+    import msgspec
+
+    data: list[Any] = msgspec.to_builtins(found)
+    return data
+
+
+def _as_text(found: Sequence[AppStatus]) -> str:
+    from headrace.operate.cli.status_view import to_text
+
+    width = shutil.get_terminal_size((120, 24)).columns
+    return "\n\n".join(to_text(one, WallClock().now_ms(), width, sys.stdout.isatty()) for one in found)
+
+
+# -- check -------------------------------------------------------------------------------------------
+def check(
+    app: WhichApp,
+    max_lag: Annotated[
+        str | None,
+        typer.Option(
+            "--max-lag", metavar="TIME", help="How far an input with unread messages may be behind the clock."
+        ),
+    ] = None,
+    max_checkpoint_age: Annotated[
+        str | None,
+        typer.Option("--max-checkpoint-age", metavar="TIME", help="How old a task's last commit may be."),
+    ] = None,
+    max_restarts: Annotated[
+        str | None,
+        typer.Option("--max-restarts", metavar="N/TIME", help="How often containers may restart, such as 3/10m."),
+    ] = None,
+    home: Home = HOME,
+    metadata: Metadata = None,
+    as_json: AsJson = False,
+) -> None:
+    """Report in one line whether an app is healthy.
+
+    The exit codes are those of monitoring plugins: 0 healthy, 1 warning, 2 critical, 3 unknown. Lag is in event time,
+    so inputs without event time have none.
+    """
+    from headrace.core.errors import HeadraceError, UsageError
+    from headrace.life.metadata import existing_metadata
+    from headrace.operate.diagnosis import Limits, Verdict
+    from headrace.operate.diagnosis import check as judge
+
+    try:
+        limits = Limits.of(max_lag, max_checkpoint_age, max_restarts)
+        with existing_metadata(home, metadata) as store:
+            found = ask(store, app)
+        verdict, text = judge(found, limits, WallClock().now_ms())
+    except HeadraceError as error:
+        hint = f"; {error.hint}" if isinstance(error, UsageError) and error.hint else ""
+        verdict, text = Verdict.UNKNOWN, f"UNKNOWN: {app} {error.message.splitlines()[0]}{hint}"
+    if as_json:
+        print_json({"verdict": verdict.name.lower(), "text": text})
+    else:
+        print_line(text)
+    raise typer.Exit(int(verdict))
+
+
+# -- offsets -----------------------------------------------------------------------------------------
+def offsets(app: WhichApp, home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False) -> None:
+    """Show an app's positions in its inputs, and its lag.
+
+    Shows the committed positions, the oldest and newest messages with their times, and the startpoints that wait,
+    whether or not the app is running. headrace startpoint set --offset takes these offsets.
+    """
+    import msgspec
+
+    found = opened(app, home, metadata).offsets()
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+        return
+    print_table(
+        ("input", "task", "committed", "lag", "oldest", "end", "committed time", "oldest time", "newest time"),
+        [
+            (
+                f"{one.input}/{one.partition}",
+                one.task,
+                "none" if one.committed is None else f"{one.committed:,}",
+                _lag(one.lag, one.lag_bytes),
+                one.oldest,
+                one.newest,
+                moment(one.committed_ms),
+                moment(one.oldest_ms),
+                moment(one.newest_ms),
+            )
+            for one in found
+        ],
+    )
+    for one in found:
+        if one.until is not msgspec.UNSET and one.back is not msgspec.UNSET:
+            place = f"{one.input}/{one.partition} in task {one.task}"
+            print_note(f"{place} is read again up to {one.until:,}, and then on from {one.back:,}")
+    waiting = {one.startpoint.startpoint.id: one.startpoint for one in found if one.startpoint is not None}
+    for state in waiting.values():
+        print_note(f"startpoint {state.in_words}")
+    for problem in dict.fromkeys((one.input, one.problem) for one in found if one.problem is not None):
+        print_note(f"{problem[0]}: {problem[1]}")
+
+
+def _lag(messages: int | None, size: int | None) -> str:
+    if messages is not None:
+        return f"{messages:,}"
+    return "-" if size is None else format_bytes(size)
+
+
+# -- peek --------------------------------------------------------------------------------------------
+_AGAIN_S = 0.3
+
+
+def peek(
+    app: WhichApp,
+    step: Annotated[str, typer.Argument(metavar="STEP", help="A step of the app, as headrace plan names it.")],
+    stage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STAGE", help="The stage with the step, if several stages have it or are deployed separately."
+        ),
+    ] = None,
+    home: Home = HOME,
+    metadata: Metadata = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show some of the messages that a step receives now.
+
+    Waits at most ten seconds for ten messages from each of up to eight tasks. The app must allow this: hr.App(...,
+    peek=True). Messages are shown as they are processed, so some may not be committed yet. Values are shown as text.
+    """
+    from headrace.coordinator.publication import find
+    from headrace.life.metadata import existing_metadata
+    from headrace.run.coordinated import Interrupt
+    from headrace.run.looks import peek as look
+
+    with existing_metadata(home, metadata) as store:
+        address = find(store, app, stage)
+    id_ = uuid.uuid4().hex
+    with closing(address.client(timeout_s=10.0, patience_s=0)) as client, Interrupt() as interrupt:
+        status = client.status()
+        found = look(client.ask, status, step, id_, stage)
+        while not found.over and not interrupt.requested:
+            interrupt.wait(_AGAIN_S)
+            found = look(client.ask, status, step, id_, stage)
+    if as_json:
+        print_json([{"@task": task, **dict(zip(found.columns, row, strict=True))} for task, row in found.rows])
+    elif found.rows:
+        print_table(["@task", *found.columns], [[task, *row] for task, row in found.rows])
+    else:
+        print_note(f"step {step!r} received no message in ten seconds")

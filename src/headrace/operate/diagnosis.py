@@ -1,0 +1,347 @@
+"""What holds an app up, and whether it is healthy: sentences and verdicts. Pure.
+
+reasons
+    Find the culprits of delays: follow all tasks' waits to their ends, with a sentence and a remedy for each. Pure.
+
+    Tasks wait for others: for their watermark, for their commit, or until they have read frames. A task that waits for
+    no other is at the end of such a chain: it is the culprit, and its own holdup says why.
+
+check
+    Judge an app's health by its status and the user's limits: a verdict and one line for monitoring tools. Pure.
+
+    Verdicts are those of monitoring plugins: 0 healthy, 1 warning, 2 critical, 3 unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from headrace.coordinator.messages import RESTARTS_KEPT, AppStatus, ContainerStatus, Holdup, TaskStatus, What
+from headrace.core.clock import format_ms, to_ms
+from headrace.core.errors import UsageError
+
+# -- reasons -----------------------------------------------------------------------------------------
+_WAITS: Mapping[What, str] = {
+    "watermark": "the watermark of",
+    "data": "messages from",
+    "checkpoint": "the commit of",
+    "readers": "its reader",
+    "user code": "the run loop of",
+}
+"""The reason why a task waits for another one."""
+
+_ALONE: Mapping[What, str] = {
+    "restore": "{task} isn't ready: {where}",
+    "side inputs": "{task} reads its side inputs first: {where}",
+    "target": "{task} can't write to its target: {where}",
+    "calls": "{task} waits for calls of {where}",
+    "watermark": "{task} waits for {where}",
+    "late": "the event time of {task} stands still: {where}",
+    "user code": "{where} is running",
+    "run loop": "{task} waits for the end of {where}",
+    "readers": "{where}, and no task of this deployment reads it",
+    "checkpoint": "{where} isn't complete",
+}
+"""The causes within a task that hold it up."""
+
+SLOT_REMEDY = "add a machine or cores to the cluster, or end another job of this Spark session"
+_BUSY = 0.9
+_PARTITION = re.compile(r"\S+\[\d+\]")
+_QUIET: frozenset[What] = frozenset({"data", "restore", "side inputs"})
+"""Holdups that pass by themselves, and matter only if another task waits for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One culprit. ``tasks`` wait for it, directly or not; ``task`` is itself a task, or empty for a container."""
+
+    kind: str
+    text: str
+    remedy: str
+    since_ms: int
+    task: str
+    tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A task waits for another one: why, and since when."""
+
+    task: str
+    what: What
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """The waits of one task to their end."""
+
+    waiter: str
+    steps: tuple[_Step, ...]
+
+    @property
+    def end(self) -> str:
+        return self.steps[-1].task if self.steps else self.waiter
+
+
+def reasons(
+    status: AppStatus,
+    readers: Mapping[str, Sequence[str]],
+    busy: Callable[[str], float],
+    now_ms: int,
+) -> list[Reason]:
+    """Return every culprit, the longest-lasting first.
+
+    ``readers`` are the tasks that read a partition (``system.stream[n]``); ``busy`` is the share of its time that a
+    task is busy.
+    """
+    tasks = {task.name: task for task in status.tasks if task.state != "finished"}
+    hosts = {name: container for container in status.containers for name in container.tasks}
+    chains: dict[str, list[_Chain]] = {}
+    for name, task in tasks.items():
+        if _held(task) or _away(hosts.get(name)) is not None:
+            chain = _followed(name, tasks, hosts, readers)
+            chains.setdefault(_culprit(chain.end, tasks, hosts), []).append(chain)
+    found = [_reason(of, tasks, hosts, busy, now_ms) for of in chains.values()]
+    return sorted((one for one in found if one is not None), key=lambda one: (one.since_ms, one.text))
+
+
+def held_back(task: TaskStatus) -> bool:
+    """Return whether anything but a lack of messages holds the task up."""
+    return task.state == "blocked" or any(holdup.what not in _QUIET for holdup in task.holdups)
+
+
+def _held(task: TaskStatus) -> bool:
+    return any(holdup.what not in ("restore", "side inputs") for holdup in task.holdups)
+
+
+def _away(container: ContainerStatus | None) -> ContainerStatus | None:
+    return container if container is not None and container.away else None
+
+
+def _culprit(end: str, tasks: Mapping[str, TaskStatus], hosts: Mapping[str, ContainerStatus]) -> str:
+    """The common key of chains with the same culprit: tasks of one container may wait for one function."""
+    if (container := _away(hosts.get(end))) is not None:
+        return f"container {container.id}"
+    for holdup in tasks[end].holdups if end in tasks else ():
+        if holdup.what in ("user code", "run loop"):
+            return f"{hosts[end].id if end in hosts else ''} {holdup.where}"
+    return end
+
+
+def _followed(
+    name: str,
+    tasks: Mapping[str, TaskStatus],
+    hosts: Mapping[str, ContainerStatus],
+    readers: Mapping[str, Sequence[str]],
+) -> _Chain:
+    """The chain of waits from a task on. A circle ends where it closes."""
+    steps: list[_Step] = []
+    seen = {name}
+    at = name
+    while at in tasks and _away(hosts.get(at)) is None:
+        ahead = [step for step in _waits(tasks[at], readers) if step.task not in seen]
+        if not ahead:
+            break
+        step = min(ahead, key=lambda one: one.since_ms)
+        steps.append(step)
+        seen.add(step.task)
+        at = step.task
+    return _Chain(name, tuple(steps))
+
+
+def _waits(task: TaskStatus, readers: Mapping[str, Sequence[str]]) -> Iterator[_Step]:
+    for holdup in task.holdups:
+        for other in _others(holdup, readers):
+            if other != task.name:
+                yield _Step(other, holdup.what, holdup.since_ms)
+
+
+def _others(holdup: Holdup, readers: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    if holdup.what == "readers" and (partition := _PARTITION.match(holdup.where)) is not None:
+        return readers.get(partition[0], ())
+    return holdup.by if holdup.what in _WAITS else ()
+
+
+def _reason(
+    chains: Sequence[_Chain],
+    tasks: Mapping[str, TaskStatus],
+    hosts: Mapping[str, ContainerStatus],
+    busy: Callable[[str], float],
+    now_ms: int,
+) -> Reason | None:
+    """Return the sentence for chains that end at one culprit; None if no task waits and it passes by itself."""
+    longest = max(chains, key=lambda chain: len(chain.steps))
+    end = longest.end
+    kind, why, remedy, since_ms = _why(end, tasks, hosts, busy, now_ms)
+    waiting = sorted({chain.waiter for chain in chains} - {end})
+    if not waiting and kind == "data":
+        return None
+    if longest.steps:
+        since_ms = min(since_ms, *(step.since_ms for chain in chains for step in chain.steps))
+    told = f"{_told(longest, waiting)}: {why}" if longest.steps else why
+    return Reason(kind, told, remedy, since_ms, end if end in tasks else "", tuple(waiting))
+
+
+def _told(chain: _Chain, waiting: Sequence[str]) -> str:
+    """Describe the waits, down to the culprit."""
+    others = len(waiting) - 1
+    waits = "waits" if others < 1 else "wait"
+    more = "" if others < 1 else f" and {others} other{'' if others == 1 else 's'}"
+    links = [f"{_WAITS[step.what]} {step.task}" for step in chain.steps]
+    return f"{chain.waiter}{more} {waits} for {', which waits for '.join(links)}"
+
+
+def _why(
+    end: str,
+    tasks: Mapping[str, TaskStatus],
+    hosts: Mapping[str, ContainerStatus],
+    busy: Callable[[str], float],
+    now_ms: int,
+) -> tuple[str, str, str, int]:
+    """Return the kind, sentence, remedy and time of the culprit's own holdup."""
+    if (container := _away(hosts.get(end))) is not None:
+        since = now_ms - (container.last_seen_ms or 0)
+        if container.lacks:
+            return "slot", f"container {container.id} {container.away}", SLOT_REMEDY, since
+        cause = f": {container.error.message.splitlines()[0]}" if container.error is not None else ""
+        hint = container.error.hint if container.error is not None else None
+        remedy = hint or "wait for its restart if its process has died; otherwise check its machine"
+        where = f"container {container.id} on {container.host or 'no host yet'}"
+        return "container", f"{where} {container.away}{cause}", remedy, since
+    task = tasks.get(end)
+    if task is None:
+        return (
+            "elsewhere",
+            f"{end} isn't part of this deployment, or has ended",
+            "look at the stage that it is of",
+            now_ms,
+        )
+    own = sorted(task.holdups, key=lambda holdup: (holdup.what in _QUIET, holdup.since_ms))
+    for holdup in own:
+        if holdup.what == "data":
+            return "data", f"{end} waits for messages of {holdup.where}", holdup.remedy, holdup.since_ms
+        said = _ALONE[holdup.what].format(task=end, where=holdup.where)
+        return holdup.what, said, holdup.remedy, holdup.since_ms
+    if (share := busy(end)) >= _BUSY:
+        remedy = "make its functions faster, or give the stage more partitions"
+        return "busy", f"{end} works as fast as it can ({share:.0%} busy)", remedy, now_ms
+    if task.state in ("starting", "restoring"):
+        return "restore", f"{end} is {task.state}", "wait: it continues by itself", now_ms
+    beside = hosts[end].tasks if end in hosts else ()
+    if begun := [one for one in beside if one in tasks and tasks[one].state in ("starting", "restoring")]:
+        said = f"its container {hosts[end].id} still starts {len(begun)} of its tasks"
+        return "restore", said, "wait: it continues by itself", now_ms
+    return "running", f"{end} is running, but hasn't got there yet", "look at its container and its machine", now_ms
+
+
+# -- check -------------------------------------------------------------------------------------------
+_RESTARTS = re.compile(r"(?P<most>\d+)/(?P<within>.+)")
+_NAMED = 3
+
+
+class Verdict(IntEnum):
+    """The result of a check; its value is the exit code."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits beyond which an app is critical; None means no limit. Times are in milliseconds.
+
+    More than ``most_restarts`` restarts of all containers together within ``restarts_within_ms`` are too many.
+    """
+
+    lag_ms: int | None = None
+    checkpoint_age_ms: int | None = None
+    most_restarts: int | None = None
+    restarts_within_ms: int = 0
+
+    @classmethod
+    def of(cls, lag: str | None, checkpoint_age: str | None, restarts: str | None) -> Limits:
+        """Return the limits that options set. Raises ``UsageError``."""
+        most, within = (None, 0) if restarts is None else _restarts(restarts)
+        return cls(
+            None if lag is None else to_ms(lag, "--max-lag", error=UsageError),
+            None if checkpoint_age is None else to_ms(checkpoint_age, "--max-checkpoint-age", error=UsageError),
+            most,
+            within,
+        )
+
+
+def _restarts(text: str) -> tuple[int, int]:
+    matched = _RESTARTS.fullmatch(text)
+    if matched is None:
+        raise UsageError(f"--max-restarts {text!r}: expected N/TIME", hint="write 3/10m: 3 restarts in 10 minutes")
+    if int(matched["most"]) >= RESTARTS_KEPT:
+        raise UsageError(f"--max-restarts {text!r}: that many aren't remembered", hint=f"stay below {RESTARTS_KEPT}")
+    return int(matched["most"]), to_ms(matched["within"], "--max-restarts", minimum=1, error=UsageError)
+
+
+def check(statuses: Sequence[AppStatus], limits: Limits, now_ms: int) -> tuple[Verdict, str]:
+    """Return the worst verdict about an app's deployments, and one line about it. ``now_ms`` is the time of day."""
+    found = [one for status in statuses for one in _found(status, limits, now_ms)]
+    worst = max((verdict for verdict, _ in found), default=Verdict.OK)
+    told = [text for verdict, text in sorted(found, key=lambda one: -one[0])] or ["is well"]
+    return worst, f"{worst.name}: {statuses[0].app} {'; '.join(told)}"
+
+
+def _found(status: AppStatus, limits: Limits, now_ms: int) -> Iterator[tuple[Verdict, str]]:
+    match status.state:
+        case "unreachable":
+            yield Verdict.UNKNOWN, "can't be reached"
+            return
+        case "failed" | "gone":
+            yield Verdict.CRITICAL, "has failed" if status.state == "failed" else "is gone: its driver has died"
+            return
+        case "finished" | "stopped":
+            return
+        case "starting":
+            yield Verdict.WARNING, "is starting"
+        case _:
+            pass
+    away = [f"container {c.id} {c.away}" for c in status.containers if c.away]
+    if away:
+        yield Verdict.WARNING, _listed(away)
+    open_ = [task for task in status.tasks if task.state != "finished"]
+    if limits.lag_ms is not None:
+        lags = ((task.name, _lag_ms(task, now_ms)) for task in open_)
+        yield from _beyond("lag", lags, limits.lag_ms)
+    if limits.checkpoint_age_ms is not None:
+        ages = ((t.name, t.uptime_ms if t.checkpoint is None else t.checkpoint.age_ms) for t in open_)
+        yield from _beyond("last commit", ages, limits.checkpoint_age_ms)
+    if limits.most_restarts is not None:
+        ago = (ms for container in status.containers for ms in container.restarted_ago_ms)
+        times = sum(ms <= limits.restarts_within_ms for ms in ago)
+        if times > limits.most_restarts:
+            within = format_ms(limits.restarts_within_ms)
+            yield Verdict.CRITICAL, f"{times} restarts in {within}, more than {limits.most_restarts}"
+
+
+def _beyond(what: str, values: Iterable[tuple[str, int]], limit_ms: int) -> Iterator[tuple[Verdict, str]]:
+    beyond = sorted(((ms, name) for name, ms in values if ms > limit_ms), reverse=True)
+    if beyond:
+        tasks = _listed([f"{name} {ms / 1000:.0f}s" for ms, name in beyond])
+        yield Verdict.CRITICAL, f"{what} above {format_ms(limit_ms)}: {tasks}"
+
+
+def _lag_ms(task: TaskStatus, now_ms: int) -> int:
+    """Return how far the slowest input with unread messages is behind the clock."""
+    behind = [
+        now_ms - one.watermark
+        for one in task.inputs.values()
+        if one.lag != 0 and one.watermark is not None and not one.ended
+    ]
+    return max(0, *behind, 0)
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
+    return ", ".join(texts[:_NAMED]) + more

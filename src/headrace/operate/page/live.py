@@ -1,0 +1,603 @@
+"""The live page of an app and that of all apps: files, events, and questions to containers.
+
+desk
+    The questions that a page may ask running containers: incoming rows of a step, if the app allows it, and profiles.
+
+    Each question is answered at once with the result so far, so the page asks again until the answer is complete. The
+    connection's thread waits for the containers, for some seconds at most.
+
+feed
+    Server-sent events: a document to a few listeners, first as a whole and then as changes. Thread-safe.
+
+    One thread publishes. Each listener has a thread of its own, which takes events from here and may block on its
+    connection; a listener that is too slow for the events that are kept gets the whole document again, and the
+    connection's timeout drops one that takes nothing. Without listeners, nothing is kept, and no document is made.
+
+pages
+    The access to a page, and its files.
+
+    A page has its own token, which allows no actions: it is derived from the coordinator's, and can't be turned back
+    into that. It comes in the address that is printed, becomes a cookie, and leaves the address by a redirect. Cookies
+    are sent to all ports of a host, so each page has another name for its one.
+
+live
+    The live page of one app: check the status repeatedly, keep the last hour, and feed the pages.
+
+overview
+    All apps of a home on one page: the status of each, with links to their own pages. It changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from html import escape
+from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
+from math import ceil
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+import msgspec
+from typing_extensions import override
+
+from headrace.coordinator.address import RepeatedStep
+from headrace.coordinator.listener import Answer, Events, Visit
+from headrace.coordinator.messages import AppStatus, PagesStatus
+from headrace.coordinator.watchers import Watched, Watcher
+from headrace.core.clock import Clock, WallClock
+from headrace.core.errors import HeadraceError, UnavailableError, UsageError
+from headrace.core.log import Throttle, logger
+from headrace.life.startpoints import StartpointState
+from headrace.operate.diagnosis import held_back
+from headrace.operate.page.view import Between, Document, History, PlanFacts, Sample, difference, point_of, view_of
+from headrace.plan.model import Plan
+from headrace.plan.render import RenderedPlan, render
+from headrace.run.looks import Asking, as_collapsed, peek, profile
+
+# -- desk --------------------------------------------------------------------------------------------
+_ID = re.compile(r"[a-zA-Z0-9-]{1,40}")
+
+
+class Desk:
+    """Answers the questions of pages, once it is connected. Safe from any thread."""
+
+    def __init__(self, *, peek: bool) -> None:
+        self.peek = peek
+        self._ask: Asking | None = None
+        self._status: Callable[[], AppStatus] | None = None
+
+    def connect(self, ask: Asking, status: Callable[[], AppStatus]) -> None:
+        """From now on ask running containers."""
+        self._status = status
+        self._ask = ask
+
+    def answer(self, what: str, query: Mapping[str, str]) -> Answer | None:
+        """Answer a question; return None for an unknown one."""
+        if what not in ("peek", "profile"):
+            return None
+        try:
+            ask, status = self._ask, self._status
+            if ask is None or status is None:
+                raise UnavailableError("the app is only starting", hint="try again in a moment")
+            return self._peeked(ask, status(), query) if what == "peek" else self._profiled(ask, status(), query)
+        except HeadraceError as error:
+            return _json({"error": error.message, "hint": error.hint})
+
+    def _peeked(self, ask: Asking, status: AppStatus, query: Mapping[str, str]) -> Answer:
+        found = peek(ask, status, query.get("step", ""), _id(query), query.get("stage"))
+        rows = [[task, *row] for task, row in found.rows]
+        return _json({"columns": ["task", *found.columns], "rows": rows, "over": found.over})
+
+    def _profiled(self, ask: Asking, status: AppStatus, query: Mapping[str, str]) -> Answer:
+        container, seconds, id_ = _number(query, "container"), _number(query, "seconds"), _id(query)
+        found = profile(ask, status, container, seconds, id_)
+        if query.get("as") != "collapsed":
+            return _json(msgspec.to_builtins(found))
+        name = f"{status.app}-container-{container}.collapsed.txt"
+        headers = {"content-disposition": f'attachment; filename="{name}"'}
+        return Answer(as_collapsed(found).encode(), "text/plain; charset=utf-8", headers=headers)
+
+
+def _id(query: Mapping[str, str]) -> str:
+    if not _ID.fullmatch(query.get("id", "")):
+        raise UsageError("the question has no id")
+    return query["id"]
+
+
+def _number(query: Mapping[str, str], name: str) -> int:
+    text = query.get(name, "")
+    if not (text.isascii() and text.isdigit() and len(text) < 9):
+        raise UsageError(f"{name}={text[:20]!r} isn't a number")
+    return int(text)
+
+
+def _json(data: object) -> Answer:
+    return Answer(msgspec.json.encode(data))
+
+
+# -- feed --------------------------------------------------------------------------------------------
+MOST_LISTENERS = 16
+KEPT = 120
+"""How many events are kept for listeners that were cut off, and come back."""
+
+GRACE = 30
+"""How many more changes a document is kept for after the last listener has left, who may have been cut off."""
+
+BEAT_S = 5.0
+"""If nothing has changed for this long, listeners get a heartbeat."""
+
+_ENCODER = msgspec.json.Encoder()
+
+
+class Seen(NamedTuple):
+    """The number of present listeners, and of those refused because of the limit."""
+
+    listening: int
+    refused: int
+
+
+class Feed:
+    """A document and its listeners.
+
+    ``whole`` makes the first event's data of the present document. It is called on listeners' threads, under a lock.
+    """
+
+    def __init__(self, whole: Callable[[Document], Document], *, most: int = MOST_LISTENERS) -> None:
+        self._whole = whole
+        self._most = most
+        self._run = secrets.token_hex(4)
+        self._changed = threading.Condition()
+        self._document: Document | None = None
+        self._make: Callable[[], Document] | None = None
+        """Make the present document, unless it exists."""
+        self._number = 0
+        self._kept: deque[tuple[int, bytes]] = deque(maxlen=KEPT)
+        self._listening = 0
+        self._refused = 0
+        self._alone = GRACE
+        """The number of changes without listeners."""
+        self._closed = False
+
+    @property
+    def seen(self) -> Seen:
+        """How listeners have fared."""
+        with self._changed:
+            return Seen(self._listening, self._refused)
+
+    def publish(self, make: Callable[[], Document], more: Mapping[str, Any] | None = None) -> None:
+        """Take a new state of the document. ``more`` goes to present listeners along with the changes."""
+        with self._changed:
+            self._alone = 0 if self._listening else self._alone + 1
+            if self._alone > GRACE or self._document is None:
+                self._document, self._make = None, make
+                self._kept.clear()
+                self._number += 1  # earlier documents are no longer a basis for changes
+                self._changed.notify_all()
+                return
+            document = make()
+            patch = difference(self._document, document)
+            self._document = document
+            if not patch and not more:
+                return
+            self._number += 1
+            data = _ENCODER.encode({"patch": patch, **(more or {})})
+            self._kept.append((self._number, event("change", data, self._id)))
+            self._changed.notify_all()
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        """End all events; wait a moment, so that listeners get the last ones. Idempotent."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._listening, timeout_s)
+
+    def listen(self, last: str = "") -> Listening:
+        """A new listener. ``last`` is the id of the last event that it has got.
+
+        Raises ``UnavailableError`` if there are too many.
+        """
+        run, _, number = last.partition("-")
+        at = int(number) if run == self._run and number.isascii() and number.isdigit() else -1
+        with self._changed:
+            if self._listening >= self._most:
+                self._refused += 1
+                raise UnavailableError(
+                    f"{self._most} pages are watching this app already", hint="close one of them; this one tries again"
+                )
+            self._listening += 1
+            self._alone = 0
+        return Listening(self, at)
+
+    def next(self, at: int) -> tuple[list[bytes], int, bool]:
+        """Wait for events after number ``at``. Return them, the number of the last one, and whether that is the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._has_news(at), BEAT_S)
+            news, at = self._news(at)
+            return news, at, self._closed
+
+    def leave(self) -> None:
+        """Note that a listener has left."""
+        with self._changed:
+            self._listening -= 1
+            self._changed.notify_all()
+
+    def _has_news(self, at: int) -> bool:
+        return (self._document is not None or self._make is not None) and at != self._number
+
+    def _news(self, at: int) -> tuple[list[bytes], int]:
+        """Return the events for a listener that has seen event ``at``: later ones, or the whole if they aren't kept."""
+        if not self._has_news(at):
+            return [], at
+        if self._document is None and self._make is not None:
+            self._document = self._make()
+        later = [data for number, data in self._kept if number > at]
+        if 0 <= at < self._number and len(later) == self._number - at:
+            return later, self._number
+        data = _ENCODER.encode(self._whole(self._document or {}))
+        return [event("whole", data, self._id)], self._number
+
+    @property
+    def _id(self) -> str:
+        return f"{self._run}-{self._number}"
+
+
+class Listening:
+    """The events for one listener."""
+
+    def __init__(self, feed: Feed, at: int) -> None:
+        self._feed = feed
+        self._at = at
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield events as they come, and heartbeats, until the feed is closed."""
+        ended = False
+        while not ended:
+            news, self._at, ended = self._feed.next(self._at)
+            yield from news or [event("beat", b"{}")]
+        yield event("end", b"{}")
+
+    def close(self) -> None:
+        """Make room for others."""
+        self._feed.leave()
+
+
+def event(name: str, data: bytes, id_: str = "") -> bytes:
+    """A server-sent event. JSON has no line breaks, so the data is one line."""
+    head = f"id: {id_}\n" if id_ else ""
+    return f"{head}event: {name}\ndata: ".encode() + data + b"\n\n"
+
+
+# -- pages -------------------------------------------------------------------------------------------
+PATH = "/dashboard"
+INDEX = "index.html"
+
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""No script and no style but its own files. Attributes place the boxes of the plan."""
+
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+
+
+def page_token(token: str) -> str:
+    """The token with which a browser may look at what a coordinator with this token shows."""
+    return hmac.new(token.encode(), b"headrace page", hashlib.sha256).hexdigest()[:40]
+
+
+def page_url(url: str, token: str) -> str:
+    """The address of the page of a coordinator at ``url`` with ``token``."""
+    return f"{url}{PATH}?token={page_token(token)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file for the browser."""
+
+    body: bytes
+    content_type: str
+
+    @classmethod
+    def of(cls, name: str, text: str) -> Asset:
+        """A text file; its name says what it is."""
+        return cls(text.encode(), _TYPES[PurePosixPath(name).suffix])
+
+
+class Site:
+    """A page, its files and its events. ``token`` opens it. ``help_`` says how to get an address that works."""
+
+    def __init__(
+        self,
+        token: str,
+        files: Callable[[], Mapping[str, Asset]],
+        feed: Feed,
+        help_: str,
+        ask: Callable[[str, Mapping[str, str]], Answer | None] = lambda what, query: None,
+    ) -> None:
+        """``ask`` answers what the page asks, by the name below it."""
+        self._ask = ask
+        self._token = token
+        self._make = files
+        self._feed = feed
+        self._help = help_
+        self._cookie = f"headrace-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
+
+    def owns(self, path: str) -> bool:
+        """Whether it is the page, or below it."""
+        return path == PATH or path.startswith(f"{PATH}/")
+
+    def knows(self, visit: Visit) -> bool:
+        """Whether the token is in the address or in the cookie."""
+        given = visit.query.get("token", "") if visit.path == PATH else ""
+        return self._is_token(given) or self._is_token(self._in_cookie(visit.cookie))
+
+    def answer(self, visit: Visit) -> Answer | Events:
+        """The page, one of its files, or its events."""
+        if visit.path == PATH and "token" in visit.query:
+            return self._enter()
+        if visit.path == f"{PATH}/events":
+            return Events(self._feed.listen(visit.query.get("after", "") or visit.last_event))
+        name = INDEX if visit.path == PATH else visit.path.removeprefix(f"{PATH}/")
+        if (answer := self._ask(name, visit.query)) is not None:
+            return replace(answer, headers={**_HEADERS, **answer.headers})
+        asset = self._files.get(name)
+        if asset is None:
+            return Answer(b"there is no such page\n", "text/plain; charset=utf-8", HTTPStatus.NOT_FOUND, _HEADERS)
+        return Answer(asset.body, asset.content_type, headers=_HEADERS)
+
+    def refusal(self, visit: Visit) -> Answer:
+        """A page that says what to do."""
+        del visit
+        body = _REFUSED.format(help=escape(self._help))
+        return Answer(body.encode(), _TYPES[".html"], HTTPStatus.UNAUTHORIZED, _HEADERS)
+
+    def close(self) -> None:
+        """End all events."""
+        self._feed.close()
+
+    @cached_property
+    def _files(self) -> Mapping[str, Asset]:
+        return self._make()
+
+    def _enter(self) -> Answer:
+        """Keep the token in the browser and out of its history."""
+        cookie = f"{self._cookie}={self._token}; Path={PATH}; HttpOnly; SameSite=Strict"
+        headers = {**_HEADERS, "location": PATH, "set-cookie": cookie}
+        return Answer(b"", "text/plain; charset=utf-8", HTTPStatus.SEE_OTHER, headers)
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self._token.encode())
+
+    def _in_cookie(self, header: str) -> str:
+        try:
+            found = SimpleCookie(header).get(self._cookie)
+        except CookieError:
+            return ""
+        return "" if found is None else found.value
+
+
+_REFUSED = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Headrace: the token is missing</title>
+</head>
+<body>
+<h1>This page needs its token</h1>
+<p>The token is missing or wrong: it changes each time the app starts.</p>
+<p>To get an address that works, {help}, and open the address that it prints.</p>
+<p>If a link of another site has led you here, <a href="/dashboard">try again</a>.</p>
+</body>
+</html>
+"""
+
+
+# -- live --------------------------------------------------------------------------------------------
+EVERY_S = 1.0
+TASKS_A_SECOND = 100
+"""With more tasks, checks are rarer, because a page isn't worth one percent of a processor."""
+
+RECENT = 4
+"""Rates are those of so many looks: containers report twice a second, at other moments than these."""
+
+_log = logger(__name__)
+
+
+class LivePage:
+    """The contents of an app's pages. Only one thread calls ``look``."""
+
+    def __init__(self, plan: RenderedPlan, clock: Clock | None = None, *, peek: bool = False) -> None:
+        """``peek``: the app allows to show messages."""
+        self.desk = Desk(peek=peek)
+        self._plan = plan
+        self._facts = PlanFacts.of(plan)
+        self._clock = clock or WallClock()
+        self._history = History()
+        self._throttle = Throttle(_log)
+        self._lock = threading.Lock()
+        """Guards the history, which threads of listeners read."""
+        self._samples: deque[Sample] = deque(maxlen=RECENT)
+        self.tasks = plan.tasks()
+        self.feed = Feed(self._whole)
+
+    def site(self, token: str) -> Site:
+        """The page and its files; ``token`` opens it."""
+        help_ = f"run: headrace dashboard {self._plan.app}"
+        return Site(token, self._page, self.feed, help_, self.desk.answer)
+
+    def look(self, status: AppStatus) -> None:
+        """Take the present status."""
+        now_ms = self._clock.now_ms()
+        sample = Sample.of(status, self._clock.monotonic_ms(), self._samples[-1] if self._samples else None)
+        self._samples.append(sample)
+        before = self._samples[-2] if len(self._samples) > 1 else sample
+        recent, last = Between(self._samples[0], sample), Between(before, sample)
+        point = point_of(self._facts, status, recent, last, now_ms)
+        with self._lock:
+            self._history.add(point)
+        self.feed.publish(lambda: view_of(self._facts, status, recent, now_ms), {"point": point})
+
+    def end(self, status: AppStatus) -> None:
+        """Show the last status, and end all events. Called when no other thread looks any more."""
+        self.try_to_look(status)
+        self.feed.close()
+
+    def try_to_look(self, status: AppStatus) -> None:
+        """Check the status; if that fails, only log, because a page must not end the app."""
+        try:
+            self.look(status)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the app goes on
+            self._throttle.warning("the live page can't be updated", error=repr(error))
+
+    def watched(self) -> PagesStatus:
+        """The number of pages that watch the app."""
+        seen = self.feed.seen
+        return PagesStatus(watching=seen.listening, refused=seen.refused)
+
+    def _whole(self, document: Document) -> Document:
+        with self._lock:
+            return {"view": document, "history": self._history.points()}
+
+    def _page(self) -> Mapping[str, Asset]:
+        from headrace.operate.page.plan_page import live_files
+
+        return {name: Asset.of(name, text) for name, text in live_files(self._plan, peek=self.desk.peek).items()}
+
+
+class Looking(RepeatedStep):
+    """A thread that looks at the status every second, or more rarely if there are very many tasks."""
+
+    def __init__(self, page: LivePage, status: Callable[[], AppStatus]) -> None:
+        super().__init__("live-page", EVERY_S * max(1, ceil(page.tasks / TASKS_A_SECOND)))
+        self._page = page
+        self._status = status
+
+    @override
+    def step(self) -> bool:
+        self._page.try_to_look(self._status())
+        return True
+
+
+class PageWatcher(Watcher):
+    """The live page as the coordinator has it."""
+
+    def __init__(self, plan: Plan, token: str) -> None:
+        self._page = live_page(plan)
+        self.pages = self._page.site(page_token(token))
+
+    @override
+    def watching(self) -> PagesStatus:
+        return self._page.watched()
+
+    @override
+    def threads(self, run: Watched) -> Sequence[Looking]:
+        self._page.desk.connect(run.ask, run.status)
+        return [Looking(self._page, run.status)]
+
+    @override
+    def greeting(self, url: str, token: str) -> str:
+        return f"live page: {page_url(url, token)}"
+
+    @override
+    def end(self, ending: AppStatus) -> None:
+        self._page.end(ending)
+
+
+def live_page(planned: Plan) -> LivePage:
+    """The live page of a plan."""
+    return LivePage(render(planned), peek=planned.graph.settings.peek)
+
+
+# -- overview ----------------------------------------------------------------------------------------
+OVERVIEW_EVERY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """The status of a deployment, the address of its page if it runs, and its app's open startpoints."""
+
+    status: AppStatus
+    url: str | None = None
+    startpoints: tuple[StartpointState, ...] = ()
+
+
+def overview_of(place: str, found: Sequence[Deployed], now_ms: int) -> Document:
+    """What the page shows. Pure."""
+    return {"place": place, "now": now_ms, "apps": [_app(one) for one in found]}
+
+
+def _app(one: Deployed) -> Document:
+    status = one.status
+    open_ = [stage for stage in status.stages if stage.finished < stage.tasks]
+    marks = [stage.watermark for stage in open_ if stage.watermark is not None and stage.idle < stage.tasks]
+    shown = {
+        "name": status.app,
+        "state": status.state,
+        "url": one.url,
+        "started": status.started_at,
+        "ended": status.ended_at,
+        "stages": ", ".join(stage.name for stage in status.stages),
+        "rate": round(sum(stage.rows_per_second for stage in status.stages), 1),
+        "lag": sum(stage.lag or 0 for stage in status.stages),
+        "watermark": min(marks, default=None),
+        "tasks": len(status.tasks),
+        "containers": len(status.containers),
+        "held": any(held_back(task) for task in status.tasks if task.state != "finished") or None,
+        "trouble": None if status.error is None else status.error.message,
+        "hint": None if status.error is None else status.error.hint,
+        "startpoints": [state.in_words for state in one.startpoints] or None,
+    }
+    return {name: value for name, value in shown.items() if value is not None}
+
+
+class Overview(RepeatedStep):
+    """Checks all apps repeatedly, and feeds the page; ``found`` asks them."""
+
+    def __init__(self, place: str, found: Callable[[], Sequence[Deployed]], clock: Clock | None = None) -> None:
+        super().__init__("overview", OVERVIEW_EVERY_S)
+        self._place = place
+        self._found = found
+        self._clock = clock or WallClock()
+        self._throttle = Throttle(_log)
+        self.feed = Feed(lambda document: {"view": document})
+        self.step()
+
+    def site(self, token: str) -> Site:
+        """The page and its files; ``token`` opens it."""
+        return Site(token, _files, self.feed, "run: headrace dashboard")
+
+    @override
+    def step(self) -> bool:
+        try:
+            found = self._found()
+        except HeadraceError as error:  # the next check may succeed
+            self._throttle.warning("can't look at the apps", error=error.message)
+            return True
+        document = overview_of(self._place, found, self._clock.now_ms())
+        self.feed.publish(lambda: document)
+        return True
+
+
+def _files() -> Mapping[str, Asset]:
+    from headrace.operate.page.plan_page import overview_files
+
+    return {name: Asset.of(name, text) for name, text in overview_files().items()}

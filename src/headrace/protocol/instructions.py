@@ -1,0 +1,339 @@
+"""What the protocol returns, and what it knows of upstream tasks. Pure.
+
+instructions
+    What the protocol returns: a verdict on every frame, and the instructions that a task's host performs.
+
+    Plain data. The docstrings here say what each one asks of the host; ``protocol`` says in which order they come.
+
+parents
+    What a task knows of its upstream tasks, apart for each input partition. ``frame_judge`` explains the fields.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum
+
+from typing_extensions import override
+
+from headrace.core.errors import HeadraceError, ProtocolError
+from headrace.core.frame import ControlMessage, Header
+from headrace.core.ids import SSP, Offset, StreamId
+from headrace.protocol.record import AbortRecord, CommitRecord, LocalCheckpoint
+from headrace.systems.startpoints import Order
+
+# -- instructions ------------------------------------------------------------------------------------
+# -- verdicts on a received frame -------------------------------------------------------------------
+
+
+class Verdict(Enum):
+    """What to do with a frame."""
+
+    PROCESS = "process"
+    """A user, watermark or end-of-stream frame that is in turn: process it."""
+
+    BUFFER = "buffer"
+    """An early frame: append it to the version buffer under its label (``header.version``)."""
+
+    DROP = "drop"
+    """A duplicate or void frame: ignore it."""
+
+    TAKEN = "taken"
+    """A control frame that the machine has handled: nothing else to do."""
+
+    ROLLBACK = "rollback"
+    """A processed frame has become void: drop all uncommitted state, then perform ``next_step``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """A restore frame was taken: drop the producer's buffered frames of partition ``ssp`` with a higher seq."""
+
+    ssp: SSP
+    producer: int
+    seq: int
+
+
+# -- instructions: start and rollback ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TakeGeneration:
+    """Drop uncommitted state, the version buffer and unreceived frames; get a new generation and call ``start``.
+
+    The metadata store issues the generation by compare-and-set, and only to the incarnation that the coordinator
+    considers current. If it is refused, the task stops permanently.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class AppendAbort:
+    """Append this record to the changelog, wait, and call ``performed`` with the offset after it."""
+
+    header: Header
+    record: AbortRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChangelog:
+    """Read the changelog from ``start`` (None: its oldest record) to ``end``; pass each record to ``changelog``."""
+
+    start: Offset | None
+    end: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Restore bookkeeping and source positions from the record; seek each input partition to its offset.
+
+    ``record`` is None if the task never committed. An offset of None means the oldest frame. ``orders`` are
+    startpoints: they say where to read sources, whatever the record says.
+    """
+
+    record: CommitRecord | None
+    inputs: tuple[tuple[SSP, Offset | None], ...]
+    orders: tuple[Order, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Fill the stores, which are empty, with what the task takes over from a savepoint. A commit follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlFrame:
+    """A control frame and its destination."""
+
+    stream: StreamId
+    partition: int
+    header: Header
+    message: ControlMessage
+
+
+@dataclass(frozen=True, slots=True)
+class SendControl:
+    """Send these frames after everything sent before. There is no need to wait for acknowledgement."""
+
+    frames: tuple[ControlFrame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanAhead:
+    """Read the headers from these offsets to the current end of each partition; call ``learn`` for each restore frame.
+
+    Positions don't move: the frames are received afterwards from the same offsets.
+    """
+
+    inputs: tuple[tuple[SSP, Offset | None], ...]
+
+
+# -- instructions: running --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Process the buffered frames of this label in order, and remove them. They aren't received again.
+
+    But keep those of the (input partition, producer) pairs in ``held``.
+    """
+
+    label: int
+    held: frozenset[tuple[SSP, int]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """All inputs have ended: fire the open windows, then send end-of-stream to every output partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Keep a durable copy of the local state, which holds the commit of ``version``, and of the commit's record."""
+
+    version: int
+
+
+# -- instructions: commit ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FlushOutputs:
+    """Wait until everything sent to any output is acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendChanges:
+    """Append the stores' changes since the last commit to the changelog; ``stamp_change`` stamps each frame."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendCommit:
+    """``seal`` the commit record, append it, wait, and call ``performed`` with the offset after it."""
+
+    version: int
+    next_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLocal:
+    """Write to RocksDB in one batch: the changes of this version, and ``local.encode()`` under ``LOCAL_KEY``."""
+
+    local: LocalCheckpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Publish the offsets from which each input is still needed: frames below them may be trimmed."""
+
+    version: int
+    inputs: tuple[tuple[SSP, Offset | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseOrders:
+    """Tell the coordinator that a commit covers these orders, and wait until it knows."""
+
+    orders: tuple[Order, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The task is over. No instruction follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """This incarnation has lost its right to run, and has changed nothing since. Raise ``error``; do nothing more."""
+
+    error: HeadraceError
+
+
+Instruction = (
+    TakeGeneration
+    | AppendAbort
+    | ReadChangelog
+    | Resume
+    | Found
+    | SendControl
+    | ScanAhead
+    | Feed
+    | Finish
+    | Keep
+    | FlushOutputs
+    | AppendChanges
+    | AppendCommit
+    | WriteLocal
+    | Report
+    | ReleaseOrders
+    | End
+    | Stop
+)
+
+Plain = (
+    Found
+    | Resume
+    | SendControl
+    | ScanAhead
+    | Feed
+    | Finish
+    | FlushOutputs
+    | AppendChanges
+    | WriteLocal
+    | Report
+    | ReleaseOrders
+    | Keep
+)
+"""The instructions of which nothing else is to be said than that they are performed."""
+
+
+# -- parents -----------------------------------------------------------------------------------------
+_NO_LIMIT = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyFrame:
+    """A frame in the version buffer, under its label."""
+
+    label: int
+    generation: int
+    seq: int
+    offset: Offset
+
+
+class Parent:
+    """One upstream task as seen from one input partition. The head of ``frame_judge`` explains the fields."""
+
+    __slots__ = (
+        "aside",
+        "buffered",
+        "closed",
+        "covered",
+        "done",
+        "fences",
+        "generation",
+        "label",
+        "limit",
+        "partition",
+        "producer",
+        "seq",
+    )
+
+    def __init__(self, partition: InputPartition, producer: int, closed: int) -> None:
+        self.partition = partition
+        self.producer = producer
+        self.fences: dict[int, int] = {}
+        self.buffered: deque[EarlyFrame] = deque()
+        self.set_last(0, 0)
+        self.closed = closed
+        self.covered = 0
+        self.done = 0
+        self.label = -1
+        self.aside: int | None = None
+
+    def set_last(self, generation: int, seq: int) -> None:
+        """Set the last frame taken, and ``limit``: the seq above which frames of its generation are void."""
+        self.generation, self.seq = generation, seq
+        self.limit = self.limit_of(generation)
+
+    def limit_of(self, generation: int) -> int:
+        """Return the lowest S of the fences of newer generations: frames of ``generation`` above it are void."""
+        return min((seq for fence, seq in self.fences.items() if fence > generation), default=_NO_LIMIT)
+
+    def fence(self, generation: int, seq: int) -> None:
+        """Add the fence of a restore. The same restore again changes nothing."""
+        known = self.fences.setdefault(generation, seq)
+        if known != seq:
+            raise ProtocolError(
+                f"{self.partition.ssp}: producer {self.producer} sent two restores of generation {generation}, "
+                f"one to seq {known}, one to {seq}",
+                hint="two incarnations got the same generation: the metadata store must issue each one only once",
+            )
+        self.limit = self.limit_of(self.generation)
+
+    def holds(self, label: int) -> bool:
+        """Return whether buffered frames of ``label`` must wait until the upstream task has committed them."""
+        return self.aside is not None and label > self.closed
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.partition.ssp}, producer {self.producer}"
+
+    @property
+    def last(self) -> str:
+        """The identity of the last frame taken, for messages."""
+        return f"({self.generation}, #{self.seq})"
+
+
+class InputPartition:
+    """One intermediate input partition. ``position`` is the next offset to receive; None means the oldest frame."""
+
+    __slots__ = ("parents", "position", "ssp")
+
+    def __init__(self, ssp: SSP, producers: Collection[int], closed: int) -> None:
+        self.ssp = ssp
+        self.position: Offset | None = None
+        self.parents = {producer: Parent(self, producer, closed) for producer in producers}

@@ -1,0 +1,722 @@
+"""The protocol machine of one task, with the methods that the tables of ``protocol`` name. Pure.
+
+cadence
+    Choose the version that a task commits next, and the label of the frames that it sends. Pure.
+
+    Versions are milliseconds of the shared clock. A timer-driven task commits at multiples of the checkpoint interval,
+    so tasks with equal intervals choose equal labels. A command-driven task commits versions that its upstream tasks
+    have closed.
+
+    A *cut* is a version that every task commits exactly, instead of passing over it. At a cut, every task has processed
+    exactly the frames labelled up to it, so nothing is in flight between tasks, and their commits fit together.
+
+task orders
+    The startpoints that one task has to apply: which are due, and which a commit covers. Pure.
+
+    A startpoint is applied exactly once, because the commit record names the last one applied to each source partition.
+    An order that the record names is *covered*: it is never applied again, only released, and the coordinator deletes
+    it. An order that no record names is *due*: each start and each rollback applies it again, until a commit counts. So
+    it doesn't matter when a task dies, or whether the coordinator learns that an order was released.
+
+table methods
+    The methods that the tables of ``protocol`` name: one task's instructions, guards, decisions and effects. Pure.
+
+machine
+    The protocol machine of one task. ``protocol`` explains it, and holds its tables and the host's contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from headrace.core.errors import ProtocolError
+from headrace.core.frame import END_VERSION, Bytes, ControlMessage, Header, Kind, Restore
+from headrace.core.ids import SSP, Offset, StreamId, TaskName
+from headrace.protocol.changelog import ABORT_SEQ, Changelog, ReplayStep
+from headrace.protocol.frame_judge import FrameJudge
+from headrace.protocol.frame_stamper import FrameStamper
+from headrace.protocol.instructions import (
+    AppendAbort,
+    AppendChanges,
+    AppendCommit,
+    End,
+    Feed,
+    Finish,
+    FlushOutputs,
+    Forget,
+    Found,
+    Instruction,
+    Keep,
+    ReadChangelog,
+    ReleaseOrders,
+    Report,
+    Resume,
+    ScanAhead,
+    SendControl,
+    Stop,
+    TakeGeneration,
+    Verdict,
+    WriteLocal,
+)
+from headrace.protocol.protocol import DECISIONS, STEPS, Phase, Step
+from headrace.protocol.record import AbortRecord, CommitRecord, InputEntry, LocalCheckpoint, SourceEntry
+from headrace.systems.startpoints import Order
+
+
+# -- cadence -----------------------------------------------------------------------------------------
+class Cadence:
+    """The clock and the cut of one task. ``clock`` is the beginning of the present interval; ``cut`` may be None."""
+
+    def __init__(self, interval_ms: int) -> None:
+        self.clock = 0
+        self.cut: int | None = None
+        self._interval = interval_ms
+
+    def tick(self, now_ms: int) -> None:
+        """Set the wall clock. Labels are milliseconds, so they rise even if the next start has a longer interval."""
+        self.clock = now_ms - now_ms % self._interval
+
+    def first_label(self, version: int, *, timer_driven: bool) -> int:
+        """Return the label after a start from the commit of ``version``."""
+        return self._timely(version) if timer_driven else version + 1
+
+    def closed(self, version: int, closed: int, *, whole: bool = True) -> int:
+        """Return the highest version through ``closed`` that a task at ``version`` may commit: not above the cut.
+
+        It may commit the cut only if its commit is ``whole``: it leaves out no upstream task.
+        """
+        if self.cut is None or closed == END_VERSION or version >= self.cut:
+            return closed
+        return min(closed, self.cut if whole else self.cut - 1)
+
+    def by_timer(self, label: int, highest: int) -> tuple[int, int]:
+        """Return the version that a timer-driven task commits, and its next label; ``highest`` is the top in use."""
+        version = max(label, highest)
+        return version, self._timely(version)
+
+    def _timely(self, version: int) -> int:
+        above = (version // self._interval + 1) * self._interval
+        label = max(above, self.clock)
+        return self.cut if self.cut is not None and version < self.cut < label else label
+
+
+# -- task orders -------------------------------------------------------------------------------------
+class TaskOrders:
+    """The orders of one task, from one start or rollback to the next.
+
+    ``due`` are to be applied at the start. ``covered`` are those that a commit which counts includes.
+    """
+
+    def __init__(self) -> None:
+        self.due: tuple[Order, ...] = ()
+        self.covered: tuple[Order, ...] = ()
+        self._applied: dict[tuple[str, int], str] = {}
+
+    def begin(self, orders: Iterable[Order]) -> None:
+        """Take the orders that were granted with a generation."""
+        self.due, self.covered = tuple(orders), ()
+
+    def adopt(self, record: CommitRecord | None) -> None:
+        """Set aside the orders that the last commit covers."""
+        sources = record.sources if record is not None else ()
+        self._applied = {(entry.stream, entry.partition): entry.startpoint for entry in sources if entry.startpoint}
+        granted = self.due
+        self.covered = tuple(order for order in granted if self._covers(order))
+        self.due = tuple(order for order in granted if not self._covers(order))
+        self._applied |= {(order.stream, order.partition): order.startpoint.id for order in self.due}
+
+    def stamp(self, sources: Iterable[SourceEntry]) -> tuple[SourceEntry, ...]:
+        """Return the positions for a commit record, each with the startpoint that was last applied to it."""
+        applied = ((entry, self._applied.get((entry.stream, entry.partition), "")) for entry in sources)
+        return tuple(msgspec.structs.replace(entry, startpoint=id_) if id_ else entry for entry, id_ in applied)
+
+    def committed(self) -> None:
+        """Note that a commit counts, which covers the applied orders."""
+        self.covered, self.due = (*self.covered, *self.due), ()
+
+    def released(self) -> None:
+        """Note that the coordinator knows which orders are covered."""
+        self.covered = ()
+
+    def _covers(self, order: Order) -> bool:
+        return self._applied.get((order.stream, order.partition)) == order.startpoint.id
+
+
+# -- table methods -----------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineConfig:
+    """The part of the plan that the machine needs.
+
+    ``inputs`` maps each intermediate input partition to all producers that write it, of every upstream stage.
+    ``outputs`` maps each framed stream that the task writes, intermediate or output, to its number of partitions. For
+    outputs of which it writes only one partition, ``own`` gives that partition.
+    ``founded`` is the first commit of a task of a new timeline, taken over from a savepoint.
+    """
+
+    task: TaskName
+    task_count: int
+    producer: int
+    inputs: Mapping[SSP, Collection[int]] = field(default_factory=dict)
+    outputs: Mapping[StreamId, int] = field(default_factory=dict)
+    own: Mapping[StreamId, int] = field(default_factory=dict)
+    interval_ms: int = 1000
+    exactly_once: bool = True
+    founded: CommitRecord | None = None
+
+
+class TableMethods:
+    """The state of one task's protocol, and the methods that the rows of the tables name.
+
+    The tables and the classes of the parts are class attributes, so that tests can run a broken protocol.
+    """
+
+    judge_class = FrameJudge
+    stamper_class = FrameStamper
+    changelog_class = Changelog
+    orders_class = TaskOrders
+    cadence_class = Cadence
+    steps = STEPS
+    decisions = DECISIONS
+
+    def __init__(self, config: MachineConfig, writer: str) -> None:
+        self.config = config
+        self.phase = Phase.DOWN
+        self.generation = 0
+        self.version = -1
+        self.label = 0
+        self.end_of_stream_sent = False
+        self.rollbacks = 0
+        self._writer = writer
+        self._judge = self.judge_class(config.inputs, config.exactly_once)
+        self._stamper = self.stamper_class(
+            config.task, config.task_count, config.producer, config.outputs, config.exactly_once, config.own
+        )
+        self._changelog = self.changelog_class(config.producer, writer, None)
+        self._orders = self.orders_class()
+        self._cadence = self.cadence_class(config.interval_ms)
+        self._kept: int | None = None
+        self._restart_soon = False
+        self._founding = False
+        self._inputs_ended = False
+        self._woken = False
+        self._current: Instruction | None = None
+        self._read_from: Offset | None = None
+        self._read_to: Offset = 0
+        self._changelog_seq = 0
+        self._feeding = -1
+        self._commit_version = -1
+        self._next_version = 0
+        self._sealed: tuple[Header, CommitRecord] | None = None
+        self._steps = {step.phase: step for step in self.steps}
+
+    # -- instructions -------------------------------------------------------------------------------------
+
+    def take_generation(self) -> Instruction:
+        """Start over with a new generation."""
+        return TakeGeneration()
+
+    def append_abort(self) -> Instruction:
+        """Append the abort record, the first record of a generation, which fences off older generations."""
+        record = AbortRecord(generation=self.generation, writer=self._writer)
+        return AppendAbort(self._record_header(Kind.ABORT, self.version), record)
+
+    def read_changelog(self) -> Instruction:
+        """At a start, read from the base through the own abort; at a commit, continue through the own commit."""
+        return ReadChangelog(self._read_from, self._read_to)
+
+    def resume(self) -> Instruction:
+        """Restore the host's part of the last commit."""
+        return Resume(self._changelog.record, self._judge.positions(), self._orders.due)
+
+    def found(self) -> Instruction:
+        """Take over the savepoint's state as the first commit."""
+        return Found()
+
+    def send_restores(self) -> Instruction:
+        """Announce the committed seq to every downstream partition, and choose the label until the next commit."""
+        self.label = self._first_label()
+        self._stamper.label = self.label
+        return SendControl(self._stamper.restores(self.version, self.label))
+
+    def scan_ahead(self) -> Instruction:
+        """Learn which frames are void before processing any of them."""
+        return ScanAhead(self._judge.positions())
+
+    def feed(self) -> Instruction:
+        """Process the buffered frames of the lowest label."""
+        return Feed(self._feeding, self._judge.held(self._feeding))
+
+    def finish(self) -> Instruction:
+        """Fire open windows and send end-of-stream."""
+        return Finish()
+
+    def flush_outputs(self) -> Instruction:
+        """Wait until outputs are acknowledged: a commit, or the end, must not cover frames that may still be lost."""
+        return FlushOutputs()
+
+    def append_changes(self) -> Instruction:
+        """Append the changes before the commit that makes them count."""
+        return AppendChanges(self._commit_version)
+
+    def append_commit(self) -> Instruction:
+        """Append the commit record, the single step that decides whether the version happened."""
+        return AppendCommit(self._commit_version, self._next_version)
+
+    def write_local(self) -> Instruction:
+        """Update local state, which always follows the changelog."""
+        local = self._changelog.local
+        if local is None:
+            raise ProtocolError(f"task {self.config.task}: no commit to write")
+        return WriteLocal(local)
+
+    def send_checkpoints(self) -> Instruction:
+        """Announce the commit downstream, now that it is known to count."""
+        return SendControl(self._stamper.checkpoints(self._commit_version, self._next_version))
+
+    def report(self) -> Instruction:
+        """Report the input frames that the commit covers, which are no longer needed."""
+        record = self._changelog.record
+        inputs = record.inputs if record else ()
+        return Report(self.version, tuple((_ssp(entry), entry.offset) for entry in inputs))
+
+    def release_orders(self) -> Instruction:
+        """Tell the coordinator which startpoints a commit covers, so that it may delete them."""
+        return ReleaseOrders(self._orders.covered)
+
+    def keep(self) -> Instruction:
+        """Keep the state of the cut, which the local database holds regardless of later frames."""
+        return Keep(self.version)
+
+    def end(self) -> Instruction:
+        """End: the final commit is announced and acknowledged."""
+        return End()
+
+    def stop(self) -> Instruction:
+        """Stop: another incarnation has the right to run this task."""
+        return Stop(self._changelog.stop_reason(self.config.task))
+
+    # -- guards -------------------------------------------------------------------------------------------
+
+    def always(self) -> bool:
+        """Hold always: the last alternative."""
+        return True
+
+    def fenced(self) -> bool:
+        """Whether the changelog shows a newer generation, or a second writer with this task's generation."""
+        return self._changelog.replaced
+
+    def ended(self) -> bool:
+        """Whether the last commit was the final one."""
+        return self._next_version == END_VERSION
+
+    def founding(self) -> bool:
+        """Whether the task still has to take over a savepoint's state, or is committing it."""
+        return self._founding
+
+    def keep_due(self) -> bool:
+        """Whether the last commit is the cut, contains all that belongs to it, and the host hasn't kept it yet."""
+        return self.version == self._cadence.cut and not self.cut_kept and self.whole
+
+    def covered(self) -> bool:
+        """Whether a commit covers startpoints that the coordinator still has."""
+        return bool(self._orders.covered)
+
+    def restart_due(self) -> bool:
+        """Whether the task must start over after a commit."""
+        return self._restart_soon
+
+    def buffer_due(self) -> bool:
+        """Whether a buffered label is in turn: labels up to M before the commit of M, and M + 1 right after it."""
+        lowest = self._judge.lowest_buffered
+        return lowest is not None and lowest <= max(self._judge.threshold, self._closed_through)
+
+    def finish_due(self) -> bool:
+        """Whether all inputs have ended. This happens once in the life of a task, across all incarnations."""
+        return self._inputs_ended and not self.end_of_stream_sent
+
+    def final_due(self) -> bool:
+        """Whether nothing more will arrive, and nothing that arrived can become void."""
+        return self.end_of_stream_sent and self._inputs_ended and self._timer_driven
+
+    def version_closed(self) -> bool:
+        """Whether all upstream tasks that aren't set aside have closed the next version, or several.
+
+        The task's own label is the next version, except if it was timer-driven until its upstream tasks changed to
+        exactly-once. It has announced that label, so it waits until they have closed it, because labels don't fall.
+        """
+        return self.label <= self._closed_through < END_VERSION
+
+    def clock_passed(self) -> bool:
+        """Whether the interval is over. An idle task commits too, because downstream tasks wait for its versions."""
+        return self._timer_driven and self._cadence.clock > self.label
+
+    @property
+    def cut_missed(self) -> bool:
+        """Whether the task has passed over the cut, so that its state wouldn't match the state of others."""
+        cut = self._cadence.cut
+        passed = cut is not None and (self.version > cut or (self.version == cut and not self.whole))
+        return passed and not self.cut_kept
+
+    @property
+    def cut_kept(self) -> bool:
+        """Whether the host has kept the state of the cut. A task that ended before the cut has no later state."""
+        cut, kept = self._cadence.cut, self._kept
+        if cut is None or kept is None:
+            return False
+        return kept == cut or (self.phase is Phase.OVER and kept == self.version < cut)
+
+    @property
+    def _closed_through(self) -> int:
+        """Return M, but not above a cut, and below it while an upstream task is set aside: a cut needs all."""
+        judge = self._judge
+        return self._cadence.closed(self.version, judge.committable, whole=judge.waits_for_all)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the last commit contains all that upstream tasks had sent up to its version."""
+        record = self._changelog.record
+        entries = record.inputs if record else ()
+        return all(parent.version >= self.version for entry in entries for parent in entry.parents)
+
+    @property
+    def _timer_driven(self) -> bool:
+        return self._judge.closed_through == END_VERSION
+
+    # -- decisions and effects --------------------------------------------------------------------------------
+
+    def nothing(self) -> None:
+        """Do nothing."""
+
+    def decide_feed(self) -> None:
+        """Choose the lowest buffered label."""
+        lowest = self._judge.lowest_buffered
+        self._feeding = -1 if lowest is None else lowest
+
+    def decide_command(self) -> None:
+        """Choose the closed version M to commit."""
+        closed = self._closed_through
+        self._commit_version, self._next_version = closed, closed + 1
+
+    def decide_timer(self) -> None:
+        """Choose the highest label in use as the version to commit, and the next label by the clock."""
+        self._commit_version, self._next_version = self._cadence.by_timer(self.label, self._judge.highest_label)
+
+    def decide_final(self) -> None:
+        """Choose a final version that is not below any label or parent's version that it includes."""
+        judge = self._judge
+        self._commit_version = max(self.version + 1, self.label, judge.highest_label, judge.parents_version)
+        self._next_version = END_VERSION
+
+    def fed(self) -> None:
+        """Note that the buffered frames were processed."""
+        self._judge.feed(self._feeding)
+
+    def finished(self) -> None:
+        """Note that end-of-stream was sent. The record says so, so that no restart fires windows or sends it again."""
+        self.end_of_stream_sent = True
+
+    def adopt_record(self) -> None:
+        """Reset the machine to the last commit that counts."""
+        self._read_from = self._read_to
+        if self.fenced():
+            return
+        if self._changelog.generation != self.generation:
+            raise ProtocolError(
+                f"task {self.config.task}: the changelog was not read through the task's own abort record",
+                hint="a base past the end belongs to another changelog: the host must discard it and call rebase",
+            )
+        if self._changelog.seq != ABORT_SEQ:
+            raise ProtocolError(
+                f"task {self.config.task}: generation {self.generation} was already used",
+                hint="the app's metadata (metadata.db in its home) was lost, or is older than its streams: restore it "
+                "from a backup, or start over with another home",
+            )
+        self._adopt(self._changelog.record)
+        founded = self.config.founded
+        self._founding = founded is not None and self._changelog.record is None
+        if founded is not None and self._founding:
+            self._commit_version, self._next_version = founded.version, founded.next_version
+
+    def _adopt(self, record: CommitRecord | None) -> None:
+        self._orders.adopt(record)
+        self.version = record.version if record else -1
+        self._next_version = record.next_version if record else 0
+        self.end_of_stream_sent = self._inputs_ended = bool(record and record.end_of_stream_sent)
+        self._stamper.load(record.outputs if record else ())
+        self._judge.load(record.inputs if record else (), self.version, record.parents_version if record else -1)
+
+    def check_commit(self) -> None:
+        """Check that the own commit counts, because only then did it happen."""
+        self._read_from = self._read_to
+        local = self._changelog.local
+        found = (local.generation, local.version) if local else None
+        if not self.fenced() and found != (self.generation, self._commit_version):
+            raise ProtocolError(f"task {self.config.task}: didn't find its own commit in the changelog")
+
+    def stored(self) -> None:
+        """Continue from the state that was taken over, which is committed and in the local database."""
+        if self._founding:
+            self._sealed = None
+            self._adopt(self._changelog.record)
+
+    def resumed(self) -> None:
+        """Note that the host has its part of the last commit."""
+        self._founding = False
+
+    def kept(self) -> None:
+        """Note that the host has kept the state of the cut."""
+        self._kept = self._cadence.cut  # the version of a task that has ended is lower
+
+    def released(self) -> None:
+        """Note that the coordinator knows the covered startpoints."""
+        self._orders.released()
+
+    def committed(self) -> None:
+        """Start the next version."""
+        self._orders.committed()
+        self.version = self._commit_version
+        self.label = self._stamper.label = self._next_version
+        self._sealed = None
+        self._judge.commit(self.version)
+
+    def _first_label(self) -> int:
+        return END_VERSION if self.ended() else self._cadence.first_label(self.version, timer_driven=self._timer_driven)
+
+    def _record_header(self, kind: Kind, version: int) -> Header:
+        self._changelog_seq += 1
+        return Header(kind, self.config.producer, self.generation, version, self._changelog_seq)
+
+
+def _ssp(entry: InputEntry) -> SSP:
+    return SSP(StreamId.parse(entry.stream), entry.partition)
+
+
+# -- machine -----------------------------------------------------------------------------------------
+class ProtocolMachine(TableMethods):
+    """One incarnation of a task. ``version`` is C; ``label`` is the label of outgoing frames."""
+
+    # -- events -------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Set the wall clock. It may jump in either direction."""
+        self._cadence.tick(now_ms)
+        self._woken = True
+
+    def start(self, generation: int, base: LocalCheckpoint | None, orders: Iterable[Order] = ()) -> None:
+        """Start, or restart after a rollback, as ``generation``, with the startpoints that are still to be applied.
+
+        ``base`` is the commit that the local state holds.
+        """
+        if self.phase is not Phase.DOWN or generation <= self.generation:
+            raise ProtocolError(
+                f"task {self.config.task}: generation {generation} can't start while generation "
+                f"{self.generation} is {self.phase.value}"
+            )
+        self.generation = generation
+        self._stamper.generation = generation
+        self._changelog_seq = 0
+        self._inputs_ended = False
+        self._sealed = None
+        self._restart_soon = False
+        self._orders.begin(orders)
+        self.phase, self._current = Phase.FENCING, None
+        self._begin_replay(base)
+
+    def rebase(self, base: LocalCheckpoint | None) -> None:
+        """Replay from another base, because the last one doesn't belong to the changelog or was trimmed from it."""
+        self._expect("rebase", Phase.REPLAYING)
+        self._current = None
+        self._begin_replay(base)
+
+    def changelog(self, offset: Offset, header: Header, body: Bytes) -> ReplayStep:
+        """Take a record that ``ReadChangelog`` asked for. The result matters only while replaying, for state."""
+        self._expect("changelog", Phase.REPLAYING, Phase.CHECKING)
+        return self._changelog.take(offset, header, body)
+
+    def performed(self, end: Offset | None = None) -> None:
+        """Note that the current instruction is done; ``end`` is the acknowledged offset, if the instruction has one."""
+        step = self._steps.get(self.phase)
+        if step is None or self._current is None or not step.then or self.phase is Phase.DOWN:
+            raise ProtocolError(f"task {self.config.task}: there is no instruction to perform ({self.phase.value})")
+        if end is not None:
+            self._read_to = end
+        elif self.phase in {Phase.FENCING, Phase.COMMITTING}:
+            raise ProtocolError(f"task {self.config.task}: the acknowledged offset is missing ({self.phase.value})")
+        getattr(self, step.effect)()
+        self._enter(step)
+
+    def learn(self, ssp: SSP, header: Header, restore: Restore) -> None:
+        """Take a restore frame that ``ScanAhead`` found."""
+        self._expect("learn", Phase.SCANNING)
+        self._judge.learn(ssp, header, restore)
+
+    def receive(
+        self, ssp: SSP, offset: Offset, after: Offset, header: Header, control: ControlMessage | None = None
+    ) -> Verdict | Forget:
+        """Judge the next frame of an intermediate input: it is at ``offset``, and the frame after it at ``after``.
+
+        ``control`` is the message of a checkpoint or restore frame, and None for all other frames.
+        """
+        if self.phase is not Phase.RUNNING or self._woken or self._judge.due:
+            raise ProtocolError(
+                f"task {self.config.task}: received a frame before the instruction was performed ({self.phase.value})"
+            )
+        verdict = self._judge.receive(ssp, offset, after, header, control)
+        if verdict is Verdict.ROLLBACK:
+            self.rollbacks += 1
+            self.phase = Phase.DOWN
+        return verdict
+
+    def set_aside(self) -> bool:
+        """Stop waiting for the upstream tasks that are late. Return False if nothing can be committed without them.
+
+        If that undoes frames that were processed, the task rolls back, as after ``Verdict.ROLLBACK``.
+        """
+        self._expect("set_aside", Phase.RUNNING)
+        aside, undoes = self._judge.set_aside()
+        if undoes:
+            self.rollbacks += 1
+            self.phase, self._current = Phase.DOWN, None
+        self._woken = True
+        return aside
+
+    def inputs_ended(self) -> None:
+        """Note that every source has ended and every end-of-stream has been processed."""
+        self._inputs_ended = self._woken = True
+
+    def abandon(self) -> None:
+        """Give up everything uncommitted and restart, after an external failure."""
+        if self.phase not in {Phase.OVER, Phase.STOPPED}:
+            self.phase, self._current = Phase.DOWN, None
+
+    def cut(self, version: int | None) -> None:
+        """Commit exactly this version when its time comes, and ask the host to keep it. None: no cut is wanted."""
+        self._cadence.cut, self._kept = version, None
+        self._woken = True
+
+    def restart_soon(self) -> None:
+        """Start over, with a new generation, right after the next commit: then few frames become void."""
+        self._restart_soon = True
+
+    # -- queries ------------------------------------------------------------------------------------------
+
+    @property
+    def due(self) -> bool:
+        """Whether there may be an instruction to perform."""
+        return self._woken or self._judge.due or self.phase is not Phase.RUNNING
+
+    def next_step(self) -> Instruction | None:
+        """Return the instruction to perform now, the same one until it is performed. None: receive frames."""
+        if self.phase is Phase.RUNNING:
+            if not (self._woken or self._judge.due):
+                return None
+            self._decide()
+            if self.phase is Phase.RUNNING:
+                self._woken = self._judge.due = False
+                return None
+        if self._current is None:
+            instruction: Instruction = getattr(self, self._steps[self.phase].instruction)()
+            self._current = instruction
+        return self._current
+
+    def stamp(self, stream: StreamId, partition: int, kind: Kind = Kind.USER) -> Header:
+        """Return the header of an outgoing user, watermark or end-of-stream frame."""
+        self._expect("stamp", Phase.RUNNING, Phase.FEEDING, Phase.FINISHING, Phase.FLUSHING)
+        return self._stamper.stamp(stream, partition, kind)
+
+    def stamp_change(self) -> Header:
+        """Return the header of a change frame. Changes may be appended at any time while the task runs."""
+        self._expect("stamp_change", Phase.FOUNDING, Phase.RUNNING, Phase.FEEDING, Phase.FINISHING, Phase.APPENDING)
+        return self._record_header(Kind.CHANGE, self.label)
+
+    def seal(
+        self,
+        *,
+        sources: tuple[SourceEntry, ...] = (),
+        bookkeeping: bytes = b"null",
+    ) -> tuple[Header, CommitRecord]:
+        """Return header and record of the commit frame that ``AppendCommit`` asks for.
+
+        ``sources`` and ``bookkeeping`` are the host's parts of the record; the latter is any JSON.
+        """
+        self._expect("seal", Phase.COMMITTING)
+        if self._sealed is not None:
+            raise ProtocolError(f"task {self.config.task}: version {self._commit_version} is already sealed")
+        founded = self.config.founded if self._founding else None
+        if founded is not None:
+            record = msgspec.structs.replace(founded, generation=self.generation)
+        else:
+            record = self._record(sources, bookkeeping)
+        self._sealed = self._record_header(Kind.COMMIT, self._commit_version), record
+        return self._sealed
+
+    def _record(self, sources: tuple[SourceEntry, ...], bookkeeping: bytes) -> CommitRecord:
+        return CommitRecord(
+            generation=self.generation,
+            version=self._commit_version,
+            next_version=self._next_version,
+            outputs=self._stamper.save(),
+            inputs=self._judge.save(self._commit_version),
+            sources=self._orders.stamp(sources),
+            parents_version=self._judge.parents_version,
+            end_of_stream_sent=self.end_of_stream_sent,
+            bookkeeping=msgspec.Raw(bookkeeping),
+        )
+
+    @property
+    def record(self) -> CommitRecord | None:
+        """The record of that commit."""
+        return self._changelog.record
+
+    @property
+    def local(self) -> LocalCheckpoint | None:
+        """The last commit read so far that counts. It is written in the same batch as the changes it commits."""
+        return self._changelog.local
+
+    @property
+    def lagging(self) -> bool:
+        """Whether upstream tasks are late with a version that others have closed."""
+        return self.phase is Phase.RUNNING and self._judge.lagging
+
+    def late(self) -> list[tuple[SSP, int]]:
+        """Return the (input partition, producer) pairs that the next commit waits for, of those not set aside."""
+        return self._judge.late()
+
+    def waiting_for(self) -> list[tuple[SSP, int]]:
+        """Return the (input partition, producer) pairs that haven't closed the next version, set aside or not."""
+        return self._judge.waiting_for()
+
+    def early(self) -> dict[SSP, Offset]:
+        """Return the offset of the first frame in the version buffer, of each input partition that has any.
+
+        Frames of upstream tasks that are set aside don't count: they may be held for long.
+        """
+        return self._judge.early()
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        for decision in self.decisions:
+            if getattr(self, decision.when)():
+                getattr(self, decision.then)()
+                self.phase, self._current = decision.phase, None
+                return
+
+    def _enter(self, step: Step) -> None:
+        self.phase = next(phase for guard, phase in step.then if getattr(self, guard)())
+        self._current = None
+        self._woken = True
+
+    def _begin_replay(self, base: LocalCheckpoint | None) -> None:
+        self._changelog = self.changelog_class(self.config.producer, self._writer, base)
+        self._changelog.owned_by(self.generation)
+        self._read_from = base.offset if base else None
+
+    def _expect(self, call: str, *phases: Phase) -> None:
+        if self.phase not in phases:
+            raise ProtocolError(
+                f"task {self.config.task}: {call} was called while {self.phase.value}", hint="this is a bug in the host"
+            )

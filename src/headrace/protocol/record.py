@@ -1,0 +1,385 @@
+"""The durable records of the exactly-once protocol, and what a task takes over from a savepoint.
+
+record
+    The durable records of the exactly-once protocol: changelog frame bodies, local checkpoint, reader position.
+
+    There are five formats, each with its own format number; a reader refuses a number it doesn't know. SEP-10 defines
+    the fields. This table says where each of them is:
+
+    ==============================================  ===============================================================
+    SEP-10                                          here
+    ==============================================  ===============================================================
+    Change Log Topic Message: Generation            frame header ``generation``
+    Change Log Topic Message: Key, Value            ``Change.change``: bytes that the named store writes and reads
+    Commit: CheckpointMetadata.Generation           ``CommitRecord.generation`` (and the frame header's)
+    Commit: CheckpointOutputSeq.Topic               ``OutputSeq.stream``
+    Commit: PartitionAndSeq.Partition, Seq          ``OutputSeq.partition``, ``OutputSeq.seq``
+    Commit: TopicPartitionMetadata.Topic            ``InputEntry.stream``
+    Commit: PartitionMetadata.PartitionId, Offset   ``InputEntry.partition``, ``InputEntry.offset``
+    Commit: ParentCheckpointMetadata.ProducerId     ``ParentEntry.producer``
+    Commit: ParentCheckpointMetadata.Generation     ``ParentEntry.generation``
+    Commit: ParentCheckpointMetadata                ``ParentEntry.version``: the version through which the parent
+      .CheckpointVersion                            is complete
+    Commit: ParentCheckpointMetadata.Seq            ``ParentEntry.seq``: what this commit covers of the parent
+    Commit: ParentCheckpointMetadata                ``ParentEntry.resume_offset``: where this parent's frames that
+      .ResumeOffset (RecoveryOffset)                the commit doesn't cover begin
+    Abort: Generation                               ``AbortRecord.generation`` (and the frame header's)
+    RocksDB checkpoint: Offset, Generation,         ``LocalCheckpoint.offset``, ``.generation``, ``.version``
+      CheckpointVersion
+    ==============================================  ===============================================================
+
+    All these frames have SEP-10's message header: MessageType is ``kind``, ProducerId ``producer``, Generation
+    ``generation``, CheckpointVersion ``version`` and Seq ``seq``. In a changelog ``seq`` counts the records of a
+    generation from 1.
+
+founding
+    The state that a task of a new timeline takes over from a savepoint, and that a task keeps for one. Plain data.
+
+    A savepoint has a folder for each task, with the task's database (``DATABASE_FOLDER``) and the commit to which the
+    database corresponds (``COMMIT_FILE``). That file is written last, so a folder without it is a draft.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from headrace.core.errors import FrameError
+from headrace.core.files import UNREADABLE, decode_record
+from headrace.core.frame import END_VERSION, Bytes
+from headrace.core.ids import Offset
+
+# -- record ------------------------------------------------------------------------------------------
+COMMIT_FORMAT = 4
+ABORT_FORMAT = 1
+CHANGE_FORMAT = 1
+LOCAL_FORMAT = 1
+READER_FORMAT = 2
+
+LOCAL_KEY = b"\x00headrace.protocol"
+"""The key of the local checkpoint in a task's RocksDB. The stores' own keys never begin with a 0 byte."""
+
+_LOCAL = struct.Struct(">bqiq")
+_CHANGE_HEAD = struct.Struct(">bH")
+
+
+class _Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base of the JSON bodies: field names are camelCase."""
+
+
+class OutputSeq(_Body, frozen=True, kw_only=True):
+    """The seq of the last frame that the task had written to one output partition when it committed.
+
+    ``generation`` has written there last: the commit's, or an earlier one if the app no longer has the output.
+    ``landmark`` identifies, in a form of the system, a record that was written there with this frame, or after it.
+    """
+
+    stream: str
+    partition: int
+    seq: int
+    generation: int
+    landmark: str | UnsetType = UNSET
+
+
+class ParentEntry(_Body, frozen=True, kw_only=True):
+    """One upstream task as seen from one input partition.
+
+    All its frames up to (``generation``, ``seq``) are covered by this commit or an earlier one. ``version`` is the
+    version through which it is complete in this partition.
+    """
+
+    producer: int
+    generation: int
+    version: int
+    seq: int
+    resume_offset: Offset | None
+
+
+class InputEntry(_Body, frozen=True, kw_only=True):
+    """One intermediate input partition. A restart reads from ``offset``; None means from the oldest frame.
+
+    ``landmark`` identifies, in a form of the system, the record before the offset.
+    """
+
+    stream: str
+    partition: int
+    offset: Offset | None
+    parents: tuple[ParentEntry, ...]
+    landmark: str | UnsetType = UNSET
+
+
+class Covered(_Body, frozen=True, kw_only=True):
+    """The last frame of one producer that a read_committed reader has released or dropped.
+
+    ``committed`` is the highest seq that the producer was known to have committed.
+    """
+
+    producer: int
+    generation: int
+    seq: int
+    committed: int = 0
+
+
+class ReaderPosition(_Body, frozen=True, kw_only=True):
+    """Where a read_committed reader resumes. Store it in one transaction with the results.
+
+    ``whole``: the reader started at the very beginning of the stream (see ``read_committed``). ``plain_before``: plain
+    frames before this offset were released, although ``offset`` is lower.
+    """
+
+    format: int = READER_FORMAT
+    offset: Offset | None
+    whole: bool = False
+    covered: tuple[Covered, ...] = ()
+    plain_before: Offset | UnsetType = UNSET
+
+    def encode(self) -> bytes:
+        """Return the position as JSON."""
+        return _ENCODER.encode(self)
+
+    @classmethod
+    def decode(cls, data: Bytes) -> ReaderPosition:
+        """Read what ``encode`` wrote. Raises ``FrameError``."""
+        return _decoded("reader position", _READER_DECODER, data, READER_FORMAT)
+
+
+class Detour(_Body, frozen=True, kw_only=True):
+    """What follows a past range that is read again: at ``until`` reading goes back to where it was before.
+
+    The other fields are those of the ``SourceEntry`` to go back to.
+    """
+
+    until: Offset
+    offset: Offset
+    whole: bool = False
+    covered: tuple[Covered, ...] = ()
+    plain_before: Offset | UnsetType = UNSET
+    since_ms: int | UnsetType = UNSET
+    landmark: str | UnsetType = UNSET
+
+
+class SourceEntry(_Body, frozen=True, kw_only=True):
+    """The position in one source partition. The fields from ``offset`` on are those of a ``ReaderPosition``.
+
+    ``startpoint`` is the id of the startpoint that was applied to it last. ``shards``: the positions in the shards of a
+    slot. ``since_ms``: messages with an older event time are left out, because a backfill has read them from
+    elsewhere. ``landmark``: see ``InputEntry``. ``detour``: a startpoint with an end is under way, and this is what
+    follows it.
+    """
+
+    stream: str
+    partition: int
+    offset: Offset | None
+    whole: bool = False
+    covered: tuple[Covered, ...] = ()
+    plain_before: Offset | UnsetType = UNSET
+    startpoint: str | UnsetType = UNSET
+    shards: dict[str, str] | UnsetType = UNSET
+    since_ms: int | UnsetType = UNSET
+    landmark: str | UnsetType = UNSET
+    detour: Detour | UnsetType = UNSET
+
+
+class CommitRecord(_Body, frozen=True, kw_only=True):
+    """Everything that a restart needs: the body of a changelog's commit frame.
+
+    ``parents_version`` is the highest version that any parent has announced as committed. ``bookkeeping`` (watermarks,
+    end-of-stream sets) belongs to the runtime and is any JSON.
+    """
+
+    format: int = COMMIT_FORMAT
+    generation: int
+    version: int
+    next_version: int
+    outputs: tuple[OutputSeq, ...] = ()
+    inputs: tuple[InputEntry, ...] = ()
+    sources: tuple[SourceEntry, ...] = ()
+    parents_version: int = -1
+    end_of_stream_sent: bool = False
+    bookkeeping: msgspec.Raw = msgspec.Raw(b"null")
+
+    @property
+    def ended(self) -> bool:
+        """Whether this was the task's final commit."""
+        return self.next_version == END_VERSION
+
+
+class AbortRecord(_Body, frozen=True, kw_only=True):
+    """The record with which ``generation`` takes over. Everything that older generations left uncommitted is void.
+
+    Each incarnation draws its own ``writer``, so that two incarnations with the same generation detect each other.
+    """
+
+    format: int = ABORT_FORMAT
+    generation: int
+    writer: str
+
+
+class LocalCheckpoint(msgspec.Struct, frozen=True):
+    """The commit to which the local RocksDB corresponds. It counts, and its frame is at ``offset`` of the changelog.
+
+    ``offset`` is that of the commit frame itself, not of the next one. A restart reads this frame first: it holds the
+    record and the (generation, seq) to continue from, and proves that the state belongs to this changelog.
+    """
+
+    offset: Offset
+    generation: int
+    version: int
+
+    def encode(self) -> bytes:
+        """Return 21 bytes: format int8, offset int64, generation int32, version int64; big-endian."""
+        return _LOCAL.pack(LOCAL_FORMAT, self.offset, self.generation, self.version)
+
+    @classmethod
+    def decode(cls, data: Bytes) -> LocalCheckpoint:
+        """Read what ``encode`` wrote. Raises ``FrameError``."""
+        if len(data) != _LOCAL.size:
+            raise FrameError(f"a local checkpoint has {_LOCAL.size} bytes, this one has {len(data)}")
+        number, offset, generation, version = _LOCAL.unpack(data)
+        _check_format("local checkpoint", number, LOCAL_FORMAT)
+        return cls(offset, generation, version)
+
+
+class Change(msgspec.Struct, frozen=True):
+    """The body of a change frame: the name of a store, and the change that ``StateStore.apply`` repeats."""
+
+    store: str
+    change: Bytes
+
+    def encode(self) -> bytes:
+        """Return ``format int8 | length of the name uint16 | name | change``, big-endian."""
+        name = self.store.encode()
+        return _CHANGE_HEAD.pack(CHANGE_FORMAT, len(name)) + name + bytes(self.change)
+
+    @classmethod
+    def decode(cls, data: Bytes) -> Change:
+        """Read what ``encode`` wrote, without copying the change. Raises ``FrameError``."""
+        view = memoryview(data)
+        if len(view) < _CHANGE_HEAD.size:
+            raise FrameError(f"a change has at least {_CHANGE_HEAD.size} bytes, this one has {len(view)}")
+        number, length = _CHANGE_HEAD.unpack_from(view)
+        _check_format("change", number, CHANGE_FORMAT)
+        end = _CHANGE_HEAD.size + length
+        if len(view) < end:
+            raise FrameError(f"a change has a store name of {length} bytes, but only {len(view) - 3} follow")
+        try:
+            return cls(str(view[_CHANGE_HEAD.size : end], "utf-8"), view[end:])
+        except UnicodeDecodeError as error:
+            raise FrameError(f"a change has a store name that isn't UTF-8: {error}") from error
+
+
+_Record = TypeVar("_Record", ReaderPosition, CommitRecord, AbortRecord)
+_ENCODER = msgspec.json.Encoder()
+_COMMIT_DECODER = msgspec.json.Decoder(CommitRecord)
+_ABORT_DECODER = msgspec.json.Decoder(AbortRecord)
+_READER_DECODER = msgspec.json.Decoder(ReaderPosition)
+
+
+def encode_record(record: CommitRecord | AbortRecord) -> bytes:
+    """Return the body of a commit or abort frame: JSON."""
+    return _ENCODER.encode(record)
+
+
+def decode_commit(body: Bytes) -> CommitRecord:
+    """Read a commit frame's body. Raises ``FrameError``."""
+    return _decoded("commit record", _COMMIT_DECODER, body, COMMIT_FORMAT)
+
+
+def decode_abort(body: Bytes) -> AbortRecord:
+    """Read an abort frame's body. Raises ``FrameError``."""
+    return _decoded("abort record", _ABORT_DECODER, body, ABORT_FORMAT)
+
+
+def _decoded(what: str, decoder: msgspec.json.Decoder[_Record], data: Bytes, known: int) -> _Record:
+    try:
+        record = decoder.decode(data)
+    except UNREADABLE as error:
+        raise FrameError(f"unreadable {what}: {error}: {bytes(data[:200])!r}") from error
+    _check_format(what, record.format, known)
+    return record
+
+
+def _check_format(what: str, found: int, known: int) -> None:
+    if found != known:
+        raise FrameError(
+            f"{what} of format {found}; this version of Headrace reads {known}",
+            hint="a newer version wrote it; upgrade readers before writers",
+        )
+
+
+# -- founding ----------------------------------------------------------------------------------------
+COMMIT_FILE = "commit.json"
+DATABASE_FOLDER = "db"
+FORMAT = 1
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An order to all tasks of an app: commit exactly ``version``, and keep the state in a subfolder of ``folder``.
+
+    ``last``: a task processes nothing more once it has kept its state.
+    """
+
+    id: str
+    version: int
+    folder: str
+    last: bool = False
+
+
+class KeptCommit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The commit of a task in a savepoint: its record, and its offset in the changelog."""
+
+    format: int = FORMAT
+    task: str
+    offset: Offset
+    record: CommitRecord
+
+    def encode(self) -> bytes:
+        """Return it as JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> KeptCommit:
+        """Read what ``encode`` wrote. Raises ``DataError``."""
+        return decode_record(
+            _DECODER,
+            data,
+            "the commit in a savepoint",
+            FORMAT,
+            lambda kept: f"the commit of task {kept.task} in a savepoint",
+        )
+
+
+_DECODER = msgspec.json.Decoder(KeptCommit)
+
+
+@dataclass(frozen=True, slots=True)
+class Donor:
+    """A task in a savepoint: its number, and the folder with its commit and its database."""
+
+    number: int
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Founding:
+    """How a task with an empty changelog begins.
+
+    ``record`` becomes its first commit. ``donors`` have its state. If ``shares`` is None, the task gets all of it;
+    otherwise ``shares`` gives for each store the columns that divide its rows among ``tasks`` tasks. Stores that are
+    ``copied`` are the same in all donors, and the task gets all rows of the first.
+    ``silent_until`` is the app's former position in each source partition, up to which the task reads silently; None
+    if the partition had ended.
+    """
+
+    record: CommitRecord
+    donors: tuple[Donor, ...] = ()
+    shares: Mapping[str, Sequence[str]] | None = None
+    copied: frozenset[str] = frozenset()
+    tasks: int = 1
+    silent_until: Mapping[tuple[str, int], Offset | None] = field(default_factory=dict)

@@ -1,0 +1,449 @@
+"""Formats of records in brokers: what the bytes of a payload mean.
+
+contract
+    What a format of records is: payloads to rows and back, each payload one row.
+
+    A broker keeps a record as bytes, and only its users know what they mean. A ``FormatSpec`` names the format; it is
+    frozen data, and part of a ``SystemSpec``. All formats read many payloads at once.
+
+json
+    JSON: each payload is one object. A missing field is null, and other fields are ignored.
+
+raw
+    Bytes: each payload is the only column, unchanged.
+
+text
+    Text: each payload is a text in UTF-8, which becomes the only column.
+
+changelog
+    Changelogs: records of another format, and records without a value, which delete what has their key.
+
+    A column says which rows are deletions. Their other columns are null, as the record says nothing more; its key is
+    for the system to add.
+
+opening
+    From the name of a format to the format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeGuard, cast
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from typing_extensions import override
+
+from headrace.core.errors import DataError, DeclarationError
+from headrace.core.files import UNREADABLE
+from headrace.core.plug_ins import all_points, loaded, plug_in
+from headrace.rows.dtypes import Columns, written
+from headrace.rows.pieces import Parse, RowsUnreadable, readable_rows
+from headrace.rows.text import encode_lines, from_wire, readable, why_unreadable, wire_columns
+
+# -- contract ----------------------------------------------------------------------------------------
+Payload = bytes | None
+"""The value of a record; None if it has none (in Kafka a tombstone: it deletes what has its key)."""
+
+NO_VALUE = "no value, which deletes its key; hr.io.changelog(...) reads such records"
+
+
+@dataclass(frozen=True, slots=True)
+class FormatSpec:
+    """A format by its name, its schema if it has one, and what else it needs: JSON types only, and no secrets."""
+
+    name: str = "json"
+    schema: Mapping[str, Any] | Sequence[Any] | str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def options(self) -> dict[str, Any]:
+        """What ``FormatSpec(**options)`` makes the same one of."""
+        schema = {} if self.schema is None else {"schema": self.schema}
+        return {"name": self.name} | schema | ({"settings": dict(self.settings)} if self.settings else {})
+
+    def under(self, subject: str) -> FormatSpec:
+        """The same format, with schemas under ``subject`` in its registry. It may have none, or name another itself."""
+        settings = dict(self.settings)
+        if "format" in settings:
+            settings["format"] = FormatSpec(**settings["format"]).under(subject).options()
+        elif "registry" in settings:
+            settings.setdefault("subject", subject)
+        return replace(self, settings=settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The rows of the good payloads, in order; of each bad one its index and the reason.
+
+    ``skipped`` are the indices of payloads that say nothing, so that they are neither: no policy is asked about them.
+    Both are in order.
+    """
+
+    frame: pl.DataFrame
+    bad: Sequence[tuple[int, str]] = ()
+    skipped: Sequence[int] = ()
+
+
+class Decoder(Protocol):
+    """Reads payloads as rows of certain columns. One thread uses it."""
+
+    def decode(self, payloads: Sequence[Payload]) -> Decoded:
+        """Return one row for each payload that can be decoded. Never raises because of a payload's contents.
+
+        What None means is up to the format; for most of them it is a bad payload.
+
+        Raises an error that may be retried (``UnavailableError``) if something outside is needed to read them, such as
+        a schema registry, and doesn't answer. Nothing was read then: call again with the same payloads, which go on
+        where they are until it succeeds. It waits for a second at most, and needs no pause between calls.
+        """
+        ...
+
+
+class Format(Protocol):
+    """A format of records."""
+
+    def columns(self) -> Columns | None:
+        """The columns that the format says by itself; None if only a schema can say them."""
+        ...
+
+    def decoder(self, columns: Columns) -> Decoder:
+        """Return a decoder to rows of these columns. Raises ``DeclarationError`` if the format can't have them."""
+        ...
+
+    def encode(self, rows: pl.DataFrame) -> Sequence[Payload]:
+        """Return one payload for each row. Raises ``DataError`` if the format can't have the columns or a value.
+
+        A payload is None for a row that says that its key is deleted. Only formats with ``deletes`` have such rows.
+        Raises an error that may be retried as ``decode`` does.
+        """
+        ...
+
+    @property
+    def deletes(self) -> bool:
+        """Whether a payload may be None: not all systems can take that."""
+        return False
+
+
+def decode_halving(
+    payloads: Sequence[Payload],
+    columns: Columns,
+    parse: Callable[[Sequence[bytes]], pl.DataFrame],
+    explain: Callable[[bytes, str], str],
+) -> Decoded:
+    """Parse all payloads at once; if that fails, halve them until the bad ones are isolated.
+
+    ``parse`` raises ``RowsUnreadable``; ``explain`` says what is wrong with one payload, given what ``parse`` said.
+    None is bad.
+    """
+    if not all_values(payloads):
+        return without_nulls(payloads, lambda values: decode_halving(values, columns, parse, explain))
+    frames, bad = readable_rows(payloads, parse) if payloads else ([], [])
+    frame = pl.concat(frames) if frames else pl.DataFrame(schema=columns)
+    return Decoded(frame, [(row.index, explain(row.raw, row.reason)) for row in bad])
+
+
+def all_values(payloads: Sequence[Payload]) -> TypeGuard[Sequence[bytes]]:
+    """Whether none of them is None."""
+    return all(payloads) or None not in payloads  # all() is the faster one, and an empty payload is rare
+
+
+def without_nulls(payloads: Sequence[Payload], decode: Callable[[Sequence[bytes]], Decoded]) -> Decoded:
+    """Decode those that aren't None; the others are bad."""
+    null = nulls(payloads)
+    places = np.flatnonzero(null)
+    decoded = decode([payload for payload in payloads if payload is not None])
+    none = Decoded(decoded.frame.clear(), [(index, NO_VALUE) for index in range(len(places))])
+    return gathered([(np.flatnonzero(~null), decoded), (places, none)])
+
+
+def nulls(payloads: Sequence[Payload]) -> npt.NDArray[np.bool_]:
+    """Which of them are None."""
+    return np.fromiter((payload is None for payload in payloads), dtype=bool, count=len(payloads))
+
+
+def gathered(parts: Sequence[tuple[npt.NDArray[np.int64], Decoded]]) -> Decoded:
+    """Combine one or more parts, each with the places of its payloads among all payloads, and its decoded rows."""
+    bad: list[tuple[int, str]] = []
+    skipped: list[int] = []
+    kept = []
+    for places, decoded in parts:
+        wrong = [index for index, _ in decoded.bad]
+        bad += zip(places[wrong].tolist(), [reason for _, reason in decoded.bad], strict=True)
+        skipped += places[list(decoded.skipped)].tolist()
+        kept.append(np.delete(places, [*wrong, *decoded.skipped]))
+    frame = pl.concat([decoded.frame for _, decoded in parts])
+    return Decoded(frame[np.argsort(np.concatenate(kept))], sorted(bad), sorted(skipped))
+
+
+# -- json --------------------------------------------------------------------------------------------
+def json_parser(columns: Columns) -> Parse:
+    """A parser of lines with one object each that has these columns."""
+    wire = wire_columns(columns)
+    empty = pl.DataFrame(schema=columns)
+
+    def parse(data: bytes) -> pl.DataFrame:
+        if not data.strip():
+            return empty
+        try:
+            return from_wire(pl.read_ndjson(data, schema=wire), columns)
+        except pl.exceptions.PolarsError as error:
+            raise RowsUnreadable(why_unreadable(error)) from error
+
+    return parse
+
+
+class JsonFormat(Format):
+    """JSON objects."""
+
+    @override
+    def columns(self) -> None:
+        return None
+
+    @override
+    def decoder(self, columns: Columns) -> Decoder:
+        return _JsonDecoder(columns)
+
+    @override
+    def encode(self, rows: pl.DataFrame) -> list[bytes]:
+        return encode_lines(rows).splitlines() if rows.height else []
+
+
+class _JsonDecoder(Decoder):
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._parse_lines = json_parser(columns)
+
+    @override
+    def decode(self, payloads: Sequence[Payload]) -> Decoded:
+        return decode_halving(payloads, self._columns, self._parse, self._explain)
+
+    def _parse(self, payloads: Sequence[bytes]) -> pl.DataFrame:
+        # A line has one object, or can't be read. So only an empty payload can make the count of rows wrong. Line
+        # breaks become carriage returns: between values that is the same to JSON, and inside a text both are refused.
+        data = b"\n".join(payloads)
+        if data.count(b"\n") >= len(payloads):
+            data = b"\n".join([payload.replace(b"\n", b"\r") for payload in payloads])
+        return self._parse_lines(data)
+
+    def _explain(self, payload: bytes, reason: str) -> str:
+        if not payload.strip():
+            return "empty"
+        try:
+            value = msgspec.json.decode(payload)
+        except UNREADABLE as error:
+            return readable(error)
+        if not isinstance(value, dict):
+            return f"a JSON {_JSON_NAMES.get(type(value), 'number')}, not an object"
+        for name, dtype in self._columns.items():
+            if name in value:
+                try:
+                    json_parser({name: dtype})(msgspec.json.encode({name: value[name]}))
+                except RowsUnreadable as error:
+                    return f"field {name!r}: {error}"
+        return reason
+
+
+_JSON_NAMES = {list: "array", str: "text", bool: "boolean", type(None): "null"}
+
+
+# -- raw ---------------------------------------------------------------------------------------------
+VALUE = "value"
+"""The column, if no schema names it."""
+
+
+class RawFormat(Format):
+    """Bytes."""
+
+    @override
+    def columns(self) -> Columns:
+        return {VALUE: pl.Binary()}
+
+    @override
+    def decoder(self, columns: Columns) -> Decoder:
+        return _RawDecoder(only_column("bytes", columns, pl.Binary()))
+
+    @override
+    def encode(self, rows: pl.DataFrame) -> list[bytes]:
+        return only_values("bytes", rows, pl.Binary()).to_list()
+
+
+class _RawDecoder(Decoder):
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @override
+    def decode(self, payloads: Sequence[Payload]) -> Decoded:
+        if not all_values(payloads):
+            return without_nulls(payloads, self.decode)
+        return Decoded(pl.Series(self._name, payloads, dtype=pl.Binary).to_frame())
+
+
+def only_column(format: str, columns: Columns, dtype: pl.DataType) -> str:
+    """The name of the only column. Raises ``DeclarationError`` if there are others, or it has another type."""
+    if list(columns.values()) != [dtype]:
+        found = ", ".join(f"{name}: {written(other)}" for name, other in columns.items()) or "none"
+        raise DeclarationError(
+            f'records with format="{format}" have one column of type {written(dtype)}; the schema has {found}',
+            hint=f'write schema={{"{VALUE}": pl.{dtype}}}, or name another format',
+        )
+    return next(iter(columns))
+
+
+def only_values(format: str, rows: pl.DataFrame, dtype: pl.DataType) -> pl.Series:
+    """The values to write. Raises ``DataError`` if the rows have other columns, or a value is missing."""
+    if list(rows.dtypes) != [dtype]:
+        found = ", ".join(f"{name}: {written(other)}" for name, other in rows.schema.items())
+        raise DataError(
+            f'records with format="{format}" have one column of type {written(dtype)}; the rows have {found}',
+            hint="select that column before send_to",
+        )
+    values = rows.to_series()
+    if values.null_count():
+        raise DataError(
+            f'column {values.name!r}: a value is null, and format="{format}" can\'t write that',
+            hint='filter such rows out, or use format="json"',
+        )
+    return values
+
+
+# -- text --------------------------------------------------------------------------------------------
+class TextFormat(Format):
+    """Texts."""
+
+    @override
+    def columns(self) -> Columns:
+        return {VALUE: pl.String()}
+
+    @override
+    def decoder(self, columns: Columns) -> Decoder:
+        return _TextDecoder(columns, only_column("text", columns, pl.String()))
+
+    @override
+    def encode(self, rows: pl.DataFrame) -> list[bytes]:
+        return only_values("text", rows, pl.String()).cast(pl.Binary).to_list()
+
+
+class _TextDecoder(Decoder):
+    def __init__(self, columns: Columns, name: str) -> None:
+        self._columns = columns
+        self._name = name
+
+    @override
+    def decode(self, payloads: Sequence[Payload]) -> Decoded:
+        return decode_halving(payloads, self._columns, self._parse, lambda payload, reason: reason)
+
+    def _parse(self, payloads: Sequence[bytes]) -> pl.DataFrame:
+        try:
+            return pl.Series(self._name, payloads, dtype=pl.Binary).cast(pl.String).to_frame()
+        except pl.exceptions.ComputeError as error:
+            raise RowsUnreadable("not UTF-8") from error
+
+
+# -- changelog ---------------------------------------------------------------------------------------
+class ChangelogFormat(Format):
+    """Records of ``inner``. ``deleted`` is the column that says which are deletions."""
+
+    def __init__(self, inner: Format, deleted: str) -> None:
+        self._inner = inner
+        self._deleted = deleted
+
+    @override
+    def columns(self) -> Columns | None:
+        return with_flag(self._inner.columns(), self._deleted)
+
+    @override
+    def decoder(self, columns: Columns) -> Decoder:
+        rest = without_flag(columns, self._deleted)
+        return _ChangelogDecoder(self._inner.decoder(rest), columns, self._deleted)
+
+    @override
+    def encode(self, rows: pl.DataFrame) -> Sequence[Payload]:
+        if rows.schema.get(self._deleted) != pl.Boolean:
+            raise DataError(
+                f"the rows have no Boolean column {self._deleted!r} to mark deletions",
+                hint=f"add it before send_to: .with_columns({self._deleted}=False)",
+            )
+        gone = rows[self._deleted].fill_null(False).to_numpy()
+        payloads: list[Payload] = [None] * rows.height
+        values = self._inner.encode(rows.filter(~gone).drop(self._deleted))
+        for index, value in zip(np.flatnonzero(~gone).tolist(), values, strict=True):
+            payloads[index] = value
+        return payloads
+
+    @property
+    @override
+    def deletes(self) -> bool:
+        return True
+
+
+class _ChangelogDecoder(Decoder):
+    def __init__(self, inner: Decoder, columns: Columns, deleted: str) -> None:
+        self._inner = inner
+        self._columns = columns
+        self._deleted = deleted
+
+    @override
+    def decode(self, payloads: Sequence[Payload]) -> Decoded:
+        if all_values(payloads):
+            decoded = self._inner.decode(payloads)
+            return Decoded(self._flagged(decoded.frame, gone=False), decoded.bad, decoded.skipped)
+        null = nulls(payloads)
+        decoded = self._inner.decode([payload for payload in payloads if payload is not None])
+        values = Decoded(self._flagged(decoded.frame, gone=False), decoded.bad, decoded.skipped)
+        deletions = Decoded(self._flagged(pl.DataFrame(schema=self._columns).clear(int(null.sum())), gone=True))
+        return gathered([(np.flatnonzero(~null), values), (np.flatnonzero(null), deletions)])
+
+    def _flagged(self, rows: pl.DataFrame, *, gone: bool) -> pl.DataFrame:
+        return rows.with_columns(pl.lit(gone).alias(self._deleted)).select(list(self._columns))
+
+
+def with_flag(columns: Columns | None, deleted: str) -> Columns | None:
+    """The columns with the one that says what is deleted. Raises ``DeclarationError`` if they have it already."""
+    if columns is None:
+        return None
+    if deleted in columns:
+        raise DeclarationError(
+            f"a record already has a column {deleted!r}, so that name can't mark deletions",
+            hint='choose another name: deleted="gone"',
+        )
+    return {**columns, deleted: pl.Boolean()}
+
+
+def without_flag(columns: Columns, deleted: str) -> Columns:
+    """The columns of the records themselves. Raises ``DeclarationError`` unless the others say what is deleted."""
+    found = columns.get(deleted)
+    if found != pl.Boolean:
+        there = "is missing in the schema" if found is None else f"is of type {written(found)} in the schema, not bool"
+        raise DeclarationError(
+            f"the column {deleted!r}, which marks deletions, {there}",
+            hint=f'add "{deleted}": pl.Boolean to the schema, and write deleted="{deleted}" in the table',
+        )
+    return {name: dtype for name, dtype in columns.items() if name != deleted}
+
+
+# -- opening -----------------------------------------------------------------------------------------
+GROUP = "headrace.formats"
+"""The group of entry points of formats: each is a function that makes a ``Format`` of a ``FormatSpec``."""
+
+_PLAIN: Mapping[str, type[Format]] = {"json": JsonFormat, "text": TextFormat, "bytes": RawFormat}
+
+
+def open_format(spec: FormatSpec) -> Format:
+    """Return the format that ``spec`` names; raises ``DeclarationError`` for an unknown one. Fetches nothing yet."""
+    if spec.name in _PLAIN:
+        return _PLAIN[spec.name]()
+    if spec.name == "changelog":
+        return ChangelogFormat(inner_format(spec), spec.settings["deleted"])
+    opener = plug_in(GROUP, spec.name)
+    if opener is None:
+        known = ", ".join([*_PLAIN, "changelog", *sorted(all_points(GROUP))])
+        raise DeclarationError(f"unknown format {spec.name!r} of records", hint=f"known formats: {known}")
+    return cast("Callable[[FormatSpec], Format]", loaded(opener))(spec)
+
+
+def inner_format(spec: FormatSpec) -> Format:
+    """Return the format that another one is wrapped around."""
+    return open_format(FormatSpec(**spec.settings["format"]))

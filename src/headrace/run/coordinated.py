@@ -1,0 +1,565 @@
+"""The coordinator of a run with all that runs beside it, for any runner that hosts containers.
+
+interrupts
+    Ctrl-C (SIGINT) and SIGTERM during a run: the first one drains the app, as soon as there is something to drain.
+
+    An exception from a signal handler is lost where Python can't raise it (in a finalizer or a callback of the import
+    system), and while Spark starts it would leave a half-started Spark behind. So the handler only sets a flag, which
+    the code that starts things looks at. The second signal raises ``KeyboardInterrupt``, as usual. Only a second
+    SIGTERM right after the first is the same one, sent to a group or a service and to a process of it, or passed on by
+    ``spark-submit``.
+
+control
+    The control of a run from other threads: they ask it to end, and read its status from the coordinator.
+
+slot dealing
+    Deals shards to slots while an app runs: a thread in the driver, with a dealer for each slotted input of a stage.
+
+    The thread may block on calls to the input's system; reports and orders wait for it in the coordinator.
+
+place keeping
+    A thread of the driver that notes on which hosts tasks have begun, so that the next run can put them there again.
+
+coordinated
+    The coordinator of a run, for any runner that hosts containers.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol, Self
+
+import msgspec
+from typing_extensions import override
+
+from headrace.coordinator.address import ON_THIS_MACHINE, Endpoint, RepeatedStep
+from headrace.coordinator.assignment import StandbyBook
+from headrace.coordinator.books import SlotBook, SlottedInput
+from headrace.coordinator.ledger import Ledger
+from headrace.coordinator.messages import AppStatus
+from headrace.coordinator.progress import CallLimits
+from headrace.coordinator.publication import LifeSign, publish
+from headrace.coordinator.server import Coordinator, Silence, SilenceThread
+from headrace.coordinator.startpoints import StartpointService
+from headrace.coordinator.watchers import Watcher, hearer_of, pages_of, watchers_of
+from headrace.core.clock import WallClock
+from headrace.core.errors import HeadraceError, InfrastructureError, UsageError
+from headrace.core.files import readable
+from headrace.core.ids import TaskName
+from headrace.core.log import Throttle, logger
+from headrace.life.changelogs import committed_in, record_memos
+from headrace.life.inputs import inputs_of, record_inputs
+from headrace.life.metadata import MetadataStore, Places
+from headrace.life.timelines import Timelines
+from headrace.plan.inventory import keeps_state
+from headrace.plan.model import Plan, StagePlan
+from headrace.run.container import SessionThread
+from headrace.run.last_words import clear, folder_of
+from headrace.run.planning import Checked, Planned, prepare_streams, stops_by_itself
+from headrace.run.progress import Progress, announce
+from headrace.run.savepoints.taking import SavepointAtEnd
+from headrace.run.table_routing import catalogue
+from headrace.systems.registry import open_row_system
+from headrace.systems.slot_reports import SlotOrders, SlotReport
+from headrace.systems.slots import Dealer, SlottedSystem
+from headrace.task.scope import longest_interval_ms
+
+# -- interrupts --------------------------------------------------------------------------------------
+SAME_S = 1.0
+"""A SIGTERM this soon after the first signal doesn't count as a second request."""
+
+
+class Interrupts:
+    """Handles SIGINT and SIGTERM while entered. Has no effect outside the main thread.
+
+    ``said_at_start`` is written to stderr if the first signal comes before ``drain_by`` was called.
+    """
+
+    def __init__(self, said_at_start: str = "") -> None:
+        self.requested = False
+        self._said_at_start = said_at_start
+        self._drain: Callable[[], None] | None = None
+        self._before: dict[signal.Signals, Any] = {}
+        self._requested_s = 0.0
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def drain_by(self, drain: Callable[[], None]) -> None:
+        """Make the first signal call ``drain``. If it has arrived already, call ``drain`` now."""
+        self._drain = drain
+        if self.requested:
+            drain()
+
+    def request(self) -> None:
+        """Ask for what the first signal asks for. From any thread, and any number of times."""
+        if not self.requested:
+            self.requested, self._requested_s = True, time.monotonic()
+            if self._drain is not None:
+                self._drain()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.requested and (number != signal.SIGTERM or time.monotonic() - self._requested_s > SAME_S):
+            raise KeyboardInterrupt
+        to_be_said = self._said_at_start and self._drain is None and not self.requested
+        self.request()  # before it is said: who reads it may interrupt at once, and that is the second time
+        if to_be_said:
+            with suppress(OSError):  # the terminal has closed, so there is nowhere to print
+                os.write(2, f"{self._said_at_start}\n".encode())
+
+
+class Interrupt(Interrupts):
+    """While entered, the first SIGINT or SIGTERM sets a flag and makes ``fd`` readable. For the main thread only.
+
+    Commands that write or follow check it at safe places. An exception between a write and the record of it would make
+    the next flush write it again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._read, self._write = -1, -1
+
+    @property
+    def fd(self) -> int:
+        """A descriptor that becomes readable when the signal comes."""
+        return self._read
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait for the signal, at most so long."""
+        readable(self._read, None if seconds is None else 1000 * seconds)
+
+    @override
+    def __enter__(self) -> Self:
+        self._read, self._write = os.pipe()
+        self.drain_by(self._ring)
+        super().__enter__()
+        return self
+
+    @override
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        os.close(self._read)
+        os.close(self._write)
+
+    def _ring(self) -> None:
+        os.write(self._write, b"!")
+
+
+# -- control -----------------------------------------------------------------------------------------
+class RunControl(Interrupts):
+    """The signals of a run, and what else may ask it to end. ``request`` drains it, ``stop`` ends it at once."""
+
+    def __init__(self, said_at_start: str = "") -> None:
+        super().__init__(said_at_start)
+        self.coordinator: Coordinator | None = None
+        """None before the app is about to run."""
+        self._stopped = False
+
+    def attach(self, coordinator: Coordinator) -> None:
+        """Note that the app is about to run. If it was asked to stop before, it stops."""
+        self.coordinator = coordinator
+        if self._stopped:
+            coordinator.stop()
+
+    def stop(self) -> None:
+        """Make the run end at once, without a commit, even before it has begun."""
+        self._stopped = True  # before looking for the coordinator, because otherwise nothing might stop it
+        if self.coordinator is not None:
+            self.coordinator.stop()
+        else:
+            self.request()
+
+
+# -- slot dealing ------------------------------------------------------------------------------------
+LOOK_S = 0.5
+"""How often the dealers are asked when no report comes: shards come and go without the app."""
+
+_log = logger(__name__)
+
+
+class SlotDesk(Protocol):
+    """What the thread asks of the coordinator."""
+
+    def slot_reports(self, of: SlottedInput) -> list[SlotReport | None]:
+        """Return what tasks say about the slots of an input."""
+        ...
+
+    def order_slots(
+        self, of: SlottedInput, reports: list[SlotReport | None], orders: Iterable[SlotOrders | None]
+    ) -> None:
+        """Send tasks the orders that follow from these reports."""
+        ...
+
+    def wait_for_slots(self, timeout_s: float) -> None:
+        """Wait for another report, or for the timeout."""
+        ...
+
+
+def slotted_inputs(plan: Plan, stages: Collection[str] = ()) -> list[SlottedInput]:
+    """The inputs of these stages (default: all) whose partitions are slots."""
+    return [
+        _slotted(plan, stage, id_)
+        for stage in plan.stages
+        if not stages or stage.name in stages
+        for id_ in stage.inputs
+        if plan.streams[id_].spec.slots
+    ]
+
+
+def _slotted(plan: Plan, stage: StagePlan, id_: str) -> SlottedInput:
+    readers = {ssp: task.name for task in stage.tasks for ssp in task.inputs}
+    return SlottedInput(stage.name, id_, tuple((readers[ssp], ssp) for ssp in plan.streams[id_].ssps()))
+
+
+class SlotDealing:
+    """The dealers of a run, and their thread. ``fail`` ends the app."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        inputs: Iterable[SlottedInput],
+        desk: SlotDesk,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._inputs = list(inputs)
+        self._plan = plan
+        self._desk = desk
+        self._fail = fail
+        self._closing = threading.Event()
+        self._throttle = Throttle(_log)
+        self._thread = threading.Thread(target=self._run, name="headrace-slots", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, if there is anything to deal."""
+        if self._inputs:
+            self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, and wait for it: the dealers say last what tasks have committed."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            with ExitStack() as stack:
+                dealers = {}
+                for one in self._inputs:
+                    dealers[one] = self._dealer(one)
+                    stack.callback(dealers[one].close)
+                while not self._closing.is_set():
+                    self._deal(dealers)
+                    self._desk.wait_for_slots(LOOK_S)
+                self._deal(dealers)
+        except Exception as error:  # noqa: BLE001 - without a dealer, shards would be left unread
+            self._fail(error)
+
+    def _dealer(self, of: SlottedInput) -> Dealer:
+        spec = self._plan.streams[of.stream].spec
+        system = open_row_system(spec.system)
+        assert isinstance(system, SlottedSystem)
+        return system.dealer(spec.stream.name, f"{self._plan.graph.app}/{of.stage}")
+
+    def _deal(self, dealers: Mapping[SlottedInput, Dealer]) -> None:
+        for one, dealer in dealers.items():
+            reports = self._desk.slot_reports(one)
+            try:
+                orders = dealer.deal(reports)
+            except HeadraceError as error:
+                if not error.retry:
+                    raise
+                self._throttle.warning("can't deal shards now; trying again", input=one.stream, error=error.message)
+                continue
+            self._desk.order_slots(one, reports, orders)
+
+
+# -- place keeping -----------------------------------------------------------------------------------
+PLACES_LOOK_S = 2.0
+
+
+def whereabouts(status: AppStatus) -> dict[TaskName, str]:
+    """The host of each task whose container runs and has begun with all its tasks."""
+    begun = {task.name for task in status.tasks if task.state not in ("starting", "restoring")}
+    return {
+        TaskName.parse(task): container.host
+        for container in status.containers
+        if container.state in ("running", "finished") and container.host and begun.issuperset(container.tasks)
+        for task in container.tasks
+    }
+
+
+def standby_hosts(status: AppStatus) -> dict[TaskName, list[str]]:
+    """The hosts of the standbys of each task that have all of its changelog."""
+    found: dict[TaskName, set[str]] = {}
+    for container in status.containers:
+        for one in container.standbys if container.host else ():
+            if one.state == "current":
+                found.setdefault(TaskName.parse(one.task), set()).add(container.host or "")
+    return {task: sorted(hosts) for task, hosts in found.items()}
+
+
+class PlaceKeeping(RepeatedStep):
+    """Looks at the status from ``start`` to ``close``, and writes what has changed. Failures are only logged."""
+
+    def __init__(self, places: Places, status: Callable[[], AppStatus]) -> None:
+        super().__init__("places", PLACES_LOOK_S)
+        self._places = places
+        self._status = status
+        self._known: dict[TaskName, str] = {}
+        self._copied: dict[TaskName, list[str]] = {}
+        self._throttle = Throttle(_log)
+
+    def look(self) -> None:
+        """Write what has changed since the last time."""
+        status = self._status()
+        found = {task: host for task, host in whereabouts(status).items() if self._known.get(task) != host}
+        copied = {task: hosts for task, hosts in standby_hosts(status).items() if self._copied.get(task) != hosts}
+        if not found and not copied:
+            return
+        try:
+            self._places.note(found, copied)
+        except HeadraceError as error:  # it is written the next time
+            self._throttle.warning("can't record where tasks run", error=error.message)
+            return
+        self._known |= found
+        self._copied |= copied
+
+    @override
+    def step(self) -> bool:
+        self.look()
+        return True
+
+    @override
+    def last_step(self) -> None:
+        self.look()
+
+
+# -- coordinated -------------------------------------------------------------------------------------
+@contextmanager
+def coordinated(
+    planned: Plan,
+    metadata: MetadataStore,
+    stages: Sequence[str],
+    containers: int,
+    *,
+    endpoint: Endpoint = ON_THIS_MACHINE,
+    until_caught_up: bool = False,
+    savepoint: str = "",
+    replaced: bool = True,
+    scattered: bool = False,
+    progress: Progress | None = None,
+) -> Iterator[Coordinator]:
+    """Start a coordinator and publish its address, until the block ends. ``stages`` limits the run; empty means all.
+
+    Its watchers greet the user who follows the ``progress``. ``savepoint`` is the name of one to take at the end.
+    ``replaced``: containers that end are restarted. ``scattered``: they run on machines that share no disk.
+    """
+    app, home, started_at = planned.graph.app, Path(planned.graph.settings.home), WallClock().now_ms()
+    timelines, places = Timelines(metadata, app), Places(metadata, app)
+    ledger = _ledger(
+        planned,
+        stages,
+        containers,
+        started_at,
+        places,
+        until_caught_up=until_caught_up,
+        saves=bool(savepoint),
+        replaced=replaced,
+        scattered=scattered,
+    )
+    token, silence = secrets.token_urlsafe(32), _silence(timelines, app, planned, stages)
+    watchers = watchers_of(planned, token)
+    page = pages_of(watchers)
+    committed = partial(committed_in, home, metadata, app)
+    startpoints = StartpointService(metadata, inputs_of(planned), committed, WallClock())
+    with Coordinator(
+        ledger,
+        metadata,
+        endpoint=endpoint,
+        tables=catalogue(planned),
+        startpoints=startpoints,
+        silence=silence,
+        held=places.read(),
+        copied=places.read_standbys(),
+        token=token,
+        pages=page.pages,
+        watched=page.watching,
+        telemetry=hearer_of(watchers),
+    ) as coordinator:
+        mine = list(_of_this_run(planned, stages))
+        publication = publish(
+            metadata, app, coordinator.url, coordinator.token, stages=mine, all_stages=not stages, started_at=started_at
+        )
+        if not stages:  # else they may be those of another deployment, which runs
+            clear(folder_of(home, app))
+        record_inputs(metadata, planned, stages)
+        coordinator.fan_out()
+        beside: list[SessionThread] = [
+            LifeSign(publication, coordinator.fail),
+            SlotDealing(planned, ledger.slots.inputs, coordinator, coordinator.fail),
+            PlaceKeeping(places, coordinator.status),
+            *_while_silent(silence, coordinator, timelines),
+            *(thread for watcher in watchers for thread in watcher.threads(coordinator)),
+        ]
+        try:
+            with _at_work(beside), _saving(coordinator, planned, metadata, savepoint):
+                _greet(watchers, coordinator, progress)
+                yield coordinator
+        except BaseException as error:  # its last status is kept, and shows why the app ended
+            coordinator.fail(_interrupted() if isinstance(error, KeyboardInterrupt) else error)
+            raise
+        finally:
+            ending = msgspec.structs.replace(coordinator.status(), ended_at=WallClock().now_ms())
+            publication.close(ending)
+            for watcher in watchers:
+                watcher.end(ending)
+
+
+@contextmanager
+def started(
+    checked: Checked,
+    changed: Planned,
+    containers: int,
+    progress: Progress | None,
+    control: RunControl,
+    *,
+    endpoint: Endpoint,
+    savepoint: str,
+    replaced: bool = True,
+    scattered: bool = False,
+) -> Iterator[tuple[Plan, Coordinator]]:
+    """Begin the run of a checked app: prepare its streams, start its coordinator, and say where its live page is.
+
+    Gives the plan to run and the coordinator, until the block ends.
+    """
+    metadata, stages = checked.metadata, checked.stages
+    prepare_streams(changed.plan, stages)
+    planned = record_memos(metadata, changed.plan)
+    with coordinated(
+        planned,
+        metadata,
+        stages,
+        containers,
+        endpoint=endpoint,
+        until_caught_up=stops_by_itself(planned, stages),
+        savepoint=savepoint,
+        replaced=replaced,
+        scattered=scattered,
+        progress=progress,
+    ) as coordinator:
+        control.attach(coordinator)
+        checked.deployment.record(changed, stages)
+        yield planned, coordinator
+
+
+def _greet(watchers: Iterable[Watcher], coordinator: Coordinator, progress: Progress | None) -> None:
+    if progress is None:
+        return
+    for watcher in watchers:
+        if line := watcher.greeting(coordinator.url, coordinator.token):
+            announce(line, progress)
+
+
+def _of_this_run(planned: Plan, stages: Sequence[str]) -> dict[str, list[TaskName]]:
+    """Return the tasks of the stages that this deployment runs."""
+    return {s.name: [t.name for t in s.tasks] for s in planned.stages if not stages or s.name in stages}
+
+
+def _ledger(
+    planned: Plan,
+    stages: Sequence[str],
+    containers: int,
+    started_at: int,
+    places: Places,
+    *,
+    until_caught_up: bool,
+    saves: bool,
+    replaced: bool,
+    scattered: bool,
+) -> Ledger:
+    settings = planned.graph.settings
+    return Ledger(
+        planned.graph.app,
+        _of_this_run(planned, stages),
+        containers,
+        started_at=started_at,
+        guarantee=settings.guarantee,
+        until_caught_up=until_caught_up,
+        restarts_max=settings.restarts_max,
+        calls=CallLimits(settings.drain_timeout_ms, settings.hung_after_ms, replaced=replaced),
+        interval_ms=longest_interval_ms(planned),
+        chance=random.random,
+        saves=saves,
+        scattered=scattered,
+        slots=SlotBook(slotted_inputs(planned, stages)),
+        standbys=StandbyBook(
+            settings.standby,
+            [stage.name for stage in planned.stages if keeps_state(planned.graph, stage)],
+            places.read_standbys() if settings.standby else {},
+        ),
+    )
+
+
+@contextmanager
+def _at_work(threads: Sequence[SessionThread]) -> Iterator[None]:
+    """Keep these threads running for the block; then close them, the last one first."""
+    with ExitStack() as stack:
+        for thread in threads:
+            thread.start()
+            stack.callback(thread.close)
+        yield
+
+
+def _silence(timelines: Timelines, app: str, planned: Plan, stages: Sequence[str]) -> Silence | None:
+    """Return the silence in which the current timeline repeats former work; None if it speaks."""
+    if not timelines.silent:
+        return None
+    if stages:
+        raise UsageError(
+            f"app {app!r} was restored with --outputs silent, and hasn't caught up with its former position: "
+            "until then its stages can't be deployed separately",
+            hint="run the whole app until its log reports that it writes results again",
+        )
+    if inputs := [one.stream for one in slotted_inputs(planned)]:
+        raise UsageError(
+            f"app {app!r} was restored with --outputs silent, but its input {inputs[0]!r} can't be read "
+            "again in the same order: its shards change",
+            hint="restore the savepoint again, with --outputs again",
+        )
+    return Silence([[task.name for task in stage.tasks] for stage in planned.stages], planned.graph.settings.guarantee)
+
+
+def _while_silent(silence: Silence | None, coordinator: Coordinator, timelines: Timelines) -> Iterator[SessionThread]:
+    if silence is not None:
+        yield SilenceThread(partial(coordinator.advance_silence, timelines.speak), coordinator.fail)
+
+
+def _saving(
+    coordinator: Coordinator, planned: Plan, metadata: MetadataStore, savepoint: str
+) -> AbstractContextManager[object]:
+    if not savepoint:
+        return nullcontext()
+    return SavepointAtEnd(coordinator, Path(planned.graph.settings.home), planned.graph.app, metadata, savepoint)
+
+
+def _interrupted() -> HeadraceError:
+    return InfrastructureError(
+        "a second Ctrl-C ended the app at once", hint="start it again: it resumes from its last checkpoints"
+    )

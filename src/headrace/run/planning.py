@@ -1,0 +1,488 @@
+"""Before an app runs: plan it, compare it with its earlier version, and create the streams that it owns.
+
+facts
+    What is known of an app's streams before it is planned, from each system's admin.
+
+planning
+    Plan an app for a home in which an earlier version may have run, and record the version that is started.
+
+    The inventory of an app is in the metadata store, one entry for each stage and one for the former names. It is
+    written before anything runs, so a start that dies in between is no different from one that ran.
+
+prepare
+    Before an app runs: create the streams that it owns. The planner has checked that the others exist.
+
+checked
+    The checks before an app runs, here or on Spark: that it can be planned, and that nothing is missing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.api.specs import DEAD_LETTER_COLUMNS, Graph, Role, StreamSpec
+from headrace.coordinator import publication as endings
+from headrace.coordinator.publication import find_all
+from headrace.core.errors import (
+    HeadraceError,
+    PlanError,
+    StreamExistsError,
+    StreamNotFoundError,
+    StreamSealedError,
+    UnavailableError,
+    UsageError,
+)
+from headrace.core.ids import FIRST_TIMELINE, TaskName
+from headrace.core.log import logger
+from headrace.life.apps import check_snapshots, check_systems, record_systems
+from headrace.life.changelogs import opened_changelogs, with_memos
+from headrace.life.folder import read_foundings
+from headrace.life.metadata import Change, Delete, MetadataStore, Put
+from headrace.life.timelines import current_timeline
+from headrace.plan.changes import Answer, Changes, Verdict, check_consent, compare
+from headrace.plan.inventory import NO_CONSENT, Consent, Heritage, Inventory, StageRecord, inventory_of
+from headrace.plan.model import Plan, StreamPlan
+from headrace.plan.planner import plan
+from headrace.plan.render import place_of
+from headrace.plan.validate import missing, other_count
+from headrace.run.savepoints.restoring import GONE, encode_gone, read_inventory
+from headrace.stores.transfer import check_objects
+from headrace.systems.base import Admin, StreamInfo
+from headrace.systems.registry import has_slots, keeps_rows
+from headrace.task.connections import Connections
+from headrace.task.naming import changelog_name, inventory_namespace
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+# -- facts -------------------------------------------------------------------------------------------
+def gather_facts(graph: Graph) -> dict[str, StreamInfo | None]:
+    """Return the facts about each stream from its system, by the stream's id; None where the stream doesn't exist.
+
+    Changes nothing. The error of a system names the stream and the line that declares it. An output into a row system
+    has no partitions, so nothing is asked; whether it can be written is checked when the app runs. Raises ``PlanError``
+    if the app reads a stream that isn't there, but one of nearly the same name is.
+    """
+    connections = Connections()
+    facts: dict[str, StreamInfo | None] = {}
+    try:
+        for id_, spec in graph.streams.items():
+            if spec.role is Role.SINK and keeps_rows(spec.system):
+                facts[id_] = None
+                continue
+            try:
+                admin = connections.admin(spec.system)
+                facts[id_] = admin.describe(spec.stream.name)
+                near = _near(spec, admin) if facts[id_] is None else None
+            except HeadraceError as error:
+                error.message = f"{spec.role.value} stream {id_!r} ({spec.location}): {error.message}"
+                raise
+            if near is not None:
+                raise missing(spec, near)
+    finally:
+        connections.close()
+    return facts
+
+
+def _near(spec: StreamSpec, admin: Admin) -> str | None:
+    """The stream of the log that may have been meant by the name of one that the app reads."""
+    if spec.role not in (Role.SOURCE, Role.SIDE_INPUT) or spec.system.kind != "log":
+        return None
+    return next(iter(difflib.get_close_matches(spec.stream.name, admin.list(), n=1)), None)
+
+
+# -- planning ----------------------------------------------------------------------------------------
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan, and its changes to the app's kept state."""
+
+    plan: Plan
+    changes: Changes
+
+
+class Deployment:
+    """The planning of one app, given what is recorded of it: an app has a new one for each start."""
+
+    def __init__(self, graph: Graph, metadata: MetadataStore, consent: Consent, against: str = "") -> None:
+        """``against`` is the app whose inventory counts; by default this one's."""
+        self._metadata = metadata
+        self._app = against or graph.app
+        self.timeline = current_timeline(metadata, self._app)
+        graph = with_memos(metadata, graph)
+        self._declared = replace(graph, settings=replace(graph.settings, timeline=self.timeline))
+        self._namespace = inventory_namespace(self._app, self.timeline)
+        self._entries = metadata.scan(self._namespace)
+        self.inventory = read_inventory(self._entries)
+        self._consent = Consent(consent.drop, _still_to_rename(consent.renamed, self.inventory))
+        self._facts: dict[Consent, tuple[Graph, Mapping[str, StreamInfo | None]]] = {}
+
+    def planned(self, containers: int = 1, stages: Sequence[str] = ()) -> Planned:
+        """The plan and its changes. Raises ``UsageError`` for an id that the user accepts and the app never had.
+
+        State is dropped only where the app couldn't run otherwise. So the flags may stay in a script. An intermediate
+        stream in which no message waits needs no flag: nothing is lost.
+        """
+        check_systems(self._metadata, self._app, self._declared.settings)
+        cautious = Consent(frozenset(), self._consent.renamed)
+        try:
+            found = self._planned(cautious, containers, stages)
+        except PlanError:
+            if not self._consent.drop:
+                raise
+            found = self._planned(self._consent, containers, stages)
+        _check_stages(found.plan, stages)
+        check_consent(self._consent, inventory_of(found.plan), self.inventory)
+        refused = found.changes.of(Verdict.REFUSED)
+        needed = {owner for change in refused for owner in (change.id, change.owner)}
+        drop = self._consent.drop & needed
+        drop |= {change.id for change in refused if change.kind == "stream" and self._is_empty(change.id)}
+        if drop:
+            found = self._planned(Consent(drop, self._consent.renamed), containers, stages)
+        return Planned(self._founded(found.plan), found.changes)
+
+    def _founded(self, plan: Plan) -> Plan:
+        """Return the plan. In a timeline that began with a savepoint, its tasks know the state that they take over."""
+        if self.timeline == FIRST_TIMELINE:
+            return plan
+        home, tasks = Path(plan.graph.settings.home), [task.name for stage in plan.stages for task in stage.tasks]
+        found = read_foundings(home, self._app, self.timeline, tasks)
+        stages = (
+            replace(stage, tasks=tuple(replace(task, founding=found.get(task.name)) for task in stage.tasks))
+            for stage in plan.stages
+        )
+        return replace(plan, stages=tuple(stages))
+
+    def _is_empty(self, stream: str) -> bool:
+        """Whether an intermediate stream certainly holds no message that its reader has still to process."""
+        graph = self._declared
+        home = Path(graph.settings.home)
+        before = Consent(frozenset(), self._consent.renamed).before(stream, stream)
+        found = next((both for both in self.inventory.parts() if both[1].id == before and both[1].reads), None)
+        if found is None or find_all(self._metadata, graph.app):
+            return False
+        record, part = found
+        readers = [TaskName(record.stage, number) for number in range(record.tasks)]
+        try:
+            with opened_changelogs(self._metadata, home, graph.app, self.timeline) as changelogs:
+                return changelogs is not None and not changelogs.messages_wait(part.kept_as, readers)
+        except HeadraceError as error:
+            _log.info("can't find out whether messages wait", stream=part.kept_as, error=error.message)
+            return False
+
+    def _planned(self, consent: Consent, containers: int, stages: Sequence[str]) -> Planned:
+        heritage = Heritage(self.inventory, consent)
+        if consent not in self._facts:
+            graph = heritage.adopt(self._declared)
+            self._facts[consent] = graph, _known(graph, gather_facts(graph), self.inventory)
+        graph, facts = self._facts[consent]
+        planned = plan(graph, facts, containers, heritage)
+        return Planned(planned, compare(inventory_of(planned), heritage, stages))
+
+    def record(self, planned: Planned, stages: Sequence[str] = ()) -> None:
+        """Record the version that is about to run. Raises ``UnavailableError`` if another start was quicker.
+
+        Call it when the run's address is published. Then a restore either sees the run, or is seen here.
+        """
+        if current_timeline(self._metadata, self._app) != self.timeline:
+            raise UnavailableError(
+                f"a savepoint of app {self._app!r} was restored while it started",
+                hint="start it again: it begins where the savepoint was taken",
+            )
+        record_systems(self._metadata, planned.plan, stages)
+        new = inventory_of(planned.plan)
+        changes = self._puts(record for name, record in new.stages.items() if not stages or name in stages)
+        if not stages:
+            changes += self._given_up(self.inventory, new)
+        if self._metadata.write(self._namespace, changes) is None:
+            raise UnavailableError(
+                f"another start of app {self._declared.app!r} recorded its version at the same time",
+                hint="start it again, unless the other one is running",
+            )
+        self._entries = self._metadata.scan(self._namespace)
+        for change in planned.changes.notable if self.inventory else ():
+            _log.info("the app has changed", what=change.what, verdict=change.verdict.value, why=change.why)
+
+    def _puts(self, records: Iterable[StageRecord]) -> list[Change]:
+        data = {record.stage: record.encode() for record in records}
+        known = {stage: entry for stage, entry in self._entries.items() if stage in data}
+        return [
+            Put(stage, value, known[stage].version if stage in known else None)
+            for stage, value in data.items()
+            if stage not in known or known[stage].value != value
+        ]
+
+    def _given_up(self, before: Inventory, new: Inventory) -> list[Change]:
+        """Record the names of removed stages and streams, so that new ones don't get them, and delete their records."""
+        over = before.stages.keys() - new.stages.keys()
+        gone = new.after(before).gone
+        if gone == before.gone:
+            return []
+        known = self._entries.get(GONE)
+        note = Put(GONE, encode_gone(gone), known.version if known else None)
+        return [note, *(Delete(name, self._entries[name].version) for name in sorted(over))]
+
+
+def planned_against(graph: Graph, inventory: Inventory) -> Planned:
+    """The plan of an app for what an inventory lists, which may be that of a savepoint, and its changes."""
+    heritage = Heritage(inventory)
+    adopted = heritage.adopt(graph)
+    planned = plan(adopted, _known(adopted, gather_facts(adopted), inventory), 1, heritage)
+    return Planned(planned, compare(inventory_of(planned), heritage))
+
+
+def _known(graph: Graph, facts: Mapping[str, StreamInfo | None], inventory: Inventory) -> dict[str, StreamInfo | None]:
+    """The facts; and the partition counts of a new timeline's streams, which exist only once it has run."""
+    counts = {part.kept_as: part.fixed.get("partitions", "") for _, part in inventory.parts()}
+    known = dict(facts)
+    for id_, spec in graph.streams.items():
+        count = counts.get(spec.stream.name, "")
+        if spec.role is Role.INTERMEDIATE and known[id_] is None and count.isdecimal():
+            known[id_] = StreamInfo(spec.stream.name, int(count))
+    return known
+
+
+def check_not_ended(planned: Planned, metadata: MetadataStore, against: str = "") -> None:
+    """Raise ``PlanError`` for a changed app that has ended: what is new in it would never run.
+
+    ``against`` is the app that may have ended; by default this one.
+    """
+    app = against or planned.plan.graph.app
+    over = {
+        stage.name
+        for status in endings.ended(metadata, app)
+        if status.state == "finished" and not status.drained
+        for stage in status.stages
+    }
+    new = [c for c in planned.changes.of(Verdict.NEW, Verdict.GROWN, Verdict.DROPPED) if c.stage in over]
+    if new:
+        raise PlanError(
+            f"app {app!r} has ended: all of its inputs have ended, and it has processed them. The new parts "
+            f"would never run: {', '.join(change.what for change in new)}",
+            hint="to run it over its inputs from the start, give it another name or another home",
+        )
+
+
+def _still_to_rename(renamed: Mapping[str, str], inventory: Inventory) -> dict[str, str]:
+    """The renames that haven't happened at an earlier start."""
+    known = inventory.ids()
+    return {new: old for new, old in renamed.items() if old in known or new not in known}
+
+
+def _check_stages(planned: Plan, stages: Iterable[str]) -> None:
+    """Raise ``UsageError`` for a stage that the plan doesn't have."""
+    known = [stage.name for stage in planned.stages]
+    for name in stages:
+        if name not in known:
+            raise UsageError(f"the app has no stage {name!r}", hint=f"its stages: {', '.join(known)}")
+
+
+# -- prepare -----------------------------------------------------------------------------------------
+_PATHS = ("root", "path", "list_file", "memo")
+"""The options of systems that are paths, unless they are URIs."""
+
+
+def at_home(graph: Graph) -> Graph:
+    """The app as containers get it: paths are absolute, as their working folders are others.
+
+    The metadata store is the driver's business, so containers don't get its password.
+    """
+    settings = replace(graph.settings, home=str(Path(graph.settings.home).absolute()), metadata=None)
+    streams = {
+        id_: replace(spec, system=replace(spec.system, options=_absolute(spec.system.options)))
+        for id_, spec in graph.streams.items()
+    }
+    return replace(graph, settings=settings, streams=streams)
+
+
+def _absolute(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: str(Path(value).absolute()) if _is_path(name, value) else value for name, value in options.items()}
+
+
+def _is_path(name: str, value: object) -> bool:
+    return name in _PATHS and isinstance(value, str) and "://" not in value
+
+
+def reads(plan: Plan, stream: str, stages: Sequence[str]) -> bool:
+    """Whether one of these stages (default: all) reads the stream."""
+    return any(
+        stream in (*stage.inputs, *stage.side_inputs) for stage in plan.stages if not stages or stage.name in stages
+    )
+
+
+def held_by_driver(plan: Plan, stages: Sequence[str] = ()) -> list[StreamSpec]:
+    """The inputs of these stages (default: all) whose rows only the driver can get at, so that they must be copied."""
+    specs = [stream.spec for stream in plan.streams.values() if stream.spec.system.held is not None]
+    return [spec for spec in specs if reads(plan, spec.id, stages)]
+
+
+def stops_by_itself(plan: Plan, stages: Sequence[str] = ()) -> bool:
+    """Return whether the run of these stages (default: all) ends when it has read its inputs' present contents."""
+    connections = Connections()
+    try:
+        sources = [s.spec for s in plan.streams.values() if s.spec.role in (Role.SOURCE, Role.SIDE_INPUT)]
+        found = [connections.admin(s.system).describe(s.stream.name) for s in sources if reads(plan, s.id, stages)]
+        return any(info is not None and info.until_caught_up for info in found)
+    finally:
+        connections.close()
+
+
+def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:
+    """Create the intermediate streams, outputs and changelogs that don't exist yet.
+
+    Raises ``StreamExistsError`` if one exists with another partition count: its contents were partitioned otherwise,
+    so going on would tear keys apart. Raises ``StreamSealedError`` if these stages (default: all) write a sealed one.
+    """
+    connections = Connections()
+    try:
+        for stream in plan.streams.values():
+            if stream.spec.role in (Role.INTERMEDIATE, Role.SINK):
+                _create(connections, plan, stream)
+            elif reads(plan, stream.spec.id, stages):
+                connections.admin(stream.spec.system).begin_run(stream.spec.stream.name)
+        _check_unsealed(connections, plan, stages)
+        internal = connections.admin(plan.graph.settings.internal_system())
+        for stage in plan.stages:
+            name = changelog_name(plan.graph.app, stage.name, plan.graph.settings.timeline)
+            info = internal.describe(name)
+            if info is not None and info.partitions > len(stage.tasks):
+                raise StreamExistsError(
+                    f"stage {stage.name!r} had {info.partitions} tasks and should now have {len(stage.tasks)}",
+                    hint="its state can't be moved: keep the partition counts, or rename the app",
+                )
+            if info is not None:
+                internal.add_partitions(name, len(stage.tasks))
+            internal.create(name, len(stage.tasks))
+    finally:
+        connections.close()
+
+
+def prepare_outputs(plan: Plan) -> None:
+    """Create the outputs that don't exist yet: all that a batch job writes."""
+    connections = Connections()
+    try:
+        for stream in plan.streams.values():
+            if stream.spec.role is Role.SINK:
+                _create(connections, plan, stream)
+                for stage in stream.writers:
+                    _check_open(connections, stage, stream.spec)
+    finally:
+        connections.close()
+
+
+def _check_unsealed(connections: Connections, plan: Plan, stages: Sequence[str]) -> None:
+    for stage in plan.stages:
+        if stages and stage.name not in stages:
+            continue
+        for id_ in stage.outputs:
+            _check_open(connections, stage.name, plan.streams[id_].spec)
+
+
+def _check_open(connections: Connections, stage: str, spec: StreamSpec) -> None:
+    if keeps_rows(spec.system):
+        return
+    if any(extent.sealed for extent in connections.admin(spec.system).extents(spec.stream.name)):
+        raise StreamSealedError(
+            f"{spec.role.value} stream {spec.id!r} ({spec.stream}, {spec.location}) is sealed, "
+            f"and stage {stage!r} writes to it",
+            hint="a seal is permanent: have the app write to a stream of another name",
+        )
+
+
+def ask_targets(plan: Plan) -> dict[str, Answer]:
+    """Return what the start would do to each output in a foreign system, or why it would fail. Changes nothing.
+
+    A system that can't be asked from here is no reason to refuse: the app may run where it can.
+    """
+    connections = Connections()
+    try:
+        return {
+            stream.spec.id: _asked(connections, plan, stream)
+            for stream in plan.streams.values()
+            if stream.spec.role is Role.SINK and keeps_rows(stream.spec.system)
+        }
+    finally:
+        connections.close()
+
+
+def _asked(connections: Connections, plan: Plan, stream: StreamPlan) -> Answer:
+    spec = stream.spec
+    place = place_of(spec)
+    try:
+        admin = connections.admin(spec.system)
+        due = admin.would_create(spec.stream.name, stream.partitions, _written(plan, spec))
+        _check_count(spec, due.partitions)
+    except HeadraceError as error:
+        why = f"{error.message} ({error.hint})" if error.hint else error.message
+        if error.fault == "environment" and not isinstance(error, StreamNotFoundError | StreamExistsError):
+            return Answer(Verdict.UNKNOWN, f"{place} can't be asked: {why}")
+        return Answer(Verdict.REFUSED, why)
+    if due.new:
+        return Answer(Verdict.NEW, f"{place} is created")
+    return Answer(Verdict.GROWN, f"{place} gains {', '.join(due.added)}") if due.added else Answer(Verdict.KEPT)
+
+
+def _create(connections: Connections, plan: Plan, stream: StreamPlan) -> None:
+    spec = stream.spec
+    admin = connections.admin(spec.system)
+    columns = _written(plan, spec)
+    there = None if columns is None or keeps_rows(spec.system) else admin.describe(spec.stream.name)
+    if there is not None and there.columns is None and spec.role is Role.SINK:
+        admin.create(spec.stream.name, stream.partitions)  # it takes rows of any columns
+    elif columns is not None and there is not None and there.columns is not None:
+        admin.create(spec.stream.name, stream.partitions)
+        admin.add_columns(spec.stream.name, columns)
+    else:
+        key = stream.key if there is None or there.key else ()
+        found = admin.create(spec.stream.name, stream.partitions, columns, key)
+        if keeps_rows(spec.system):
+            _check_count(spec, found.partitions)
+
+
+def _written(plan: Plan, spec: StreamSpec) -> dict[str, pl.DataType] | None:
+    """Return the columns that are written to a stream; None if they aren't known."""
+    if spec.id in {s.dead_letter for s in plan.graph.streams.values()}:
+        return dict(DEAD_LETTER_COLUMNS)
+    return dict(spec.schema.columns) if spec.schema is not None and spec.id not in plan.combined else None
+
+
+def _check_count(spec: StreamSpec, found: int) -> None:
+    """Raise ``PlanError`` if an output was declared with another number of partitions than it has."""
+    if not has_slots(spec.system) and spec.partitions not in (None, found):
+        raise other_count(spec, found)
+
+
+# -- checked -----------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """An app that can run, and its plan for one container. ``stages`` limits the run to these; empty means all."""
+
+    graph: Graph
+    metadata: MetadataStore
+    stages: Sequence[str]
+    deployment: Deployment
+    planned: Planned
+
+
+def check_run(
+    graph: Graph, metadata: MetadataStore, stages: Sequence[str] = (), consent: Consent = NO_CONSENT
+) -> Checked:
+    """Plan the app. Raises if it can't run, without having changed anything.
+
+    ``consent`` lists the kept state of an earlier version whose loss the user accepts. Raises ``PlanError`` if that
+    isn't enough.
+    """
+    deployment = Deployment(graph, metadata, consent)
+    planned = deployment.planned(stages=stages)
+    planned.changes.check()
+    check_not_ended(planned, metadata)
+    check_snapshots(metadata, planned.plan)
+    check_objects(graph.settings.snapshots)
+    return Checked(graph, metadata, stages, deployment, planned)

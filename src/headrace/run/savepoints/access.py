@@ -1,0 +1,159 @@
+"""Savepoints from Python. ``import headrace`` imports this module, so it imports little."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from headrace.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from headrace.api.app import Declarations
+    from headrace.life.timelines import Outputs
+    from headrace.rows.given import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """What a savepoint holds. Made by ``read_savepoint``.
+
+    Attributes
+    ----------
+    app
+        The app that it was taken of.
+    name
+        Its name.
+    version
+        The version that every task had committed.
+    tables
+        By the id of a table, step or store, the rows that all tasks together kept. Empty state is left out.
+    """
+
+    app: str
+    name: str
+    version: int
+    tables: Mapping[str, pl.DataFrame]
+
+    def __getitem__(self, id_: str) -> pl.DataFrame:
+        """Return what was kept under an id."""
+        found = self.tables.get(id_)
+        if found is None:
+            raise UsageError(
+                f"savepoint {self.name!r} of app {self.app!r} has no state of {id_!r}",
+                hint=f"it holds {', '.join(sorted(self.tables)) or 'no state'}",
+            )
+        return found
+
+
+def read_savepoint(app: Declarations, name: str) -> Savepoint:
+    """Read what a savepoint holds.
+
+    Parameters
+    ----------
+    app
+        The app, as it was when the savepoint was taken; its home has the savepoint and the streams that it reads.
+    name
+        The name of the savepoint.
+
+    Returns
+    -------
+    Savepoint
+
+    Raises
+    ------
+    UsageError
+        If the savepoint doesn't exist.
+
+    Examples
+    --------
+    >>> saved = hr.read_savepoint(app, "monday")
+    >>> dear = saved["prices"].filter(pl.col("euros") > 100)
+    """
+    from headrace.run.savepoints.writing import read_state
+
+    manifest, tables = read_state(app, name)
+    return Savepoint(manifest.app, name, manifest.version, tables)
+
+
+def write_savepoint(app: Declarations, name: str, tables: Mapping[str, Rows], *, base: str | None = None) -> None:
+    """Write a savepoint of tables that are given as DataFrames. Restore it with ``restore_savepoint``.
+
+    Without ``base`` it is a first load: all other state is empty, and each input begins where it is declared to. With
+    ``base`` it is a repair: the named tables are replaced, and all else is kept, positions too.
+
+    Parameters
+    ----------
+    app
+        The app. It is planned as at a start, so its inputs must exist. It may run meanwhile.
+    name
+        The name of the new savepoint.
+    tables
+        The rows by the id of the table, with its columns: a DataFrame of Polars, pandas, Spark or Arrow, dicts, or
+        instances of a dataclass. Of rows with the same key the last one counts. A table with ``versions`` keeps them as
+        rows that have always existed; a time to live begins now.
+    base
+        The name of another savepoint of the app, which isn't changed.
+
+    Raises
+    ------
+    UsageError
+        For a table that the app doesn't have or that can't be written, for rows that don't fit it, and if there is a
+        savepoint of this name already.
+    PlanError
+        If the present app doesn't fit its kept state, or the contents of ``base``.
+
+    Examples
+    --------
+    >>> prices = hr.read_savepoint(app, "monday")["prices"]
+    >>> right = prices.filter(pl.col("euros") > 0)
+    >>> hr.write_savepoint(app, "repaired", {"prices": right}, base="monday")
+    """
+    from headrace.run.savepoints.writing import write_state
+
+    write_state(app, name, tables, base)
+
+
+def restore_savepoint(
+    app: Declarations, name: str, *, outputs: Outputs = "again", partitions: Mapping[str, int] | None = None
+) -> None:
+    """Take an app's state and positions back to a savepoint; its next start continues from there.
+
+    The present state stays available as an old timeline, as after ``headrace savepoint restore``.
+
+    Parameters
+    ----------
+    app
+        The app, which must not be running.
+    name
+        The name of the savepoint.
+    outputs
+        Whether to write the results of messages that are processed a second time (``"again"``), or to write nothing
+        until each input has been read to its former position (``"silent"``).
+    partitions
+        New partition counts of intermediate streams, by the id of a step or table that reads them.
+
+    Raises
+    ------
+    UsageError
+        If the app is running, if the savepoint doesn't exist, or if its state can't be divided as asked for.
+
+    Examples
+    --------
+    >>> hr.restore_savepoint(app, "monday")
+    """
+    from headrace.life.metadata import open_metadata
+    from headrace.run.savepoints.restoring import Restoring, restore
+
+    if outputs not in ("again", "silent"):
+        raise UsageError(f"outputs={outputs!r}: expected 'again' or 'silent'", hint='write outputs="again"')
+    home = Path(app.settings.home).absolute()
+    with closing(open_metadata(home, app.settings.metadata)) as metadata:
+        asked = Restoring(
+            home=home, app=app.name, metadata=metadata, name=name, outputs=outputs, partitions=partitions or {}
+        )
+        restore(asked)

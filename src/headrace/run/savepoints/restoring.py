@@ -1,0 +1,553 @@
+"""Restore a savepoint: begin a new timeline of the app, and delete old ones.
+
+inventories
+    The inventory of an app in the metadata store: read it, and write that of a new timeline.
+
+restoring
+    Restore a savepoint: begin a new timeline of the app, in which state and positions are those of the savepoint.
+
+    The order makes it safe to stop anywhere. First, everything that the new timeline begins with is written: its folder
+    and its inventory, under a number that was never used. Then one compare-and-set makes it the current one. What comes
+    before is overwritten by the next attempt, and what comes after only tidies up. Changelogs, state and streams of the
+    timeline before stay as they are.
+
+old timelines
+    Delete a timeline that isn't current: its changelogs, state, intermediate streams, and what its tasks began with.
+
+    Streams that aren't in the embedded log are emptied. They stay, because nothing deletes a stream there.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from msgspec import UNSET
+
+from headrace.coordinator.publication import SPACE, all_ended, find_all
+from headrace.core.clock import WallClock
+from headrace.core.errors import DataError, HeadraceError, StorageError, UnavailableError, UsageError
+from headrace.core.files import UNREADABLE
+from headrace.core.frame import Header, Kind
+from headrace.core.ids import SSP, Offset, StreamId, TaskName
+from headrace.core.log import logger
+from headrace.life.apps import forget_systems, recorded_systems, snapshots_place
+from headrace.life.changelogs import delete_stored, last_commits, opened_changelogs
+from headrace.life.folder import (
+    DONORS,
+    Progress,
+    Shelf,
+    copy_tree,
+    kept_commit,
+    locked,
+    new_founding_folder,
+    read_foundings,
+    verify,
+    write_foundings,
+)
+from headrace.life.founding import (
+    Manifest,
+    Rescaled,
+    Restored,
+    for_app,
+    foundings,
+    new_streams,
+    renamed,
+    rescaled,
+    version_of,
+    with_tasks_of,
+)
+from headrace.life.metadata import Change, Delete, Entry, Generations, MetadataStore, Put
+from headrace.life.timelines import Outputs, Timeline, Timelines
+from headrace.plan.inventory import Inventory, StageRecord
+from headrace.protocol.record import AbortRecord, CommitRecord, encode_record
+from headrace.stores.snapshots import ObjectPlace
+from headrace.stores.transfer import open_objects
+from headrace.systems.log.layout import StreamFolder
+from headrace.systems.registry import SystemSpec, home_log, open_system
+from headrace.task.connections import Connections
+from headrace.task.naming import changelog_name, folder_name, founding_folder, inventory_namespace, task_folder
+from headrace.task.state.changelog import ChangelogPartition
+
+# -- inventories -------------------------------------------------------------------------------------
+GONE = ".gone"
+"""The key of the former names; no stage has such a name."""
+
+
+class _Gone(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = 1
+    names: tuple[str, ...] = ()
+
+
+def encode_gone(names: Iterable[str]) -> bytes:
+    """The former names in the store."""
+    return msgspec.json.encode(_Gone(names=tuple(sorted(names))))
+
+
+def read_inventory(entries: Mapping[str, Entry]) -> Inventory:
+    """The inventory in the entries of its namespace."""
+    stages = {name: StageRecord.decode(entry.value) for name, entry in entries.items() if name != GONE}
+    gone: frozenset[str] = frozenset()
+    if GONE in entries:
+        try:
+            gone = frozenset(msgspec.json.decode(entries[GONE].value, type=_Gone).names)
+        except UNREADABLE as error:
+            raise DataError(f"the list of the app's former names is unreadable: {error}") from error
+    return Inventory(stages, gone)
+
+
+def recorded(store: MetadataStore, app: str, timeline: int) -> Inventory:
+    """The inventory of an app in one timeline; empty if it has never run there."""
+    return read_inventory(store.scan(inventory_namespace(app, timeline)))
+
+
+def replace_inventory(store: MetadataStore, app: str, timeline: int, inventory: Inventory) -> None:
+    """Write the inventory of a timeline that isn't current, whatever an interrupted restore has left of it."""
+    namespace = inventory_namespace(app, timeline)
+    known = store.scan(namespace)
+    wanted = {name: record.encode() for name, record in inventory.stages.items()}
+    if inventory.gone:
+        wanted[GONE] = encode_gone(inventory.gone)
+    changes: list[Change] = [
+        Put(key, value, known[key].version if key in known else None) for key, value in wanted.items()
+    ]
+    changes += [Delete(key, entry.version) for key, entry in known.items() if key not in wanted]
+    if changes and store.write(namespace, changes) is None:
+        raise UnavailableError(f"another command writes timeline {timeline} of app {app!r}", hint="try again")
+
+
+def delete_inventory(store: MetadataStore, app: str, timeline: int) -> None:
+    """Delete the inventory of a timeline."""
+    replace_inventory(store, app, timeline, Inventory())
+
+
+# -- restoring ---------------------------------------------------------------------------------------
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restoring:
+    """What to restore, and how. ``partitions`` are new partition counts of intermediate streams."""
+
+    home: Path
+    app: str
+    metadata: MetadataStore
+    name: str
+    outputs: Outputs = "again"
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    progress: Progress = lambda what: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewind:
+    """How far a source partition goes back. ``before`` is where the app was; None if that isn't known.
+
+    Offsets of a ``slot`` count rows. Whether it was elsewhere, ``moved``, is for its shards to say.
+    """
+
+    task: TaskName
+    stream: str
+    partition: int
+    to: Offset | None
+    before: Offset | None
+    slot: bool = False
+    moved: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What a restore does, worked out before it changes anything.
+
+    ``outputs`` are the streams and targets that the app writes; ``tasks`` are the numbers of tasks, before and after,
+    of stages that are rescaled. ``ran``: the app has committed something here.
+    """
+
+    manifest: Manifest
+    timeline: Timeline
+    rewinds: tuple[Rewind, ...]
+    outputs: tuple[str, ...]
+    tasks: Mapping[str, tuple[int, int]]
+    ran: bool
+
+    @property
+    def repeats(self) -> bool:
+        """Whether something that the app has processed is processed again."""
+        return self.ran and any(
+            one.moved if one.slot else one.before is None or one.to is None or one.before > one.to
+            for one in self.rewinds
+        )
+
+    @property
+    def can_be_silent(self) -> bool:
+        """Whether what is processed again comes in the same order, so that it needn't be written again."""
+        return not any(one.slot for one in self.rewinds)
+
+
+def preview(restoring: Restoring) -> Outlook:
+    """What a restore would do. Changes nothing; the app may run."""
+    return _Restore(restoring, Timelines(restoring.metadata, restoring.app)).outlook()
+
+
+def restore(restoring: Restoring) -> Outlook:
+    """Restore a savepoint. If it fails or is interrupted, nothing has changed, or everything has."""
+    home, app = restoring.home, restoring.app
+    check_stopped(restoring.metadata, app)
+    with locked(home / "timelines" / app, f"the timelines of app {app!r}"):
+        timelines = Timelines(restoring.metadata, app)
+        job = _Restore(restoring, timelines)
+        verify(job.folder, job.manifest, restoring.progress)
+        job.fence()
+        job.check_silence()
+        outlook = job.outlook()
+        job.write()
+        timelines.begin(outlook.timeline)
+        _check_still_stopped(restoring, timelines)
+        forget_endings(restoring.metadata, app)
+    _log.info("restored a savepoint", app=app, savepoint=restoring.name, timeline=outlook.timeline.number)
+    return outlook
+
+
+def undo(home: Path, app: str, metadata: MetadataStore) -> Timeline:
+    """Go back to the timeline before the current one, in which nothing may have run; return the current one's data."""
+    check_stopped(metadata, app)
+    with locked(home / "timelines" / app, f"the timelines of app {app!r}"):
+        timelines = Timelines(metadata, app)
+        number = timelines.current
+        inventory = recorded(metadata, app, number)
+        begun = last_commits(metadata, home, app, number, _tasks(inventory))
+        if begun and timelines.get(number) is not None:
+            raise UsageError(
+                f"app {app!r} has run since the savepoint was restored: {len(begun)} tasks have committed, "
+                "and others may have read their results",
+                hint="restore another savepoint instead; what this timeline has written remains",
+            )
+        found = timelines.take_back()
+        forget_systems(metadata, app, number)
+        forget_endings(metadata, app)
+    return found
+
+
+def check_stopped(metadata: MetadataStore, app: str) -> None:
+    """Raise ``UsageError`` if the app runs."""
+    running = find_all(metadata, app)
+    if running:
+        raise UsageError(
+            f"app {app!r} is running {running[0].deployment}: {running[0].driver}",
+            hint="stop it first, with Ctrl-C or SIGTERM",
+        )
+
+
+def check_order_comes_again(app: str, record: CommitRecord) -> None:
+    """Raise ``UsageError`` if a task reads slots or a past range again, because it can't silently repeat its work."""
+    slotted = [entry.stream for entry in record.sources if entry.shards is not UNSET]
+    if slotted:
+        raise UsageError(
+            f"app {app!r} can't be restored with --outputs silent: its input {slotted[0]} can't be read again in the "
+            "same order, because its shards change",
+            hint="use --outputs again: it writes the results of repeated input a second time",
+        )
+
+    detoured = [entry.stream for entry in record.sources if entry.detour is not UNSET]
+    if detoured:
+        raise UsageError(
+            f"app {app!r} can't be restored with --outputs silent: at the savepoint or now, a startpoint with an end "
+            f"makes it read a part of its input {detoured[0]} again, so its former position there isn't a single one",
+            hint="use --outputs again: it writes the results of repeated input a second time",
+        )
+
+
+def forget_endings(metadata: MetadataStore, app: str) -> None:
+    """Delete how the runs of the timeline before have ended: an app that had ended may run again."""
+    for one in all_ended(metadata, app):
+        metadata.delete_if(SPACE, one.key, one.version)
+
+
+def _check_still_stopped(restoring: Restoring, timelines: Timelines) -> None:
+    """A run that began meanwhile may have read which timeline is current before that was changed."""
+    if find_all(restoring.metadata, restoring.app):
+        timelines.take_back()
+        raise UnavailableError(
+            f"app {restoring.app!r} was started while the savepoint was being restored; the restore was undone",
+            hint="stop the app, then restore the savepoint again",
+        )
+
+
+def _tasks(inventory: Inventory) -> list[TaskName]:
+    return [TaskName(stage, n) for stage, record in inventory.stages.items() for n in range(record.tasks)]
+
+
+class _Restore:
+    """One restore: what is read once, and what follows from it."""
+
+    def __init__(self, restoring: Restoring, timelines: Timelines) -> None:
+        self._asked = restoring
+        shelf = Shelf(restoring.home, restoring.app)
+        self.folder = shelf.path(restoring.name)
+        self.manifest = shelf.manifest(restoring.name)
+        self._timelines = timelines
+        self._before = recorded(restoring.metadata, restoring.app, timelines.current)
+        self._systems = recorded_systems(restoring.metadata, restoring.app, timelines.current)
+        self._system = self.manifest.system if self._systems is None else self._systems.own
+        self._kept = {copy.name: kept_commit(self.folder, copy.name).record for copy in self.manifest.tasks}
+        self._latest_records: dict[TaskName, CommitRecord] | None = None
+        self._check()
+        own = self.manifest.app == restoring.app
+        inventory = self.manifest.inventory if own else for_app(restoring.app, self.manifest.inventory)
+        inventory = with_tasks_of(inventory, self._before)
+        counts = restoring.partitions
+        new = rescaled(restoring.app, inventory, counts, self._kept) if counts else inventory
+        self._dealt = {name: r for name, r in new.stages.items() if r.active != inventory.stages[name].active}
+        taken = {part.kept_as for _, part in self._before.parts() if part.kind == "stream"} | self._before.gone
+        self._streams = new_streams(restoring.app, inventory, timelines.next, taken)
+        gone = {*taken, *(self._before.stages.keys() - new.stages.keys())} - new.stages.keys()
+        self._old = inventory
+        self._inventory = renamed(new, self._streams, gone)
+
+    def _check(self) -> None:
+        asked = self._asked
+        if asked.partitions and self.manifest.grouping != "partition":
+            raise UsageError(
+                f"app {asked.app!r} has a task for each container (grouping='container'), and no state by partition",
+                hint="leave out --partitions",
+            )
+        if asked.outputs == "silent" and not self._before:
+            raise UsageError(
+                f"app {asked.app!r} has never run here, so there is no former position until which it could be silent",
+                hint="leave out --outputs silent",
+            )
+        if asked.outputs == "silent":
+            for record in (*self._kept.values(), *self._latest().values()):
+                check_order_comes_again(asked.app, record)
+
+    # -- before anything is changed
+
+    def _latest(self) -> dict[TaskName, CommitRecord]:
+        """Return the last commit of each task, or the initial commit of a task that hasn't begun in this timeline."""
+        if self._latest_records is None:
+            asked, number, tasks = self._asked, self._timelines.current, _tasks(self._before)
+            committed = last_commits(asked.metadata, asked.home, asked.app, number, tasks)
+            unbegun = [task for task in tasks if task not in committed]
+            begun = read_foundings(asked.home, asked.app, number, unbegun)
+            self._latest_records = {task: founding.record for task, founding in begun.items()}
+            self._latest_records |= {task: commit.record for task, commit in committed.items()}
+        return self._latest_records
+
+    def outlook(self) -> Outlook:
+        asked, latest = self._asked, self._latest()
+        timeline = Timeline(
+            number=self._timelines.next,
+            before=self._timelines.current,
+            savepoint=asked.name,
+            from_app=self.manifest.app,
+            savepoint_version=self.manifest.version,
+            created_ms=WallClock().now_ms(),
+            version=self._version(),
+            outputs=asked.outputs,
+            partitions=dict(asked.partitions),
+            system=self._system,
+        )
+        parts = [part for _, part in self._inventory.parts() if part.kind in ("output", "target")]
+        return Outlook(
+            manifest=self.manifest,
+            timeline=timeline,
+            rewinds=tuple(self._rewinds(latest)),
+            outputs=tuple(sorted({part.id for part in parts})),
+            tasks={name: (self._old.stages[name].active, record.active) for name, record in self._dealt.items()},
+            ran=bool(latest),
+        )
+
+    def _version(self) -> int:
+        before = max((one.version for one in self._timelines.all), default=0)
+        return version_of(self.manifest.version, self._latest().values(), before)
+
+    def _rewinds(self, latest: Mapping[TaskName, CommitRecord]) -> list[Rewind]:
+        found = []
+        for task, record in sorted(self._kept.items()):
+            now = latest.get(task)
+            places = {(one.stream, one.partition): one for one in now.sources} if now is not None else {}
+            for entry in record.sources:
+                there = places.get((entry.stream, entry.partition))
+                found.append(
+                    Rewind(
+                        task=task,
+                        stream=entry.stream,
+                        partition=entry.partition,
+                        to=entry.offset,
+                        before=None if there is None else there.offset,
+                        slot=entry.shards is not UNSET,
+                        moved=there is None or there.shards != entry.shards,
+                    )
+                )
+        return found
+
+    # -- what changes something
+
+    def fence(self) -> None:
+        """Append to each changelog of the current timeline what a start of its task would. So stale copies stop.
+
+        Otherwise a container that is cut off from the driver could go on, and write what the new timeline doesn't know.
+        """
+        asked, number = self._asked, self._timelines.current
+        if self._systems is None:  # nothing has run in it
+            return
+        system = self._systems.own_spec(asked.app, asked.home)
+        connections = Connections()
+        try:
+            admin = connections.admin(system)
+            known = {stage: admin.describe(changelog_name(asked.app, stage, number)) for stage in self._before.stages}
+            counts = {stage: 0 if info is None else info.partitions for stage, info in known.items()}
+            tasks = [task for task in _tasks(self._before) if task.number < counts[task.stage]]
+            begun = last_commits(asked.metadata, asked.home, asked.app, number, tasks)
+            generations = Generations(asked.metadata, asked.app).issue(sorted(tasks))
+            for task, generation in generations.items():
+                producer = self._before.stages[task.stage].producers[task.number]
+                ssp = SSP(StreamId(system.name, changelog_name(asked.app, task.stage, number)), task.number)
+                changelog = ChangelogPartition(ssp, system, connections)
+                record = AbortRecord(generation=generation, writer=f"restore-{self._timelines.next}")
+                version = begun[task].record.version if task in begun else -1
+                header = Header(Kind.ABORT, producer, generation, version, 1)
+                changelog.append(header, encode_record(record))
+                changelog.flush()
+                connections.sync_records()
+                changelog.close()
+        finally:
+            connections.close()
+        self._latest_records = None  # what was committed until now counts
+
+    def check_silence(self) -> None:
+        """Refuse silence if a stage hasn't processed all that the stages before it have committed.
+
+        It would be repeated silently, because the inputs had been read so far, although its results were never
+        written.
+        """
+        asked, number = self._asked, self._timelines.current
+        if asked.outputs != "silent":
+            return
+        with opened_changelogs(asked.metadata, asked.home, asked.app, number) as changelogs:
+            for record, part in self._before.parts():
+                if changelogs is None or part.kind != "stream" or not part.reads:
+                    continue
+                readers = [TaskName(record.stage, n) for n in range(record.tasks)]
+                if changelogs.messages_wait(part.kept_as, readers):
+                    raise UsageError(
+                        f"app {asked.app!r} was stopped before stage {record.stage!r} had processed all messages that "
+                        f"wait in {part.id!r}: restored with --outputs silent, the app would never write their results",
+                        hint="start the app, and end it with headrace run --savepoint NAME: then nothing waits. Or "
+                        "restore with --outputs again",
+                    )
+
+    def write(self) -> None:
+        """Write what the new timeline begins with."""
+        asked, number = self._asked, self._timelines.next
+        with new_founding_folder(asked.home, asked.app, number) as draft:
+            for copy in self.manifest.tasks:
+                asked.progress(f"copying the state of task {copy.task}")
+                copy_tree(self.folder / task_folder(copy.name), draft / DONORS / task_folder(copy.name))
+            write_foundings(draft, foundings(self._restored(draft)))
+        replace_inventory(asked.metadata, asked.app, number, self._inventory)
+
+    def _restored(self, draft: Path) -> Restored:
+        kept, now = self.manifest.system, self._system
+        formers = {*self._inventory.gone, *self._before.gone, *self._streams}
+        dealt = {
+            name: Rescaled(
+                worked=self._old.stages[name].active,
+                streams=frozenset(
+                    f"{kept}.{kept_as}"
+                    for kept_as, part in self._old.stages[name].streams(reads=True).items()
+                    if part.id in self._dealt_streams(name)
+                ),
+            )
+            for name in self._dealt
+        }
+        return Restored(
+            version=self._version(),
+            kept=self._kept,
+            latest=self._latest(),
+            inventory=self._inventory,
+            streams={f"{kept}.{old}": f"{now}.{new}" for old, new in self._streams.items()},
+            former_streams=frozenset(f"{now}.{name}" for name in formers),
+            folder={task: draft / DONORS / task_folder(task) for task in self._kept},
+            rescaled=dealt,
+            silent=self._asked.outputs == "silent",
+        )
+
+    def _dealt_streams(self, stage: str) -> set[str]:
+        """The streams of a rescaled stage whose partition counts change."""
+        old, new = self._old.stages[stage], self._inventory.stages[stage]
+        return {
+            id_
+            for id_, part in old.parts.items()
+            if part.kind == "stream" and part.fixed.get("partitions") != new.parts[id_].fixed.get("partitions")
+        }
+
+
+# -- old timelines -----------------------------------------------------------------------------------
+def delete_timeline(
+    home: Path, app: str, metadata: MetadataStore, number: int, snapshots: ObjectPlace | None = None
+) -> None:
+    """Delete a timeline. It can't be returned to after that. A command that is interrupted can be repeated.
+
+    ``snapshots`` is the object store with its snapshots, if it isn't the recorded one. If that can't be used, nothing
+    is deleted.
+    """
+    with locked(home / "timelines" / app, f"the timelines of app {app!r}"):
+        timelines = Timelines(metadata, app)
+        if number not in timelines.numbers:
+            there = ", ".join(map(str, timelines.numbers))
+            raise UsageError(f"app {app!r} has no timeline {number}", hint=f"it has {there}")
+        if number == timelines.current:
+            raise UsageError(
+                f"timeline {number} of app {app!r} is the current one", hint="only older ones can be deleted"
+            )
+        kept = {part.kept_as for _, part in recorded(metadata, app, timelines.current).parts() if part.kind == "stream"}
+        inventory = recorded(metadata, app, number)
+        streams = {changelog_name(app, stage, number) for stage in inventory.stages}
+        streams |= {part.kept_as for _, part in inventory.parts() if part.kind == "stream"} - kept
+        systems = recorded_systems(metadata, app, number)
+        own = home_log(home) if systems is None else systems.own_spec(app, home)
+        folders = [home / kind / folder_name(app, number) for kind in ("state", "snapshots")]
+        if own.kind == "log":
+            folders += [StreamFolder(Path(own.options["root"]), stream).path for stream in sorted(streams)]
+        folders.append(founding_folder(home, app, number))
+        _delete_snapshots(snapshots or snapshots_place(metadata, app, number), app, number)
+        for folder in folders:
+            try:
+                if folder.exists():
+                    shutil.rmtree(folder)
+            except OSError as error:
+                raise StorageError(f"{folder} can't be deleted: {error}", hint="fix this, then try again") from error
+        if own.kind != "log":
+            _empty(own, streams)
+        delete_inventory(metadata, app, number)
+        forget_systems(metadata, app, number)
+        timelines.forget(number)
+
+
+def _delete_snapshots(place: ObjectPlace | None, app: str, number: int) -> None:
+    """Delete those in an object store. Raises ``StorageError`` if that can't be used."""
+    if place is None:
+        return
+    try:
+        if place.scheme == "file" and not Path(place.url.removeprefix("file://")).is_dir():
+            raise StorageError("there is no such folder on this machine")
+        delete_stored(open_objects(place), app, number)
+    except HeadraceError as error:
+        raise StorageError(
+            f"timeline {number} of app {app!r} stays, because its snapshots in {place} can't be deleted: "
+            f"{error.message}",
+            hint="run the command where the store can be reached, with the credentials that the app has; if "
+            "the store has moved, give its new place with --snapshots",
+        ) from error
+
+
+def _empty(system: SystemSpec, streams: Iterable[str]) -> None:
+    with closing(open_system(system).admin()) as admin:
+        for name in sorted(streams):
+            if admin.describe(name) is not None:
+                for partition, extent in enumerate(admin.extents(name)):
+                    admin.trim(SSP(StreamId(system.name, name), partition), extent.upcoming)

@@ -1,0 +1,252 @@
+"""How many containers run in a Spark session: what it can have, what has registered, and what other jobs leave free.
+
+Executors of a cluster register one after another, some seconds apart. Spark doesn't start a container without a slot,
+and says nothing. So a start waits for the slots that were asked for, and an error or a note says what is missing.
+The decisions are pure; reading and waiting come last.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import SparkContext
+
+from headrace.core.errors import InfrastructureError
+from headrace.run.spark import settings
+from headrace.run.spark.session import conf_of
+
+WAIT_S = 60.0
+"""How long executors may take to register."""
+
+SETTLED_S = 5.0
+"""A standalone cluster doesn't say how many executors it starts. These are all, if no other registers for so long."""
+
+FREED_S = 1.0
+"""How long the slots of jobs that are just ending may take to become free."""
+
+TOLD_S = 1.0
+"""A wait that takes no longer than this isn't worth a word."""
+
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slots:
+    """The task slots of a session: how many have registered, and in how many of them tasks run."""
+
+    registered: int
+    taken: int = 0
+
+    @property
+    def free(self) -> int:
+        """How many take a task at once."""
+        return max(0, self.registered - self.taken)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What an app asks for: this number of ``containers``, or by default one for each of its ``tasks``.
+
+    ``beside``: other code of this process may run jobs in the session meanwhile, so one slot is left to them.
+    """
+
+    app: str
+    tasks: int
+    containers: int | None = None
+    beside: bool = False
+
+    @property
+    def wanted(self) -> int:
+        """How many slots would be enough."""
+        return self.tasks + self.beside if self.containers is None else self.containers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What is known in advance of the slots of a session.
+
+    ``limit`` is the number of slots that it can have at most, None if nothing says so. ``settled_s``: if no other slot
+    has registered for so long, there are no more to come. ``grows``: executors are added for waiting tasks, so none
+    need to be there.
+    """
+
+    master: str
+    limit: int | None = None
+    settled_s: float = WAIT_S
+    grows: bool = False
+
+    @classmethod
+    def of(cls, master: str, lookup: settings.Lookup) -> Capacity:
+        """What its master and settings say."""
+        limit = settings.slots_limit(master, lookup)
+        settled_s = WAIT_S
+        if settings.is_local(master):
+            settled_s = 0.0  # the driver is the only executor
+        elif limit is None or settings.is_standalone(master):
+            settled_s = SETTLED_S
+        grows = settings.grows(lookup)
+        return cls(master=settings.without_retries(master), limit=limit, settled_s=settled_s, grows=grows)
+
+    def due(self, wanted: int) -> int:
+        """How many of the wanted slots it can have."""
+        return wanted if self.limit is None else min(wanted, self.limit)
+
+    def can_have(self, slots: int) -> bool:
+        """Whether nothing says that it can't have so many."""
+        return self.due(slots) == slots
+
+
+def waits(asked: Asked, capacity: Capacity, slots: Slots, elapsed_s: float, unchanged_s: float) -> bool:
+    """Whether to wait for more slots. ``unchanged_s``: for how long there have been as many as now."""
+    if capacity.grows or elapsed_s >= WAIT_S:
+        return False
+    if not slots.registered:
+        return asked.containers is None or capacity.can_have(asked.containers)
+    if asked.containers is not None:  # these are waited for however long no other has registered
+        possible = capacity.can_have(asked.containers) and capacity.settled_s > 0
+        return possible and slots.registered < asked.containers
+    due = capacity.due(asked.wanted)
+    if slots.registered < due:
+        return unchanged_s < capacity.settled_s
+    return slots.free < due and unchanged_s < FREED_S
+
+
+def decided(asked: Asked, capacity: Capacity, slots: Slots, waited_s: float) -> int:
+    """How many containers to run. Raises ``InfrastructureError`` if there aren't as many slots as were asked for."""
+    if capacity.grows:
+        possible = slots.registered if capacity.limit is None else capacity.limit
+        return asked.containers or max(1, min(asked.tasks, possible))
+    if asked.containers is not None and slots.registered < asked.containers:
+        if not capacity.can_have(asked.containers):
+            raise _too_few(asked.containers, capacity.master, capacity.limit or slots.registered)
+        if settings.is_local(capacity.master):
+            raise _too_few(asked.containers, capacity.master, slots.registered)
+        if slots.registered:
+            raise _missing(asked.containers, capacity.master, slots.registered, waited_s)
+    if not slots.registered:
+        raise InfrastructureError(
+            f"no executor of {capacity.master} registered within {waited_s:.0f} s",
+            hint="check that its master answers, and on its page that it has free cores and memory",
+        )
+    return asked.containers or max(1, min(asked.tasks, slots.free - asked.beside))
+
+
+def note_on(asked: Asked, capacity: Capacity, slots: Slots, containers: int) -> str:
+    """What the user should know of the decision; empty if it is as expected."""
+    if capacity.grows:
+        return ""
+    if not slots.free:
+        return (
+            f"{asked.app} waits for a slot: other jobs run in all {slots.registered} of {capacity.master}. It starts "
+            "when they end"
+        )
+    if asked.beside and containers >= slots.free:
+        remedy = f"containers={slots.free - 1} leaves one free" if slots.free > 1 else "start Spark with more slots"
+        return (
+            f"{asked.app} takes all free slots of {capacity.master} ({slots.free}), so other Spark jobs of this "
+            f"session wait until it ends; {remedy}"
+        )
+    due = capacity.due(asked.tasks)
+    if asked.containers is None and containers < due - asked.beside and not settings.is_local(capacity.master):
+        some = "1 container" if containers == 1 else f"{containers} containers"
+        return (
+            f"{asked.app} has {asked.tasks} tasks in {some}, because {slots.free} of {slots.registered} slots of "
+            f"{capacity.master} are free; with containers={due} a start waits for more"
+        )
+    return ""
+
+
+def lacking(absent: set[int], placed: set[int], slots: Slots) -> dict[int, str]:
+    """Why containers can't start, by their number: those that Spark has given no slot although they should run."""
+    waiting = absent - placed
+    if not waiting or slots.free:
+        return {}
+    why = f"Spark has {slots.registered}, and all are taken" if slots.registered else "Spark has no executor"
+    return dict.fromkeys(waiting, why)
+
+
+def check_promised_slots(master: str, needed: int) -> None:
+    """Raise ``InfrastructureError`` for a master of this machine that says that it has fewer: Spark needn't start."""
+    promised = settings.local_slots(master)
+    if promised is not None and needed > promised > 0:
+        raise _too_few(needed, settings.without_retries(master), promised)
+
+
+def _too_few(needed: int, master: str, slots: int) -> InfrastructureError:
+    return InfrastructureError(
+        f"app needs {needed} container slots, {master} has {slots}",
+        hint=f"use --containers {slots} or {_bigger(master, needed)}",
+    )
+
+
+def _missing(needed: int, master: str, slots: int, waited_s: float) -> InfrastructureError:
+    return InfrastructureError(
+        f"app needs {needed} container slots, but only {slots} of {master} registered within {waited_s:.0f} s",
+        hint=f"see on its page whether its workers are alive and have {needed - slots} more free cores, and memory for "
+        f"them; or use --containers {slots}",
+    )
+
+
+def _bigger(master: str, needed: int) -> str:
+    if settings.is_local(master):
+        return f"--master local[{needed}]"
+    if settings.is_local_cluster(master):
+        return f"--master local-cluster[{needed},1,1024]"
+    return "give the app more cores (spark.cores.max, spark.executor.instances, spark.executor.cores)"
+
+
+# -- reading and waiting ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How many containers to run, and what there is to say of it."""
+
+    containers: int
+    note: str = ""
+
+
+def decide(
+    context: SparkContext,
+    asked: Asked,
+    say: Callable[[str], None] = lambda text: None,
+    given_up: Callable[[], bool] = lambda: False,
+) -> Decision | None:
+    """Wait for the slots that an app asks for, and decide how many containers it has. None if ``given_up`` meanwhile.
+
+    Polls, because Spark has no event for it that reaches Python. Raises ``InfrastructureError`` if there are too few,
+    or if Spark stops meanwhile.
+    """
+    jsc: Any = context._jsc
+    capacity = Capacity.of(str(context.master), conf_of(context).get)
+    began = changed = now = time.monotonic()
+    slots = count_slots(context)
+    while waits(asked, capacity, slots, now - began, now - changed):
+        if given_up():
+            return None
+        if jsc.sc().isStopped():
+            raise InfrastructureError(
+                f"Spark has ended the application on {capacity.master} before any container started",
+                hint="see Spark's own lines above; perhaps the server there isn't a master of this version of Spark",
+            )
+        if now - began >= TOLD_S:
+            say(
+                f"{asked.app} waits for slots of {capacity.master}: {slots.registered} of {capacity.due(asked.wanted)} "
+                f"after {now - began:.0f} s"
+            )
+        time.sleep(_POLL_S)
+        before, slots, now = slots, count_slots(context), time.monotonic()
+        changed = now if slots != before else changed
+    containers = decided(asked, capacity, slots, now - began)
+    return Decision(containers, note_on(asked, capacity, slots, containers))
+
+
+def count_slots(context: SparkContext) -> Slots:
+    """The slots of the executors that are registered now."""
+    jsc: Any = context._jsc
+    executors = jsc.sc().statusStore().executorList(True)
+    found = [executors.apply(i) for i in range(executors.size())]
+    return Slots(registered=sum(one.maxTasks() for one in found), taken=sum(one.activeTasks() for one in found))

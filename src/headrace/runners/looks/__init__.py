@@ -1,1 +1,0 @@
-"""Looks into running containers, on demand: rows that a step takes, and what threads do."""

@@ -1,1 +1,0 @@
-"""Slow calls: made outside the run loop, with their results put back in order."""

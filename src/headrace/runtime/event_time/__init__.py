@@ -1,1 +1,0 @@
-"""Event time: watermarks, idle inputs, time columns."""

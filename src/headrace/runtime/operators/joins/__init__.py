@@ -1,1 +1,0 @@
-"""Join operators: stream with stream, and stream with table."""

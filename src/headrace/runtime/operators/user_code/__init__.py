@@ -1,1 +1,0 @@
-"""Operators that call the user's functions and tasks."""

@@ -1,1 +1,0 @@
-"""Window operators, and the aggregates they compute."""

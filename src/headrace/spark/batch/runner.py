@@ -1,0 +1,504 @@
+"""Run an app as a batch job on Spark, journal its progress, and publish its results.
+
+journal
+    The progress of an app's batch runs, in a file of its home, so that computed results aren't computed again.
+
+        {"format":1,"run":3,"state":"computed","until":"now","savepoint":""}
+
+    A run is first ``computed``: everything that leaves the app is in the run's folder. Then it is ``published``, and
+    the folder is deleted. A run that died before is ``begun``, and what it left is worth nothing.
+
+publishing
+    Publishes what a batch run has computed, in portions: each is a version of the writer ``<app>/batch/<output>``.
+
+    The results of a run are files that stay as they are, so its portions are always the same. A target knows the last
+    portion that it has. So publishing a run continues where a former attempt has stopped.
+
+runner
+    Run an app as a batch job on Spark, or return its results as DataFrames.
+
+    A run has two steps. First Spark computes everything that leaves the app, and keeps it in the app's home. Then this
+    process publishes it, output by output. If the run dies in the first step, nothing is published, and the next run
+    starts over; in the second, the next run continues. The journal says which it is.
+
+    A backfill is such a run with a ``Handover``: a savepoint comes last.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Literal, Protocol
+
+import msgspec
+import pyarrow.dataset as ds
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from typing_extensions import override
+
+from headrace.api.specs import Graph, Role, StreamSpec
+from headrace.core import errors
+from headrace.core.clock import WallClock
+from headrace.core.errors import (
+    HeadraceError,
+    InfrastructureError,
+    PlanError,
+    StateLockedError,
+    UnavailableError,
+    UsageError,
+)
+from headrace.core.files import decode_record, make_private_folder, replace_file
+from headrace.core.log import current_settings
+from headrace.plan.model import Plan
+from headrace.plan.planner import plan
+from headrace.rows.pieces import SCHEMA, TIME, Piece, pieces_in
+from headrace.run.batch_ends import Until, ends_of
+from headrace.run.coordinated import Interrupts
+from headrace.run.no_shared_disk import shares_no_disk
+from headrace.run.planning import at_home, gather_facts, prepare_outputs
+from headrace.run.progress import set_aside
+from headrace.run.run import check_not_connect
+from headrace.run.spark.container_main import user_folders
+from headrace.run.spark.dataframes import dataframe_of
+from headrace.run.spark.hosting import run_watched
+from headrace.run.spark.session import close_context, open_session, prepare_session
+from headrace.run.spark.settings import is_on_this_machine
+from headrace.run.spark.shipping import ship
+from headrace.spark.batch.job import BatchJob, BatchPayload
+from headrace.stores.database import FolderLock
+from headrace.systems.base import Target
+from headrace.systems.registry import keeps_rows
+from headrace.task.batch import COUNTED, FOR_DRIVER, LEFT, Seam, counts_in
+from headrace.task.connections import Connections
+
+# -- journal -----------------------------------------------------------------------------------------
+FORMAT = 1
+
+State = Literal["begun", "computed", "published"]
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the last run. ``until`` says, in words, up to where it reads inputs that don't end.
+
+    ``savepoint`` is the name of the one that a backfill makes.
+    """
+
+    format: int = FORMAT
+    run: int
+    state: State
+    until: str
+    savepoint: str = ""
+
+
+_DECODER = msgspec.json.Decoder(Entry)
+
+
+class Journal:
+    """The runs of one app. One process has it at a time."""
+
+    def __init__(self, home: Path, app: str) -> None:
+        self._app = app
+        self._folder = home / "batches" / app
+        self._file = self._folder / "journal.json"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Have it for the block. Raises ``UnavailableError`` if another run has it."""
+        try:
+            lock = FolderLock(self._folder / "runs")
+        except StateLockedError as error:
+            raise UnavailableError(
+                f"another batch run of app {self._app!r} is running in this home", hint="wait until it has ended"
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def read(self) -> Entry | None:
+        """The last run; None before there was one. Raises ``DataError`` if it can't be read."""
+        try:
+            data = self._file.read_bytes()
+        except FileNotFoundError:
+            return None
+        return decode_record(_DECODER, data, f"{self._file}, the record of batch runs,", FORMAT)
+
+    def begin(self, until: str, *, again: bool, savepoint: str = "") -> Entry:
+        """Begin a run, or continue one that is computed. Raises ``UsageError`` if that would publish results twice."""
+        last = self.read()
+        if last is not None and last.state == "computed":
+            if last.savepoint != savepoint:
+                raise UsageError(
+                    f"run {last.run} of app {self._app!r} ({_kind(last.savepoint)}, until {last.until}) is computed "
+                    f"and not yet published: {_kind(savepoint)} can't begin before that",
+                    hint="repeat the former command: it only publishes the computed results",
+                )
+            return last
+        if last is not None and last.state == "published" and not again:
+            raise UsageError(
+                f"app {self._app!r} has published a batch run already (run {last.run}, until {last.until}): "
+                "another one would publish its results a second time",
+                hint="to publish them again, use --again or again=True",
+            )
+        run = 1 if last is None else last.run + (last.state == "published")
+        entry = Entry(run=run, state="begun", until=until, savepoint=savepoint)
+        self._discard()
+        self._write(entry)
+        return entry
+
+    def note(self, entry: Entry, state: State) -> Entry:
+        """Record the run's progress."""
+        noted = msgspec.structs.replace(entry, state=state)
+        self._write(noted)
+        if state == "published":
+            self._discard()
+        return noted
+
+    def results(self, entry: Entry) -> Path:
+        """Where the results of a run are, until they are published."""
+        return self._folder / "runs" / str(entry.run)
+
+    def left(self, entry: Entry) -> Path:
+        """Where the tasks of a run leave their state, until it is in a savepoint."""
+        return self._folder / "runs" / f"{entry.run}-left"
+
+    def _write(self, entry: Entry) -> None:
+        make_private_folder(self._folder)
+        replace_file(self._file, msgspec.json.encode(entry))
+
+    def _discard(self) -> None:
+        shutil.rmtree(self._folder / "runs", ignore_errors=True)
+
+
+def _kind(savepoint: str) -> str:
+    return f"the backfill for savepoint {savepoint!r}" if savepoint else "a batch run"
+
+
+# -- publishing --------------------------------------------------------------------------------------
+PORTION_ROWS = 1 << 20
+_PORTIONS_MAX = 1 << 32
+"""A run has fewer portions than that. Run and portion make one number, which rises."""
+
+
+def pieces_of(folder: Path, output: str) -> Iterator[Piece]:
+    """The pieces of an output in the results of a run: by partition, in order of time.
+
+    Spark has sorted them, and put those of each partition into one file or several that follow each other by name.
+    """
+    for file in sorted(folder.glob("*.parquet")):
+        for batch in ds.dataset(file, schema=SCHEMA).to_batches(batch_size=8):
+            yield from (piece for piece in pieces_in(batch) if piece.stream == output)
+
+
+def portions(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
+    """Pieces, some at a time; of one partition."""
+    some: list[Piece] = []
+    rows = 0
+    for piece in pieces:
+        if some and (rows >= PORTION_ROWS or piece.partition != some[0].partition):
+            yield some
+            some, rows = [], 0
+        some.append(piece)
+        rows += piece.rows
+    if some:
+        yield some
+
+
+class Into(Protocol):
+    """Where an output goes. A version that was published before, or a later one, changes nothing."""
+
+    def publish(self, version: int, pieces: Sequence[Piece]) -> object:
+        """Publish pieces as a version: all of them or nothing."""
+        ...
+
+    def close(self) -> None:
+        """Release it. Called once."""
+        ...
+
+
+Open = Callable[[StreamSpec, str], Into]
+"""Opens a stream of frames for the writer of this name."""
+
+
+def publish(plan: Plan, output: str, run: int, folder: Path, open_stream: Open) -> int:
+    """Publish the results of a run in one output; return their number. Already published results stay."""
+    spec = plan.streams[output].spec
+    writer = f"{plan.graph.app}/batch/{output}"
+    into = IntoTarget(spec, writer) if keeps_rows(spec.system) else open_stream(spec, writer)
+    rows = 0
+    try:
+        for number, some in enumerate(portions(pieces_of(folder, spec.id))):
+            into.publish(run * _PORTIONS_MAX + number, some)
+            rows += sum(piece.rows for piece in some)
+    finally:
+        into.close()
+    return rows
+
+
+class IntoTarget(Into):
+    """A target: a foreign system that keeps the writer's position."""
+
+    def __init__(self, spec: StreamSpec, writer: str) -> None:
+        self._writer = writer
+        self._connections = Connections()
+        self._target: Target = self._connections.target(spec.system, spec.stream)
+        self._known = self._target.position(writer)
+
+    @override
+    def publish(self, version: int, pieces: Sequence[Piece]) -> None:
+        if version > self._known:
+            rows = [self._target.accept(piece.frame.drop(TIME)) for piece in pieces]
+            while (pause_ms := self._target.publish(self._writer, version, rows)) is not None:
+                time.sleep(pause_ms / 1000)  # a target without transactions takes it in parts, at its own rate
+            self._known = version
+
+    @override
+    def close(self) -> None:
+        self._connections.close()
+
+
+# -- runner ------------------------------------------------------------------------------------------
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """Where and how to run a batch job. ``again``: although a run has been published. ``say`` shows progress.
+
+    ``open_stream`` opens outputs that are streams of frames.
+    """
+
+    open_stream: Open
+
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    until: Until | None = None
+    again: bool = False
+    say: Say = lambda line: None
+
+
+class Handover(ABC):
+    """What a live run is to go on from, when the results are published.
+
+    ``savepoint`` is its name. ``publishes``: the results are published, too.
+    """
+
+    savepoint: str
+    publishes: bool
+
+    @abstractmethod
+    def given(self, spark: SparkSession, interrupts: Interrupts) -> Mapping[str, DataFrame] | None:
+        """The history of inputs that isn't read from themselves, by id. None if a signal has ended that."""
+        ...
+
+    @abstractmethod
+    def seam(self, folder: Path) -> Seam:
+        """Where the batch stops; tasks leave their state in the folder."""
+        ...
+
+    @abstractmethod
+    def finish(self, pieces: Iterable[Piece]) -> None:
+        """Make the savepoint from the tasks' final state, unless it exists already."""
+        ...
+
+
+def run_batch(graph: Graph, options: BatchOptions) -> None:
+    """Compute what the app makes of all that its inputs hold, and publish it."""
+    run_planned(_planned(graph), options, None)
+
+
+def run_planned(planned: Plan, options: BatchOptions, handover: Handover | None) -> None:
+    """Run a batch job by its journal."""
+    app = planned.graph.app
+    journal = Journal(Path(planned.graph.settings.home), app)
+    with journal.held():
+        words = str(options.until or "their ends")
+        entry = journal.begin(words, again=options.again, savepoint="" if handover is None else handover.savepoint)
+        outputs = _outputs(planned)
+        if entry.state == "begun":
+            entry = _compute(planned, journal, entry, options, outputs, handover)
+        else:
+            options.say(f"run {entry.run} of {app} is computed already; publishing the rest of it")
+        try:
+            if handover is None or handover.publishes:
+                _publish(planned, journal, entry, options, outputs)
+            if handover is not None:
+                handover.finish(pieces_of(journal.results(entry), LEFT))
+        except HeadraceError as error:
+            again = "run it again: it continues to publish the computed results"
+            error.hint = again if error.hint is None else f"{error.hint}; then {again}"
+            raise
+        if words := set_aside(counters_of(journal.results(entry))):
+            options.say(f"of the messages, {words}")
+        journal.note(entry, "published")
+
+
+def counters_of(results: Path) -> Counter[str]:
+    """What the tasks and readers of a run have counted. What Spark has done twice counts once."""
+    counted = {piece.writer: counts_in(piece) for piece in pieces_of(results, COUNTED)}
+    return sum((Counter(counts) for counts in counted.values()), Counter())
+
+
+def _publish(planned: Plan, journal: Journal, entry: Entry, options: BatchOptions, outputs: list[str]) -> None:
+    prepare_outputs(planned)
+    for output in outputs:
+        rows = publish(planned, output, entry.run, journal.results(entry), options.open_stream)
+        options.say(f"published {rows:,} rows to {planned.streams[output].spec.stream}")
+
+
+def to_dataframe(graph: Graph, output: str, spark: SparkSession | None, until: Until | None) -> DataFrame:
+    """What the app writes to an output, as a DataFrame that is computed when it is used."""
+    planned = _planned(at_home(graph))
+    outputs = _outputs(planned)
+    if output not in outputs:
+        raise UsageError(f"the app has no output {output!r}", hint=f"it has {', '.join(outputs) or 'none'}")
+    check_not_connect(spark)
+    session = spark or open_session(f"headrace {graph.app}")
+    return _job(planned, session, until, _held(planned)).rows(output)
+
+
+def _planned(graph: Graph) -> Plan:
+    """The plan of an app for the streams that exist now: that of a live run, so that both place keys alike."""
+    return plan(graph, gather_facts(graph))
+
+
+def _outputs(planned: Plan) -> list[str]:
+    """What leaves the app. Raises ``PlanError`` for what a batch job can't write."""
+    outputs = sorted(spec.id for spec in planned.graph.streams.values() if spec.role is Role.SINK)
+    for table in planned.graph.tables.values():
+        if table.id in outputs:
+            raise PlanError(
+                f"a batch job can't write to the remote table {table.id!r} ({table.location})",
+                hint="run the app live, or leave the step out",
+            )
+    return outputs
+
+
+def _held(planned: Plan) -> dict[str, DataFrame]:
+    """The inputs that are DataFrames."""
+    inputs = {id_: dataframe_of(spec) for id_, spec in planned.graph.streams.items()}
+    return {id_: frame for id_, frame in inputs.items() if frame is not None}
+
+
+def _job(
+    planned: Plan, spark: SparkSession, until: Until | None, given: Mapping[str, DataFrame], seam: Seam | None = None
+) -> BatchJob:
+    prepare_session(spark)
+    payload = BatchPayload(
+        plan=planned,
+        ends=ends_of(planned, until, frozenset(given)),
+        now_ms=WallClock().now_ms(),
+        python_path=user_folders(),
+        log=current_settings(),
+        seam=seam,
+    )
+    return BatchJob(spark, planned, ship(payload), given, seam=seam is not None)
+
+
+def _compute(
+    planned: Plan,
+    journal: Journal,
+    entry: Entry,
+    options: BatchOptions,
+    outputs: list[str],
+    handover: Handover | None,
+) -> Entry:
+    """Compute a run's results, all of them or nothing. Raises ``KeyboardInterrupt`` if a signal has ended it."""
+    began = time.monotonic()
+    with Interrupts() as interrupts:
+        try:
+            run = _Run(planned, journal.results(entry), journal.left(entry), options, handover)
+            done = run.compute(outputs, interrupts)
+        except HeadraceError:
+            if not interrupts.requested:
+                raise
+            done = False  # the signal has ended Spark, too
+    if not done:
+        options.say("interrupted: nothing is published, and the next run starts over")
+        raise KeyboardInterrupt
+    options.say(f"{planned.graph.app} computed in {time.monotonic() - began:.1f} s")
+    return journal.note(entry, "computed")
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The first step of a run: results go into the folder ``results``, the states of tasks into ``left``."""
+
+    planned: Plan
+    results: Path
+    left: Path
+    options: BatchOptions
+    handover: Handover | None
+
+    def compute(self, outputs: list[str], interrupts: Interrupts) -> bool:
+        """Write the results. False if a signal has ended it."""
+        theirs = SparkContext._active_spark_context
+        named = f"headrace {self.planned.graph.app}"
+        spark = open_session(named, self.options.master, self.options.conf)
+        try:
+            self._check_disk(str(spark.sparkContext.master))
+            job = self._job(spark, interrupts)
+            if job is None:
+                return False
+            pieces = job.pieces(outputs) if self.handover is None else job.last_pieces(outputs)
+            writer = _by_output(pieces, self.planned, outputs).write.mode("overwrite")
+            try:
+                write = partial(writer.parquet, self.results.as_uri())
+                return run_watched(spark.sparkContext, f"{named}: batch", write, _as_ours, interrupts)
+            finally:
+                job.close()
+        finally:
+            if theirs is None:
+                close_context(spark.sparkContext)
+
+    def _check_disk(self, master: str) -> None:
+        """Raise ``UsageError`` if executors can't write into the driver's home."""
+        graph = self.planned.graph
+        if shares_no_disk(graph.settings) and not is_on_this_machine(master):
+            raise UsageError(
+                f"app {graph.app!r} can't run as a batch job: its machines share no disk, since its snapshots "
+                f"are in {graph.settings.snapshots}, but a batch job keeps its results in the home",
+                hint="run it with a local master, or with a shared home and without snapshots=",
+            )
+
+    def _job(self, spark: SparkSession, interrupts: Interrupts) -> BatchJob | None:
+        until = self.options.until
+        if self.handover is None:
+            return _job(self.planned, spark, until, _held(self.planned))
+        history = self.handover.given(spark, interrupts)
+        return None if history is None else _job(self.planned, spark, until, history, self.handover.seam(self.left))
+
+
+def _by_output(pieces: DataFrame, planned: Plan, outputs: list[str]) -> DataFrame:
+    """Pieces in the order in which they are published: each partition of an output has a Spark partition."""
+    places = [(id_, number) for id_ in outputs for number in range(planned.streams[id_].partitions)]
+    places += [(note, 0) for note in FOR_DRIVER]
+    known = sf.create_map(
+        *(part for place, (id_, number) in enumerate(places) for part in (sf.lit(f"{id_}/{number}"), sf.lit(place)))
+    )
+    place = sf.element_at(known, sf.concat_ws("/", sf.col("stream"), sf.col("partition")))
+    return pieces.repartitionById(len(places), place).sortWithinPartitions("first", "writer", "number")
+
+
+_RAISED = re.compile(r"headrace\.core\.errors\.(\w+): (.*?)\n(?: SQLSTATE|\n|Driver stack)", re.S)
+
+
+def _as_ours(said: str) -> HeadraceError:
+    """The error of our own that a worker has raised; else what Spark says."""
+    found = _RAISED.search(f"{said}\n\n")
+    kind = getattr(errors, found[1], None) if found is not None else None
+    if found is None or not isinstance(kind, type) or not issubclass(kind, HeadraceError):
+        missing = "No module named 'headrace'" in said
+        hint = "see Spark's log lines above" if not missing else "executors need Headrace: see docs/deploying.md"
+        return InfrastructureError(f"Spark couldn't compute the results: {said[:1000]}", hint=hint)
+    message, _, hint = found[2].partition("\n  hint: ")
+    return kind(message, hint=hint or None)

@@ -1,0 +1,751 @@
+"""Tasks that get all of their input at once, in order of event time: the heart of a batch job, without Spark.
+
+merging
+    Merge pieces into runs: rows of a task's partitions in order of event time. Pure.
+
+    The pieces of a task arrive in the order of their first times. So rows older than the first time of the newest piece
+    are complete and may be returned; the rest is held. A *run* consists of rows of one partition. Runs are in the order
+    that the stage needs (``plan.batch.Order``). If order holds between partitions, a run ends where another partition
+    has an older row.
+
+notes
+    Notes: messages between the parts of a batch job and to the driver, as pieces without rows.
+
+    They travel among the pieces. A partition's reader or writer reports its progress (``Said``), which tasks downstream
+    get before any rows. The others are for the driver, and tasks downstream pass them on: the state that each task
+    leaves for a live run (``Left``), and the number of messages that it has set aside. So the driver gets only the
+    notes of attempts whose results count. Pure.
+
+piece writer
+    Collect the rows that a task of a batch job writes, by partition, and cut them into pieces in order of time.
+
+    Rows of streams without event time keep the order in which they were written.
+
+reading
+    Sources of a batch job: read a partition from its beginning to its end, or to an offset that was set before.
+
+    Rows are checked as in a live run: the input's policy decides about rows that don't fit. From another app's streams,
+    only committed frames are read.
+
+seam
+    The seam where a batch job stops and a live run continues.
+
+    A backfill reads a part of each input, and its tasks don't end after that. Event time stops where it would be in a
+    live task at these positions: at the lowest of the partitions' watermarks, less the lateness. So open windows stay
+    open. Each task leaves its state and its commit, as for a savepoint (``notes.Left``). Pure.
+
+fed task
+    A task of a batch job: the operators of a live task, fed with runs in order of event time until there are no more.
+
+    Watermarks follow from the order: everything older than the next run has arrived. So no message is late, windows
+    close as soon as they are over, and little state is held at a time. Only a stage that uses another time than its
+    input's stays behind by the lateness of the sources, like a live one. State that doesn't fit into memory goes to a
+    database in its own folder, as in a live task. There is no changelog: if the process dies, Spark feeds another task
+    from the start.
+
+    The wall clock stands still at the job's beginning. Work that is due by it happens at the end, or never.
+
+    With a ``Seam``, the inputs don't end where the job stops: the task leaves its state and a commit, from which a live
+    task continues.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import msgspec
+import numpy as np
+import polars as pl
+from typing_extensions import override
+
+from headrace.api.specs import Graph, Role, StreamSpec
+from headrace.core.errors import UnavailableError
+from headrace.core.files import readable
+from headrace.core.frame import END_VERSION
+from headrace.core.ids import SSP, Offset
+from headrace.plan.chain_plan import BatchOrder as Order
+from headrace.plan.chain_plan import ranks_of, slack_of, time_written
+from headrace.plan.model import Plan, StagePlan, StreamPlan, TaskPlan
+from headrace.protocol.record import (
+    COMMIT_FILE,
+    DATABASE_FOLDER,
+    CommitRecord,
+    KeptCommit,
+    LocalCheckpoint,
+    SourceEntry,
+)
+from headrace.rows.given import concat_rows
+from headrace.rows.hashing import partition_of, split
+from headrace.rows.ipc import encode_rows
+from headrace.rows.pieces import TIME, Piece
+from headrace.stores.base import StateStore
+from headrace.systems.base import Consumer, Edge, Ended, Polled, Records, Rows
+from headrace.systems.registry import keeps_rows
+from headrace.task.connections import Connections
+from headrace.task.event_time import FOREVER, NEVER, NOTHING, Progress, combined, time_ms
+from headrace.task.inputs.consumers import POLL_BYTES_MAX, up_to
+from headrace.task.inputs.intake import CommittedSource, DeadLetters, Intake
+from headrace.task.metrics import TaskMetrics
+from headrace.task.naming import StateFolders, task_folder
+from headrace.task.operators.base import Arrival, Port
+from headrace.task.operators.windows import START
+from headrace.task.scope import TaskScope, placings
+from headrace.task.state.task_state import TaskState
+from headrace.task.task import task_factory
+
+# -- merging -----------------------------------------------------------------------------------------
+ROWS_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows of one partition. All rows older than ``complete`` came before them, in all partitions."""
+
+    ssp: SSP
+    rows: pl.DataFrame
+    complete: int
+
+
+class Merging:
+    """The pieces of one task that have been read and not yet handed out."""
+
+    def __init__(self, order: Order, ranks: Mapping[SSP, int], enough: int = ROWS_AT_ONCE) -> None:
+        """``ranks``: of rows of equal time, those of the partition with the lowest rank come first.
+
+        ``enough``: how many rows are held before it is worth while to look for complete ones.
+        """
+        self._order = order
+        self._ranks = ranks
+        self._held: dict[SSP, list[pl.DataFrame]] = {}
+        self.held = 0
+        """How many rows are held."""
+        self._least = self._enough = enough
+        self._newest: int | None = None
+
+    def add(self, ssp: SSP, piece: Piece) -> Iterator[Run]:
+        """Take the next piece; hand out what is complete now, if it is worth while."""
+        if self.held >= self._enough and self._newest is not None and piece.first > self._newest:
+            yield from self._until(piece.first)
+            self._enough = max(self._least, 2 * self.held)  # else what overlaps would be looked through at each piece
+        self._newest = piece.first
+        self._held.setdefault(ssp, []).append(piece.frame)
+        self.held += piece.rows
+
+    def rest(self) -> Iterator[Run]:
+        """Return everything that is left, after the last piece."""
+        yield from self._until(FOREVER)
+
+    def _until(self, time: int) -> Iterator[Run]:
+        ready: dict[SSP, pl.DataFrame] = {}
+        for ssp in sorted(self._held, key=lambda each: (self._ranks[each], each)):
+            rows = concat_rows(self._held.pop(ssp)).sort(TIME, maintain_order=True)
+            count = rows.height if time == FOREVER else int(rows.get_column(TIME).search_sorted(time, "left"))
+            if count:
+                ready[ssp] = rows.head(count)
+                self.held -= count
+            if count < rows.height:
+                self._held[ssp] = [rows.slice(count)]
+        if ready and (self._order.watched or (self._order.between and len(ready) > 1)):
+            yield from _alternating(ready, watched=self._order.watched)
+            return
+        lowest = min((int(rows.item(0, TIME)) for rows in ready.values()), default=time)
+        for ssp, rows in ready.items():
+            for part in rows.iter_slices(ROWS_AT_ONCE):
+                yield Run(ssp, part.drop(TIME), int(part.item(0, TIME)) if len(ready) == 1 else lowest)
+
+
+def _alternating(ready: Mapping[SSP, pl.DataFrame], *, watched: bool) -> Iterator[Run]:
+    """Runs in order of time between partitions, too. ``watched``: no run has rows of two times."""
+    ssps = list(ready)
+    times = np.concatenate([rows.get_column(TIME).to_numpy() for rows in ready.values()])
+    owner = np.repeat(np.arange(len(ssps)), [rows.height for rows in ready.values()])
+    order = np.lexsort((owner, times))  # stable: rows of a partition stay in their order
+    owner, times = owner[order], times[order]
+    changes = owner[1:] != owner[:-1]
+    if watched:
+        changes |= times[1:] != times[:-1]
+    begins = np.concatenate(([0], np.flatnonzero(changes) + 1))
+    ends = np.append(begins[1:], len(owner))
+    taken = [0] * len(ssps)
+    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+        which = int(owner[begin])
+        rows = ready[ssps[which]].slice(taken[which], end - begin)
+        taken[which] += end - begin
+        yield Run(ssps[which], rows.drop(TIME), int(times[begin]))
+
+
+# -- notes -------------------------------------------------------------------------------------------
+LEFT, COUNTED = ":left", ":counted"
+"""In place of a stream: the piece is a ``Left``, or has counters. No stream's id has a colon."""
+
+FOR_DRIVER = (LEFT, COUNTED)
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """The progress of a partition.
+
+    Of a source: ``entry`` is where to read on. Of an intermediate stream: what its writer ``task``, of ``tasks``, says.
+    """
+
+    progress: Progress
+    entry: SourceEntry | None = None
+    task: str = ""
+    tasks: int = 0
+
+
+class Left(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task leaves at a seam: its first commit in the live run. Its state is in ``folder``."""
+
+    task: str
+    folder: str
+    record: CommitRecord
+
+
+def note_of(said: Said, stream: str, partition: int, writer: str) -> Piece:
+    """What is said of a partition of a stream, as a piece that comes before all others."""
+    return _note(stream, partition, writer, msgspec.json.encode(said))
+
+
+def note_of_left(left: Left) -> Piece:
+    """What a task leaves, as a piece."""
+    return _note(LEFT, 0, left.task, msgspec.json.encode(left))
+
+
+def note_of_counts(counters: Mapping[str, int], writer: str) -> Piece:
+    """The counters of a task, or of the reader of a partition, as a piece."""
+    return _note(COUNTED, 0, writer, msgspec.json.encode(counters))
+
+
+def said_in(piece: Piece) -> Said:
+    """What ``note_of`` has put into a piece."""
+    return _SAID.decode(piece.body)
+
+
+def left_in(piece: Piece) -> Left:
+    """What ``note_of_left`` has put into a piece."""
+    return _LEFT.decode(piece.body)
+
+
+def counts_in(piece: Piece) -> Mapping[str, int]:
+    """What ``note_of_counts`` has put into a piece."""
+    return _COUNTED.decode(piece.body)
+
+
+def is_note(piece: Piece) -> bool:
+    """Whether a piece has no rows, but says something."""
+    return not piece.rows
+
+
+def _note(stream: str, partition: int, writer: str, body: bytes) -> Piece:
+    return Piece(stream, partition, NEVER, NEVER, 0, writer, 0, body)
+
+
+_SAID = msgspec.json.Decoder(Said)
+_LEFT = msgspec.json.Decoder(Left)
+_COUNTED = msgspec.json.Decoder(dict[str, int])
+
+
+# -- piece writer ------------------------------------------------------------------------------------
+PIECE_ROWS = 1 << 14
+HELD_ROWS = 1 << 18
+"""How many rows a writer collects before it cuts pieces. The more, the less do pieces overlap."""
+
+
+class PieceWriter(Port):
+    """Where the results of a task leave it in a batch job. ``take`` returns the pieces that are complete.
+
+    Rows of a sink leave in the same way: who runs the job publishes them when all is done.
+    """
+
+    def __init__(self, graph: Graph, streams: Mapping[str, StreamPlan], writer: str, number: int = 0) -> None:
+        """``streams`` are those that may be written. ``number`` is the partition of rows without keys."""
+        self._streams = streams
+        self._writer = writer
+        self._number = number
+        self._times = {id_: _time_of(graph, id_) for id_ in streams}
+        schemas = {id_: plan.spec.schema for id_, plan in streams.items()}
+        self._with_start = {id_ for id_, schema in schemas.items() if schema is not None and START in schema.columns}
+        self._held: dict[SSP, list[pl.DataFrame]] = {}
+        self._ids = {stream.spec.stream: id_ for id_, stream in streams.items()}
+        self._rows = 0
+        self._cut = 0
+
+    @override
+    def write(self, stream: str, rows: pl.DataFrame, keys: Sequence[str] = ()) -> None:
+        count = self._streams[stream].partitions
+        timed = rows.with_columns(self._time(stream, rows).alias(TIME))
+        if not keys or count == 1:
+            self.put(stream, self._number % count, timed)
+            return
+        for partition, part in split(timed, partition_of(rows, keys, count), count):
+            if part.height:
+                self.put(stream, partition, part)
+
+    def put(self, stream: str, partition: int, timed: pl.DataFrame) -> None:
+        """Take rows of a partition, which have their times."""
+        self._held.setdefault(SSP(self._streams[stream].spec.stream, partition), []).append(timed)
+        self._rows += timed.height
+
+    def timed(self, stream: str, rows: pl.DataFrame) -> pl.DataFrame:
+        """Rows of a stream with their times."""
+        return rows.with_columns(self._time(stream, rows).alias(TIME))
+
+    def take(self, *, all_of_it: bool = False) -> Iterator[Piece]:
+        """Cut what has been collected, if it is enough."""
+        if self._rows < HELD_ROWS and not all_of_it:
+            return
+        held, self._held, self._rows = self._held, {}, 0
+        for ssp in sorted(held):
+            rows = concat_rows(held.pop(ssp))
+            yield from self._pieces(self._ids[ssp.stream], ssp.partition, rows.sort(TIME, maintain_order=True))
+
+    def _pieces(self, stream: str, partition: int, rows: pl.DataFrame) -> Iterator[Piece]:
+        for part in rows.iter_slices(PIECE_ROWS):
+            first, last = part.item(0, TIME), part.item(-1, TIME)
+            self._cut += 1
+            yield Piece(stream, partition, first, last, part.height, self._writer, self._cut, encode_rows(part))
+
+    def _time(self, stream: str, rows: pl.DataFrame) -> pl.Expr:
+        if START in rows.columns and stream not in self._with_start:
+            # Partial results of a window: each is as old as its slice.
+            return pl.col(START)
+        return self._times[stream]
+
+
+def _time_of(graph: Graph, stream: str) -> pl.Expr:
+    time = time_written(graph, stream)
+    spec = graph.streams.get(stream)
+    schema = None if spec is None else spec.schema
+    if time is None or schema is None or time.column not in schema.columns:
+        return pl.lit(NEVER, pl.Int64)
+    return time_ms(time, schema.columns[time.column]).fill_null(NEVER)
+
+
+# -- reading -----------------------------------------------------------------------------------------
+WAIT_MS_MAX = 60_000
+"""How long a partition may have nothing to read before its end is reached."""
+
+
+class Reading:
+    """Reads source partitions of a plan, each up to its end."""
+
+    def __init__(self, plan: Plan, ends: Mapping[SSP, Offset], connections: Connections) -> None:
+        """``ends`` has those that don't end by themselves."""
+        self._plan = plan
+        self._ends = ends
+        self._connections = connections
+        self._specs = {ssp: stream.spec for stream in plan.streams.values() for ssp in stream.ssps()}
+        self._read: dict[SSP, Said] = {}
+
+    def of(self, ssp: SSP, dead_letters: DeadLetters, metrics: TaskMetrics) -> Iterator[pl.DataFrame]:
+        """The rows of a partition that fit."""
+        spec = self._specs[ssp]
+        intake = self.intake(spec, dead_letters, metrics)
+        ended = False
+        with closing(self._consumer(spec)) as consumer:
+            consumer.register(ssp, Edge.OLDEST)
+            source = CommittedSource(ssp, consumer.position(ssp), None, whole=self._is_whole(spec, ssp))
+            for polled in self._polled(consumer, ssp):
+                match polled:
+                    case Rows(frame=frame, offset=offset, bad=bad, place=place):
+                        if frame.height or bad:  # else only the position moves
+                            yield intake.accept(ssp, frame, offset, bad, place)
+                    case Records(offsets=offsets, payloads=payloads, next=after):
+                        released = source.receive(offsets, payloads, after)
+                        for rows, _ in intake.decode(ssp, released.offsets, released.payloads):
+                            yield rows
+                    case Ended():
+                        ended = True
+                        break
+            stands = min(consumer.position(ssp), self._ends.get(ssp, FOREVER))
+            entry = _entry(ssp, stands) if keeps_rows(spec.system) else source.entry()
+        self._read[ssp] = Said(progress=Progress(ended=ended), entry=entry)
+
+    def intake(self, spec: StreamSpec, dead_letters: DeadLetters, metrics: TaskMetrics) -> Intake:
+        """What checks the rows of an input."""
+        tables = self._plan.graph.tables.values()
+        keys = dict.fromkeys(name for table in tables if spec.id in table.side_inputs for name in table.key)
+        added = self._plan.streams[spec.id].added
+        placing = placings([self._plan.streams[spec.id]]).get(spec.id)
+        return Intake(spec, metrics, dead_letters, keys=list(keys), placing=placing, added=added)
+
+    def pieces(self, ssp: SSP, metrics: TaskMetrics) -> Iterator[Piece]:
+        """The rows of a partition as pieces, for a stage that needs them in order."""
+        spec = self._specs[ssp]
+        name = f"{ssp.stream}/{ssp.partition}"
+        writer, newest = PieceWriter(self._plan.graph, self._plan.streams, name), NEVER
+        for rows in self.of(ssp, writer.write, metrics):
+            if rows.height:
+                put_source(writer, self._plan.streams[spec.id], ssp.partition, rows)
+            for piece in writer.take():
+                newest = max(newest, piece.last)
+                yield piece
+        for piece in writer.take(all_of_it=True):
+            newest = max(newest, piece.last)
+            yield piece
+        watermark = newest if newest == NEVER else newest - spec.lateness_ms
+        yield note_of(self.said(ssp, watermark), spec.id, ssp.partition, name)
+        if metrics.counters:
+            yield note_of_counts(metrics.counters, name)
+
+    def said(self, ssp: SSP, watermark: int) -> Said:
+        """What there is to say of a partition that was read. An empty one may be idle, as in a live run."""
+        said = self._read[ssp]
+        idle = watermark == NEVER and self._specs[ssp].idle_timeout_ms is not None and not said.progress.ended
+        return msgspec.structs.replace(said, progress=Progress(watermark, idle, said.progress.ended))
+
+    def _is_whole(self, spec: StreamSpec, ssp: SSP) -> bool:
+        """Whether a reader that has begun at the oldest frame begins at the first that there ever was."""
+        if keeps_rows(spec.system):
+            return False
+        return not self._connections.admin(spec.system).extent(ssp).trimmed
+
+    def _consumer(self, spec: StreamSpec) -> Consumer:
+        columns = None if spec.schema is None else spec.schema.columns
+        whole = spec.on_error == "dead_letter" or columns is None
+        return self._connections.consumer(spec.system, columns, whole=whole)
+
+    def _polled(self, consumer: Consumer, ssp: SSP) -> Iterator[Polled]:
+        end = self._ends.get(ssp)
+        while end is None or consumer.position(ssp) < end:
+            found = consumer.poll([ssp], POLL_BYTES_MAX)
+            if not found:
+                _wait(consumer, ssp)
+            for polled in found:
+                yield polled if end is None else up_to(polled, end)
+                if isinstance(polled, Ended):
+                    return
+
+
+def _entry(ssp: SSP, offset: Offset) -> SourceEntry:
+    return SourceEntry(stream=str(ssp.stream), partition=ssp.partition, offset=offset)
+
+
+def put_source(
+    writer: PieceWriter, stream: StreamPlan, partition: int, rows: pl.DataFrame, key: Sequence[str] = ()
+) -> None:
+    """Pass rows of a source to a writer of pieces, for this partition, or for those of a key.
+
+    Side inputs come before everything else, as in a live run.
+    """
+    spec, count = stream.spec, stream.partitions
+    early = spec.role is Role.SIDE_INPUT
+    timed = rows.with_columns(pl.lit(NEVER, pl.Int64).alias(TIME)) if early else writer.timed(spec.id, rows)
+    placed = split(timed, partition_of(rows, key, count), count) if key else [(partition, timed)]
+    for number, part in placed:
+        if part.height:
+            writer.put(spec.id, number, part)
+
+
+def _wait(consumer: Consumer, ssp: SSP) -> None:
+    number = consumer.fileno()
+    if number is None or not readable(number, WAIT_MS_MAX):
+        raise UnavailableError(
+            f"{ssp} has no more records before its end, at offset {consumer.position(ssp)}",
+            hint="it may have lost its end; headrace stream describe shows where it is",
+        )
+
+
+# -- seam --------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Seam:
+    """A seam. Tasks commit ``version`` there, and leave their state below ``folder``, which all of them can reach.
+
+    ``given`` are the source partitions that aren't read, because their history comes from elsewhere.
+    """
+
+    version: int
+    folder: str
+    given: Mapping[SSP, Said] = field(default_factory=dict)
+
+    def before(self, ssp: SSP, spec: StreamSpec, rows: pl.DataFrame) -> pl.DataFrame:
+        """Those rows of the history of a partition that aren't read live."""
+        time, said = spec.event_time, self.given.get(ssp)
+        if time is None or spec.schema is None or said is None:
+            return rows
+        return rows.filter(time_ms(time, spec.schema.columns[time.column]) < said.progress.watermark)
+
+
+# -- fed task ----------------------------------------------------------------------------------------
+SPILL_ROWS = 1 << 20
+"""After how many rows state goes from memory to the database."""
+
+WAIT_S_MAX = 600.0
+"""How long to wait for a call of the app's that doesn't answer, if it has no timeout of its own."""
+
+
+class FedTask:
+    """One task of a stage. Use it as a context manager."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        stage: StagePlan,
+        task: TaskPlan,
+        folder: Path,
+        now_ms: int,
+        writer: str = "",
+        seam: Seam | None = None,
+    ) -> None:
+        """``folder`` is for its state; ``now_ms`` is the wall clock. ``writer`` is its name in its pieces."""
+        self.scope = TaskScope.of(plan, stage, task)
+        self.metrics = TaskMetrics(str(task.name))
+        self._woken = threading.Event()
+        self._connections = Connections(self._woken.set)
+        self._writer = writer or str(task.name)
+        self._port = PieceWriter(plan.graph, self.scope.outputs, self._writer, task.name.number)
+        self.task = task_factory(plan, stage, self.scope)(self._port, self.metrics, self._connections.calls)
+        self._now_ms = now_ms
+        self._timed = [ssp for ssp, spec in self.scope.inputs.items() if spec.event_time is not None]
+        self._untimed = [ssp for ssp in self.scope.inputs if ssp not in self._timed]
+        self._reached = NEVER
+        self._seam = seam
+        given = {} if seam is None else seam.given
+        self._said: dict[SSP, list[Said]] = {ssp: [given[ssp]] for ssp in self.scope.specs if ssp in given}
+        self._slack = slack_of(plan, stage)
+        self._fed: dict[SSP, int] = dict.fromkeys(self.scope.specs, 0)
+        self._since_spill = 0
+        folders = StateFolders(folder / "state", folder / "snapshots")
+        changelog = SSP(self.scope.changelog[0].stream, task.name.number)
+        self.state = TaskState(changelog, folders, self.metrics.warnings)
+        self._spills = 0
+
+    def __enter__(self) -> Self:
+        stores = self._stores()
+        if stores or self._seam is not None:  # to open a database takes longer than a small piece
+            self.state.begin(stores)
+        self.task.chain.tell_time(self._now_ms)
+        self.task.begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with ExitStack() as closing_all:
+            closing_all.callback(self._connections.close)
+            closing_all.callback(self.state.close)
+            closing_all.callback(self.task.close)
+
+    def map(self, ssp: SSP, tables: Iterable[pl.DataFrame]) -> Iterator[Piece]:
+        """Process rows that need no order; yields what the task writes, as it becomes enough for pieces."""
+        for rows in tables:
+            self._process(Run(ssp, rows, NEVER))
+            yield from self._port.take()
+
+    @property
+    def port(self) -> PieceWriter:
+        """Where its results leave; dead letters, too."""
+        return self._port
+
+    def feed(self, runs: Iterable[Run]) -> Iterator[Piece]:
+        """Process runs in their order; yields what the task writes, as it becomes enough for pieces."""
+        for run in runs:
+            self._advance(run.complete)
+            self._process(run)
+            yield from self._port.take()
+
+    def hear(self, ssp: SSP, said: Said) -> None:
+        """Learn how far an input partition comes, from its reader or from one of its writers, before its rows."""
+        self._said.setdefault(ssp, []).append(said)
+
+    def finish(self) -> Iterator[Piece]:
+        """All rows have been fed. Emit what is open, or leave it to a live run."""
+        if self._seam is not None:
+            yield from self._leave(self._seam)
+        else:
+            for ssp in self.scope.inputs:
+                self.task.end(ssp)
+            self._end()
+            yield from self._port.take(all_of_it=True)
+        if self.metrics.counters:
+            yield note_of_counts(self.metrics.counters, self._writer)
+
+    def _end(self) -> None:
+        """All inputs have ended."""
+        self.task.advance()
+        self._settle()
+        while not self.task.finish():
+            self._wait()
+            self.task.chain.collect()
+
+    def _process(self, run: Run) -> None:
+        offset = self._fed[run.ssp]
+        self._fed[run.ssp] = after = offset + run.rows.height
+        self.task.rows(Arrival(run.ssp, offset, after, run.rows.height), run.rows)
+        self._settle()
+        self._since_spill += run.rows.height
+        if self._since_spill >= SPILL_ROWS:
+            self._spill()
+
+    def _advance(self, complete: int) -> None:
+        """Note that no older rows follow. Inputs without event time have been read by now."""
+        if complete <= self._reached:
+            return
+        self._reached = complete
+        for ssp in self._untimed:
+            if self._limits[ssp] == FOREVER:
+                self.task.end(ssp)
+        for ssp in self._timed:
+            self.task.times[ssp].advance(min(complete - self._slack, self._limits[ssp]))
+        self.task.advance()
+        self._settle()
+
+    @cached_property
+    def _limits(self) -> Mapping[SSP, int]:
+        """Up to where event time may come in each partition: what hasn't ended at the seam goes on.
+
+        All that is to be said of them has been said before the first rows.
+        """
+        if self._seam is None:
+            return dict.fromkeys(self.scope.inputs, FOREVER)
+        known = {ssp: combined(said.progress for said in self._said.get(ssp, ())) for ssp in self.scope.inputs}
+        return {ssp: FOREVER if p.ended or p.idle else p.watermark for ssp, p in known.items()}
+
+    def _settle(self) -> None:
+        """Let steps that wait for answers emit results, until they take more rows."""
+        chain = self.task.chain
+        chain.collect()
+        while chain.full is not None:
+            self._wait()
+            chain.collect()
+
+    def _wait(self) -> None:
+        if not self._woken.wait(WAIT_S_MAX):
+            raise UnavailableError(
+                f"a call of the app hasn't answered for {WAIT_S_MAX:g} s ({self.task.chain.held_by})",
+                hint="give the step a timeout=",
+            )
+        self._woken.clear()
+
+    # -- the seam
+
+    def _leave(self, seam: Seam) -> Iterator[Piece]:
+        """Stop as a live task would at a commit, and leave state and commit behind."""
+        for ssp in self.scope.inputs:
+            self._take_over_times(ssp)
+        self.task.advance()
+        self._settle()
+        while self.task.chain.holding:  # nothing is on its way at a commit
+            self._wait()
+            self.task.chain.collect()
+        if self.task.ended:
+            self._end()
+        yield from self._port.take(all_of_it=True)
+        record = self._record(seam)
+        name = task_folder(self.scope.name)
+        folder = Path(seam.folder) / f"{name}-{uuid.uuid4().hex}"  # Spark may run a task more than once
+        for _ in self.state.changes(seam.version):
+            pass  # the live run writes its changelog itself
+        self.state.persist(LocalCheckpoint(0, record.generation, record.version))
+        kept = KeptCommit(task=str(self.scope.name), offset=0, record=record)
+        self.state.keep(folder / DATABASE_FOLDER, folder / COMMIT_FILE, kept.encode())
+        yield from self._notes()
+        yield note_of_left(Left(task=str(self.scope.name), folder=str(folder), record=record))
+
+    def _take_over_times(self, ssp: SSP) -> None:
+        """Let an input partition be as far as was said."""
+        time = self.task.times[ssp]
+        for said in self._said.get(ssp, ()):
+            watermark, idle, ended, heard, own = said.progress
+            if said.task:
+                time.on_watermark(said.task, said.tasks, watermark, idle=idle, heard=heard, own=own)
+                if ended:
+                    time.on_end_of_stream(said.task, said.tasks)
+                continue
+            time.advance(watermark)
+            if ended:
+                time.end()
+            elif idle:
+                time.fall_idle()
+
+    def _record(self, seam: Seam) -> CommitRecord:
+        """What a live task in this state would commit."""
+        outputs = self.task.outputs
+        over = [stream for stream in self.scope.downstream if outputs.get(stream.spec.id, NOTHING).ended]
+        names = sorted(str(stream.spec.stream) for stream in over)
+        times = msgspec.structs.replace(self.task.save(), ended_streams=names)
+        entries = {ssp: said.entry for ssp, all_said in self._said.items() for said in all_said}
+        return CommitRecord(
+            generation=0,
+            version=seam.version,
+            next_version=END_VERSION if self.task.finished else seam.version + 1,
+            sources=tuple(
+                msgspec.structs.replace(entry, stream=self.scope.position_name(ssp))
+                for ssp, entry in sorted(entries.items())
+                if entry is not None
+            ),
+            parents_version=seam.version,
+            end_of_stream_sent=self.task.finished,
+            bookkeeping=msgspec.Raw(msgspec.json.encode(times)),
+        )
+
+    def _notes(self) -> Iterator[Piece]:
+        """Return the progress of the task's output streams, for each of their readers."""
+        name, count = str(self.scope.name), self.scope.task_count
+        for stream in self.scope.downstream:
+            said = Said(progress=self.task.outputs.get(stream.spec.id, NOTHING), task=name, tasks=count)
+            for partition in range(stream.partitions):
+                yield note_of(said, stream.spec.id, partition, name)
+
+    # -- state
+
+    def _stores(self) -> Mapping[str, StateStore]:
+        return {self.scope.store_name(id_): store for id_, store in self.task.stores().items()}
+
+    def _spill(self) -> None:
+        """Move what the stores keep in memory to the database."""
+        self._since_spill = 0
+        self._spills += 1
+        for _ in self.state.changes(self._spills):
+            pass  # no changelog needs them
+        self.state.persist(LocalCheckpoint(self._spills, 1, self._spills))
+
+
+def fed(
+    plan: Plan,
+    stage: StagePlan,
+    task: TaskPlan,
+    pieces: Iterable[Piece],
+    order: Order,
+    folder: Path,
+    now_ms: int,
+    seam: Seam | None = None,
+) -> Iterator[Piece]:
+    """Run one task over the pieces of its inputs, which are sorted; yields the pieces that it writes."""
+    with FedTask(plan, stage, task, folder, now_ms, seam=seam) as run:
+        ssps = {(spec.id, ssp.partition): ssp for ssp, spec in run.scope.specs.items()}
+        ranks = ranks_of(plan, stage)
+        merging = Merging(order, {ssp: ranks[spec.id] for ssp, spec in run.scope.specs.items()})
+        for piece in pieces:
+            if (known := ssps.get((piece.stream, piece.partition))) is not None:
+                if is_note(piece):
+                    run.hear(known, said_in(piece))
+                else:
+                    yield from run.feed(merging.add(known, piece))
+            elif piece.stream in FOR_DRIVER or piece.stream in run.scope.outputs:
+                yield piece  # on its way to the driver, or a dead letter of a source
+        yield from run.feed(merging.rest())
+        yield from run.finish()
+
+
+def mapped(
+    plan: Plan,
+    stage: StagePlan,
+    task: TaskPlan,
+    ssps: Iterable[SSP],
+    reading: Reading,
+    folder: Path,
+    now_ms: int,
+    seam: Seam | None = None,
+) -> Iterator[Piece]:
+    """Run a stage that needs no order over some partitions of its sources, as they are read."""
+    with FedTask(plan, stage, task, folder, now_ms, seam=seam) as run:
+        for ssp in ssps:
+            yield from run.map(ssp, reading.of(ssp, run.port.write, run.metrics))
+            run.hear(ssp, reading.said(ssp, run.task.times[ssp].progress.watermark))
+        yield from run.finish()

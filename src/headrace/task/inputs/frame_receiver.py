@@ -1,0 +1,312 @@
+"""Receive frames for a task: the protocol judges them one by one, and the accepted ones are decoded together.
+
+The protocol judges the frames of intermediate streams, a read_committed reader those of sources. Frames that come
+early wait here for their version. The order of each partition is kept. All on the run-loop thread; nothing blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol, assert_never
+
+import msgspec
+from msgspec import UNSET
+
+from headrace.api.specs import Role
+from headrace.core.errors import DataError, DeploymentError, FrameError, ProtocolError
+from headrace.core.frame import (
+    ControlMessage,
+    EndOfStream,
+    Header,
+    Kind,
+    Restore,
+    Watermark,
+    body_of,
+    decode_control,
+    decode_header,
+)
+from headrace.core.ids import SSP, Offset
+from headrace.protocol.detours import rejoined
+from headrace.protocol.instructions import Forget, Verdict
+from headrace.protocol.record import Detour, SourceEntry
+from headrace.systems.base import Records
+from headrace.systems.slot_reports import Shards
+from headrace.task.inputs.chooser import (
+    BufferedFrame,
+    Chooser,
+    Frames,
+    PartitionEnd,
+    RowBatch,
+    SingleFrame,
+    VersionBuffer,
+)
+from headrace.task.inputs.intake import CommittedSource, Intakes
+from headrace.task.metrics import TaskMetrics
+from headrace.task.task import Task
+
+FEED_BYTES = 4 << 20
+"""How much of a label is decoded at once: it may have been too much for the memory."""
+
+
+class FrameProtocol(Protocol):
+    """What the receiver asks of the protocol; a ``ProtocolMachine`` is one."""
+
+    @property
+    def due(self) -> bool:
+        """Instructions are due: receive nothing before they are performed."""
+        ...
+
+    def receive(
+        self, ssp: SSP, offset: Offset, after: Offset, header: Header, control: ControlMessage | None = None
+    ) -> Verdict | Forget:
+        """Judge a frame."""
+        ...
+
+    def learn(self, ssp: SSP, header: Header, restore: Restore) -> None:
+        """Take note of a restore frame further on in the partition."""
+        ...
+
+    def early(self) -> dict[SSP, Offset]:
+        """Return the offset of the first early frame of each partition that has any."""
+        ...
+
+
+class FrameReceiver:
+    """The receiving side of one task, for one attempt. ``positions``: how far each input has been processed.
+
+    ``shards``: how far the shards of each slot have been processed.
+    """
+
+    def __init__(
+        self,
+        machine: FrameProtocol,
+        task: Task,
+        intakes: Intakes,
+        chooser: Chooser,
+        metrics: TaskMetrics,
+        buffer: VersionBuffer,
+    ) -> None:
+        self.buffer = buffer
+        self.positions: dict[SSP, Offset] = {}
+        self.shards: dict[SSP, Shards] = {}
+        self._machine = machine
+        self._task = task
+        self._intakes = intakes
+        self._chooser = chooser
+        self._metrics = metrics
+        self._sources: dict[SSP, CommittedSource] = {}
+        self._since: dict[SSP, int] = {}
+        self.detours: dict[SSP, Detour] = {}
+        """The sources that read a past range again, and what follows it."""
+        self._ended: set[SSP] = set()
+
+    def resume(self, positions: dict[SSP, Offset], saved: Mapping[SSP, SourceEntry]) -> None:
+        """Continue at these positions. ``saved`` is what the last commit record says about sources."""
+        self.positions = positions
+        self._sources = {
+            ssp: CommittedSource(ssp, positions[ssp], saved.get(ssp))
+            for ssp, spec in self._task.specs.items()
+            if spec.role is not Role.INTERMEDIATE
+        }
+        self.detours = {ssp: entry.detour for ssp, entry in saved.items() if entry.detour is not UNSET}
+        self._ended.clear()
+        self._since.clear()
+        for ssp, entry in saved.items():
+            self._leave_out(ssp, entry)
+
+    def detoured(self, ssp: SSP) -> bool:
+        """Return whether all that a detour was for has been processed, once its end has been read.
+
+        What another app wrote before the end may be decided behind it. If the partition has ended, it never is.
+        """
+        return ssp in self._ended or not self._sources[ssp].undecided_before(self.detours[ssp].until)
+
+    def rejoin(self, ssp: SSP) -> None:
+        """Go on where a source was before its detour."""
+        detour = self.detours.pop(ssp)
+        entry = rejoined(ssp, detour)
+        self.positions[ssp] = detour.offset
+        self._sources[ssp] = CommittedSource(ssp, detour.offset, entry)
+        self._ended.discard(ssp)
+        self._leave_out(ssp, entry)
+
+    def published(self) -> dict[SSP, Offset]:
+        """Return how far each input has been processed, as back-pressure needs it: without what waits for its version.
+
+        That slows down writers who close versions by the clock, whether or not they read. Others must go on reading,
+        because this task may be waiting for the next version that they close. And what is held of an upstream task that
+        is down slows down none.
+        """
+        if self.buffer.empty:
+            return self.positions
+        by_clock = self._task.scope.written_by_clock
+        return self.positions | {ssp: at for ssp, at in self._machine.early().items() if ssp in by_clock}
+
+    # -- envelopes
+
+    def frames(self, frames: Frames) -> None:
+        """Process user frames: all of a source's, or as many as the protocol lets through at once."""
+        ssp = frames.ssp
+        if self._task.specs[ssp].role is not Role.INTERMEDIATE:
+            self._source(ssp, frames.offsets, frames.payloads, frames.next)
+            return
+        afters = [*frames.offsets[1:], frames.next]
+        turn: list[int] = []
+        for i, payload in enumerate(frames.payloads):
+            if self._machine.due:
+                self._put_back(frames, i)
+                break
+            offset, after = frames.offsets[i], afters[i]
+            header = _header(ssp, offset, payload)
+            verdict = self._machine.receive(ssp, offset, after, header)
+            self.positions[ssp] = after
+            if verdict is Verdict.PROCESS:
+                turn.append(i)
+            elif verdict is Verdict.BUFFER:
+                self.buffer.put(header, BufferedFrame(ssp, offset, after, payload))
+            else:
+                self._metrics.count("duplicates")
+        if turn:
+            offsets = [frames.offsets[i] for i in turn]
+            self._intakes.frames(ssp, offsets, [frames.payloads[i] for i in turn], afters[turn[-1]])
+            self.positions[ssp] = afters[turn[-1]]
+
+    def control(self, frame: SingleFrame) -> None:
+        """Process a control frame, or leave it to the protocol."""
+        ssp = frame.ssp
+        if self._task.specs[ssp].role is not Role.INTERMEDIATE:
+            self._source(ssp, [frame.offset], [frame.payload], frame.next)
+            return
+        header = _header(ssp, frame.offset, frame.payload)
+        message = _message(ssp, frame.offset, header, frame.payload)
+        verdict = self._machine.receive(ssp, frame.offset, frame.next, header, message)
+        self.positions[ssp] = frame.next
+        match verdict:
+            case Verdict.PROCESS:
+                self._tell(ssp, message)
+            case Verdict.BUFFER:
+                self.buffer.put(header, BufferedFrame(ssp, frame.offset, frame.next, frame.payload))
+            case Verdict.ROLLBACK:
+                self._metrics.count("rollbacks")
+            case Forget(producer=producer, seq=seq):
+                self.buffer.forget(ssp, producer, seq)
+                self._tell(ssp, message)
+            case Verdict.DROP:
+                self._metrics.count("duplicates")
+            case Verdict.TAKEN:
+                if isinstance(message, Restore):
+                    self._tell(ssp, message)
+            case _:
+                assert_never(verdict)
+
+    def _tell(self, ssp: SSP, message: ControlMessage) -> None:
+        try:
+            self._task.control(ssp, message)
+        except ProtocolError as error:
+            if not isinstance(message, Watermark | EndOfStream):
+                raise
+            # The frame itself was in order, but its facts about its stage belong to another version of the app.
+            raise DeploymentError(error.message, hint=error.hint) from error
+
+    def table(self, table: RowBatch) -> None:
+        """Process rows of a row system."""
+        self.stands(table)
+        self._intakes.table(table)
+        self.positions[table.ssp] = table.next
+
+    def stands(self, table: RowBatch) -> None:
+        """Note the positions in the shards of a slot."""
+        if table.shards is not None:
+            self._task.slot(table.ssp, table.shards.keys(), table.holding)
+            self.shards[table.ssp] = table.shards
+
+    def end(self, end: PartitionEnd) -> None:
+        """Note that a partition has ended. On a detour it hasn't yet for the task, which will meet its end again."""
+        if end.ssp in self.detours:
+            self._ended.add(end.ssp)
+        else:
+            self._task.end(end.ssp)
+        self.positions[end.ssp] = end.next
+
+    def feed(self, label: int, held: Collection[tuple[SSP, int]] = ()) -> None:
+        """Process the buffered frames of a label, neighbouring user frames of a partition together.
+
+        Those of the (partition, producer) pairs in ``held`` go on waiting.
+        """
+        waiting: list[BufferedFrame] = []
+        size = 0
+        for frame in self.buffer.take(label, held):
+            user = frame.payload[0] == Kind.USER
+            if waiting and (not user or frame.ssp != waiting[0].ssp or size >= FEED_BYTES):
+                self._feed_rows(waiting)
+                waiting, size = [], 0
+            if user:
+                waiting.append(frame)
+                size += len(frame.payload)
+                continue
+            header = _header(frame.ssp, frame.offset, frame.payload)
+            self._tell(frame.ssp, _message(frame.ssp, frame.offset, header, frame.payload))
+            self._task.advance()
+        if waiting:
+            self._feed_rows(waiting)
+
+    def learn(self, records: Records) -> None:
+        """Show the protocol every restore frame among records that the task has yet to receive."""
+        for offset, payload in zip(records.offsets, records.payloads, strict=True):
+            if payload and payload[0] == Kind.RESTORE:
+                header = _header(records.ssp, offset, payload)
+                message = _message(records.ssp, offset, header, payload)
+                if isinstance(message, Restore):
+                    self._machine.learn(records.ssp, header, message)
+
+    def source_entries(self) -> tuple[SourceEntry, ...]:
+        """The positions in sources, as a checkpoint keeps them."""
+        return tuple(self._source_entry(ssp, source) for ssp, source in self._sources.items())
+
+    # -- inside
+
+    def _leave_out(self, ssp: SSP, entry: SourceEntry) -> None:
+        if entry.since_ms is not UNSET:
+            self._since[ssp] = entry.since_ms
+            self._intakes.begin_at(ssp, entry.since_ms)
+
+    def _source(self, ssp: SSP, offsets: list[Offset], payloads: list[bytes], after: Offset) -> None:
+        released = self._sources[ssp].receive(offsets, payloads, after)
+        if released.payloads:
+            self._intakes.frames(ssp, released.offsets, released.payloads, after)
+        self.positions[ssp] = after
+
+    def _source_entry(self, ssp: SSP, source: CommittedSource) -> SourceEntry:
+        entry = source.entry()
+        if ssp in self._since:
+            entry = msgspec.structs.replace(entry, since_ms=self._since[ssp])
+        if ssp in self.detours:
+            entry = msgspec.structs.replace(entry, detour=self.detours[ssp])
+        if source.undecided:
+            return entry
+        if ssp in self.shards:
+            entry = msgspec.structs.replace(entry, shards=dict(self.shards[ssp]))
+        return msgspec.structs.replace(entry, offset=self.positions[ssp])  # rows and ends move it too
+
+    def _put_back(self, frames: Frames, start: int) -> None:
+        payloads = frames.payloads[start:]
+        rest = Frames(frames.ssp, frames.offsets[start:], payloads, frames.next, sum(map(len, payloads)))
+        self._chooser.put_back(rest)
+
+    def _feed_rows(self, frames: list[BufferedFrame]) -> None:
+        offsets, payloads = [frame.offset for frame in frames], [frame.payload for frame in frames]
+        self._intakes.frames(frames[0].ssp, offsets, payloads, frames[-1].after)
+
+
+def _header(ssp: SSP, offset: Offset, payload: bytes) -> Header:
+    try:
+        return decode_header(payload)
+    except FrameError as error:
+        raise DataError(f"{ssp} at offset {offset}: {error.message}", hint=error.hint) from error
+
+
+def _message(ssp: SSP, offset: Offset, header: Header, payload: bytes) -> ControlMessage:
+    try:
+        return decode_control(header.kind, body_of(payload))
+    except FrameError as error:
+        raise DataError(f"{ssp} at offset {offset}: {error.message}", hint=error.hint) from error

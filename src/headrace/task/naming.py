@@ -1,0 +1,91 @@
+"""The durable names of an app's data in a system and in its home: changelogs, state, snapshots, savepoints.
+
+Each timeline of an app has its own changelogs and state. The names of the first one have no number. No other app
+can have the name of a later one, because names of apps contain no ``@``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.core.ids import FIRST_TIMELINE, SSP, StreamId, TaskName
+from headrace.systems.registry import SystemSpec
+
+if TYPE_CHECKING:
+    from headrace.api.specs import Settings
+
+
+def changelog_name(app: str, stage: str, timeline: int = FIRST_TIMELINE) -> str:
+    """The changelog stream of a stage; task n has partition n."""
+    return f"{app}-{stage}-changelog" + ("" if timeline == FIRST_TIMELINE else f".{timeline}")
+
+
+def folder_name(app: str, timeline: int = FIRST_TIMELINE) -> str:
+    """Return the name of an app's data in one timeline, such as the folder of its state."""
+    return app if timeline == FIRST_TIMELINE else f"{app}@{timeline}"
+
+
+def task_folder(task: TaskName) -> str:
+    """The name of a task's folder."""
+    return f"{task.stage}-{task.number}"
+
+
+def changelog_ssp(settings: Settings, app: str, task: TaskName) -> tuple[SSP, SystemSpec]:
+    """The changelog partition of a task, and the system it is in."""
+    system = settings.internal_system()
+    stream = StreamId(system.name, changelog_name(app, task.stage, settings.timeline))
+    return SSP(stream, task.number), system
+
+
+@dataclass(frozen=True, slots=True)
+class StateFolders:
+    """Where a task keeps its local state, and the snapshots that bound its changelog.
+
+    ``remote`` is its folder in the store of snapshots, if the app has one.
+    """
+
+    local: Path
+    snapshots: Path
+    remote: str | None = None
+
+
+def state_folders(settings: Settings, app: str, task: TaskName) -> StateFolders | None:
+    """The folders of a task; None for an app that keeps no state on disk."""
+    if not settings.state_on_disk:
+        return None
+    folders = state_folders_at(Path(settings.home), app, task, settings.timeline)
+    remote = None if settings.snapshots is None else remote_folder(app, task, settings.timeline)
+    return replace(folders, remote=remote)
+
+
+def remote_folder(app: str, task: TaskName, timeline: int) -> str:
+    """The folder of a task in the store of snapshots."""
+    return f"{remote_timeline(app, timeline)}{task_folder(task)}/"
+
+
+def remote_timeline(app: str, timeline: int) -> str:
+    """The folder of a timeline in the store of snapshots."""
+    return f"snapshots/{folder_name(app, timeline)}/"
+
+
+def state_folders_at(home: Path, app: str, task: TaskName, timeline: int) -> StateFolders:
+    """The folders of a task in one timeline."""
+    app_folder, name = folder_name(app, timeline), task_folder(task)
+    return StateFolders(home / "state" / app_folder / name, home / "snapshots" / app_folder / name)
+
+
+def inventory_namespace(app: str, timeline: int) -> str:
+    """Where the metadata store has the inventory of an app."""
+    return f"inventory/{folder_name(app, timeline)}"
+
+
+def savepoints_folder(home: Path, app: str) -> Path:
+    """The folder of an app's savepoints."""
+    return home / "savepoints" / app
+
+
+def founding_folder(home: Path, app: str, timeline: int) -> Path:
+    """Return the folder with the initial state of a timeline's tasks."""
+    return home / "timelines" / app / str(timeline)

@@ -1,0 +1,508 @@
+"""The base of runtime operators, and the parts of its task and plan that an operator can use.
+
+provenance
+    The origin of the rows that a step processes, computed only if a row must be reported.
+
+    Rows enter a task as an ``Arrival``: frames of a partition, decoded together. Each operator that processes some of
+    them is on the stack of the task's ``Provenance`` until it has emitted their results. An operator whose results each
+    come from one row can say from which one (``became``); then a row can be traced back to its message. After an
+    operator that can't (a window, a join) it is only known which messages were being processed.
+
+    This costs one append and one pop of a list for each batch and operator. Nothing else is computed unless
+    ``ProvenanceSnapshot.place`` is called.
+
+tap
+    Sample the incoming rows of a step, for a user who peeks.
+
+    The run loop gives it batches; another thread reads what was taken, and throws the tap away.
+
+base
+    The base of runtime operators, and the parts of its task that an operator can use.
+
+    The chain calls ``on_batch`` in the order of the data, and ``on_watermark`` and ``on_end`` on all operators in
+    topological order. An operator hands results on with ``emit`` before it returns, so the order is kept. There is one
+    thread; nothing may block except a user's function.
+
+    An operator that waits for calls into services keeps rows meanwhile: it is ``holding``. Watermarks queue after these
+    rows, ``watermark_after`` returns the one that has been let through, and ``collect`` emits what is done. The host
+    commits, and ends, only when no operator holds anything, so these rows are in no checkpoint.
+
+build context
+    The parts of the task and of the plan that an operator may use when it is built.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from typing_extensions import override
+
+from headrace.api.specs import Node
+from headrace.core.errors import DataError, UserFunctionError
+from headrace.core.ids import SSP, Offset, TaskName
+from headrace.rows.casting import beyond, why_beyond
+from headrace.rows.schema import Schema
+from headrace.stores.base import StateStore
+from headrace.task.calls import Calls
+from headrace.task.event_time import NEVER
+from headrace.task.metrics import Counters
+from headrace.task.scope import AtWork, Done, Placing, UserCall
+from headrace.task.tables import TaskTables
+
+# -- provenance --------------------------------------------------------------------------------------
+Numbers = Sequence[int] | pl.Series | npt.NDArray[np.int64]
+Origins = Callable[[], Numbers]
+"""For each row that an operator emits the number of the input row that it comes from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The place of a message: the offset ``first``, or some offset from ``first`` to ``last``.
+
+    ``index`` is its number among the rows of the frame that fit the schema, if it is known.
+    """
+
+    ssp: SSP
+    first: Offset
+    last: Offset
+    index: int | None = None
+
+    @override
+    def __str__(self) -> str:
+        if self.first != self.last:
+            return f"while messages of {self.ssp}, offsets {self.first} to {self.last}, were processed"
+        row = "" if self.index is None else f", row {self.index} of it"
+        return f"on a message of {self.ssp}, offset {self.first}{row}"
+
+
+class Arrival:
+    """Rows of a partition from the offsets ``first`` up to, but not including, ``after``.
+
+    ``offsets`` and ``heights`` are the offset of each frame and the number of its rows that are processed. They are
+    empty for single messages, which have an offset each; ``rows`` is the number that is processed. ``shard``: the one
+    of a slot that they are from. ``each``: the offsets of single messages, if there are gaps between them.
+    """
+
+    __slots__ = ("_each", "_ends", "_offsets", "after", "first", "rows", "shard", "ssp")
+
+    def __init__(
+        self,
+        ssp: SSP,
+        first: Offset,
+        after: Offset,
+        rows: int,
+        offsets: Sequence[Offset] = (),
+        heights: Sequence[int] = (),
+        shard: str = "",
+        each: npt.NDArray[np.int64] | None = None,
+    ) -> None:
+        self._each = each
+        self.ssp, self.first, self.after, self.rows, self.shard = ssp, first, after, rows, shard
+        self._offsets = offsets
+        self._ends = list(accumulate(heights))
+
+    @override
+    def __str__(self) -> str:
+        last = self.after - 1
+        return f"{self.ssp}, " + (f"offset {last}" if last <= self.first else f"offsets {self.first} to {last}")
+
+    def place(self, row: int | None) -> Origin:
+        """The place of a row by its number; None: an unknown row of these."""
+        if row is not None and self._ends:
+            frame = bisect_right(self._ends, row)
+            offset = self._offsets[frame]
+            return Origin(self.ssp, offset, offset, row - (self._ends[frame - 1] if frame else 0))
+        if row is not None and self._each is not None:
+            return Origin(self.ssp, int(self._each[row]), int(self._each[row]))
+        if row is not None and self.after - self.first == self.rows:
+            return Origin(self.ssp, self.first + row, self.first + row)
+        return Origin(self.ssp, self.first, self.after - 1)
+
+
+class Passage:
+    """The rows that an operator processes, and how its results come from them."""
+
+    __slots__ = ("cached", "origins", "rows")
+
+    def __init__(self, rows: pl.DataFrame) -> None:
+        self.rows = rows
+        self.origins: Origins | None = None
+        self.cached: Numbers | None = None
+        """What ``origins`` has returned."""
+
+    def origin(self, row: int, handed_on: int) -> int | None:
+        """The number of the input row that a result comes from; ``handed_on`` is the number of results."""
+        if self.cached is None:
+            self.cached = () if self.origins is None else self.origins()
+        return int(self.cached[row]) if len(self.cached) == handed_on else None
+
+
+class ProvenanceSnapshot:
+    """The provenance at one moment. Steps that wait may keep it; it keeps the rows of that moment, too."""
+
+    def __init__(self, arrival: Arrival | None, passages: Sequence[Passage]) -> None:
+        """The last passage is that of the operator that asks."""
+        self._arrival = arrival
+        self._passages = tuple(passages)
+
+    def place(self, row: int | None) -> Origin | None:
+        """The place of the message that an input row comes from; None if no message is being processed."""
+        if self._arrival is None:
+            return None
+        for before, after in zip(self._passages[-2::-1], self._passages[:0:-1], strict=True):
+            if row is None:
+                break
+            row = before.origin(row, after.rows.height)
+        return self._arrival.place(row)
+
+
+class Provenance:
+    """The operators of one task that are processing rows, the outermost first."""
+
+    def __init__(self) -> None:
+        self._arrival: Arrival | None = None
+        self._passages: list[Passage] = []
+        self._at_work = AtWork()
+        self._task = ""
+
+    def report_to(self, at_work: AtWork, task: str) -> None:
+        """Report the calls of this task's own code there."""
+        self._at_work, self._task = at_work, task
+
+    def user_call(self, step: str, done: Done | None = None) -> UserCall:
+        """A context manager around a call of the app's own code by a step."""
+        return UserCall(self._at_work, self._task, step, "" if self._arrival is None else str(self._arrival), done)
+
+    def arrive(self, arrival: Arrival | None) -> None:
+        """Rows enter the task; None: they have been processed."""
+        self._arrival = arrival
+
+    def enter(self, rows: pl.DataFrame) -> None:
+        """An operator begins to process rows. What the app's code counts meanwhile, on any thread, is this task's."""
+        self._at_work.entered(self._task)
+        self._passages.append(Passage(rows))
+
+    def leave(self) -> None:
+        """The innermost operator has emitted its results."""
+        self._passages.pop()
+
+    def became(self, origins: Origins) -> None:
+        """Each row that is emitted next comes from one input row; ``origins`` returns from which, if called."""
+        if self._passages:
+            self._passages[-1].origins = origins
+            self._passages[-1].cached = None
+
+    def here(self) -> ProvenanceSnapshot:
+        """The provenance of the rows that the innermost operator processes."""
+        return ProvenanceSnapshot(self._arrival, self._passages)
+
+
+# -- tap ---------------------------------------------------------------------------------------------
+ROWS_A_BATCH = 5
+
+
+class Tap:
+    """Takes the first rows of the next batches: ``rows`` of them, until ``until_ms``."""
+
+    def __init__(self, rows: int, until_ms: float, now_ms: Callable[[], float]) -> None:
+        self._rows = rows
+        self._until_ms = until_ms
+        self._now_ms = now_ms
+        self._taken: tuple[pl.DataFrame, ...] = ()
+
+    @property
+    def taken(self) -> tuple[pl.DataFrame, ...]:
+        """What was taken so far."""
+        return self._taken
+
+    @property
+    def missing(self) -> int:
+        """How many rows it still wants."""
+        return self._rows - sum(rows.height for rows in self._taken)
+
+    def take(self, rows: pl.DataFrame) -> bool:
+        """Take some of these rows; returns whether it wants more."""
+        if self._now_ms() >= self._until_ms or self.missing <= 0:
+            return False
+        self._taken = (*self._taken, rows.head(min(ROWS_A_BATCH, self.missing)))
+        return self.missing > 0
+
+
+# -- base --------------------------------------------------------------------------------------------
+RAISED: tuple[type[BaseException], ...] = (
+    Exception,
+    SystemExit,
+    GeneratorExit,
+    CancelledError,
+    pl.exceptions.PanicException,
+)
+"""What counts as an error of the app's own code that raised it. ``sys.exit`` in a function doesn't end a container."""
+
+
+UNCOMPUTABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+"""What Polars raises when it can't compute an expression. A panic isn't an ``Exception``."""
+
+
+class Port(Protocol):
+    """Where results leave a task."""
+
+    def write(self, stream: str, rows: pl.DataFrame, keys: Sequence[str] = ()) -> None:
+        """Write rows to the partitions that ``keys`` hash to; without keys to the task's own partition."""
+        ...
+
+
+class Ways(Protocol):
+    """The ways through the operators of a task where flows of one input meet."""
+
+    def hand_on(self, operator: Operator, rows: pl.DataFrame, after: Sequence[Operator], first: int) -> None:
+        """Hand what an operator emits to some of the operators after it; ``first`` is the number of the first way."""
+        ...
+
+
+class Operator:
+    """The operator of one node; subclasses override what they need.
+
+    ``delay_ms``: how far below the watermark the event time of its results can be. Operators after it, in this task and
+    downstream, receive lower watermarks by that much, so none of its results is late.
+    """
+
+    delay_ms = 0
+    tap: Tap | None = None
+    """Set while a user peeks at its incoming rows. Any thread may set it; the run loop removes it."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.after: list[Operator] = []
+        self.aside: dict[str, list[Operator]] = {}
+        """By side output the operators that take it."""
+        self.kept: Placing | None = None
+        """The key that its results must have unchanged, and ``number``, the partition and task to which it belongs."""
+        self.number = 0
+        self.ways: Ways | None = None
+        """Those of its task; None where no flows of one input meet."""
+        self.takes_single = False
+        """It takes one row at a time, because otherwise the places of its results wouldn't be known."""
+        self.ranks: npt.NDArray[np.int64] | None = None
+        """See ``rank``."""
+        self.emits_single = False
+        """What it emits goes on one row at a time."""
+        self.provenance = Provenance()
+        """Where the rows that it processes come from; shared by all operators of a task."""
+        self.batches = 0
+        self.rows = 0
+        self.now_ms: int | None = None
+        """The wall clock; the host sets it at the start of each step."""
+
+    def receive(self, rows: pl.DataFrame) -> None:
+        """Take rows from an operator before this one (or from the task)."""
+        self.batches += 1
+        self.rows += rows.height
+        if (tap := self.tap) is not None and not tap.take(rows):
+            self.tap = None
+        self.provenance.enter(rows)
+        try:
+            self.on_batch(rows)
+        finally:
+            self.provenance.leave()
+
+    def begin(self, task: TaskName, watermark: int) -> None:
+        """The task begins: its state has been restored as of ``watermark``. Called once, before anything else."""
+
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        """Process rows; never called with none."""
+        self.provenance.became(lambda: range(rows.height))
+        self.emit(rows)
+
+    def on_watermark(self, watermark: int) -> None:
+        """Event time has reached ``watermark``: no older message will arrive, except late ones."""
+
+    def on_time(self, now_ms: int) -> None:
+        """The wall clock has reached ``due_ms``; called then or a little later."""
+
+    def due_ms(self) -> int | None:
+        """When (wall clock) ``on_time`` is to be called; None: never."""
+        return None
+
+    def watermark_after(self, watermark: int) -> int:
+        """The watermark for the operators after it, if ``watermark`` has reached this one."""
+        return max(NEVER, watermark - self.delay_ms)
+
+    @property
+    def owes(self) -> bool:
+        """Whether it keeps messages whose results may be older than the messages that are still to come.
+
+        These are results that it emits when the watermark rises, and those whose event time is that of a message that
+        came before. The step isn't idle then, though its inputs are. Asked often: it mustn't depend on how much it
+        keeps.
+        """
+        return False
+
+    # -- for operators that wait for others
+
+    @property
+    def holding(self) -> bool:
+        """It has taken rows and not yet emitted their results."""
+        return False
+
+    @property
+    def full(self) -> bool:
+        """Whether it is full and can't take more rows until it has emitted some."""
+        return False
+
+    def collect(self) -> bool:
+        """Emit what is done, up to the next queued watermark. Return False if there was nothing."""
+        return False
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the results it waits for don't arrive; None if nothing is known to be wrong."""
+        return None
+
+    def close(self) -> None:
+        """Drop what is held, release what was opened: the task restarts or ends."""
+
+    # -- for operators with requests to their host
+
+    @property
+    def wants_commit(self) -> bool:
+        """Whether it asks for a commit."""
+        return False
+
+    @property
+    def wants_shutdown(self) -> bool:
+        """It asks for the app to be drained."""
+        return False
+
+    def committed(self) -> None:
+        """What it has done so far is committed. Operators that request something override this."""
+
+    # -- for all
+
+    def on_end(self) -> None:
+        """The inputs have ended: emit everything that is open."""
+
+    def resume(self, watermark: int) -> None:
+        """The stores have been restored from a checkpoint, as of ``watermark``."""
+
+    def side(self, number: int) -> Operator:
+        """The operator that takes the rows of the n-th input: by default this one."""
+        return self
+
+    def rank(self, ranks: npt.NDArray[np.int64] | None) -> None:
+        """A meeting hands over one entry after the other: these are the ranks of the rows of the next batch in it all.
+
+        Results then come from ranks, not from rows of the batch. None: the meeting is over. Only operators that find
+        the same results in any order get this call.
+        """
+        self.ranks = ranks
+
+    def sizes(self) -> Mapping[str, int]:
+        """The approximate number of rows of each queryable store; for status."""
+        return {}
+
+    def stores(self) -> Sequence[StateStore]:
+        """The state this operator keeps, for checkpoints."""
+        return ()
+
+    def emit(self, rows: pl.DataFrame) -> None:
+        """Hand rows on to every operator after this one.
+
+        While it processes a batch, its results leave in the order of the rows that they come from.
+        """
+        if rows.height:
+            if self.kept is not None:
+                self.kept.check_results(rows, self.number, self.node)
+            if self.ways is not None:
+                self.ways.hand_on(self, rows, self.after, 0)
+                return
+            for operator in self.after:
+                operator.receive(rows)
+
+    def emit_aside(self, output: str, rows: pl.DataFrame) -> None:
+        """Hand rows to the operators that take this side output."""
+        takers = self.aside.get(output, ())
+        if rows.height and takers:
+            if self.ways is not None:
+                names = list(self.aside)
+                first = len(self.after) + sum(len(self.aside[name]) for name in names[: names.index(output)])
+                self.ways.hand_on(self, rows, takers, first)
+                return
+            for operator in takers:
+                operator.receive(rows)
+
+    @property
+    def branches(self) -> int:
+        """How many ways lead on from it."""
+        return len(self.after) + sum(map(len, self.aside.values()))
+
+    def user_call(self, done: Done | None = None) -> UserCall:
+        """A context manager around each call of the app's own code: status and crash reports name the step.
+
+        ``done`` is a number that changes with each message, if the call is one for each message of a batch.
+        """
+        return self.provenance.user_call(self.node.id, done)
+
+    def failed(self, error: BaseException, what: str, where: str = "") -> UserFunctionError:
+        """The error for an exception that a user's function of this operator raised."""
+        return UserFunctionError(
+            f"{self.described(what)} raised {type(error).__name__}{where}: {error}{self.at_work_on()}",
+            hint="fix it, or filter out such messages before it",
+        )
+
+    def check_bounds(self, rows: pl.DataFrame, columns: Iterable[str], what: str) -> None:
+        """Raise if one of these columns, which ``what`` has computed, holds a value that can't be represented."""
+        for name in columns:
+            column = rows.get_column(name)
+            wrong = beyond(column)
+            if wrong.size:
+                raise UserFunctionError(
+                    f"{self.described(what)} returned an unusable value: "
+                    f"{why_beyond(column, int(wrong[0]))}{self.at_work_on()}",
+                    hint="filter such messages out before this step, or compute null for them",
+                )
+
+    def misfitted(self, error: DataError, what: str) -> UserFunctionError:
+        """The error for a result of a user's function that doesn't fit the declared schema."""
+        return UserFunctionError(
+            f"{self.described(what)} doesn't fit its schema: {error.message}{self.at_work_on()}",
+            hint=error.hint if error.hint is not None else "fix the function, or declare the schema that it returns",
+        )
+
+    def at_work_on(self) -> str:
+        """A line for errors that says which messages are being processed; empty if none are."""
+        place = self.provenance.here().place(None)
+        return "" if place is None else f"\n  {place}"
+
+    def described(self, what: str) -> str:
+        """Return the name of a part of this operator for errors."""
+        location = self.node.location
+        return f"{what} of operator {self.node.id!r} (declared at {location}: {location.text})"
+
+
+# -- build context -----------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildContext:
+    """The chain creates one for each node; operators take their dependencies from it."""
+
+    port: Port
+    counters: Counters
+    calls: Calls
+    tables: TaskTables
+    inputs: tuple[Schema, ...]
+    """The schemas of its inputs."""
+    needed: tuple[str, ...] | None = None
+    """The columns of its results that others need; None: all."""
+    takes_partials: bool = False
+    """A window: its input is partial results, made before the shuffle."""
+    target_key: tuple[str, ...] = ()
+    """A ``send_to``: the key by which rows are replaced in the table or output that it writes; empty if they aren't."""
+    partials_of: Node | None = None
+    """A ``partition_by``: the window whose partial results it writes instead of messages."""

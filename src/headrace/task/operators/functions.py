@@ -1,0 +1,711 @@
+"""Operators that call the user's functions: what they return, how they fail, and slow ones.
+
+results
+    What users' functions return, and the errors for what they shouldn't.
+
+    A slip, such as a forgotten ``return``, must not pass for a result: a filter would drop every message. Pure.
+
+source line
+    Find the line of the app's own code that raised an error, or that a thread is executing.
+
+failure policy
+    What happens to rows on which a user's function raised: shared by all steps that call one.
+
+    A step calls its function row by row, or a batch at a time, and reports here what failed. The policy is one of
+    three:
+
+    - Stop the task, with an error that names the step, the user's line, the message's place and the row.
+    - Drop the rows and count them (``failed_skipped``).
+    - Emit dead letters about them as the side output ``failed``, which the graph sends to the dead-letter output
+      (``dead_lettered``). So a row has all of its effects or none, and dead letters are as durable as results.
+
+    A letter holds the row as the step was given it. After a window or a join a row is no longer a message. Then the
+    letter names the messages that were being processed, or none if the row was emitted because of time alone.
+
+functions
+    The user's functions: per row (map, filter, flat_map), which means Python per message, and per batch.
+
+    A batch function and a sink get their own DataFrame (with shared memory), so changing it in place doesn't affect the
+    other branches of the flow. ``failure_policy`` decides what happens to rows on which a function raises. If one of
+    the results of a row can't be used, the row has no results at all.
+
+waiting
+    The base of operators that wait for calls: a reorder queue of results, and a lane of calls.
+
+    Results leave in the order of the ``ReorderQueue``, and never pass a watermark. All of this runs on the run loop's
+    thread, and nothing blocks. The operator is full while the queue holds twice as many results as it may call at once,
+    so what it holds is bounded by that and one batch.
+
+map async
+    ``map_async``: a slow function of the user's, called for many rows at once by ``runtime.calls``.
+
+    Calls in progress when a task dies or rolls back are dropped, and made again when their rows are read again. So a
+    call may be made more than once. Its result counts once, because no commit is made while a call is in progress.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sysconfig
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import chain
+from types import FrameType, GeneratorType
+from typing import Any, Generic, TypeVar, assert_never, cast
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from typing_extensions import override
+
+from headrace.api.checks import name_of, place_of
+from headrace.api.composed import Sampler
+from headrace.api.operators.spec import OnError
+from headrace.api.operators.steps import FAILED, FAILED_COLUMNS, BatchFunction, MapAsync, RowFunction, Sink
+from headrace.api.specs import Node
+from headrace.core.errors import DataError, HeadraceError, UserFunctionError
+from headrace.core.log import Throttle, logger, thread_stacks
+from headrace.rows.given import concat_rows, rows_where
+from headrace.rows.ipc import encode_rows
+from headrace.rows.schema import Schema
+from headrace.rows.text import encode_lines
+from headrace.task.calls import Done, Lane, ReorderQueue, Tally
+from headrace.task.event_time import NEVER
+from headrace.task.metrics import Counters
+from headrace.task.operators.base import RAISED, BuildContext, Operator, Origin, ProvenanceSnapshot
+
+# -- results -----------------------------------------------------------------------------------------
+_YES_OR_NO = (bool, np.bool_)
+_ROWS = (GeneratorType, list, tuple)
+_NO_ROWS = (Mapping, str, bytes, pl.DataFrame, pl.LazyFrame, pl.Series)
+"""What can be iterated over, or be empty, without being rows."""
+_UNSEEN = (pl.DataFrame, pl.LazyFrame)
+
+
+class WrongResult(TypeError):
+    """A function returned what its step can't use. Reads on after the name of the step."""
+
+    def __init__(self, function: object, result: object, wanted: str, hint: str) -> None:
+        self.line = place_of(function)
+        super().__init__(
+            f"{name_of(function)}{self.line and ' at '}{self.line} returned {_shown(result)} instead of {wanted}"
+        )
+        self.hint = slip_in(result) or hint
+
+    def told(self, operator: Operator, what: str) -> UserFunctionError:
+        """Return the error that ends the task."""
+        return UserFunctionError(f"{operator.described(what)}: {self}{operator.at_work_on()}", hint=self.hint)
+
+
+def slip_in(result: object) -> str | None:
+    """Return the likely reason for a result that can't be used; None if it is unknown. Coroutines are closed."""
+    if result is None:
+        return "write return before the result: a function that ends without it returns None"
+    if inspect.iscoroutine(result):
+        result.close()  # it won't be awaited
+    if _is_async(result):
+        return "the function is async, so the call didn't run it; write def without async, or use map_async(...)"
+    if inspect.isgenerator(result):
+        return "the function has a yield, so the call didn't run it; return the result instead"
+    if isinstance(result, pl.LazyFrame):
+        return "nothing has computed this LazyFrame; call .collect()"
+    return None
+
+
+def decided(function: object, results: list[Any]) -> tuple[list[bool], dict[int, WrongResult]]:
+    """Return which messages a filter's function keeps, and an error for each result that doesn't say so, by index."""
+    kinds = {*map(type, results)}
+    if kinds <= {bool}:
+        return results, {}
+    wrong = {
+        index: WrongResult(
+            function, result, "True or False", "compare something, or write bool(...) if whatever isn't empty counts"
+        )
+        for index, result in enumerate(results)
+        if not isinstance(result, _YES_OR_NO)
+    }
+    return [bool(result) for index, result in enumerate(results) if index not in wrong], wrong
+
+
+def rows_in(function: object, result: Any) -> Iterable[Any]:
+    """Return the rows that a call for ``flat_map`` returned."""
+    if type(result) not in _ROWS and (isinstance(result, _NO_ROWS) or not isinstance(result, Iterable)):
+        hint = "return a list of rows, [] for none"
+        raise WrongResult(function, result, "rows", f"{hint}; .to_dicts() makes one of a DataFrame")
+    rows: Iterable[Any] = result
+    return rows
+
+
+def sifted(schema: Schema, records: list[Any]) -> tuple[pl.DataFrame, list[tuple[int, DataError]]]:
+    """Return the results that fit as a table, and an error for each other one, by index."""
+    table, misfits = schema.sift(records)
+    for index, error in misfits:
+        error.hint = slip_in(records[index]) or error.hint
+    return table, misfits
+
+
+def check_nothing(function: object, result: object) -> None:
+    """Raise if a sink's function has returned a result, or hasn't run."""
+    if isinstance(result, _UNSEEN) or inspect.isgenerator(result) or _is_async(result):
+        hint = "nothing takes the result of a sink; map_batches(...) passes results on"
+        raise WrongResult(function, result, "None", hint)
+
+
+def mean_nothing(method: Callable[..., object], result: object) -> WrongResult:
+    """Return the error for a result of a method of a low-level task."""
+    return WrongResult(method, result, "None", "nothing takes what it returns; out.send(output, row) does")
+
+
+def _is_async(result: object) -> bool:
+    return inspect.isawaitable(result) or inspect.isasyncgen(result)
+
+
+def _shown(result: object) -> str:
+    plain = isinstance(result, str | bytes | int | float | Mapping | list | tuple)
+    return f"{result!r:.80}" if plain else "None" if result is None else f"a {type(result).__name__}"
+
+
+# -- source line -------------------------------------------------------------------------------------
+def users_line(error: BaseException) -> str:
+    """``" at "`` and the line of the app's own code that raised; empty if none is known."""
+    line = line_of(error)
+    return "" if line is None else f" at {line}"
+
+
+def line_of(error: BaseException) -> str | None:
+    """The line of the app's own code that raised, or that called what raised: ``file:number``."""
+    trace = error.__traceback__
+    while trace is not None:
+        if not _is_ours(trace.tb_frame):
+            return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return None
+
+
+def line_now(thread: int, *, called: bool = True) -> str | None:
+    """The line of the app's own code at which a thread is: ``file:number``; None if it is in none.
+
+    Of the calls that Headrace has made it is the innermost that isn't in an installed package or in Python itself. If
+    all are, and Headrace has ``called`` the app's own code, that is installed, too: then it is the outermost.
+    """
+    frame = thread_stacks().get(thread)
+    own: str | None = None
+    outermost: str | None = None
+    while frame is not None and not _is_ours(frame):
+        outermost = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        if own is None and not _is_installed(frame.f_code.co_filename):
+            own = outermost
+        frame = frame.f_back
+    return None if frame is None else own or (outermost if called else None)
+
+
+def in_debugger(thread: int) -> bool:
+    """Return whether a debugger holds a thread, which may then stand still for any time."""
+    frame = thread_stacks().get(thread)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if isinstance(name, str) and name.partition(".")[0] in _DEBUGGERS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_DEBUGGERS = frozenset({"bdb", "pdb", "pydevd", "_pydevd_bundle", "debugpy"})
+
+
+_INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith((*_INSTALLED, "<frozen "))
+
+
+def _is_ours(frame: FrameType) -> bool:
+    name = frame.f_globals.get("__name__", "")
+    return isinstance(name, str) and name.startswith("headrace.")
+
+
+# -- failure policy ----------------------------------------------------------------------------------
+_log = logger(__name__)
+
+_ROW_CHARS_MAX = 500
+"""How much of a row an error shows; a letter holds all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowFailure:
+    """A row by its number in the batch, and the error. ``misfit``: its result doesn't fit the schema."""
+
+    row: int
+    error: BaseException
+    misfit: bool = False
+    note: str = ""
+    """The circumstances: ``in the last of 5 attempts``."""
+
+    @property
+    def reason(self) -> str:
+        """What went wrong, in one or more lines."""
+        if isinstance(self.error, WrongResult):
+            return str(self.error)
+        text = self.error.message if isinstance(self.error, HeadraceError) else str(self.error)
+        if self.misfit:
+            return f"doesn't fit its schema: {text}"
+        return f"{type(self.error).__name__}{self.note and ' '}{self.note}: {text}"
+
+    @property
+    def line(self) -> str | None:
+        """The line of the app's own code that went wrong."""
+        return self.error.line if isinstance(self.error, WrongResult) else line_of(self.error)
+
+
+class FailurePolicy:
+    """The policy of one step."""
+
+    def __init__(self, operator: Operator, on_error: OnError, counters: Counters) -> None:
+        self.stops = on_error == "fail"
+        """The first failure stops the task, so later rows need not be tried."""
+        self._operator = operator
+        self._on_error = on_error
+        self._counters = counters
+        self._throttle = Throttle(_log)
+
+    def rows(
+        self,
+        what: str,
+        rows: pl.DataFrame,
+        failures: Sequence[RowFailure],
+        whereabouts: ProvenanceSnapshot | None = None,
+    ) -> None:
+        """Single rows of a batch failed; without ``whereabouts`` it is the batch that the operator is processing."""
+        if not failures:
+            return
+        where = self._operator.provenance.here() if whereabouts is None else whereabouts
+        if self.stops:
+            raise self._error(what, rows, failures[0], where) from failures[0].error
+        step, count, reason = self._operator.node.id, len(failures), failures[0].reason
+        self._throttle.warning(f"{what} failed; the rows are left out", by=count, step=step, reason=reason)
+        if self._on_error == "skip":
+            self._counters.count("failed_skipped", len(failures))
+            return
+        self._counters.count("dead_lettered", len(failures))
+        letters = self._letters(rows, failures, where)
+        if whereabouts is None:
+            self._operator.provenance.became(lambda: [failure.row for failure in failures])
+        self._operator.emit_aside(FAILED, letters)
+
+    def batch(self, what: str, rows: pl.DataFrame, error: BaseException, *, misfit: bool = False) -> None:
+        """All rows of a batch failed."""
+        if self.stops:
+            place = self._operator.provenance.here().place(None)
+            raise self._stopped(what, RowFailure(0, error, misfit), place) from error
+        self.rows(what, rows, [RowFailure(row, error, misfit) for row in range(rows.height)])
+
+    def _error(
+        self, what: str, rows: pl.DataFrame, failure: RowFailure, where: ProvenanceSnapshot
+    ) -> UserFunctionError:
+        (text,) = _as_json(rows[failure.row : failure.row + 1])
+        shown = text if len(text) <= _ROW_CHARS_MAX else text[: _ROW_CHARS_MAX - 1] + "…"
+        return self._stopped(what, failure, where.place(failure.row), f"\n  the row it was given: {shown}")
+
+    def _stopped(self, what: str, failure: RowFailure, place: Origin | None, row: str = "") -> UserFunctionError:
+        found = "" if place is None else f"\n  {place}"
+        if isinstance(failure.error, WrongResult):
+            named = self._operator.described(what)
+            advice = f'{failure.error.hint}; or give the step on_error="skip" or "dead_letter"'
+            return UserFunctionError(f"{named}: {failure.error}{found}{row}", hint=advice)
+        hint = failure.error.hint if failure.misfit and isinstance(failure.error, HeadraceError) else None
+        remedy = "fix the function, or declare the schema that it returns" if failure.misfit else "fix the function"
+        if isinstance(failure.error, SystemExit):
+            remedy = "raise an error instead of calling sys.exit: a function can't end the app"
+        named = self._operator.described(f"{what}'s result" if failure.misfit else what)
+        which = f"{type(failure.error).__name__}{users_line(failure.error)}{failure.note and ' '}{failure.note}"
+        raised = "" if failure.misfit else f"raised {which}: "
+        text = failure.reason if failure.misfit else str(failure.error)
+        return UserFunctionError(
+            f"{named} {raised}{text}{found}{row}",
+            hint=hint or f'{remedy}; or give the step on_error="skip" or "dead_letter"',
+        )
+
+    def _letters(self, rows: pl.DataFrame, failures: Sequence[RowFailure], where: ProvenanceSnapshot) -> pl.DataFrame:
+        numbers = [failure.row for failure in failures]
+        places = [where.place(number) for number in numbers]
+        failed = rows[numbers]
+        columns: list[Sequence[object]] = [
+            [self._operator.node.id] * len(numbers),
+            [None if place is None else str(place.ssp.stream) for place in places],
+            [None if place is None else place.ssp.partition for place in places],
+            [None if place is None else place.first for place in places],
+            [None if place is None else place.last for place in places],
+            [None if place is None else place.index for place in places],
+            [failure.reason for failure in failures],
+            [failure.line for failure in failures],
+            _as_json(failed),
+            [encode_rows(row) for row in failed.iter_slices(1)],
+        ]
+        return pl.DataFrame(dict(zip(FAILED_COLUMNS, columns, strict=True)), schema=FAILED_COLUMNS)
+
+
+def _as_json(rows: pl.DataFrame) -> list[str]:
+    return [line.decode() for line in encode_lines(rows).split(b"\n")[:-1]]
+
+
+# -- functions ---------------------------------------------------------------------------------------
+_ROWS_AT_ONCE = 4096
+_ROW, _BATCH, _SINK = "the function", "the batch function", "the sink function"
+
+
+class RowFunctionOperator(Operator):
+    """Calls a function once a row; rows are dicts, or instances of the input's dataclass."""
+
+    def __init__(self, node: Node, spec: RowFunction, context: BuildContext) -> None:
+        super().__init__(node)
+        self._spec = spec
+        self._policy = FailurePolicy(self, spec.on_error, context.counters)
+
+    @override
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        # Some thousand rows at a time: their records and results are made and dropped in the processor's cache, and
+        # become columns there, which takes half as long as for a large batch at once.
+        failures: list[RowFailure] = []
+        numbers: list[Sequence[int]] = []
+        kept: list[bool] = []
+        tables: list[pl.DataFrame] = []
+        for first in range(0, rows.height, _ROWS_AT_ONCE):
+            part = rows[first : first + _ROWS_AT_ONCE]
+            flat: list[Any] = []
+            results, failed = self._called(self._spec.input.to_records(part), flat, first)
+            wrong = {failure.row for failure in failed}
+            tried: Sequence[int] = range(first, first + part.height)
+            if wrong:
+                tried = [number for number in tried if number not in wrong][: len(results)]
+            match self._spec.mode:
+                case "filter":
+                    decisions, tried, failed = self._decided(results, tried, failed)
+                    kept += decisions
+                case "map":
+                    table, tried, failed = self._tabled(results, tried, failed)
+                    tables.append(table)
+                case "flat_map":
+                    table, tried, failed = self._tabled(flat, _owners(tried, results), failed)
+                    tables.append(table)
+                case mode:
+                    assert_never(mode)
+            if failed and self._policy.stops:
+                self._policy.rows(_ROW, rows, failed)
+            numbers.append(tried)
+            failures += failed
+        self._policy.rows(_ROW, rows, failures)
+        if self._spec.mode == "filter":
+            self._emit_kept(rows, list(chain.from_iterable(numbers)) if failures else range(rows.height), kept)
+        else:
+            self.provenance.became(lambda: [int(number) for number in chain.from_iterable(numbers)])
+            self.emit(concat_rows(tables))
+
+    def _called(self, records: Sequence[Any], flat: list[Any], first: int) -> tuple[list[Any], list[RowFailure]]:
+        """The results of the rows that didn't fail, in order, and the failures (only the first, if it stops the task).
+
+        ``first`` is the number of the first row. For ``flat_map`` the results themselves go to ``flat``. The result of
+        a row is then the length of ``flat`` after the row: rows with 2, 0 and 3 results give 2, 2, 5.
+        """
+        results: list[Any] = []
+        failures: list[RowFailure] = []
+        # Lazily: if a call raises, the results before it are kept, and the iterator continues after it.
+        rest = iter(records)
+        calls = map(self._spec.function, rest)
+        while len(results) + len(failures) < len(records):
+            error: BaseException = StopIteration()  # a function that raises it ends the calls silently
+            try:
+                with self.user_call(lambda: first + len(results)):
+                    if self._spec.mode == "flat_map":
+                        _spread(self._spec.function, rest, flat, results)
+                    else:
+                        results.extend(calls)
+                if len(results) + len(failures) == len(records):
+                    break
+            except RAISED as raised:  # the policy decides what happens
+                error = raised
+            failures.append(RowFailure(first + len(results) + len(failures), error))
+            del flat[results[-1] if results and flat else 0 :]
+            if self._policy.stops:
+                break
+        return results, failures
+
+    def _decided(
+        self, results: list[Any], numbers: Sequence[int], failures: list[RowFailure]
+    ) -> tuple[list[bool], Sequence[int], list[RowFailure]]:
+        """What a filter decided, the numbers of those rows, and the failures with those that it didn't decide on."""
+        kept, wrong = decided(self._spec.function, results)
+        if wrong:
+            failures = [*failures, *(RowFailure(numbers[index], error) for index, error in wrong.items())]
+            numbers = [number for index, number in enumerate(numbers) if index not in wrong]
+        return kept, numbers, sorted(failures, key=lambda failure: failure.row)
+
+    def _emit_kept(self, rows: pl.DataFrame, numbers: Sequence[int], results: list[bool]) -> None:
+        kept = pl.Series(results, dtype=pl.Boolean)
+        if len(numbers) < rows.height:
+            mask = np.zeros(rows.height, np.bool_)
+            mask[numbers] = results
+            kept = pl.Series(mask)
+        self.provenance.became(kept.arg_true)
+        self.emit(rows_where(rows, kept))
+
+    def _tabled(
+        self, records: list[Any], origins: Sequence[int] | npt.NDArray[np.int64], failures: list[RowFailure]
+    ) -> tuple[pl.DataFrame, Sequence[int], list[RowFailure]]:
+        """Records as a table, the numbers of the rows that they come from, and the failures with those that don't fit.
+
+        ``origins`` has the number of the row of each record.
+        """
+        try:
+            return self._spec.output.from_records(records, exact=True), cast("Sequence[int]", origins), failures
+        except DataError:
+            table, left, misfits = self._sifted(records, [int(number) for number in origins])
+            return table, left, sorted([*failures, *misfits], key=lambda failure: failure.row)
+
+    def _sifted(self, records: list[Any], numbers: Sequence[int]) -> tuple[pl.DataFrame, list[int], list[RowFailure]]:
+        """The records of the rows whose records all fit, the numbers of those rows, and the failures."""
+        table, misfits = sifted(self._spec.output, records)
+        wrong = {index for index, _ in misfits}
+        failures = {
+            numbers[index]: RowFailure(numbers[index], error, misfit=True) for index, error in reversed(misfits)
+        }
+        fitting = [number for index, number in enumerate(numbers) if index not in wrong]
+        whole = pl.Series([number not in failures for number in fitting], dtype=pl.Boolean)
+        return table.filter(whole), [n for n in fitting if n not in failures], list(failures.values())
+
+
+def _spread(function: Callable[[Any], Any], records: Iterator[Any], flat: list[Any], ends: list[int]) -> None:
+    """Add to ``flat`` the rows that ``function`` returns for each record, and to ``ends`` its length after each."""
+    add, end = flat.extend, ends.append
+    for record in records:
+        result = function(record)
+        add(result if type(result) is list else rows_in(function, result))
+        end(len(flat))
+
+
+def _owners(numbers: Sequence[int], ends: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Each row number once per result; ``ends`` says where they end: (0, 1, 2), (2, 2, 5) give 0, 0, 2, 2, 2."""
+    stops = np.array([0, *ends], np.int64)
+    return np.repeat(np.asarray(numbers, np.int64), stops[1:] - stops[:-1])
+
+
+class BatchFunctionOperator(Operator):
+    """Calls a function once a batch, with a DataFrame. If it fails, all rows of the batch have failed."""
+
+    def __init__(self, node: Node, spec: BatchFunction, context: BuildContext) -> None:
+        super().__init__(node)
+        self._spec = spec
+        self._policy = FailurePolicy(self, spec.on_error, context.counters)
+
+    @override
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        try:
+            with self.user_call():
+                result: object = self._spec.function(rows.clone())
+        except RAISED as error:  # the policy decides what happens
+            self._policy.batch(_BATCH, rows, error)
+            return
+        if not isinstance(result, pl.DataFrame):
+            wrong = WrongResult(self._spec.function, result, "a polars DataFrame", "return pl.DataFrame(...)")
+            self._policy.batch(_BATCH, rows, wrong)
+            return
+        if isinstance(self._spec.function, Sampler):
+            self.emit(result)  # it has the columns that it was given, which may be fewer than declared
+            return
+        try:
+            fitting, mismatch = self._spec.output.conform(result)
+            self._spec.output.refuse_others(result.columns, "the schema")
+            if mismatch is not None:
+                raise mismatch.error()
+        except DataError as error:
+            self._policy.batch(_BATCH, rows, error, misfit=True)
+            return
+        self.emit(fitting)
+
+
+class SinkOperator(Operator):
+    """Hands batches to a user's function, and emits nothing. At-least-once: a restart may repeat a batch."""
+
+    def __init__(self, node: Node, spec: Sink, context: BuildContext) -> None:
+        super().__init__(node)
+        self._function = spec.function
+        self._policy = FailurePolicy(self, spec.on_error, context.counters)
+
+    @override
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        try:
+            with self.user_call():
+                check_nothing(self._function, self._function(rows.clone()))
+        except RAISED as error:  # the policy decides what happens
+            self._policy.batch(_SINK, rows, error)
+
+
+# -- waiting -----------------------------------------------------------------------------------------
+Result = TypeVar("Result")
+_COUNTED = {"calls": "calls", "ms": "call_ms", "retries": "call_retries", "timeouts": "call_timeouts",
+            "failures": "call_failures"}  # fmt: skip
+
+
+class LaneCounts:
+    """Adds the activity of a lane to the task's counters: ``calls``, ``call_ms``, ``calls_in_flight``, ..."""
+
+    def __init__(self, lane: Lane[Any], counters: Counters) -> None:
+        self._lane = lane
+        self._counters = counters
+        self._counted = Tally()
+        self._in_flight = 0
+
+    def update(self) -> None:
+        """Count what happened since the last call."""
+        for field in fields(Tally):
+            now = int(getattr(self._lane.tally, field.name))
+            self._counters.count(_COUNTED[field.name], now - int(getattr(self._counted, field.name)))
+            setattr(self._counted, field.name, now)
+        self._counters.count("calls_in_flight", self._lane.unfinished - self._in_flight)
+        self._in_flight = self._lane.unfinished
+
+
+class WaitingOperator(Operator, Generic[Result]):
+    """Subclasses take places in the queue in ``on_batch``, fill them in ``settle``, and emit results in ``release``."""
+
+    def __init__(self, node: Node, *, ordered: bool, most: int) -> None:
+        """``most``: the number of results in the queue from which on it is full."""
+        super().__init__(node)
+        self._queue: ReorderQueue[Result] = ReorderQueue(ordered=ordered)
+        self._most = most
+        self._passed = NEVER
+
+    def settle(self) -> None:
+        """Put the results that have arrived into the queue."""
+        raise NotImplementedError
+
+    def release(self, results: list[Result]) -> None:
+        """Emit results that are in turn."""
+        raise NotImplementedError
+
+    # -- the operator's hooks
+
+    @override
+    def on_watermark(self, watermark: int) -> None:
+        if self.holding:
+            self._queue.mark(watermark)
+        else:
+            self._passed = watermark
+
+    @override
+    def watermark_after(self, watermark: int) -> int:
+        return self._passed
+
+    @override
+    def resume(self, watermark: int) -> None:
+        self._passed = watermark
+
+    @property
+    @override
+    def holding(self) -> bool:
+        # A watermark is queued only as long as results are queued before it.
+        return len(self._queue) > 0
+
+    @property
+    @override
+    def full(self) -> bool:
+        return len(self._queue) >= self._most
+
+    @override
+    def collect(self) -> bool:
+        self.settle()
+        results, watermark = self._queue.leave()
+        if results:
+            self.release(results)
+        if watermark is not None:
+            self._passed = watermark
+        return bool(results) or watermark is not None
+
+
+# -- map async ---------------------------------------------------------------------------------------
+_WHAT = "the function"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Batch:
+    """Rows that were taken together, and their origin."""
+
+    rows: pl.DataFrame
+    where: ProvenanceSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The outcome of the call for a row of a batch."""
+
+    batch: _Batch
+    row: int
+    done: Done
+
+
+class MapAsyncOperator(WaitingOperator[_Answer]):
+    """Calls a function once a row; its result is a row."""
+
+    def __init__(self, node: Node, spec: MapAsync, context: BuildContext) -> None:
+        super().__init__(node, ordered=spec.ordered, most=2 * spec.calling.concurrency)
+        self._spec = spec
+        self._lane: Lane[Any] = Lane(context.calls, spec.function, spec.calling)
+        self._counts = LaneCounts(self._lane, context.counters)
+        self._policy = FailurePolicy(self, spec.on_error, context.counters)
+        self._asked: dict[int, tuple[_Batch, int]] = {}
+
+    @override
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        batch = _Batch(rows, self.provenance.here())
+        places = self._queue.take_places(rows.height)
+        self._asked |= {place: (batch, row) for row, place in enumerate(places)}
+        self._lane.put(zip(places, self._spec.input.to_records(rows), strict=True))
+        self._counts.update()
+
+    @override
+    def settle(self) -> None:
+        for done in self._lane.take():
+            answer = _Answer(*self._asked.pop(done.place), done)
+            if done.error is not None and self._policy.stops:
+                self._fail([(answer, _failure(answer.row, done))])
+            self._queue.put(done.place, answer)
+        self._counts.update()
+
+    @override
+    def release(self, results: list[_Answer]) -> None:
+        failures = [(answer, _failure(answer.row, answer.done)) for answer in results if answer.done.error is not None]
+        answers = [answer for answer in results if answer.done.error is None]
+        records = [answer.done.result for answer in answers]
+        try:
+            table = self._spec.output.from_records(records, exact=True)
+        except DataError:
+            table, misfits = sifted(self._spec.output, records)
+            failures += [(answers[i], RowFailure(answers[i].row, error, misfit=True)) for i, error in misfits]
+        self._fail(failures)
+        self.emit(table)
+
+    @property
+    @override
+    def trouble(self) -> str | None:
+        return self._lane.trouble
+
+    @override
+    def close(self) -> None:
+        self._lane.close()
+        self._counts.update()
+
+    def _fail(self, failures: Sequence[tuple[_Answer, RowFailure]]) -> None:
+        """Apply the policy, batch by batch."""
+        of_batch: defaultdict[_Batch, list[RowFailure]] = defaultdict(list)
+        for answer, failure in failures:
+            of_batch[answer.batch].append(failure)
+        for batch, mine in of_batch.items():
+            self._policy.rows(_WHAT, batch.rows, sorted(mine, key=lambda failure: failure.row), batch.where)
+
+
+def _failure(row: int, done: Done) -> RowFailure:
+    if done.error is None:
+        raise ValueError("the call has succeeded")
+    return RowFailure(row, done.error, note="" if done.attempts == 1 else f"in the last of {done.attempts} attempts")

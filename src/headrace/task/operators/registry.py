@@ -1,0 +1,83 @@
+"""The class or function that builds the operator of each spec: one line for each spec of ``api/operators``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from headrace.api.operators.join import IntervalJoin, LatestJoin, SendToTable, TableJoin, TaskTable
+from headrace.api.operators.spec import OperatorSpec
+from headrace.api.operators.steps import (
+    BatchFunction,
+    Broadcast,
+    Filter,
+    Input,
+    MapAsync,
+    Merge,
+    PartitionBy,
+    Project,
+    RowFunction,
+    SendTo,
+    SideOutput,
+    Sink,
+)
+from headrace.api.operators.task import TaskStep
+from headrace.api.operators.window import Deduplicate, DropLate, Window
+from headrace.api.specs import Node
+from headrace.task.operators.base import BuildContext, Operator
+from headrace.task.operators.functions import BatchFunctionOperator, MapAsyncOperator, RowFunctionOperator, SinkOperator
+from headrace.task.operators.interval_join import IntervalJoinOperator
+from headrace.task.operators.joins import LatestJoinOperator, TableWriter, build_table_join
+from headrace.task.operators.keyed_windows import build_window
+from headrace.task.operators.low_level import TaskOperator
+from headrace.task.operators.steps import (
+    DeduplicateOperator,
+    DropLateOperator,
+    FilterOperator,
+    PassOnOperator,
+    ProjectOperator,
+    SendOperator,
+)
+
+S = TypeVar("S", bound=OperatorSpec)
+Build = Callable[[Node, S, BuildContext], Operator]
+
+_BUILDS: dict[type[OperatorSpec], Build[Any]] = {}
+
+
+def _runs(spec: type[S], build: Build[S]) -> None:
+    """``build`` makes the operators of such specs; the type checker sees that it takes them."""
+    _BUILDS[spec] = build
+
+
+_runs(Input, PassOnOperator)
+_runs(Merge, PassOnOperator)
+_runs(SideOutput, PassOnOperator)
+_runs(PartitionBy, SendOperator)
+_runs(Broadcast, SendOperator)
+_runs(SendTo, SendOperator)
+_runs(Filter, FilterOperator)
+_runs(Project, ProjectOperator)
+_runs(RowFunction, RowFunctionOperator)
+_runs(BatchFunction, BatchFunctionOperator)
+_runs(MapAsync, MapAsyncOperator)
+_runs(Sink, SinkOperator)
+_runs(Deduplicate, DeduplicateOperator)
+_runs(DropLate, DropLateOperator)
+_runs(Window, build_window)
+_runs(IntervalJoin, IntervalJoinOperator)
+_runs(LatestJoin, LatestJoinOperator)
+_runs(TableJoin, build_table_join)
+_runs(TaskTable, PassOnOperator)
+_runs(SendToTable, TableWriter)
+_runs(TaskStep, TaskOperator)
+
+
+def registered() -> frozenset[type[OperatorSpec]]:
+    """The specs that can be run."""
+    return frozenset(_BUILDS)
+
+
+def build_operator(node: Node, context: BuildContext) -> Operator:
+    """The operator that runs a node."""
+    return _BUILDS[type(node.operator)](node, node.operator, context)

@@ -1,0 +1,324 @@
+"""Where results leave a task, and what it tells other tasks: watermarks, ends and positions.
+
+outlet
+    Where results leave a task: rows become stamped frames in the partitions of their keys.
+
+    Frames are handed to the container's producers at once and reach the system when the run loop flushes, after every
+    turn, so that latency stays low. Order within a partition is the order of the calls. Control messages take the same
+    way, so they never overtake data. Rows for a foreign system have no partition and no frame: they wait in an outbox
+    for their version's commit.
+
+announcer
+    What a task reports to the tasks downstream, in-band: its watermarks, where it is idle, and its ends.
+
+    Each intermediate stream that the stage writes receives the progress of what feeds it, in all its partitions.
+    Watermarks and ends are held back for a few milliseconds, so that a trickle of messages doesn't become a flood of
+    control messages. In wide shuffles they are held back for longer (``frame_pace``). Only that a stream isn't idle any
+    more is said at once, before its next rows: readers go on without an idle task, and must not go on past rows that
+    they have seen.
+
+backpressure
+    How far a stage is ahead of its readers, and when that is too far.
+
+    Readers publish their positions through the system (``Admin.report_position``), so this works across containers and
+    across deployments. A stage is blocked while any partition of an intermediate stream that it writes has more than
+    the allowed distance unread. A stream without a reader counts as read up to its oldest offset.
+
+published positions
+    How far a task has read, for others: published positions for back-pressure and lag, and trimming.
+
+    Positions are published every few milliseconds, whether or not they are committed. Commits of positions in sources
+    are reported to systems whose tools show them. Intermediate streams are trimmed up to what the last commit needs, in
+    large steps. A broadcast stream has several readers, so it is never trimmed.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import polars as pl
+
+from headrace.api.specs import Role
+from headrace.core.errors import DataError, DeploymentError
+from headrace.core.frame import ControlMessage, EndOfStream, Header, Kind, Watermark, encode, encode_control, kind_of
+from headrace.core.ids import SSP, Offset, StreamId
+from headrace.plan.model import StreamPlan
+from headrace.rows.hashing import partition_of, split
+from headrace.rows.ipc import encode_rows_into
+from headrace.task.connections import Connections
+from headrace.task.event_time import NOTHING, UNHEARD, Progress
+from headrace.task.metrics import TaskMetrics
+from headrace.task.outputs.publisher import Publisher
+from headrace.task.scope import Every, TaskScope, watermark_interval_ms
+
+# -- outlet ------------------------------------------------------------------------------------------
+FRAME_ROWS_MAX = 1 << 16
+"""The largest frame. A reader takes whole frames, so its memory is bounded only if they are."""
+
+Stamp = Callable[[StreamId, int, Kind], Header]
+"""Gives the header of the next frame to a partition."""
+
+
+class Outlet:
+    """The port of one task, for one attempt. ``number`` is the task's number in its stage."""
+
+    def __init__(
+        self,
+        outputs: Mapping[str, StreamPlan],
+        number: int,
+        connections: Connections,
+        publisher: Publisher,
+        stamp: Stamp,
+        metrics: TaskMetrics,
+    ) -> None:
+        self._outputs = outputs
+        self._number = number
+        self._connections = connections
+        self._publisher = publisher
+        self._stamp = stamp
+        self._metrics = metrics
+        self.written: set[str] = set()
+        """The streams to which rows have been written. Announcing that a stream is idle removes it."""
+        self.before_rows: dict[str, ControlMessage] = {}
+        """What has to be said in a stream before the next rows: that it isn't idle any more."""
+        self.silent = False
+        """Nothing that leaves the app is written."""
+
+    def write(self, stream: str, rows: pl.DataFrame, keys: Sequence[str] = ()) -> None:
+        """Write rows to the partitions that ``keys`` hash to; without keys to the task's own partition."""
+        target = self._outputs[stream]
+        if self.silent and target.spec.role is Role.SINK:
+            self._metrics.count("silenced", rows.height)
+            return
+        if stream in self.before_rows:
+            self.control(stream, self.before_rows.pop(stream))
+        self.written.add(stream)
+        self._metrics.rows_out += rows.height
+        self._metrics.rows_to[stream] += rows.height
+        if self._publisher.takes(stream):
+            self._publisher.write(stream, rows)
+            return
+        if not keys or target.partitions == 1:
+            self._send(target, self._number % target.partitions, rows)
+            return
+        ids = partition_of(rows, keys, target.partitions)
+        for partition, part in split(rows, ids, target.partitions):
+            self._send(target, partition, part)
+
+    def control(self, stream: str, message: ControlMessage) -> None:
+        """Write a control message to every partition of a stream."""
+        target = self._outputs[stream]
+        producer = self._connections.record_producer(target.spec.system)
+        kind = kind_of(message)
+        for partition in range(target.partitions):
+            header = self._stamp(target.spec.stream, partition, kind)
+            producer.send(target.spec.stream.name, partition, encode_control(header, message))
+
+    def _send(self, target: StreamPlan, partition: int, rows: pl.DataFrame) -> None:
+        spec = target.spec
+        producer = self._connections.record_producer(spec.system)
+        for part in rows.iter_slices(FRAME_ROWS_MAX):
+            header = encode(self._stamp(spec.stream, partition, Kind.USER))
+            try:
+                frame = encode_rows_into(io.BytesIO(header), part)
+            except DataError as error:
+                raise DataError(f"rows for stream {spec.id!r}: {error.message}", hint=error.hint) from error
+            self._metrics.bytes_out += len(frame)
+            self._metrics.bytes_to[spec.id] += len(frame)
+            producer.send(spec.stream.name, partition, frame)
+
+
+# -- announcer ---------------------------------------------------------------------------------------
+class Announcer:
+    """Announces the progress of one task's streams, for one attempt.
+
+    An attempt begins with nothing announced but the ends that are committed: nothing follows an end.
+    """
+
+    def __init__(self, scope: TaskScope, outlet: Outlet, now_ms: float) -> None:
+        self._outlet = outlet
+        self._task = str(scope.name)
+        self._task_count = scope.task_count
+        self._announced: dict[str, Progress | None] = {stream.spec.id: UNHEARD for stream in scope.downstream}
+        """The last announcement to the streams that haven't ended; None if this generation doesn't know it."""
+        self._names = {stream.spec.id: str(stream.spec.stream) for stream in scope.downstream}
+        self._ended: list[str] = []
+        self._every = Every(watermark_interval_ms(scope.frames_beside), now_ms)
+
+    @property
+    def ended(self) -> list[str]:
+        """The streams whose end has been written, sorted, by the names under which they are kept."""
+        return sorted(self._names[stream] for stream in self._ended)
+
+    def resume(self, ended: Iterable[str], progress: Mapping[str, Progress]) -> None:
+        """The last commit covers the ends of these streams.
+
+        Earlier announcements aren't known. A task that was idle then may be waiting for one now, without any row.
+        """
+        known = set(ended)
+        self._announced = dict.fromkeys(self._announced)
+        for stream in self._announced:
+            self._outlet.before_rows[stream] = self._message(progress.get(stream, NOTHING).woken())
+        for stream in [id_ for id_, name in self._names.items() if name in known]:
+            if not progress.get(stream, NOTHING).ended:
+                raise DeploymentError(
+                    f"task {self._task} has written the end of stream {stream!r}, and this version of the app would "
+                    "write more",
+                    hint="give the step that writes the stream another id, or the app another name",
+                )
+            del self._announced[stream], self._outlet.before_rows[stream]
+            self._ended.append(stream)
+
+    @property
+    def open(self) -> list[str]:
+        """The streams whose end hasn't been written."""
+        return sorted(self._announced)
+
+    def news(self, progress: Mapping[str, Progress]) -> bool:
+        """Whether there is something that has not been announced."""
+        return any(self._is_news(stream, progress.get(stream, NOTHING)) for stream in self._announced)
+
+    def _is_news(self, stream: str, now: Progress) -> bool:
+        # Before rows, a stream is said to be awake, so that it is idle has to be said again after them.
+        return now != self._announced[stream] or (now.idle and stream in self._outlet.written)
+
+    @property
+    def next_ms(self) -> float:
+        """When news may be announced."""
+        return self._every.next_ms
+
+    def announce(self, progress: Mapping[str, Progress], now_ms: float) -> None:
+        """Write what is news downstream, if it is time."""
+        if not self.news(progress) or not self._every.due(now_ms):
+            return
+        for stream in list(self._announced):
+            now = progress.get(stream, NOTHING)
+            if now.ended:
+                self._end(stream)
+            elif self._is_news(stream, now):
+                self._tell(stream, now)
+
+    def _tell(self, stream: str, now: Progress) -> None:
+        self._announced[stream] = now
+        self._outlet.written.discard(stream)
+        self._outlet.before_rows.pop(stream, None)
+        if now.idle:
+            self._outlet.before_rows[stream] = self._message(now.woken())
+        self._outlet.control(stream, self._message(now))
+
+    def _message(self, now: Progress) -> Watermark:
+        return Watermark(
+            task_name=self._task,
+            task_count=self._task_count,
+            timestamp=now.watermark,
+            idle=now.idle,
+            heard=dict(now.heard),
+            own=dict(now.own),
+        )
+
+    def end(self) -> None:
+        """The task has ended: write to all streams that nothing will follow, unless they know."""
+        for stream in list(self._announced):
+            self._end(stream)
+
+    def _end(self, stream: str) -> None:
+        del self._announced[stream]
+        self._ended.append(stream)
+        message = EndOfStream(task_name=self._task, task_count=self._task_count, stream_id=stream)
+        self._outlet.control(stream, message)
+
+
+# -- backpressure ------------------------------------------------------------------------------------
+CHECK_MS = 10
+CHECK_MS_A_PARTITION = 0.05
+"""A look at thousands of partitions takes milliseconds, so it is taken more rarely."""
+
+
+class Backpressure:
+    """Watches the intermediate streams that one stage writes, for all its tasks in a container."""
+
+    def __init__(
+        self, app: str, limit: int, streams: Sequence[StreamPlan], connections: Connections, now_ms: float
+    ) -> None:
+        """``streams`` are those that the stage writes; ``limit`` is how many bytes of a partition may be unread."""
+        self._limit = limit
+        self._group = app
+        self._streams = streams
+        self._connections = connections
+        interval = max(CHECK_MS, CHECK_MS_A_PARTITION * sum(stream.partitions for stream in streams))
+        self._every = Every(interval, now_ms - interval)
+        self.blocked_by: str | None = None
+
+    def check(self, now_ms: float) -> bool:
+        """Whether the stage has to wait; looks at most every ``CHECK_MS``, or longer for many partitions."""
+        if self._streams and self._every.due(now_ms):
+            self.blocked_by = self._look()
+        return self.blocked_by is not None
+
+    def _look(self) -> str | None:
+        for stream in self._streams:
+            admin = self._connections.admin(stream.spec.system)
+            name = stream.spec.stream.name
+            for partition, ahead in enumerate(admin.unread(name, self._group)):
+                if ahead > self._limit:
+                    return f"{stream.spec.stream}[{partition}] is {ahead} bytes ahead of its reader"
+        return None
+
+
+# -- published positions -----------------------------------------------------------------------------
+REPORT_INTERVAL_MS = 20
+TRIM_STEP = 32 << 20
+
+
+class PublishedPositions:
+    """The inputs of one task as seen by others."""
+
+    def __init__(self, scope: TaskScope, connections: Connections, now_ms: float, trim_step: int = TRIM_STEP) -> None:
+        self._trim_step = trim_step
+        self._group = scope.app
+        self._reader = f"{scope.app}/{scope.name.stage}"
+        self._specs = specs = scope.specs
+        self._connections = connections
+        self._every = Every(REPORT_INTERVAL_MS, now_ms)
+        self._reported: dict[SSP, Offset] = {}
+        self._trimmed: dict[SSP, Offset] = {}
+        self._sources = {ssp for ssp, spec in specs.items() if spec.role is not Role.INTERMEDIATE}
+        self._sealed: dict[SSP, Offset] = {}
+
+    def news(self, positions: Mapping[SSP, Offset]) -> bool:
+        """Whether positions have moved since they were published."""
+        return positions != self._reported
+
+    @property
+    def next_ms(self) -> float:
+        """When news may be published."""
+        return self._every.next_ms
+
+    def report(self, positions: Mapping[SSP, Offset], now_ms: float) -> None:
+        """Publish positions that have moved, if it is time."""
+        if not self.news(positions) or not self._every.due(now_ms):
+            return
+        for ssp, position in positions.items():
+            if self._reported.get(ssp) != position:
+                self._reported[ssp] = position
+                self._connections.admin(self._specs[ssp].system).report_position(ssp, self._group, position)
+
+    def sealed(self, positions: Mapping[SSP, Offset]) -> None:
+        """A commit of these positions is under way."""
+        self._sealed = {ssp: positions[ssp] for ssp in self._sources & positions.keys()}
+
+    def committed(self, needed: Mapping[SSP, Offset | None]) -> None:
+        """Report the commit that was under way, and trim what is before the offsets that it needs."""
+        for ssp, position in self._sealed.items():
+            self._connections.admin(self._specs[ssp].system).report_commit(ssp, self._reader, position)
+        self._sealed = {}
+        for ssp, offset in needed.items():
+            spec = self._specs[ssp]
+            if offset is None or spec.broadcast or spec.role is not Role.INTERMEDIATE:
+                continue
+            admin = self._connections.admin(spec.system)
+            behind = offset - self._trimmed.setdefault(ssp, 0)
+            if behind * admin.bytes_per_offset(ssp.stream.name) >= self._trim_step:
+                admin.trim(ssp, offset)
+                self._trimmed[ssp] = offset

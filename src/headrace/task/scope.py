@@ -1,0 +1,558 @@
+"""The part of a plan that concerns one task, its durable names, and its pauses and times.
+
+frame pace
+    How often the tasks of a container commit and announce watermarks if they are many, or write many partitions. Pure.
+
+    A task tells every partition that it writes of each commit and watermark, so that *n* tasks write *n x m* frames
+    each time, and as many are read. With wide shuffles that would take all the time of a container, and so would the
+    commits of thousands of tasks. So these are less frequent than wanted: for each of both, a container writes at most
+    ``FRAMES_A_SECOND`` frames.
+
+    The protocol allows that. A commit may always be late, because a process may freeze, and versions are milliseconds
+    of the clock, so tasks needn't have the same interval. A watermark says what won't come any more, and stays true.
+
+placing
+    Whether rows are where their key belongs: those of an input that has a key, and results of functions. Pure,
+    columnar.
+
+    State by such a key trusts the partitions, so every row is checked. That costs about 10 ns a row, and up to 70 with
+    long keys of which few repeat: the key is hashed once for each value in a batch.
+
+task scope
+    The part of a plan that concerns one task: what its host and everything around its operators need to know.
+
+pauses
+    Where the work of a host can be interrupted: before each instruction, and wherever it would block.
+
+    Whatever blocks is a generator of pauses. A live container resumes it at once, for its ports block by themselves: an
+    acknowledgement is waited for by ``Producer.flush``. The simulator keeps the generator until what the pause names
+    has happened, and may kill the task there, let another one overtake it, or let time go by.
+
+timing
+    When something periodic is due, on a clock that the caller reads.
+
+at work
+    Record a container's current call of the app's own code, for other threads and for diagnosis after its death.
+
+    The run loop writes, other threads read, without a lock: a record is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property
+from itertools import islice
+from math import ceil
+from types import TracebackType
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from headrace.api.operators.steps import SendTo
+from headrace.api.specs import Node, Role, Settings, StreamSpec, TableSpec
+from headrace.core.errors import DataError, PlanError
+from headrace.core.ids import SSP, TaskName
+from headrace.core.log import logger
+from headrace.plan.model import Plan, StagePlan, StreamPlan, TaskPlan
+from headrace.plan.passes import Delivery, Queryable, deliveries, queryable_in
+from headrace.protocol.machine import MachineConfig
+from headrace.protocol.record import Founding
+from headrace.rows.hashing import partition_of, partitions_of
+from headrace.systems.registry import Hash, SystemSpec, hash_of, keeps_rows
+from headrace.task.naming import StateFolders, changelog_ssp, state_folders
+
+# -- frame pace --------------------------------------------------------------------------------------
+FRAMES_A_SECOND = 5_000
+"""They cost a quarter to a third of a processor to write and to read."""
+WATERMARK_INTERVAL_MS = 10
+
+
+COMMIT_FRAMES = 10
+"""A commit costs as much as so many frames, apart from those that it sends."""
+
+FREE_FRAMES = 1_000
+"""With so few, the checkpoint interval is that of the app, however short."""
+
+
+def commit_interval_ms(wanted_ms: int, tasks: int, frames: int) -> int:
+    """Return the checkpoint interval of ``tasks`` that write ``frames`` for a commit: a multiple of what is wanted."""
+    work = frames + COMMIT_FRAMES * tasks
+    if work <= FREE_FRAMES:
+        return wanted_ms
+    return wanted_ms * max(1, ceil(work * 1000 / FRAMES_A_SECOND / wanted_ms))
+
+
+def longest_interval_ms(plan: Plan) -> int:
+    """Return the checkpoint interval of tasks that are all in one container. With several it may be shorter."""
+    tasks = sum(len(stage.tasks) for stage in plan.stages)
+    streams = [plan.streams[id_] for stage in plan.stages for id_ in stage.outputs for _ in stage.tasks]
+    frames = sum(stream.partitions for stream in streams if stream.spec.role is Role.INTERMEDIATE)
+    return commit_interval_ms(plan.graph.settings.checkpoint_interval_ms, tasks, frames)
+
+
+def watermark_interval_ms(frames: int) -> float:
+    """Return how long the announcements of a task are apart at least."""
+    return max(WATERMARK_INTERVAL_MS, frames * 1000 / FRAMES_A_SECOND)
+
+
+# -- placing -----------------------------------------------------------------------------------------
+_FEW = 500
+"""So many rows are hashed faster than their distinct keys are found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """An input with several partitions, in which a row's key chooses the partition."""
+
+    key: tuple[str, ...]
+    partitions: int
+    hash: Hash = "headrace"
+
+    def misplaced(self, rows: pl.DataFrame, partition: int) -> pl.Series | None:
+        """Return which rows of a partition belong in another one; None if all are in place."""
+        keys = rows.select(self.key)
+        if rows.height > _FEW and self._in_place(keys.unique(), partition).all():
+            return None
+        there = self._in_place(keys, partition)
+        return None if there.all() else pl.Series(~there)
+
+    def complaint(self, rows: pl.DataFrame) -> str:
+        """Return what is wrong with rows that belong in another partition."""
+        values = rows.select(self.key).row(0)
+        named = ", ".join(f"{name}={value!r}" for name, value in zip(self.key, values, strict=True))
+        where = f"in partition {int(self._partitions_of(rows.head(1))[0])}"
+        if self.hash == "kafka" and values[0] is None:
+            where = "nowhere, because records without a key may be in any partition"
+        whose = "Kafka's default partitioner" if self.hash == "kafka" else "partition_by"
+        return (
+            f"{rows.height} rows are in another partition than their key chooses with {whose}; "
+            f"the first has {named}, which belongs {where}"
+        )
+
+    @property
+    def remedy(self) -> str:
+        """Return what the user can do if the writers have another key, or another way to choose the partition."""
+        names = ", ".join(map(repr, self.key))
+        return (
+            "its writers don't partition it by this key: leave out key=, or read it from a stream that isn't created "
+            f"with a key, and put .partition_by({names}, id=...) before the steps that need it"
+        )
+
+    def check_results(self, rows: pl.DataFrame, partition: int, node: Node) -> None:
+        """Raise ``DataError`` if a function has given rows of this partition a key of another one."""
+        wrong = self.misplaced(rows, partition)
+        if wrong is not None:
+            names = ", ".join(map(repr, self.key))
+            first = rows.filter(wrong).select(self.key).row(0)
+            raise DataError(
+                f"{node.operator.kind} {node.id!r} ({node.location}) has changed {names}, by which its messages are "
+                f"partitioned and a later step keeps state: one of its results has {first}, which belongs to another "
+                "task",
+                hint=f"put .partition_by({names}, id=...) after it, or let it return the key under another name",
+            )
+
+    def _in_place(self, keys: pl.DataFrame, partition: int) -> npt.NDArray[np.bool_]:
+        found: npt.NDArray[np.bool_] = self._partitions_of(keys) == partition
+        if self.hash == "kafka":
+            found &= keys.to_series().is_not_null().to_numpy()
+        return found
+
+    def _partitions_of(self, rows: pl.DataFrame) -> npt.NDArray[np.integer]:
+        if self.hash == "kafka":
+            return partitions_of(rows[self.key[0]].cast(pl.Binary), self.partitions)
+        return partition_of(rows, self.key, self.partitions)
+
+
+# -- task scope --------------------------------------------------------------------------------------
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskScope:
+    """One task of the plan. Everything is about this task and its stage; streams and tables are named by their ids.
+
+    ``producers`` names the tasks, by producer id, that write each intermediate input partition.
+    """
+
+    app: str
+    name: TaskName
+    producer: int
+    task_count: int
+    settings: Settings
+    inputs: Mapping[SSP, StreamSpec]
+    """Sources and intermediate streams, by the partitions that the task reads."""
+    side_inputs: Mapping[SSP, StreamSpec] = field(default_factory=dict)
+    """They keep tables: event time and the end of the app don't depend on them."""
+    writers: Mapping[SSP, Mapping[str, int]] = field(default_factory=dict)
+    """The stages that write each intermediate input partition, each with its number of tasks."""
+    producers: Mapping[SSP, Mapping[int, TaskName]] = field(default_factory=dict)
+    written_by_clock: frozenset[SSP] = frozenset()
+    """The intermediate inputs whose writers read only sources, so that they commit by the clock."""
+    outputs: Mapping[str, StreamPlan] = field(default_factory=dict)
+    """The streams and targets that the stage writes."""
+    own: frozenset[str] = frozenset()
+    """Those that leave the app and that no key deals out: of their partitions the task writes its own alone."""
+    output_tables: Mapping[str, TableSpec] = field(default_factory=dict)
+    """The remote tables among the outputs."""
+    output_writers: Mapping[str, int] = field(default_factory=dict)
+    """The number of tasks that write each of those."""
+    partial: frozenset[str] = frozenset()
+    """The inputs that carry partial results of a window."""
+    added: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """The columns that were added to inputs: older frames lack them."""
+    placing: Mapping[str, Placing] = field(default_factory=dict)
+    """The inputs with a key that chooses the partition."""
+    kept_keys: Mapping[str, Placing] = field(default_factory=dict)
+    """The functions, by node, that have to leave unchanged the key by which the task's partition was chosen."""
+    deliveries: Mapping[str, Delivery] = field(default_factory=dict)
+    """The guarantee of each output outside the app, and of each sink function."""
+    timed: bool = True
+    """Some input of the app has an event time, so watermarks mean something."""
+    queryable: Mapping[str, Queryable] = field(default_factory=dict)
+    """The tables of the stage that can be queried."""
+    kept_as: Mapping[str, str] | None = None
+    """The names under which state and positions are kept, by the ids of the tables, steps, outputs and inputs.
+
+    None for a task without a plan: its ids are the names.
+    """
+    dropped: tuple[str, ...] = ()
+    """The names of unneeded state that the changelog may still hold."""
+    founding: Founding | None = None
+    """What the task takes over from a savepoint if its changelog is empty."""
+    tasks_beside: int = 0
+    frames_beside: int = 0
+    """The number of tasks in its container, and of the frames that they write for a commit of each."""
+
+    @classmethod
+    def of(cls, plan: Plan, stage: StagePlan, task: TaskPlan) -> TaskScope:
+        """The scope of a task of this stage."""
+        mine = sorted(task.inputs)
+        inputs = _partitions(plan, mine, _streams_read(plan, stage))
+        shuffled = {s.spec.id: s for s in plan.streams.values() if s.spec.role is Role.INTERMEDIATE}
+        counts = {s.name: len(s.tasks) for s in plan.stages}
+        writers = {
+            ssp: {name: counts[name] for name in shuffled[spec.id].writers}
+            for ssp, spec in inputs.items()
+            if spec.id in shuffled
+        }
+        tables = {id_: plan.graph.tables[id_] for id_ in stage.outputs if id_ in plan.graph.tables}
+        return cls(
+            app=plan.graph.app,
+            name=task.name,
+            producer=task.producer,
+            task_count=len(stage.tasks),
+            settings=plan.graph.settings,
+            inputs=inputs,
+            side_inputs=_partitions(plan, mine, stage.side_inputs),
+            writers=writers,
+            producers={
+                ssp: {task.producer: task.name for name in names for task in plan.stage(name).tasks}
+                for ssp, names in writers.items()
+            },
+            written_by_clock=frozenset(
+                ssp for ssp, names in writers.items() if not any(shuffled.keys() & plan.stage(n).inputs for n in names)
+            ),
+            outputs={id_: plan.streams[id_] for id_ in stage.outputs},
+            own=frozenset(_own(plan, stage)),
+            output_tables=tables,
+            output_writers={id_: sum(len(s.tasks) for s in plan.stages if id_ in s.outputs) for id_ in tables},
+            partial=frozenset(plan.combined),
+            added={id_: plan.streams[id_].added for id_ in (*stage.inputs, *stage.side_inputs)},
+            placing=placings(plan.streams[id_] for id_ in (*stage.inputs, *stage.side_inputs)),
+            kept_keys={
+                id_: Placing(kept.columns, plan.streams[kept.stream].partitions, hash_of(spec.system))
+                for id_, kept in plan.kept_keys.items()
+                if id_ in stage.nodes and (spec := plan.streams[kept.stream].spec)
+            },
+            deliveries=deliveries(plan.graph, stage),
+            timed=any(stream.event_time is not None for stream in plan.graph.streams.values()),
+            queryable=queryable_in(plan, stage),
+            kept_as=stage.kept_as,
+            dropped=stage.dropped,
+            founding=task.founding,
+        )
+
+    def store_name(self, id_: str) -> str:
+        """The name under which a store is kept. A store of a step has the step's id, or begins with it and a dot."""
+        if self.kept_as is None:
+            return id_
+        owner = id_
+        while owner:
+            if owner in self.kept_as:
+                return self.kept_as[owner] + id_.removeprefix(owner)
+            owner = owner.rpartition(".")[0]
+        raise PlanError(
+            f"stage {self.name.stage!r} keeps state in the store {id_!r}, which no step declares",
+            hint="have the step's spec declare it in kept_state: else a changed app couldn't be compared with it",
+        )
+
+    def position_name(self, ssp: SSP) -> str:
+        """The name under which the position in a source is kept."""
+        return (self.kept_as or {}).get(self.specs[ssp].id, str(ssp.stream))
+
+    @cached_property
+    def specs(self) -> Mapping[SSP, StreamSpec]:
+        """All inputs, side inputs too."""
+        return {**self.inputs, **self.side_inputs}
+
+    @property
+    def interval_ms(self) -> int:
+        """The checkpoint interval: that of the app, or longer with very many tasks or a wide shuffle."""
+        return commit_interval_ms(self.settings.checkpoint_interval_ms, self.tasks_beside, self.frames_beside)
+
+    @property
+    def downstream(self) -> tuple[StreamPlan, ...]:
+        """The intermediate streams that the stage writes."""
+        return tuple(stream for stream in self.outputs.values() if stream.spec.role is Role.INTERMEDIATE)
+
+    @cached_property
+    def machine(self) -> MachineConfig:
+        """The task as the protocol sees it: who writes its inputs, which framed streams it writes."""
+        framed = [stream for stream in self.outputs.values() if not keeps_rows(stream.spec.system)]
+        return MachineConfig(
+            task=self.name,
+            task_count=self.task_count,
+            producer=self.producer,
+            inputs={ssp: tuple(producers) for ssp, producers in self.producers.items()},
+            outputs={stream.spec.stream: stream.partitions for stream in framed},
+            own={
+                stream.spec.stream: self.name.number % stream.partitions
+                for stream in framed
+                if stream.spec.id in self.own
+            },
+            interval_ms=self.interval_ms,
+            exactly_once=self.settings.guarantee == "exactly_once",
+            founded=self.founding.record if self.founding is not None else None,
+        )
+
+    @property
+    def changelog(self) -> tuple[SSP, SystemSpec]:
+        """The task's changelog partition, and the system it is in."""
+        return changelog_ssp(self.settings, self.app, self.name)
+
+    @property
+    def folders(self) -> StateFolders | None:
+        """The task's folders; None for an app that keeps no state on disk."""
+        return state_folders(self.settings, self.app, self.name)
+
+
+def _streams_read(plan: Plan, stage: StagePlan) -> Iterable[str]:
+    """The streams that the stage's operators read."""
+    read = (plan.graph.nodes[id_].operator.stream_read for id_ in stage.nodes)
+    return dict.fromkeys(stream for stream in read if stream is not None)
+
+
+def _own(plan: Plan, stage: StagePlan) -> Iterable[str]:
+    """The outputs that no operator of the stage deals out to all partitions."""
+    operators = [plan.graph.nodes[id_].operator for id_ in stage.nodes]
+    dealt = {operator.stream for operator in operators if isinstance(operator, SendTo) and operator.keys}
+    leave = (id_ for id_ in stage.outputs if plan.streams[id_].spec.role is not Role.INTERMEDIATE)
+    return (id_ for id_ in leave if id_ not in dealt)
+
+
+def _partitions(plan: Plan, mine: Iterable[SSP], streams: Iterable[str]) -> dict[SSP, StreamSpec]:
+    """This task's partitions of these streams. Of thousands of partitions it looks at its own alone."""
+    specs = [plan.streams[id_].spec for id_ in streams]
+    return {ssp: spec for spec in specs for ssp in mine if ssp.stream == spec.stream}
+
+
+def placings(inputs: Iterable[StreamPlan]) -> dict[str, Placing]:
+    """The inputs from outside whose rows must be in the partition that their key chooses, by id."""
+    return {
+        stream.spec.id: Placing(stream.key, stream.partitions, hash_of(stream.spec.system))
+        for stream in inputs
+        if stream.key and stream.partitions > 1 and stream.spec.role is not Role.INTERMEDIATE
+    }
+
+
+def beside(scopes: Mapping[TaskName, TaskScope]) -> dict[TaskName, TaskScope]:
+    """Return the scopes of all tasks of a container, which know how many these are and how much they write."""
+    frames = sum(stream.partitions for scope in scopes.values() for stream in scope.downstream)
+    found = {name: replace(scope, tasks_beside=len(scopes), frames_beside=frames) for name, scope in scopes.items()}
+    for scope in islice(found.values(), 1):
+        if (wanted_ms := scope.settings.checkpoint_interval_ms) != scope.interval_ms:
+            _log.warning(
+                "the checkpoint interval is longer than the app's, because this container has many tasks, or they write"
+                " many partitions: have fewer partitions, or more containers",
+                tasks=len(scopes),
+                frames=frames,
+                wanted_ms=wanted_ms,
+                interval_ms=scope.interval_ms,
+            )
+    return found
+
+
+# -- pauses ------------------------------------------------------------------------------------------
+T = TypeVar("T")
+
+
+class Pause(Enum):
+    """What has to happen before the work resumes."""
+
+    INSTRUCTION = "instruction"
+    """Nothing: an instruction of the protocol is about to be performed."""
+
+    PROGRESS = "progress"
+    """Nothing: part of an instruction has been performed, more is to come."""
+
+    ACKNOWLEDGED = "acknowledged"
+    """Everything sent so far is acknowledged; ``flush`` comes next."""
+
+    DISK = "disk"
+    """The task is about to wait for the disk, unless the caller does that for several tasks."""
+
+    GENERATION = "generation"
+    """The coordinator has answered; ``next_generation`` comes next."""
+
+    REST = "rest"
+    """Pause for a few milliseconds, because nothing is due and a drain waits for others."""
+
+
+Steps = Generator[Pause, None, T]
+"""Work that may be interrupted."""
+
+
+def run(steps: Steps[T]) -> T:
+    """Do all of it now; the ports block where it has to wait."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+# -- timing ------------------------------------------------------------------------------------------
+class Every:
+    """Due once per interval; ``due`` says so at most once for each."""
+
+    __slots__ = ("interval_ms", "next_ms")
+
+    def __init__(self, interval_ms: float, start_ms: float) -> None:
+        self.interval_ms = interval_ms
+        self.next_ms = start_ms + interval_ms
+
+    def due(self, now_ms: float) -> bool:
+        """Whether it is time; then the next time is an interval from now."""
+        if now_ms < self.next_ms:
+            return False
+        self.next_ms = now_ms + self.interval_ms
+        return True
+
+
+TICK_INTERVAL_MS = 10
+
+
+class Ticks:
+    """When to show the protocol the wall clock: now and then, and as soon as another checkpoint interval begins."""
+
+    def __init__(self, interval_ms: int, now_ms: float) -> None:
+        self._interval_ms = interval_ms
+        self._every = Every(TICK_INTERVAL_MS, now_ms)
+        self._shown = 0
+
+    def due(self, clock_ms: int, now_ms: float) -> bool:
+        """Return whether the clock is to be shown now (``now_ms``, monotonic)."""
+        interval = clock_ms // self._interval_ms
+        if not self._every.due(now_ms) and interval == self._shown:
+            return False
+        self._shown = interval
+        return True
+
+    def left_ms(self, clock_ms: int) -> int:
+        """Return how long the interval that was shown last still lasts; 0 if another one has begun."""
+        interval, into = divmod(clock_ms, self._interval_ms)
+        return 0 if interval != self._shown else self._interval_ms - into
+
+
+# -- at work -----------------------------------------------------------------------------------------
+Done = Callable[[], int]
+"""Says, from any thread, a number that changes with each message of a batch for which a function has been called."""
+
+
+def _nothing() -> int:
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A call of the app's own code: by which task and step, since when (monotonic), on which messages.
+
+    ``place`` is text, and empty if no message is being processed: time alone has led to the call. A function that takes
+    single messages is called for each of a batch, and ``done`` shows that it goes on.
+    """
+
+    task: str
+    step: str
+    place: str
+    since_ms: float
+    done: Done = field(default=_nothing, compare=False)
+
+
+class AtWork:
+    """The call in progress in a container; ``now`` is None between calls."""
+
+    def __init__(
+        self, monotonic_ms: Callable[[], float] = lambda: 0.0, keep: Callable[[Work | None], None] = lambda work: None
+    ) -> None:
+        """``keep`` is given each change, and may keep it where it outlives the process."""
+        self.now: Work | None = None
+        self.spent: Callable[[str, str, float], None] = lambda task, step, seconds: None
+        """Receives the duration of each call of a step."""
+        self.entered: Callable[[str], None] = lambda task: None
+        """Receives the task for which the app's code works from now on."""
+        self._monotonic_ms = monotonic_ms
+        self._keep = keep
+
+    def begin(self, task: str, step: str, place: str, done: Done = _nothing) -> None:
+        """A call begins."""
+        self.entered(task)
+        self.now = Work(task, step, place, self._monotonic_ms(), done)
+        self._keep(self.now)
+
+    def end(self) -> None:
+        """The call has ended."""
+        if (work := self.now) is not None:
+            self.spent(work.task, work.step, (self._monotonic_ms() - work.since_ms) / 1000)
+        self.now = None
+        self._keep(None)
+
+
+class UserCall:
+    """A context manager around a call of the app's own code."""
+
+    __slots__ = ("_at_work", "_done", "_place", "_step", "_task")
+
+    def __init__(self, at_work: AtWork, task: str, step: str, place: str, done: Done | None = None) -> None:
+        self._at_work, self._task, self._step, self._place = at_work, task, step, place
+        self._done = done or _nothing
+
+    def __enter__(self) -> None:
+        self._at_work.begin(self._task, self._step, self._place, self._done)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._at_work.end()
+
+
+class Movement:
+    """When the call that is under way has last gone on to another message. One thread asks, now and then."""
+
+    def __init__(self) -> None:
+        self._work: Work | None = None
+        self._done = 0
+        self._moved_ms = 0.0
+
+    def moved_ms(self, work: Work, now_ms: float) -> float:
+        """When (monotonic) this call began, or was first seen to have gone on to where it is."""
+        done = work.done()
+        if work is not self._work:
+            self._work, self._done, self._moved_ms = work, done, work.since_ms
+        elif done != self._done:
+            self._done, self._moved_ms = done, now_ms
+        return self._moved_ms

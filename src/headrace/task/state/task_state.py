@@ -1,0 +1,478 @@
+"""The state of one task: its stores, the database that caches them, the snapshots that bound the changelog.
+
+The changelog is the truth. The local database corresponds to one commit in it and outlives the process, so
+a restart reads only what came after. When the folder is missing, damaged or doesn't fit the changelog, the newest
+snapshot takes its place; without one the changelog is read from its beginning. Snapshots are hard links, taken when the
+changelog has grown enough; what is before the last but one is trimmed. If there is a store of snapshots, they are sent
+there, and only those that have arrived count for that.
+
+All on the run-loop thread, but for ``committed``; ``persist`` and ``snapshot`` wait for the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from headrace.core.errors import (
+    CorruptLogError,
+    DataError,
+    InfrastructureError,
+    StateCorruptError,
+    StateLockedError,
+    UnavailableError,
+)
+from headrace.core.ids import SSP, Offset
+from headrace.core.log import RecentWarnings, logger
+from headrace.protocol.changelog import ReplayStep
+from headrace.protocol.record import LOCAL_KEY, Change, LocalCheckpoint
+from headrace.stores.base import StateStore
+from headrace.stores.database import Batch, Database, FolderLock, KeySpace, PartOfBatch, Pin
+from headrace.stores.snapshots import SNAPSHOTS_KEPT
+from headrace.task.naming import StateFolders
+from headrace.task.state.depot import Depot, RemoteSnapshots
+from headrace.task.state.disk import Disk, Snapshot
+
+SNAPSHOT_AFTER_BYTES = 64 << 20
+_PERSIST_AFTER_BYTES = 32 << 20
+_MADE_AFTER_BYTES = 1 << 20
+_BEYOND = b"\xff" * 8
+"""A key above all others, because keys of stores begin with the stores' names."""
+
+_log = logger(__name__)
+
+
+class TaskState:
+    """All stores of a task. Without ``folders`` they live in memory, and a restart reads the whole changelog.
+
+    ``dropped`` are the names of stores that earlier versions of the app had: what is left of them is ignored.
+    """
+
+    def __init__(
+        self,
+        changelog: SSP,
+        folders: StateFolders | None,
+        warnings: RecentWarnings,
+        disk: Disk | None = None,
+        snapshot_after_bytes: int | None = None,
+        dropped: Collection[str] = (),
+        depot: Depot | None = None,
+        stands_in: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``stands_in``: begin in a folder of its own if the task's is locked. Until then it isn't ``prepared``."""
+        self._changelog = changelog
+        self._folders = folders
+        self._disk = disk or Disk()
+        self._snapshot_after = snapshot_after_bytes
+        self._dropped = dropped
+        self._stands_in = stands_in
+        self.locked_out = False
+        """Whether the state waits until a standby or another process releases the task's folder."""
+        self._database: Database | None = None
+        self._lock: FolderLock | None = None
+        self._stores: Mapping[str, StateStore] = {}
+        self._held: list[Change] = []
+        self._applied_bytes = 0
+        self._adopted_bytes = 0
+        self._since_snapshot = 0
+        self._borrowed: Path | None = None
+        self._restored: Snapshot | None = None
+        self._damaged = False
+        self._readable = False
+        self._unwritten: LocalCheckpoint | None = None
+        """The last commit, if the database doesn't hold it."""
+        self.warnings = warnings
+        self._remote: RemoteSnapshots | None = None
+        if depot is not None and folders is not None and folders.remote is not None:
+            self._remote = RemoteSnapshots(depot, folders.remote, folders.snapshots, self._disk, self._warn)
+
+    # -- beginning
+
+    def prepared(self) -> bool:
+        """Return whether the state can begin: its snapshot is local, and no standby or other process has its folder.
+
+        This doesn't block; ask again later.
+        """
+        if self._remote is None or self._folders is None:
+            return True
+        try:
+            self._opened(self._folders)
+        except StateLockedError:
+            self.locked_out = True
+            return False
+        self.locked_out = False
+        if self._read_local() is not None:
+            return True
+        snapshots = self._snapshots()
+        return self._remote.fetched(above=snapshots[-1].local.offset if snapshots else -1)
+
+    @property
+    def fetching(self) -> tuple[int, int] | None:
+        """While a snapshot is fetched: the number of bytes so far, and in total."""
+        return None if self._remote is None else self._remote.progress
+
+    def begin(self, stores: Mapping[str, StateStore]) -> LocalCheckpoint | None:
+        """Fill new, empty stores from the local state; returns the commit that they correspond to."""
+        self._stores = stores
+        self._unwritten = None
+        self._held.clear()
+        self._readable = False
+        if self._folders is None:
+            return None
+        database = self._opened(self._folders)
+        local = self._read_local()
+        if local is None:
+            if next(database.range(b"", _BEYOND), None) is not None:
+                self._throw_away()  # a start that took over from a savepoint has died
+            local = self._from_snapshot()
+        if self._remote is not None:
+            self._remote.begun(local)
+        if local is not None:
+            # A life that ends early must not put the next snapshot off forever. Where offsets count records instead
+            # of bytes this is too little, which does no harm.
+            self._since_snapshot = max(self._since_snapshot, local.offset - self._newest_snapshot())
+        database = self._opened(self._folders)
+        self._forget_dropped(database)
+        for id_, store in stores.items():
+            store.attach(KeySpace(database, id_))
+        return local
+
+    def _opened(self, folders: StateFolders) -> Database:
+        if self._database is None:
+            self._database = self._open(folders)
+            self._disk.discard_drafts(folders.snapshots)
+        return self._database
+
+    def _forget_dropped(self, database: Database) -> None:
+        """Delete the remains of unneeded stores, each with the stores that belong to it."""
+        batch = database.batch()
+        for name in self._dropped:
+            nested = not any(kept.startswith(f"{name}.") for kept in self._stores)
+            for start, stop in ((f"{name}\x00", f"{name}\x01"), (f"{name}.", f"{name}/"))[: 2 if nested else 1]:
+                if next(database.range(start.encode(), stop.encode()), None) is not None:
+                    batch.delete_range(start.encode(), stop.encode())
+                    _log.info("deleting state that the app has dropped", changelog=str(self._changelog), state=name)
+        database.write(batch)
+
+    def misfit(self) -> None:
+        """The local state isn't this changelog's: ``begin`` again once it is ``prepared``, from a snapshot if any."""
+        which = "local state" if self._restored is None else f"snapshot {self._restored.folder.name}"
+        self._warn(f"{which} doesn't fit the changelog; rebuilding it")
+        if self._restored is not None:
+            self._disk.set_aside(self._restored.folder)
+        if self._remote is not None:
+            self._remote.misfit(None if self._restored is None else self._restored.folder.name)
+        self._throw_away()
+
+    def _open(self, folders: StateFolders) -> Database:
+        try:
+            self._lock = self._lock or self._disk.lock(folders.local)
+            database = self._disk.open(folders.local)
+        except StateLockedError as error:
+            if not self._stands_in():
+                raise
+            # Its holder is fenced off already; waiting for it to die could take forever.
+            self._warn(f"{error.message}; using a folder of its own for this life")
+            self._borrowed = self._disk.stand_in(folders.local)
+            return self._disk.open(self._borrowed)
+        except StateCorruptError as error:
+            self._warn(f"{error.message}; rebuilding it")
+            self._damaged = True
+            self._disk.discard(folders.local)
+            return self._disk.open(folders.local)
+        self._disk.discard_abandoned(folders.local)
+        return database
+
+    def _from_snapshot(self) -> LocalCheckpoint | None:
+        """Restore the newest usable snapshot; return None, with an empty database, if there is none."""
+        if self._folders is None or self._database is None:
+            return None
+        for snapshot in reversed(self._snapshots()):
+            folder = self._database.folder
+            self._database.close()
+            self._disk.restore(snapshot.folder, folder)
+            try:
+                self._database = self._disk.open(folder)
+                if self._damaged:
+                    # Snapshots share files with the state, so they may be damaged in the same way.
+                    self._database.verify()
+                if self._read_local() == snapshot.local:
+                    self._restored = snapshot
+                    _log.info("restored a snapshot", changelog=str(self._changelog), snapshot=snapshot.folder.name)
+                    return snapshot.local
+                self._warn(f"the contents of snapshot {snapshot.folder.name} don't match its name")
+            except StateCorruptError as error:
+                self._warn(f"snapshot {snapshot.folder.name}: {error.message}")
+            self._disk.set_aside(snapshot.folder)
+            self._database.close()
+            self._disk.discard(folder)
+            self._database = self._disk.open(folder)
+        self._restored = None
+        return None
+
+    @property
+    def has_snapshot(self) -> bool:
+        """There is a snapshot to begin from, or there may be one."""
+        return bool(self._snapshots()) or (self._remote is not None and self._remote.may_have)
+
+    def _newest_snapshot(self) -> Offset:
+        sent = 0 if self._remote is None else self._remote.newest
+        return max((snapshot.local.offset for snapshot in self._snapshots()), default=sent)
+
+    def _throw_away(self) -> None:
+        if self._database is not None:
+            folder = self._database.folder
+            self._database.close()
+            self._disk.discard(folder)
+            self._database = self._disk.open(folder)
+
+    def _snapshots(self) -> list[Snapshot]:
+        folders = self._folders
+        return [] if folders is None else [Snapshot.at(path) for path in self._disk.snapshots(folders.snapshots)]
+
+    def _read_local(self) -> LocalCheckpoint | None:
+        data = self._database.get(LOCAL_KEY) if self._database is not None else None
+        return None if data is None else LocalCheckpoint.decode(data)
+
+    # -- a commit being written
+
+    def changes(self, version: int) -> Iterator[Change]:
+        """The changes that belong to the commit of this version. Raises ``DataError`` if one can't be written."""
+        for id_, store in self._stores.items():
+            try:
+                changes = store.take_changes(version)
+            except DataError as error:
+                if repr(id_) not in error.message:
+                    error.message = f"rows for store {id_!r}: {error.message}"
+                raise
+            for change in changes:
+                self._since_snapshot += len(change)
+                yield Change(id_, change)
+
+    def grown(self, size: int) -> None:
+        """The changelog has grown by a record of this size, apart from the changes."""
+        self._since_snapshot += size
+
+    def persist(self, local: LocalCheckpoint) -> None:
+        """Write what is committed into the local database, with the commit that it corresponds to.
+
+        A task without state needs no database: it is made when reading the changelog again would take longer.
+        """
+        if self._database is None:
+            return
+        batch = self._persisted(self._database)
+        if batch.empty and not self._database.made and self._since_snapshot < _MADE_AFTER_BYTES:
+            self._unwritten = local
+            return
+        self._unwritten = None
+        batch.put(LOCAL_KEY, local.encode())
+        self._database.write(batch)
+
+    def _write_what_is_left(self) -> None:
+        """A copy of the database has to hold the commit that it corresponds to."""
+        if self._unwritten is not None and self._database is not None:
+            batch = self._database.batch()
+            batch.put(LOCAL_KEY, self._unwritten.encode())
+            self._database.write(batch)
+            self._unwritten = None
+
+    def _persisted(self, database: Database) -> Batch:
+        batch = database.batch()
+        for id_, store in self._stores.items():
+            store.persist(PartOfBatch(batch, id_))
+        return batch
+
+    def snapshot_if_due(self, local: LocalCheckpoint) -> Offset | None:
+        """Take a snapshot when the changelog has grown enough; returns where the changelog may then be trimmed to.
+
+        If it has to be sent first, ``learned`` tells that later.
+        """
+        limit = SNAPSHOT_AFTER_BYTES if self._snapshot_after is None else self._snapshot_after
+        if self._database is None or self._folders is None or self._since_snapshot < limit:
+            return None
+        taken = Snapshot(self._folders.snapshots / Snapshot.name(local), local)
+        self._write_what_is_left()
+        self._database.snapshot(taken.folder)
+        self._since_snapshot = 0
+        _log.debug("took a snapshot", changelog=str(self._changelog), snapshot=Snapshot.name(local))
+        snapshots = self._snapshots()
+        if self._remote is not None:
+            self._remote.taken(taken)  # which needn't be the newest: its replacement may have taken others
+        pending = () if self._remote is None else self._remote.pending
+        for old in snapshots[:-SNAPSHOTS_KEPT]:
+            if old.folder.name not in pending:
+                self._disk.discard(old.folder)
+        if self._remote is not None:
+            return None
+        return snapshots[-SNAPSHOTS_KEPT].local.offset if len(snapshots) >= SNAPSHOTS_KEPT else None
+
+    def learned(self) -> Offset | None:
+        """Learn which snapshots have arrived in the store; returns where the changelog may be trimmed to now."""
+        if self._remote is None or not self._remote.learned():
+            return None
+        return self._remote.trimmable()
+
+    # -- for savepoints
+
+    def keep(self, database: Path, about: Path, data: bytes) -> None:
+        """Copy the committed state to the folder ``database``, and write ``data`` to ``about`` once that is durable.
+
+        Raises ``InfrastructureError`` when there is no state on disk.
+        """
+        if self._database is None:
+            raise _in_memory()
+        self._disk.discard(database)  # of a life that died on the way
+        self._write_what_is_left()
+        self._database.snapshot(database)
+        self._disk.write(about, data)
+
+    @contextmanager
+    def donated(self, folder: Path) -> Iterator[Database]:
+        """The database in a folder of a savepoint, for reading."""
+        database = self._disk.open_copy(folder)
+        try:
+            yield database
+        finally:
+            database.close()
+
+    def adopt(self, change: Change) -> None:
+        """Apply a change of the state that is taken over. The caller appends it to the changelog before the commit.
+
+        What doesn't fit in memory goes to the database before that commit. A start that finds it there without a commit
+        throws it away.
+        """
+        self._stores[change.store].apply(bytes(change.change))
+        self._since_snapshot += len(change.change)
+        self._adopted_bytes += len(change.change)
+        if self._adopted_bytes > _PERSIST_AFTER_BYTES and self._database is not None:
+            self._adopted_bytes = 0
+            self._database.write(self._persisted(self._database))
+
+    # -- a changelog being read
+
+    def hold(self, body: memoryview) -> None:
+        """Keep a change until its commit is read."""
+        self._held.append(Change.decode(body))
+
+    def forget(self) -> None:
+        """Drop what is held: it never happened."""
+        self._held.clear()
+
+    def take(self, step: ReplayStep, body: memoryview, local: LocalCheckpoint | None) -> None:
+        """Do with a record what the protocol says; ``local`` is the last commit."""
+        match step:
+            case ReplayStep.HOLD:
+                self.hold(body)
+            case ReplayStep.APPLY:
+                self.apply(local)
+            case ReplayStep.FORGET:
+                self.forget()
+
+    def apply(self, local: LocalCheckpoint | None) -> None:
+        """Apply what is held: its commit is ``local``, and counts."""
+        for change in self._held:
+            store = self._stores.get(change.store)
+            if store is None and self._is_dropped(change.store):
+                continue
+            if store is None:
+                raise CorruptLogError(
+                    f"{self._changelog} holds state of step {change.store!r}, which the app no longer has",
+                    hint="the metadata of the app is lost, or older than its streams: put it back, or start the app "
+                    "under another name (its state starts empty)",
+                )
+            store.apply(bytes(change.change))
+            self._applied_bytes += len(change.change)
+        self._held.clear()
+        if self._applied_bytes > _PERSIST_AFTER_BYTES and local is not None:
+            if self._database is not None:
+                self._database.begin_rebuilding()
+            self._settle(local)
+
+    def _is_dropped(self, name: str) -> bool:
+        """Return whether a store, or the step that it belongs to, is no longer needed."""
+        return any(name == gone or name.startswith(f"{gone}.") for gone in self._dropped)
+
+    def read_to(self, local: LocalCheckpoint | None) -> None:
+        """The changelog has been read to its end; ``local``, its last commit, becomes the local state."""
+        self._settle(local)
+        if self._database is not None:
+            self._database.end_rebuilding()
+
+    def followed_to(self, local: LocalCheckpoint) -> None:
+        """As ``read_to``, and the local state has this commit even if it changes nothing.
+
+        The state of a task that changes nothing for long would else fall behind what is trimmed.
+        """
+        self._since_snapshot += self._applied_bytes
+        self._applied_bytes = 0
+        self.persist(local)
+        if self._database is not None:
+            self._database.end_rebuilding()
+
+    def _settle(self, local: LocalCheckpoint | None) -> None:
+        if local is not None and self._applied_bytes:
+            self.persist(local)
+        self._since_snapshot += self._applied_bytes
+        self._applied_bytes = 0
+
+    def begun(self) -> None:
+        """The state is complete: others may read what is committed."""
+        self._readable = True
+
+    # -- for other threads
+
+    @contextmanager
+    def committed(self) -> Iterator[Pin]:
+        """The local database as it is now: it holds commits alone, and this is one of them, whatever comes after it.
+
+        Raises ``UnavailableError`` while the state is rebuilt, ``InfrastructureError`` when there is none on disk.
+        """
+        if self._folders is None:
+            raise _in_memory()
+        database = self._database if self._readable else None
+        if database is None:
+            raise UnavailableError("its state is being restored", hint="ask again; headrace status shows how far it is")
+        pin = database.pin()
+        try:
+            yield pin
+        finally:
+            pin.close()
+
+    # -- for status
+
+    def entries(self) -> int:
+        """How many entries all stores hold, roughly."""
+        return sum(store.entries() for store in self._stores.values())
+
+    def size(self) -> int | None:
+        """Return the approximate size of the local database in bytes; None if there is none."""
+        return None if self._database is None else self._database.size()
+
+    def find_damage(self) -> None:
+        """Read the local database, so that it is marked if it is damaged, and the next start rebuilds it."""
+        if self._database is not None:
+            with suppress(StateCorruptError):
+                self._database.verify()
+
+    def close(self) -> None:
+        """Release the folder."""
+        self._readable = False
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        if self._borrowed is not None:
+            self._disk.discard(self._borrowed)
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _warn(self, text: str) -> None:
+        self.warnings.add(_log, text)
+
+
+def _in_memory() -> InfrastructureError:
+    return InfrastructureError(
+        "the app keeps its state in memory, where other processes can't read it",
+        hint="run the app with app.run() or headrace run, which keep state on disk",
+    )

@@ -1,0 +1,64 @@
+"""``headrace check`` and ``/metrics`` on an app that runs."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from urllib.parse import urlsplit
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from running_shop import Shop
+
+from headrace.core.metrics import BY_NAME
+from headrace.operate.cli.main import main
+from running_apps import find
+
+
+def scrape(shop):
+    address = find(shop.home, "shop")
+    parts = urlsplit(address.url)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=10)
+    connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {address.token}"})
+    text = connection.getresponse().read().decode()
+    connection.close()
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found[sample.name] = found.get(sample.name, 0.0) + sample.value
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        assert BY_NAME[name].kind == family.type
+    return found
+
+
+COUNTED = (
+    "headrace_task_messages_in_total",
+    "headrace_checkpoints_total",
+    "headrace_checkpoint_duration_seconds_count",
+    "headrace_latency_seconds_count",
+    "headrace_task_time_seconds_total",
+    "headrace_state_bytes",
+)
+
+
+def test_an_app_that_runs_shows_its_metrics_and_is_well(tmp_path, capsys):
+    shop = Shop(tmp_path / "home")
+    try:
+        shop.price(apple="1.00", pear="2.00")
+        with shop.running():
+            shop.until_committed("prices", 2)
+            # A task's status is older than what it has committed.
+            shop.until(lambda: (found := scrape(shop)).get(COUNTED[0], 0) >= 2 and all(found.get(n) for n in COUNTED))
+            found = scrape(shop)
+            assert found["headrace_input_messages_total"] == found["headrace_task_messages_in_total"]
+            assert main(["check", "shop", "--home", str(shop.home), "--max-checkpoint-age", "1h", "--json"]) == 0
+            assert json.loads(capsys.readouterr().out) == {"verdict": "ok", "text": "OK: shop is well"}
+            assert main(["check", "shop", "--home", str(shop.home), "--max-checkpoint-age", "0s"]) in (0, 2)
+    finally:
+        shop.close()
+
+
+@pytest.mark.parametrize("option", ["--max-lag", "--max-checkpoint-age", "--max-restarts"])
+def test_an_option_that_makes_no_sense_is_unknown(tmp_path, capsys, option):
+    assert main(["check", "shop", "--home", str(tmp_path), option, "soon"]) == 3
+    assert option in capsys.readouterr().out
