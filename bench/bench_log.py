@@ -25,7 +25,7 @@ import sys
 from headrace.core.ids import SSP, StreamId
 from headrace.core.files import readable
 from headrace.systems.base import Edge
-from headrace.systems.log import LogSystem
+from headrace.systems.log.system import LogSystem
 system = LogSystem(sys.argv[1])
 consumer, producer = system.consumer(), system.producer()
 consumer.register(SSP(StreamId("log", "wake"), 0), Edge.OLDEST)

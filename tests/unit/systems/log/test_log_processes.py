@@ -13,7 +13,7 @@ from headrace.systems.log.segment import HEADER_SIZE
 
 WRITER = """
 import sys
-from headrace.systems.log import LogSystem
+from headrace.systems.log.system import LogSystem
 root, name, batches, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 producer = LogSystem(root).producer()
 producer.send("events", 0, b"")
@@ -90,7 +90,7 @@ from headrace.core.ids import SSP, StreamId
 from headrace.core.files import readable
 from headrace.systems.base import Edge
 from headrace.systems.log.segment import HEADER_SIZE
-from headrace.systems.log import LogSystem
+from headrace.systems.log.system import LogSystem
 system = LogSystem(sys.argv[1])
 consumer, producer = system.consumer(), system.producer()
 consumer.register(SSP(StreamId("log", "events"), 0), Edge.OLDEST)
@@ -157,7 +157,7 @@ def test_an_idle_consumer_uses_next_to_no_time(tmp_path: Path) -> None:
 def test_reported_positions_are_seen_by_another_process(tmp_path: Path) -> None:
     system = new_log(tmp_path, partitions=3)
     code = (
-        "import sys; from headrace.systems.log import LogSystem; from headrace.core.ids import SSP;"
+        "import sys; from headrace.systems.log.system import LogSystem; from headrace.core.ids import SSP;"
         "LogSystem(sys.argv[1]).admin().report_position(SSP.of('log.events', 2), 'stage-2', 12345)"
     )
     process = start_process(code, tmp_path)

@@ -108,7 +108,7 @@ def test_whatever_write_calls_leave_undone_is_written_once(
 SEALED_WHILE_WRITING = """
 import sys
 from headrace.core.errors import StreamSealedError
-from headrace.systems.log import LogSystem
+from headrace.systems.log.system import LogSystem
 producer = LogSystem(sys.argv[1]).producer()
 count = 0
 try:

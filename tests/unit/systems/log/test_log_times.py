@@ -323,7 +323,8 @@ def test_a_writer_that_was_held_up_does_not_stop_the_index(tmp_path: Path) -> No
 
 WRITER = """
 import sys
-from headrace.systems.log import LogSystem, time_index
+from headrace.systems.log import time_index
+from headrace.systems.log.system import LogSystem
 time_index.STRIDE, time_index.BEHIND_MAX = 20_000, 320_000
 producer = LogSystem(sys.argv[1]).producer()
 print("ready", flush=True)
