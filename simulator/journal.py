@@ -18,9 +18,9 @@ from headrace.core.ids import SSP, Offset, TaskName
 from headrace.plan.chain_plan import ChainPlan
 from headrace.protocol import instructions as do
 from headrace.protocol.machine import MachineConfig, ProtocolMachine
+from headrace.systems.base import Rows
 from headrace.task.calls import Calls
 from headrace.task.event_time import Progress, TimesCheckpoint
-from headrace.task.inputs.chooser import RowBatch
 from headrace.task.inputs.intake import DeadLetters, Intakes
 from headrace.task.metrics import Counters, TaskMetrics
 from headrace.task.operators.base import Arrival, Port
@@ -237,9 +237,9 @@ class WatchedIntakes(Intakes):
         super().frames(ssp, offsets, payloads, after)
 
     @override
-    def table(self, table: RowBatch) -> None:
-        if table.rows.height:
-            self._journal.consume_rows(table.ssp, table.rows["id"].to_list())
+    def table(self, table: Rows) -> None:
+        if table.frame.height:
+            self._journal.consume_rows(table.ssp, table.frame["id"].to_list())
         super().table(table)
 
 

@@ -42,7 +42,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
 import polars as pl
@@ -302,6 +302,7 @@ class Rows:
 
     ``offsets``: the rows' offsets if there are gaps. ``unread`` is what has no row though it was, or may have been, in
     the partition before ``next``. ``bytes`` is about how much memory the rows take, if whoever made them knows it.
+    ``arrived_ms`` is when a task has polled them (monotonic).
     """
 
     ssp: SSP
@@ -316,10 +317,13 @@ class Rows:
     offsets: npt.NDArray[np.int64] | None = None
     unread: Sequence[Unread] = ()
     bytes: int = 0
+    arrived_ms: float = 0.0
 
 
 class Ended(msgspec.Struct, frozen=True):
     """The end of a partition, after which nothing follows. ``poll`` returns it once, after everything before it."""
+
+    bytes: ClassVar[int] = 0
 
     ssp: SSP
     next: Offset

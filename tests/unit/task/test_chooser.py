@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.ids import SSP, StreamId
-from headrace.task.inputs.chooser import Chooser, Envelope, Frames, PartitionEnd, SingleFrame
+from headrace.systems.base import Ended
+from headrace.task.inputs.chooser import Chooser, Envelope, Frames, SingleFrame
 
 A, B, C = (SSP(StreamId("log", name), 0) for name in "abc")
 
@@ -63,8 +64,8 @@ def test_a_busy_partition_starves_nobody() -> None:
 
 
 def test_control_goes_first_but_never_before_data_of_its_own_partition() -> None:
-    chooser = offered(data(A, 0), control(A, 1), data(B, 0), control(C, 0), PartitionEnd(C, 1))
-    assert drained(chooser) == [control(C, 0), PartitionEnd(C, 1), data(A, 0), control(A, 1), data(B, 0)]
+    chooser = offered(data(A, 0), control(A, 1), data(B, 0), control(C, 0), Ended(C, 1))
+    assert drained(chooser) == [control(C, 0), Ended(C, 1), data(A, 0), control(A, 1), data(B, 0)]
 
 
 def test_a_side_input_is_read_to_its_end_before_anything_else() -> None:

@@ -24,7 +24,7 @@ from headrace.protocol.detours import detour, started
 from headrace.protocol.record import Detour, SourceEntry
 from headrace.systems.base import Edge, Ended, Polled, Records, Rows
 from headrace.task.host.task_host import Detours, Doings
-from headrace.task.inputs.chooser import Chooser, Frames, PartitionEnd, RowBatch, SingleFrame
+from headrace.task.inputs.chooser import Chooser, Frames, SingleFrame
 from headrace.task.inputs.consumers import InputConsumers
 from headrace.task.inputs.frame_receiver import FrameReceiver
 from simulator.sources import ForeignApp
@@ -136,9 +136,9 @@ class Reader:
                     self.receiver.frames(envelope)
                 case SingleFrame():
                     self.receiver.control(envelope)
-                case RowBatch():
+                case Rows():
                     self.receiver.table(envelope)
-                case PartitionEnd():
+                case Ended():
                     self.receiver.end(envelope)
             self._detours.look(self._attempt)
 
@@ -159,8 +159,8 @@ class Reader:
     def frames(self, ssp: SSP, offsets: list[int], payloads: list[bytes], after: int) -> None:
         self.read += offsets
 
-    def table(self, table: RowBatch) -> None:
-        self.read += table.rows["n"].to_list()
+    def table(self, table: Rows) -> None:
+        self.read += table.frame["n"].to_list()
 
 
 def partition_of(chance: random.Random, count: int, *, framed: bool) -> Partition:

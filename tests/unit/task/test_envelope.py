@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from headrace.core.frame import Header, Kind, encode
 from headrace.core.ids import SSP, Offset, StreamId
 from headrace.systems.base import BadRecord, Ended, Records, Rows
-from headrace.task.inputs.chooser import Frames, PartitionEnd, RowBatch, SingleFrame, envelopes
+from headrace.task.inputs.chooser import Frames, SingleFrame, envelopes
 
 SOME = SSP(StreamId("log", "by-member"), 1)
 
@@ -56,7 +56,7 @@ def test_rows_stay_a_table_and_an_end_an_end() -> None:
     bad = BadRecord(SOME, 12, "no JSON", b"{")
     rows = pl.DataFrame({"member": ["a", "b"]})
     (table,) = envelopes(Rows(SOME, rows, 10, 13, [bad]))
-    assert isinstance(table, RowBatch)
-    assert (table.rows.height, table.offset, table.next, table.bad) == (2, 10, 13, (bad,))
+    assert isinstance(table, Rows)
+    assert (table.frame.height, table.offset, table.next, table.bad) == (2, 10, 13, [bad])
     assert table.bytes == rows.estimated_size()
-    assert envelopes(Ended(SOME, 13)) == [PartitionEnd(SOME, 13)]
+    assert envelopes(Ended(SOME, 13)) == [Ended(SOME, 13)]

@@ -10,9 +10,9 @@ import pytest
 
 import headrace as hr
 from headrace.core.ids import SSP
-from headrace.systems.base import Edge
+from headrace.systems.base import Edge, Rows
 from headrace.task.connections import Connections
-from headrace.task.inputs.chooser import Chooser, RowBatch
+from headrace.task.inputs.chooser import Chooser
 from headrace.task.inputs.consumers import InputConsumers
 
 BIDS = {"auction": [1, 2], "price": [10, 20], "extra": ["long", "longer"]}
@@ -30,8 +30,8 @@ def read(app: hr.App) -> pl.DataFrame:
     finally:
         inputs.close()
         connections.close()
-    assert isinstance(table, RowBatch)
-    return table.rows
+    assert isinstance(table, Rows)
+    return table.frame
 
 
 def app_of(folder: Path, columns: Any, **options: Any) -> hr.App:

@@ -47,21 +47,12 @@ from headrace.protocol.machine import ProtocolMachine
 from headrace.protocol.protocol import Phase
 from headrace.protocol.record import CommitRecord, LocalCheckpoint, SourceEntry
 from headrace.stores.base import StateStore
-from headrace.systems.base import Edge, Position, Rows
+from headrace.systems.base import Edge, Ended, Position, Rows
 from headrace.systems.positions import Place
 from headrace.systems.slot_reports import Shards
 from headrace.task.connections import Connections
 from headrace.task.event_time import TimesCheckpoint
-from headrace.task.inputs.chooser import (
-    Chooser,
-    Envelope,
-    Frames,
-    PartitionEnd,
-    RowBatch,
-    SingleFrame,
-    VersionBuffer,
-    row_batch,
-)
+from headrace.task.inputs.chooser import Chooser, Envelope, Frames, SingleFrame, VersionBuffer
 from headrace.task.inputs.consumers import Bootstrap, Idleness, InputConsumers
 from headrace.task.inputs.frame_receiver import FrameReceiver
 from headrace.task.inputs.intake import DeadLetters, Intakes
@@ -377,7 +368,7 @@ class Attempt:
         self.receiver.resume(positions, self._saved)
         for slot in slots:
             if slot.shards:
-                self.receiver.stands(row_batch(slot))
+                self.receiver.stands(slot)
             else:  # it may still get shards until the dealer says otherwise
                 self.task.times[slot.ssp].wake()
         self.idleness = self._make_idleness(self.task, monotonic_ms)
@@ -406,9 +397,9 @@ class Attempt:
                     receiver.frames(envelope)
                 case SingleFrame():
                     receiver.control(envelope)
-                case RowBatch():
+                case Rows():
                     receiver.table(envelope)
-                case PartitionEnd():
+                case Ended():
                     receiver.end(envelope)
                 case _:
                     assert_never(envelope)
@@ -418,10 +409,10 @@ class Attempt:
                 f"\n  task {self.task.scope.name} reads it, and expects it to be written by stage {writers}"
             )
             raise
-        if isinstance(envelope, Frames | RowBatch):
+        if isinstance(envelope, Frames | Rows):
             metrics.latency.took(envelope.arrived_ms, metrics.rows_in - before)
         if ssp not in receiver.detours:
-            self.bootstrap.note(ssp, receiver.positions[ssp], ended=isinstance(envelope, PartitionEnd))
+            self.bootstrap.note(ssp, receiver.positions[ssp], ended=isinstance(envelope, Ended))
 
     def ready(self, instruction: do.Instruction, now_ms: int, monotonic_ms: float) -> bool:
         """Return False while steps wait for answers: the caller takes nothing, and asks again later."""

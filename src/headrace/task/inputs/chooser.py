@@ -26,20 +26,16 @@ version buffer
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
-import polars as pl
 
 from headrace.core.errors import ProtocolError
 from headrace.core.frame import Header, Kind
 from headrace.core.ids import SSP, Offset
-from headrace.systems.base import BadRecord, Ended, Polled, Records, Rows, Unread
-from headrace.systems.slot_reports import Shards
+from headrace.systems.base import Ended, Polled, Records, Rows
 
 # -- envelope ----------------------------------------------------------------------------------------
 _USER = int(Kind.USER)
@@ -69,67 +65,16 @@ class SingleFrame(msgspec.Struct):
     bytes: int
 
 
-@dataclass(slots=True)
-class RowBatch:
-    """Rows of a row system, and the records that could not be read. ``place`` says in errors where they are from.
-
-    The last fields are those of ``Rows``, and when they were polled (monotonic).
-    """
-
-    ssp: SSP
-    rows: pl.DataFrame
-    offset: Offset
-    next: Offset
-    bad: tuple[BadRecord, ...]
-    bytes: int
-    place: str = ""
-    shard: str = ""
-    shards: Shards | None = None
-    holding: frozenset[str] = frozenset()
-    offsets: npt.NDArray[np.int64] | None = None
-    unread: Sequence[Unread] = ()
-    arrived_ms: float = 0.0
-
-
-class PartitionEnd(msgspec.Struct):
-    """A partition has ended: it is bounded, or it was sealed."""
-
-    ssp: SSP
-    next: Offset
-    bytes: int = 0
-
-
-Envelope = Frames | SingleFrame | RowBatch | PartitionEnd
+Envelope = Frames | SingleFrame | Rows | Ended
 
 
 def envelopes(polled: Polled) -> list[Envelope]:
     """Cut what was polled into envelopes, in order."""
-    match polled:
-        case Rows():
-            return [row_batch(polled)]
-        case Ended(ssp=ssp, next=after):
-            return [PartitionEnd(ssp, after)]
-        case Records():
-            return _cut(polled)
-
-
-def row_batch(rows: Rows) -> RowBatch:
-    """The envelope of rows."""
-    frame = rows.frame
-    return RowBatch(
-        rows.ssp,
-        frame,
-        rows.offset,
-        rows.next,
-        tuple(rows.bad),
-        rows.bytes or int(frame.estimated_size()),
-        rows.place,
-        rows.shard,
-        rows.shards,
-        rows.holding,
-        rows.offsets,
-        rows.unread,
-    )
+    if isinstance(polled, Records):
+        return _cut(polled)
+    if isinstance(polled, Rows) and not polled.bytes:
+        polled.bytes = int(polled.frame.estimated_size())
+    return [polled]
 
 
 def _cut(records: Records) -> list[Envelope]:
@@ -167,7 +112,7 @@ class Chooser:
 
     def offer(self, envelope: Envelope) -> None:
         """Append an envelope to the queue of its partition."""
-        if isinstance(envelope, Frames | RowBatch):
+        if isinstance(envelope, Frames | Rows):
             envelope.arrived_ms = self.now_ms
         self._queues[envelope.ssp].append(envelope)
         self._bytes[envelope.ssp] += envelope.bytes
@@ -185,7 +130,7 @@ class Chooser:
         if self._bootstrap:
             return None
         for ssp, queue in self._queues.items():
-            if queue and isinstance(queue[0], SingleFrame | PartitionEnd):
+            if queue and isinstance(queue[0], SingleFrame | Ended):
                 return self._take(ssp)
         for _ in range(len(self._turns)):
             ssp = self._turns[0]

@@ -29,17 +29,9 @@ from headrace.core.ids import SSP, Offset
 from headrace.protocol.detours import rejoined
 from headrace.protocol.instructions import Forget, Verdict
 from headrace.protocol.record import Detour, SourceEntry
-from headrace.systems.base import Records
+from headrace.systems.base import Ended, Records, Rows
 from headrace.systems.slot_reports import Shards
-from headrace.task.inputs.chooser import (
-    BufferedFrame,
-    Chooser,
-    Frames,
-    PartitionEnd,
-    RowBatch,
-    SingleFrame,
-    VersionBuffer,
-)
+from headrace.task.inputs.chooser import BufferedFrame, Chooser, Frames, SingleFrame, VersionBuffer
 from headrace.task.inputs.intake import CommittedSource, Intakes
 from headrace.task.metrics import TaskMetrics
 from headrace.task.task import Task
@@ -208,19 +200,19 @@ class FrameReceiver:
             # The frame itself was in order, but its facts about its stage belong to another version of the app.
             raise DeploymentError(error.message, hint=error.hint) from error
 
-    def table(self, table: RowBatch) -> None:
+    def table(self, table: Rows) -> None:
         """Process rows of a row system."""
         self.stands(table)
         self._intakes.table(table)
         self.positions[table.ssp] = table.next
 
-    def stands(self, table: RowBatch) -> None:
+    def stands(self, table: Rows) -> None:
         """Note the positions in the shards of a slot."""
         if table.shards is not None:
             self._task.slot(table.ssp, table.shards.keys(), table.holding)
             self.shards[table.ssp] = table.shards
 
-    def end(self, end: PartitionEnd) -> None:
+    def end(self, end: Ended) -> None:
         """Note that a partition has ended. On a detour it hasn't yet for the task, which will meet its end again."""
         if end.ssp in self.detours:
             self._ended.add(end.ssp)

@@ -38,9 +38,8 @@ from headrace.protocol.record import ReaderPosition, SourceEntry
 from headrace.rows.given import concat_rows
 from headrace.rows.ipc import decode_rows, decode_runs, encode_rows
 from headrace.rows.schema import Schema
-from headrace.systems.base import BadRecord
+from headrace.systems.base import BadRecord, Rows
 from headrace.task.event_time import looks_like_seconds, not_times, time_ms, why_no_times
-from headrace.task.inputs.chooser import RowBatch
 from headrace.task.metrics import TaskMetrics
 from headrace.task.operators.base import Arrival
 from headrace.task.scope import Placing
@@ -308,17 +307,17 @@ class Intakes:
             end = after if begin == len(offsets) else offsets[begin]
             self._task.rows(Arrival(ssp, each[0], end, rows.height, each, heights), rows)
 
-    def table(self, table: RowBatch) -> None:
+    def table(self, table: Rows) -> None:
         """Process rows of a row system."""
         for unread in table.unread:
             self._metrics.count(unread.counter, unread.count)
             self._metrics.warnings.add(_log, f"{table.ssp}: {unread.warning}", shard=table.shard or None)
-        if not table.rows.height and not table.bad:
+        if not table.frame.height and not table.bad:
             return  # only the position moves
-        accepted = self._intakes[table.ssp].accept(table.ssp, table.rows, table.offset, table.bad, table.place)
+        accepted = self._intakes[table.ssp].accept(table.ssp, table.frame, table.offset, table.bad, table.place)
         self._metrics.bytes_in += table.bytes
         self._metrics.bytes_of[table.ssp] += table.bytes
-        offsets = table.offsets if accepted.height == table.rows.height else None
+        offsets = table.offsets if accepted.height == table.frame.height else None
         arrival = Arrival(table.ssp, table.offset, table.next, accepted.height, shard=table.shard, each=offsets)
         self._task.rows(arrival, accepted)
 
