@@ -13,7 +13,8 @@ from pathlib import Path
 
 from headrace.core.errors import UsageError
 from headrace.protocol.frame_judge import RULES
-from headrace.protocol.protocol import DECISIONS, STEPS, Phase, Step
+from headrace.protocol.machine import DECISIONS, STEPS, ProtocolMachine
+from headrace.protocol.protocol import Phase, Step
 
 _MARKED = re.compile(r"(<!-- drawn: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -62,7 +63,7 @@ def _states(steps: Sequence[Step], entry: Phase | None, more: Sequence[str] = ()
     for step in steps:
         lines.append(f"    {step.phase.value}: {step.phase.value}<br/>{_words(step.instruction)}")
         for guard, phase in step.then:
-            label = "" if guard == "always" else f": {_words(guard)}"
+            label = "" if guard is ProtocolMachine.always else f": {_words(guard)}"
             lines.append(f"    {step.phase.value} --> {phase.value}{label}")
         if not step.then:
             lines.append(f"    {step.phase.value} --> [*]")
@@ -74,8 +75,9 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _words(name: str) -> str:
-    return name.replace("_", " ")
+def _words(method: str | Callable[..., object]) -> str:
+    """Return what a method of a table is called, in words. The rules of frames have names, the other tables methods."""
+    return (method if isinstance(method, str) else method.__name__).replace("_", " ")
 
 
 DRAWINGS: Mapping[str, Callable[[], str]] = {

@@ -14,8 +14,8 @@ from headrace.core.errors import UnavailableError
 from headrace.life.metadata import Delete
 from headrace.life.startpoints import StartpointBook, StartpointKey, _ordered
 from headrace.protocol import detours
-from headrace.protocol.machine import TaskOrders
-from headrace.protocol.protocol import STEPS, Phase, Step
+from headrace.protocol.machine import STEPS, ProtocolMachine, TaskOrders
+from headrace.protocol.protocol import Phase, Step
 from headrace.task.host import attempt
 from headrace.task.host.attempt import Attempt
 from headrace.task.host.orders import Startpoints
@@ -102,7 +102,7 @@ mutant(
 )
 
 UNRELEASED = tuple(
-    Step(s.phase, s.instruction, tuple(then for then in s.then if then[0] != "covered"), s.effect)
+    Step(s.phase, s.instruction, tuple(then for then in s.then if then[0] is not ProtocolMachine.covered), s.effect)
     if s.phase is Phase.REPORTING
     else s
     for s in STEPS

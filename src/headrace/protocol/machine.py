@@ -27,8 +27,9 @@ machine
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -61,9 +62,11 @@ from headrace.protocol.instructions import (
     Verdict,
     WriteLocal,
 )
-from headrace.protocol.protocol import DECISIONS, STEPS, Phase, Step
+from headrace.protocol.protocol import Decision, Phase, Step
 from headrace.protocol.record import AbortRecord, CommitRecord, InputEntry, LocalCheckpoint, SourceEntry
 from headrace.systems.startpoints import Order
+
+_Result = TypeVar("_Result")
 
 
 # -- cadence -----------------------------------------------------------------------------------------
@@ -178,8 +181,6 @@ class TableMethods:
     changelog_class = Changelog
     orders_class = TaskOrders
     cadence_class = Cadence
-    steps = STEPS
-    decisions = DECISIONS
 
     def __init__(self, config: MachineConfig, writer: str) -> None:
         self.config = config
@@ -210,7 +211,6 @@ class TableMethods:
         self._commit_version = -1
         self._next_version = 0
         self._sealed: tuple[Header, CommitRecord] | None = None
-        self._steps = {step.phase: step for step in self.steps}
 
     # -- instructions -------------------------------------------------------------------------------------
 
@@ -495,8 +495,71 @@ def _ssp(entry: InputEntry) -> SSP:
 
 
 # -- machine -----------------------------------------------------------------------------------------
+T = TableMethods
+
+STEPS = (
+    # start and rollback
+    Step(Phase.DOWN, T.take_generation, ((T.always, Phase.FENCING),)),
+    Step(Phase.FENCING, T.append_abort, ((T.always, Phase.REPLAYING),)),
+    Step(
+        Phase.REPLAYING,
+        T.read_changelog,
+        ((T.fenced, Phase.STOPPED), (T.founding, Phase.FOUNDING), (T.always, Phase.RESUMING)),
+        T.adopt_record,
+    ),
+    Step(Phase.FOUNDING, T.found, ((T.always, Phase.APPENDING),)),
+    Step(Phase.RESUMING, T.resume, ((T.always, Phase.ANNOUNCING),), T.resumed),
+    Step(Phase.ANNOUNCING, T.send_restores, ((T.ended, Phase.CONFIRMING), (T.always, Phase.SCANNING))),
+    Step(Phase.SCANNING, T.scan_ahead, ((T.always, Phase.RUNNING),)),
+    # running
+    Step(Phase.KEEPING, T.keep, ((T.always, Phase.RUNNING),), T.kept),
+    Step(Phase.FEEDING, T.feed, ((T.always, Phase.RUNNING),), T.fed),
+    Step(Phase.FINISHING, T.finish, ((T.always, Phase.RUNNING),), T.finished),
+    # commit
+    Step(Phase.FLUSHING, T.flush_outputs, ((T.always, Phase.APPENDING),)),
+    Step(Phase.APPENDING, T.append_changes, ((T.always, Phase.COMMITTING),)),
+    Step(Phase.COMMITTING, T.append_commit, ((T.always, Phase.CHECKING),)),
+    Step(Phase.CHECKING, T.read_changelog, ((T.fenced, Phase.STOPPED), (T.always, Phase.STORING)), T.check_commit),
+    Step(Phase.STORING, T.write_local, ((T.founding, Phase.RESUMING), (T.always, Phase.CLOSING)), T.stored),
+    Step(Phase.CLOSING, T.send_checkpoints, ((T.ended, Phase.CONFIRMING), (T.always, Phase.REPORTING)), T.committed),
+    Step(Phase.CONFIRMING, T.flush_outputs, ((T.always, Phase.REPORTING),)),
+    Step(
+        Phase.REPORTING,
+        T.report,
+        ((T.covered, Phase.RELEASING), (T.ended, Phase.OVER), (T.restart_due, Phase.DOWN), (T.always, Phase.RUNNING)),
+    ),
+    Step(
+        Phase.RELEASING,
+        T.release_orders,
+        ((T.ended, Phase.OVER), (T.restart_due, Phase.DOWN), (T.always, Phase.RUNNING)),
+        T.released,
+    ),
+    # the two ends
+    Step(Phase.OVER, T.end, ()),
+    Step(Phase.STOPPED, T.stop, ()),
+)
+
+DECISIONS = (
+    Decision(T.keep_due, T.nothing, Phase.KEEPING, "C is the cut, is whole, and isn't kept: keep the state"),
+    Decision(T.buffer_due, T.decide_feed, Phase.FEEDING, "a buffered label <= max(T, M) isn't held: feed the lowest"),
+    Decision(T.finish_due, T.nothing, Phase.FINISHING, "all inputs ended, end-of-stream not sent: finish"),
+    Decision(T.final_due, T.decide_final, Phase.FLUSHING, "end-of-stream sent and M = END: final commit, next END"),
+    Decision(T.version_closed, T.decide_command, Phase.FLUSHING, "L <= M < END: commit M, next M + 1"),
+    Decision(
+        T.clock_passed, T.decide_timer, Phase.FLUSHING, "M = END and clock > label: commit, next max(V + 1, clock)"
+    ),
+)
+
+
 class ProtocolMachine(TableMethods):
     """One incarnation of a task. ``version`` is C; ``label`` is the label of outgoing frames."""
+
+    steps = STEPS
+    decisions = DECISIONS
+
+    def __init__(self, config: MachineConfig, writer: str) -> None:
+        super().__init__(config, writer)
+        self._steps = {step.phase: step for step in self.steps}
 
     # -- events -------------------------------------------------------------------------------------------
 
@@ -545,7 +608,8 @@ class ProtocolMachine(TableMethods):
             self._read_to = end
         elif self.phase in {Phase.FENCING, Phase.COMMITTING}:
             raise ProtocolError(f"task {self.config.task}: the acknowledged offset is missing ({self.phase.value})")
-        getattr(self, step.effect)()
+        if step.effect is not None:
+            self._own(step.effect)()
         self._enter(step)
 
     def learn(self, ssp: SSP, header: Header, restore: Restore) -> None:
@@ -618,7 +682,7 @@ class ProtocolMachine(TableMethods):
                 self._woken = self._judge.due = False
                 return None
         if self._current is None:
-            instruction: Instruction = getattr(self, self._steps[self.phase].instruction)()
+            instruction: Instruction = self._own(self._steps[self.phase].instruction)()
             self._current = instruction
         return self._current
 
@@ -698,15 +762,20 @@ class ProtocolMachine(TableMethods):
 
     # -- inside ---------------------------------------------------------------------------------------------
 
+    def _own(self, method: Callable[[Any], _Result]) -> Callable[[], _Result]:
+        """Return a method of the tables as this machine has it, which a test may have replaced."""
+        own: Callable[[], _Result] = getattr(self, method.__name__)
+        return own
+
     def _decide(self) -> None:
         for decision in self.decisions:
-            if getattr(self, decision.when)():
-                getattr(self, decision.then)()
+            if self._own(decision.when)():
+                self._own(decision.then)()
                 self.phase, self._current = decision.phase, None
                 return
 
     def _enter(self, step: Step) -> None:
-        self.phase = next(phase for guard, phase in step.then if getattr(self, guard)())
+        self.phase = next(phase for guard, phase in step.then if self._own(guard)())
         self._current = None
         self._woken = True
 

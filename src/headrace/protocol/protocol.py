@@ -116,14 +116,24 @@ Tables
 ======
 
 ``STEPS``: the phases in which the machine waits for the host. ``DECISIONS``: what a running task does next; the first
-row whose guard holds applies. ``frame_judge.RULES``: what happens to a received frame. The names in the tables are
-methods of ``ProtocolMachine`` and ``FrameJudge``.
+row whose guard holds applies. Both are in ``machine``, and refer to its methods. ``frame_judge.RULES``: what happens to
+a received frame.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
+
+from headrace.protocol.instructions import Instruction
+
+Guard = Callable[[Any], bool]
+"""A method of the machine that says whether something holds."""
+
+Effect = Callable[[Any], None]
+"""A method of the machine that changes its state."""
 
 
 class Phase(Enum):
@@ -157,75 +167,21 @@ class Phase(Enum):
 class Step:
     """One phase: the method ``instruction`` returns what the host must perform.
 
-    Once that is performed, the method ``effect`` runs, and the first phase in ``then`` whose guard holds follows.
+    Once that is performed, the method ``effect`` runs, if there is one, and the first phase in ``then`` whose guard
+    holds follows.
     """
 
     phase: Phase
-    instruction: str
-    then: tuple[tuple[str, Phase], ...]
-    effect: str = "nothing"
-
-
-STEPS = (
-    # start and rollback
-    Step(Phase.DOWN, "take_generation", (("always", Phase.FENCING),)),
-    Step(Phase.FENCING, "append_abort", (("always", Phase.REPLAYING),)),
-    Step(
-        Phase.REPLAYING,
-        "read_changelog",
-        (("fenced", Phase.STOPPED), ("founding", Phase.FOUNDING), ("always", Phase.RESUMING)),
-        "adopt_record",
-    ),
-    Step(Phase.FOUNDING, "found", (("always", Phase.APPENDING),)),
-    Step(Phase.RESUMING, "resume", (("always", Phase.ANNOUNCING),), "resumed"),
-    Step(Phase.ANNOUNCING, "send_restores", (("ended", Phase.CONFIRMING), ("always", Phase.SCANNING))),
-    Step(Phase.SCANNING, "scan_ahead", (("always", Phase.RUNNING),)),
-    # running
-    Step(Phase.KEEPING, "keep", (("always", Phase.RUNNING),), "kept"),
-    Step(Phase.FEEDING, "feed", (("always", Phase.RUNNING),), "fed"),
-    Step(Phase.FINISHING, "finish", (("always", Phase.RUNNING),), "finished"),
-    # commit
-    Step(Phase.FLUSHING, "flush_outputs", (("always", Phase.APPENDING),)),
-    Step(Phase.APPENDING, "append_changes", (("always", Phase.COMMITTING),)),
-    Step(Phase.COMMITTING, "append_commit", (("always", Phase.CHECKING),)),
-    Step(Phase.CHECKING, "read_changelog", (("fenced", Phase.STOPPED), ("always", Phase.STORING)), "check_commit"),
-    Step(Phase.STORING, "write_local", (("founding", Phase.RESUMING), ("always", Phase.CLOSING)), "stored"),
-    Step(Phase.CLOSING, "send_checkpoints", (("ended", Phase.CONFIRMING), ("always", Phase.REPORTING)), "committed"),
-    Step(Phase.CONFIRMING, "flush_outputs", (("always", Phase.REPORTING),)),
-    Step(
-        Phase.REPORTING,
-        "report",
-        (("covered", Phase.RELEASING), ("ended", Phase.OVER), ("restart_due", Phase.DOWN), ("always", Phase.RUNNING)),
-    ),
-    Step(
-        Phase.RELEASING,
-        "release_orders",
-        (("ended", Phase.OVER), ("restart_due", Phase.DOWN), ("always", Phase.RUNNING)),
-        "released",
-    ),
-    # the two ends
-    Step(Phase.OVER, "end", ()),
-    Step(Phase.STOPPED, "stop", ()),
-)
+    instruction: Callable[[Any], Instruction]
+    then: tuple[tuple[Guard, Phase], ...]
+    effect: Effect | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """One row: if the guard ``when`` holds, the method ``then`` runs and the machine enters ``phase``."""
 
-    when: str
-    then: str
+    when: Guard
+    then: Effect
     phase: Phase
     summary: str
-
-
-DECISIONS = (
-    Decision("keep_due", "nothing", Phase.KEEPING, "C is the cut, is whole, and isn't kept: keep the state"),
-    Decision("buffer_due", "decide_feed", Phase.FEEDING, "a buffered label <= max(T, M) isn't held: feed the lowest"),
-    Decision("finish_due", "nothing", Phase.FINISHING, "all inputs ended, end-of-stream not sent: finish"),
-    Decision("final_due", "decide_final", Phase.FLUSHING, "end-of-stream sent and M = END: final commit, next END"),
-    Decision("version_closed", "decide_command", Phase.FLUSHING, "L <= M < END: commit M, next M + 1"),
-    Decision(
-        "clock_passed", "decide_timer", Phase.FLUSHING, "M = END and clock > label: commit, next max(V + 1, clock)"
-    ),
-)

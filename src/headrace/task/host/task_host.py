@@ -49,14 +49,13 @@ from headrace.core.log import logger
 from headrace.protocol import instructions as do
 from headrace.protocol.protocol import Phase
 from headrace.protocol.record import CommitRecord, LocalCheckpoint, encode_record
-from headrace.systems.base import Rows
 from headrace.systems.startpoints import Order
 from headrace.task.event_time import decode_times
 from headrace.task.host.attempt import Attempt, Beginning, CatchingUp, Patience
 from headrace.task.host.commits import Commits, Keeper, Landmarks, Survival, taken_over
 from headrace.task.host.orders import Slots, Startpoints
 from headrace.task.host.ports import Ports
-from headrace.task.inputs.chooser import VersionBuffer
+from headrace.task.inputs.chooser import VersionBuffer, shard_of
 from headrace.task.inputs.consumers import InputConsumers
 from headrace.task.inputs.frame_receiver import FrameReceiver
 from headrace.task.metrics import TaskMetrics
@@ -415,7 +414,7 @@ class TaskHost:
         envelope = attempt.chooser.choose()
         if envelope is None:
             return False
-        attempt.idleness.heard(envelope.ssp, now_ms, envelope.shard if isinstance(envelope, Rows) else "")
+        attempt.idleness.heard(envelope.ssp, now_ms, shard_of(envelope))
         attempt.take(envelope, self._clock.now_ms())
         self._detours.look(attempt)
         self._advance()

@@ -77,6 +77,11 @@ def envelopes(polled: Polled) -> list[Envelope]:
     return [polled]
 
 
+def shard_of(envelope: Envelope) -> str:
+    """Return the shard of a slot that an envelope's rows are from, or an empty text."""
+    return envelope.shard if isinstance(envelope, Rows) else ""
+
+
 def _cut(records: Records) -> list[Envelope]:
     cut: list[Envelope] = []
     ssp, payloads, offsets = records.ssp, records.payloads, records.offsets
