@@ -1,6 +1,6 @@
 """A batch job in this process, stage by stage, with its pieces in memory.
 
-On Spark the same functions run in executors, and Spark sorts and shuffles the pieces (``runners.spark.batch``).
+On Spark the same functions run in executors, and Spark sorts and shuffles the pieces (``spark.batch``).
 """
 
 from __future__ import annotations

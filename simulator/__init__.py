@@ -26,7 +26,7 @@ ledger and its generations. What is simulated is the world behind the host's por
 There are two kinds of shapes. The bare ones (``shapes``) have a light task without operators (``bare``,
 ``processors``), which does something else at each attempt, on purpose. The apps (``declared``, ``planned``) are
 declared with the public API and planned by the planner, with their real operators. In some of both kinds positions
-in sources move (``MOVED`` in ``shapes``, ``moved``): there ``moves`` judges the history of each source partition.
+in sources move (``MOVED`` in ``shapes``): there ``moves`` judges the history of each source partition.
 
 The oracle (``oracle``) judges each commit at the moment it lands, right after the event that is to blame, and
 state, completeness and committed output at the end. It knows what a task has done from what passes through the ports

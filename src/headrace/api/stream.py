@@ -1,7 +1,7 @@
 """The fluent API: one method for each operator. Every call adds a node to the app's draft and runs nothing.
 
 The methods here merge flows, move messages between tasks, keep state, or end a flow. Methods that look at one message
-at a time are in ``mapped``, and those composed of others in ``composed``.
+at a time are in ``flow``, and those composed of others in ``composed``.
 """
 
 from __future__ import annotations

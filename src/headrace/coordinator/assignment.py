@@ -10,7 +10,7 @@ standbys
     because Spark starts the replacement of a container as a whole: it finds all of them there, or none.
 
 standby book
-    The standbys of a run: who keeps which now, and what is ordered. Pure; ``standbys`` does the dealing.
+    The standbys of a run: who keeps which now, and what is ordered. Pure; ``deal_standbys`` does the dealing.
 
     Everything is dealt again when containers or tasks come or go. Orders go with the answers to heartbeats, so a keeper
     learns after a moment that it has to let go. A task that begins on its host waits for that moment.

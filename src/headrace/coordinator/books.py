@@ -17,7 +17,7 @@ cuts
     The cut that the coordinator has ordered, and its progress in each task. Pure.
 
     A savepoint needs a version that every task of the app commits exactly, and the state of each task at that version
-    (``checkpoint.protocol``). The savepoint's creator chooses the version and a folder, and orders the same cut from
+    (``protocol.protocol``). The savepoint's creator chooses the version and a folder, and orders the same cut from
     every deployment of the app. Containers receive the order in answers to their heartbeats, and report their progress
     in heartbeats.
 """

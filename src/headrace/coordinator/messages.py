@@ -19,7 +19,7 @@ query messages
     sends ``Listening`` and blocks until there is a ``Question`` for it; its next ``Listening`` carries the answer. So a
     container needs no port of its own, and without queries it only sends a request now and then.
 
-    Keys and bounds are bytes, as ``stores.ordered_keys`` encodes typed values. Rows are Arrow, as in streams, so every
+    Keys and bounds are bytes, as ``stores.encoding`` encodes typed values. Rows are Arrow, as in streams, so every
     type survives. In JSON both are base64.
 
 startpoint messages
@@ -269,7 +269,7 @@ class SlotDirections(Nested, frozen=True, kw_only=True):
 
 
 class CutStatus(Nested, frozen=True, kw_only=True):
-    """What has happened to a cut in a task: see module ``cuts``."""
+    """What has happened to a cut in a task: see ``CutBook`` in ``books``."""
 
     id: str
     state: Literal["waiting", "kept", "missed", "apart"]
@@ -408,7 +408,7 @@ class Orders(Message, frozen=True, kw_only=True):
 
     ``pause_ms`` is how long a container waits before it starts its tasks, or, if it has failed, before it ends.
     ``restart``: these tasks start over in place after their next commit, unless their generation is a later one.
-    ``cut`` is the one to take part in: see module ``cuts``. ``slots`` are the dealers' orders, by task. Of the
+    ``cut`` is the one to take part in: see ``CutBook`` in ``books``. ``slots`` are the dealers' orders, by task. Of the
     tasks in ``keep``, the container keeps standbys.
     """
 
@@ -602,7 +602,7 @@ class Look(Nested, frozen=True, kw_only=True):
     """A look into running containers instead of a query of a table.
 
     The first question with an ``id`` starts the look, and later ones ask for its progress: the ``rows`` of the answer
-    are JSON (``runners/looks``). ``peek``: some rows that ``step`` receives in these tasks. ``profile``: the activity
+    are JSON (``run.looks``). ``peek``: some rows that ``step`` receives in these tasks. ``profile``: the activity
     of their containers' threads for ``seconds``.
     """
 

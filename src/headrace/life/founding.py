@@ -18,7 +18,7 @@ manifest
     The manifest of a savepoint: its contents, with checksums that prove that it is complete. Pure data.
 
     A savepoint is a folder: ``savepoint.json`` is the manifest, which is written last, and each task has a folder of
-    its own (``checkpoint.founding``).
+    its own (``protocol.record``).
 
 renaming
     The inventory of a new timeline. Only intermediate streams, which begin empty, get new names. Pure.

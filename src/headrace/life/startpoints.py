@@ -1,7 +1,7 @@
 """The book of an app's startpoints in the metadata store: written, ordered, done. Samza's StartpointManager.
 
 A user writes a startpoint under a partition of an input, or under that partition in one task. A fan-out turns it into
-an order for each task that reads the partition, in one all-or-nothing write (``runners.coordination.fan_out`` decides
+an order for each task that reads the partition, in one all-or-nothing write (``coordinator.assignment`` decides
 which). A task is granted its orders with each generation. It stays in the book until a commit covers it, and the last
 ones of those that are done with are kept to be looked at.
 """

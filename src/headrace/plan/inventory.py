@@ -11,7 +11,7 @@ inventory
     The inventory of an app's durable parts: stages, positions in streams, and state, each with its meaning.
 
     The inventory is recorded when the app starts, with one record per stage, because stages can be deployed separately.
-    The next start compares it with the app's new inventory (``changes``), and takes names from it (``heritage``). Pure
+    The next start compares it with the app's new inventory (``changes``), and takes names from it (``Heritage``). Pure
     data.
 
 heritage

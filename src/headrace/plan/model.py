@@ -62,7 +62,7 @@ class StagePlan:
 
     From an earlier version of the app it inherits: ``kept_as``, the stored names of its state and positions, by the id
     of their owners; ``former``, the names of intermediate streams that it no longer writes; and ``dropped``, the names
-    of unneeded state. See ``heritage``.
+    of unneeded state. See ``inventory``.
     """
 
     name: str
@@ -94,9 +94,9 @@ class Plan:
     streams: Mapping[str, StreamPlan]
     stages: tuple[StagePlan, ...]
     combined: Mapping[str, str] = field(default_factory=dict)
-    """The intermediate streams with partial results, each with its window. See ``combining``."""
+    """The intermediate streams with partial results, each with its window. See ``passes``."""
     needed: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
-    """The columns of each node's results that other nodes need; None or no entry means all. See ``pruning``."""
+    """The columns of each node's results that other nodes need; None or no entry means all. See ``passes``."""
     kept_keys: Mapping[str, KeptKey] = field(default_factory=dict)
     """The functions before steps that keep state by key, by node. See ``keys``."""
 

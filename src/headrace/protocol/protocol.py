@@ -55,7 +55,7 @@ a cut, nothing that a task has processed is missing in the commit of another, an
 So the states that hosts keep at a cut (``Keep``) are a consistent copy of the whole app: a *savepoint*. A task that is
 given a cut too late misses it, which cancels the cut. The same holds if a task has started twice around it, the second
 time below a label that it had announced the first time: then its readers may have kept their states without what it
-sent by the cut. The commit records that were kept show that (``savepoints.fitting``).
+sent by the cut. The commit records that were kept show that (``misfit`` in ``life.folder``).
 
 Founding. Restoring a savepoint begins a new *timeline*: changelogs and intermediate streams under new names. A task
 whose changelog is empty, and which is to be founded, first commits what it takes over (``Found``), and then resumes

@@ -17,13 +17,13 @@ json lines
     infinities become null.
 
 json rows
-    JSON lines to rows, strictly: what ``serdes.json_lines`` writes, and what people write by hand.
+    JSON lines to rows, strictly: what ``encode_lines`` writes, and what people write by hand.
 
     A line is one object whose fields are columns. A missing field is null. A field that the columns don't have is
     refused, since it may be a typo. Types that JSON lacks are text: binary is base64, times are ISO 8601, decimals are
     their digits. Types are strict: 1.5 isn't an integer, and "1" isn't a number.
 
-    Inputs of JSON, in files or brokers, are read with Polars instead (``serdes.formats.json``), which takes what other
+    Inputs of JSON, in files or brokers, are read with Polars instead (``rows.formats``), which takes what other
     programs write: numbers where text is wanted, fields that no column has, durations as integers.
 """
 

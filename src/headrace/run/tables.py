@@ -1,8 +1,7 @@
 """Queries of a running app's tables from other processes.
 
-``catalogue`` lists the tables, ``answering`` answers in a container, ``routing`` decides which tasks to ask,
-``finding`` finds the app, and ``reader`` sends the queries. Their messages are in
-``coordination.query_messages``. Nothing here depends on Spark.
+``run.table_routing`` decides which tasks to ask, and ``coordinator.messages`` has the messages. Nothing here depends on
+Spark.
 
 answering
     The container's side of queries: a thread that waits for questions and answers them from committed state.

@@ -18,7 +18,7 @@ reading
 table reading
     A table of a running app as a DataFrame: each Spark task asks one task of the app for its rows, page by page.
 
-    The app answers from committed state (see ``runners/tables``). The rows of one page are of one commit; a later page
+    The app answers from committed state (see ``run.tables``). The rows of one page are of one commit; a later page
     may be of a later one.
 """
 

@@ -3,9 +3,9 @@
 binary columns
     Columns of a DataFrame as columns of numbers and bytes, and rows of such columns as one ``bytes`` object each.
 
-    The encodings of keys (``ordered_keys``) and of values (``row_values``) share this. A column of a fixed width is one
-    or two arrays of numbers, its *words*. A string or binary column is an Arrow array of bytes. Any nested column is an
-    Arrow array of MessagePack. A row is a chain of records of a fixed width with bytes between them. All rows are
+    The encodings of keys (``KeyEncoding``) and of values (``ValueEncoding``) share this. A column of a fixed width is
+    one or two arrays of numbers, its *words*. A string or binary column is an Arrow array of bytes. Any nested column
+    is an Arrow array of MessagePack. A row is a chain of records of a fixed width with bytes between them. All rows are
     encoded and decoded at once; only MessagePack costs Python per value.
 
     Pure; nothing blocks.
@@ -44,7 +44,7 @@ row values
     Pure. There is no Python code per row, except for nested values; numpy and Arrow make the ``bytes`` objects.
 
 scalar rows
-    The encodings of ``ordered_keys`` and ``row_values`` for a single row: the same bytes, without a DataFrame.
+    The encodings of keys and values for a single row: the same bytes, without a DataFrame.
 
     The columnar encodings take about as long for one row as for thousands. User code that looks one key up for each
     message needs a microsecond instead. Numbers, bools, strings and binaries are packed here with ``struct``. Keys and

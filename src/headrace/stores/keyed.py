@@ -11,7 +11,7 @@ keyed
     each other, and a pane needs to know how many messages its window has had. They *take* the rows of a batch's keys
     (or the rows that are due), change them, and *put* them back: three columnar steps without Python per key.
 
-    Rows are in *segments* (``stores.segment``): rows that never change, in the order of their keys' hashes, with a mask
+    Rows are in *segments* (``Segment``): rows that never change, in the order of their keys' hashes, with a mask
     of those that are still alive. A look-up is a binary search; rows whose hashes are equal by chance are told apart by
     their keys. Segments of like size are merged (``stores.tiers``). In memory a row costs 17 bytes, and as much of its
     columns as there is room for (``stores.pieces``).

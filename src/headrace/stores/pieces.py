@@ -14,19 +14,19 @@ slices
     half as much. A column with nulls is preceded by one byte per row that says which values are there. Everything is
     little-endian. So slices of any number of pieces are decoded at once, without Python per row.
 
-    Columns of nested types have no such form. Their pieces are written whole (``stores.pieces``).
+    Columns of nested types have no such form. Their pieces are written whole.
 
     Pure; nothing blocks.
 
 pieces
-    Runs (``stores.runs``) and segments (``stores.segment``) are many rows that are written once. They are dealt by the
+    Runs (``stores.runs``) and segments (``stores.keyed``) are many rows that are written once. They are dealt by the
     first bits of a hash of their keys, so that piece i of 2^b has the rows of pieces 2i and 2i + 1 of 2^(b+1). So any
     number of runs or segments are merged, or read to the end, one range of hashes at a time. No more rows need be in
     memory than such a range has.
 
     A piece that isn't in the database yet is in memory. A piece that is in the database may be in memory, too, if its
     store's ``Kept`` has room; otherwise it is read when it is needed. Where rows are looked up, pieces are written in
-    slices (``stores.slices``), so that some rows can be read without the rest. Pieces that are always read as a whole
+    slices, so that some rows can be read without the rest. Pieces that are always read as a whole
     are written as a whole.
 """
 

@@ -35,7 +35,7 @@ runs
     the time up to which its rows are gone. They are left out when the run is read, and disappear when it is merged.
 
     Rows that are looked up have a column with the hash of their keys. Their runs are in its order, and each run has an
-    index in memory (``stores.hash_index``), so ``matching`` and ``between`` read only the slices they need.
+    index in memory (``HashIndex``), so ``matching`` and ``between`` read only the slices they need.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 table
     A table of rows by key over a key-value store, for operators that work on whole batches.
 
-    ``ordered_keys`` and ``row_values`` encode the rows. The store itself, under a key that no row can have, holds a
+    ``KeyEncoding`` and ``ValueEncoding`` encode the rows. The store itself, under a key that no row can have, holds a
     numbered list of layouts: the columns that rows were written with. The list grows by one when the declared columns
     change. In older rows an added column reads as null, and a removed one is ignored. A changed type, or other key
     columns, are an error.

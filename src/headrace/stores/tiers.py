@@ -10,7 +10,7 @@ tiers
     Numbers aren't used twice: merged parts give way to a new one, and the manifest that names it is written together
     with it. A restart reads the manifest alone.
 
-    The form of the rows (``stores.form``) is in the manifest, and in the changelog before the first rows. When it has
+    The form of the rows (``StateForm``) is in the manifest, and in the changelog before the first rows. When it has
     changed, the new one is logged before the next rows.
 
 lots

@@ -10,7 +10,7 @@ syncing
     What a power cut could take, and waiting until it can't: for many places at once, and once for each.
 
 base
-    The contracts of a system: admin, consumer, and producer or target (``targets``).
+    The contracts of a system: admin, consumer, and producer or target.
 
     ``headrace.kit.check_system`` checks an implementation against the docstrings here. The memory system is the
     reference. These contracts name no vendor's type.
@@ -206,7 +206,7 @@ class StreamInfo:
     them yet lack them, and readers see null there. ``bounded``: the stream ends. ``until_caught_up``: it doesn't end,
     but a run stops when it has read what existed at its start. ``until_offset``: it can be read up to any offset of its
     extents, although it is a stream of rows. ``identity`` distinguishes it from a later stream of its name, if the
-    system has such ids. ``key``: a row is in the partition that ``serdes.hashing`` gives for these columns; empty if
+    system has such ids. ``key``: a row is in the partition that ``rows.hashing`` gives for these columns; empty if
     that isn't promised.
     """
 

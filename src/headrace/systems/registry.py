@@ -52,7 +52,7 @@ _GROWING = {"kafka"}
 
 
 Hash = Literal["headrace", "kafka"]
-"""The hash of a key that chooses its partition: ``serdes.hashing``, or that of Kafka's default partitioner."""
+"""The hash of a key that chooses its partition: ``rows.hashing``, or that of Kafka's default partitioner."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """A remote table that is read and written by the user's functions, as a row system.
 
 There is nothing to create, and nothing to read as a stream. There is no target either, because functions keep no
-positions; ``runtime.outputs.function_publisher`` calls them instead.
+positions; ``task.outputs.publisher`` calls them instead.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ run loop
     this wakes do the same, each task once, and does what is due. Tasks keep the order within a partition; there is no
     order between tasks.
 
-    A turn visits only tasks that have something to do, so thousands of idle tasks cost nothing (``roll_call``): tasks
+    A turn visits only tasks that have something to do, so thousands of idle tasks cost nothing (``RollCall``): tasks
     with new arrivals, tasks that had more to do at the end of their last visit, and tasks with something due by the
     clock, at the time that they reported. Orders from other threads, and a wall clock that was set, make the next turn
     visit all tasks (``everyone``), because other things are then due.

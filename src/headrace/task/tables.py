@@ -22,7 +22,7 @@ row cache
     columnar look-up does, and a batch looks up each of its keys once. Pure: the caller has the clock.
 
 remote table
-    A remote table as one task reads it. On the run loop's thread; reads go through lanes (``runtime.calls``).
+    A remote table as one task reads it. On the run loop's thread; reads go through lanes (``task.calls``).
 
     Each thread of a lane that reads a row system has its own connection.
 

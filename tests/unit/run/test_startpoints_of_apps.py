@@ -2,19 +2,20 @@
 
 Where the paragraphs of the proposal (seed 002) are tested:
 
-- Goals, "simple and generic interface", "per SSP across all tasks, or per task": here; ``cli/test_cli_startpoint.py``;
-  over HTTP for tools on top in ``coordination/test_startpoints_over_http.py``. "Various offset types": here, by kind.
-- Non-goals, state isn't moved: ``testing/test_harness_startpoints.py``, windows that have closed stay closed.
+- Goals, "simple and generic interface", "per SSP across all tasks, or per task": here;
+  ``operate/cli/test_cli_startpoint.py``; over HTTP for tools on top in ``coordinator/test_startpoints_over_http.py``.
+  "Various offset types": here, by kind.
+- Non-goals, state isn't moved: ``kit/test_harness_startpoints.py``, windows that have closed stay closed.
 - Startpoint takes precedence over checkpoint: here, by kind; on real processes in
   ``tests/local/test_startpoints_first_offsets.py``, which is the proposal's test plan.
-- Workflow, loading: fan-out, keys with a task aren't overwritten: the table of ``coordination/test_fan_out.py``.
-- Workflow, committing, "removed at the first checkpoint commit": ``metadata/test_startpoint_book.py``, the life of one;
-  ``testing/test_harness_startpoints.py``, with restarts before and after the commit.
-- Startpoint models, StartpointCustom as JSON, creation timestamp: ``metadata/test_startpoint_book.py``; here.
+- Workflow, loading: fan-out, keys with a task aren't overwritten: the table of ``coordinator/test_fan_out.py``.
+- Workflow, committing, "removed at the first checkpoint commit": ``life/test_startpoint_book.py``, the life of one;
+  ``kit/test_harness_startpoints.py``, with restarts before and after the commit.
+- Startpoint models, StartpointCustom as JSON, creation timestamp: ``life/test_startpoint_book.py``; here.
 - StartpointVisitor, "not supported" by a system: ``systems/test_positions.py``, ``test_startpoints_in_files.py``.
-- StartpointManager, write, read, delete, both keys: ``metadata/test_startpoint_book.py``. Unlike the proposal's, its
+- StartpointManager, write, read, delete, both keys: ``life/test_startpoint_book.py``. Unlike the proposal's, its
   fan-out is atomic: there, a fan-out that dies at any write.
-- Task count changes: ``coordination/test_fan_out.py``, orders of tasks that a changed app doesn't have.
+- Task count changes: ``coordinator/test_fan_out.py``, orders of tasks that a changed app doesn't have.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """State that is dealt to another number of tasks: they go on as if there had always been that many.
 
 Each case is a stage with state, behind a shuffle. Its tasks are driven directly: messages are dealt to them as the
-shuffle deals them, and state as the plan says (``plan.shares``).
+shuffle deals them, and state as the plan says (``plan.inventory``).
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ class OperatorSpec:
         return None
 
     def state_forms(self, id_: str, inputs: Sequence[Schema]) -> dict[str, StateForm]:
-        """The forms of the rows that the step ``id_`` keeps, by store. ``stores.form.misfit`` compares two of a store.
+        """The forms of the rows that the step ``id_`` keeps, by store. ``stores.base.misfit`` compares two of a store.
 
         Stores that say themselves what they keep aren't among them.
         """

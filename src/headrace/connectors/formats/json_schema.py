@@ -1,6 +1,6 @@
 """JSON whose columns are said by a JSON Schema, with the header of a schema registry or without.
 
-Values are read as JSON is (``formats.json``): the schema names columns and types, and nothing is validated by it but
+Values are read as JSON is (``rows.formats``): the schema names columns and types, and nothing is validated by it but
 what a column can't have. Writing checks that there are the properties that it requires, and no null where it allows
 none.
 """

@@ -1,6 +1,6 @@
 """Avro with a schema registry: each record names the schema that it was written with.
 
-Records of one schema are read at once, and become the reader's columns (``avro_resolution``). Those whose schema the
+Records of one schema are read at once, and become the reader's columns (``avro``). Those whose schema the
 registry doesn't have, or whose schema disagrees with the columns, are bad.
 """
 

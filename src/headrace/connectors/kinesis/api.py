@@ -19,7 +19,7 @@ shard position
     The words and the numbers are those of the Kinesis Client Library's checkpoints.
 
 api
-    What Headrace asks of Kinesis: a small protocol with two implementations, boto3's (``boto``) and one in memory.
+    What Headrace asks of Kinesis: a small protocol with two implementations, boto3's (``amazon``) and one in memory.
 
     Errors are Headrace's: ``ThrottledError`` and ``UnavailableError`` pass with time; ``StreamNotFoundError`` means the
     stream or a shard of it, and stays; ``TrimmedOffsetError`` means a sequence number that a shard doesn't have, or no

@@ -24,7 +24,7 @@ live page
     The files of a live page: the picture of the plan with places for numbers, and scripts that fill them.
 
     The scripts are plain modules without a library. What they show comes as server-sent events from the coordinator
-    (``runners/dashboard``); the picture, the legend and the descriptions are those of the plan page.
+    (``operate.page.live``); the picture, the legend and the descriptions are those of the plan page.
 """
 
 from __future__ import annotations

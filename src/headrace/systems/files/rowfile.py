@@ -13,7 +13,7 @@ csvfile
     CSV, parsed by Arrow. Unlike Polars, it insists on the number of fields.
 
 jsonlines
-    The columns of JSON lines. ``serdes.formats.json`` reads their rows.
+    The columns of JSON lines. ``rows.formats`` reads their rows.
 
 parquet
     Parquet: the file's own index skips row groups, and Polars decodes rows in blocks.

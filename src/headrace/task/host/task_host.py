@@ -22,7 +22,7 @@ detours
     Runs on the run-loop thread. Nothing is written: the commit record says that a detour is under way, or no more.
 
 task host
-    Host one task: perform the instructions of ``checkpoint.protocol``, with the I/O, buffers and time around them.
+    Host one task: perform the instructions of ``protocol.protocol``, with the I/O, buffers and time around them.
 
     Everything runs on the run-loop thread. ``performing`` carries out the protocol's instructions (start, rollback,
     commit). It is a generator that pauses wherever it would block, on acknowledgements, the changelog or the

@@ -25,7 +25,7 @@ aggregation
     Merging is associative, so partial results can be made anywhere and in any grouping, if they are merged in the order
     of arrival: some aggregates depend on it. An aggregate keeps its partial result in one or two columns, its *parts*.
     They are named by its kind and name, so the state of a window outlives other aggregates that come, go, or move.
-    ``user_aggregates`` has those that call functions of the user's.
+    ``UserAggregate`` has those that call functions of the user's.
 
     Polars' sums silently wrap around. So partial sums are wider than any sum of messages, and only the final value says
     whether its type can hold it: that doesn't depend on which messages were summed together.

@@ -26,10 +26,10 @@ count
     Overlapping count windows: the last ``size`` messages of a key, whenever ``every`` more have arrived.
 
     The messages of a key are numbered as they arrive. The state is partial results per key and slice, as for hopping
-    windows (``aligned``), with numbers instead of times. A batch's keys are looked up, their windows that are full are
-    emitted, and slices that no later window needs are dropped.
+    windows (``AlignedWindow``), with numbers instead of times. A batch's keys are looked up, their windows that are
+    full are emitted, and slices that no later window needs are dropped.
 
-    Count windows that don't overlap are simpler: see ``assigned.WholeWindow``.
+    Count windows that don't overlap are simpler: see ``keyed_windows.WholeWindow``.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ functions
     The user's functions: per row (map, filter, flat_map), which means Python per message, and per batch.
 
     A batch function and a sink get their own DataFrame (with shared memory), so changing it in place doesn't affect the
-    other branches of the flow. ``failure_policy`` decides what happens to rows on which a function raises. If one of
+    other branches of the flow. ``FailurePolicy`` decides what happens to rows on which a function raises. If one of
     the results of a row can't be used, the row has no results at all.
 
 waiting
@@ -37,7 +37,7 @@ waiting
     so what it holds is bounded by that and one batch.
 
 map async
-    ``map_async``: a slow function of the user's, called for many rows at once by ``runtime.calls``.
+    ``map_async``: a slow function of the user's, called for many rows at once by ``task.calls``.
 
     Calls in progress when a task dies or rolls back are dropped, and made again when their rows are read again. So a
     call may be made more than once. Its result counts once, because no commit is made while a call is in progress.

@@ -468,7 +468,7 @@ def _window(node: Node, spec: Window, counters: Counters, *, combined: bool = Fa
 
 
 def mergeable_window(node: Node, spec: Window, counters: Counters) -> MergeableWindow:
-    """The operator that makes partial results of a window that ``plan.combining`` chose."""
+    """The operator that makes partial results of a window that ``plan.passes`` chose."""
     window = _window(node, spec, counters)
     if not isinstance(window, MergeableWindow):
         raise TypeError(f"{spec.shape!r} has no partial results")

@@ -168,7 +168,7 @@ class SendOperator(Operator):
 class CombineOperator(Operator):
     """Turns messages into partial results of a window, before the ``partition_by`` that writes them.
 
-    ``plan.combining`` says for which windows these give the same results.
+    ``plan.passes`` says for which windows these give the same results.
     """
 
     def __init__(self, window: Node, counters: Counters) -> None:

@@ -5,8 +5,8 @@ base
 
     Time is event time, read from the messages and moved by the watermark, or processing time. In processing time a
     message belongs to the moment at which it is processed, and windows end by the clock. If the clock is set back, time
-    doesn't advance until the clock has caught up. Each family of shapes has its own module; ``choice`` picks the
-    operator.
+    doesn't advance until the clock has caught up. Each family of shapes has its own module; ``build_window`` picks
+    the operator.
 
     A null key is a key like any other, as in Polars; a null event time is an error.
 

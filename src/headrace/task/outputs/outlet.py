@@ -13,7 +13,7 @@ announcer
 
     Each intermediate stream that the stage writes receives the progress of what feeds it, in all its partitions.
     Watermarks and ends are held back for a few milliseconds, so that a trickle of messages doesn't become a flood of
-    control messages. In wide shuffles they are held back for longer (``frame_pace``). Only that a stream isn't idle any
+    control messages. In wide shuffles they are held back for longer (``task.scope``). Only that a stream isn't idle any
     more is said at once, before its next rows: readers go on without an idle task, and must not go on past rows that
     they have seen.
 

@@ -5,7 +5,7 @@ function publisher
 
     Functions keep no position, so a restart writes again what isn't known to be written. Within a version the last row
     of a key counts. Pieces of at most the table's batch size are written one after the other, so versions keep their
-    order. ``runtime.calls`` makes the calls: nothing here blocks.
+    order. ``task.calls`` makes the calls: nothing here blocks.
 
 publisher
     A task's outputs into foreign systems: from the outboxes of committed rows into the targets, exactly once.

@@ -1,4 +1,4 @@
-"""A world for ``systems/kafka/publishing``: a model of a broker's transactions, and lives of a writer that fail.
+"""A world for ``connectors/kafka/publishing``: a model of a broker's transactions, and lives of a writer that fail.
 
 The broker has one partition of rows and one of progress. A life sends the records of a version together. They arrive
 in any order of partitions, and are acknowledged so. Any request may be delivered late, even after its sender has died,
