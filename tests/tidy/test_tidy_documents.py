@@ -1,14 +1,16 @@
-"""Documents: the changelog has its format, and links have targets."""
+"""Documents: the changelog has its format, links have targets, and the architecture can be held in the head."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from packaging.version import Version
-from tidy_repository import ROOT, texts
+from tidy_repository import ROOT, sources, texts
 
 import headrace
+from tests.architecture_map import redraw
 
 PAGES = sorted(name for name in texts() if name.endswith(".md"))
 KINDS = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
@@ -45,6 +47,64 @@ def test_every_example_is_plain_python_with_a_number() -> None:
         "notebooks",
     }
     assert [name for name in names if not re.fullmatch(r"\d\d_[a-z_]+\.py", name)] == []
+
+
+# -- the architecture
+
+WORDS_MOST = 3500
+NOUNS_MOST = 35
+DESIGN = sorted(page for page in PAGES if page.startswith("docs/design/"))
+_FILE = re.compile(r"`{1,2}((?:[\w.-]+/)*[\w.-]+\.(?:py|js|css|html|md|yml)|(?:\w+/)+)`{1,2}")
+_MOVED = re.compile(
+    r"`{1,2}(?:headrace[./])?(?:runners|runtime|serdes|checkpoint|savepoints|web|testing|coordination|user_code)[./](?!py\b)\w+"
+)
+"""Packages that have other names now."""
+
+_NOT_OURS = {"pipeline.py", "app.py", "plan.html", "page.html", "home/kinesis/", ".headrace/"}
+"""Files of users, in examples."""
+
+
+def nouns(page: str) -> list[str]:
+    """The first column of the tables of nouns in a page."""
+    tables = page.split("| noun | meaning |\n| --- | --- |\n")[1:]
+    return [row.split(" | ")[0].removeprefix("| ") for table in tables for row in table.split("\n\n")[0].splitlines()]
+
+
+def test_the_architecture_can_be_held_in_the_head() -> None:
+    page = texts()["ARCHITECTURE.md"]
+    assert len(page.split()) <= WORDS_MOST
+    assert 10 < len(nouns(page)) <= NOUNS_MOST
+
+
+def test_each_noun_is_explained_once() -> None:
+    found = [noun for page in ("ARCHITECTURE.md", *DESIGN) for noun in nouns(texts()[page])]
+    assert sorted(found) == sorted(set(found))
+
+
+def test_the_architecture_leads_to_every_page_of_the_design() -> None:
+    assert [page for page in DESIGN if page not in texts()["ARCHITECTURE.md"]] == []
+    assert len(DESIGN) <= 16
+
+
+def test_the_table_of_what_is_where_is_up_to_date() -> None:
+    page = texts()["docs/design/map.md"]
+    assert redraw(page) == page, "run: python tests/architecture_map.py docs/design/map.md"
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "HACKING.md", *DESIGN])
+def test_files_that_are_named_exist(page: str) -> None:
+    text = texts()[page].partition("<!-- map: begin -->")[0]
+    folders = {f"{parent.as_posix()}/" for name in texts() for parent in Path(name).parents} | {"manual/"}
+    known = [f"/{one}" for one in (*texts(), *folders)]
+    named = set(_FILE.findall(text)) - _NOT_OURS
+    assert [name for name in sorted(named) if not any(one.endswith(f"/{name}") for one in known)] == []
+
+
+def test_no_package_is_called_by_a_former_name() -> None:
+    pages = {page: text for page, text in texts().items() if page.startswith("docs/") or page in PAGES}
+    code = {source.name: source.text for source in sources("src", "simulator", "seams")}
+    found = [(name, match[0]) for name, text in (pages | code).items() for match in _MOVED.finditer(text)]
+    assert found == []
 
 
 # -- the changelog

@@ -1,1 +1,1 @@
-"""Connectors to the systems of others: one folder each."""
+"""Connectors to foreign systems: one folder each, with everything that is its own. They are found by entry points."""

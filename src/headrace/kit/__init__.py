@@ -1,1 +1,1 @@
-"""The test kit: the harness of ``app.test()``, and checks of contracts for systems, targets and stores."""
+"""The test kit: the harness of ``app.test()``, checks of contracts for systems, targets and stores, and doubles."""

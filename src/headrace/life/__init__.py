@@ -1,1 +1,1 @@
-"""Savepoints: consistent copies of an app's state and positions, and the timelines that begin with them."""
+"""What outlives a run: the metadata store, startpoints, savepoints, timelines, and the records of the last start."""

@@ -1,1 +1,1 @@
-"""Connectors to the systems of others: one folder each."""
+"""What people look at and type: commands, the live page, and the diagnosis of what holds an app up."""

@@ -1,1 +1,1 @@
-"""Connectors to the systems of others: one folder each."""
+"""Record formats that need more than a word: Avro, JSON Schema, Protobuf, Debezium, and schema registries."""

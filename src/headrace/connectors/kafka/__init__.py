@@ -1,1 +1,1 @@
-"""Topics of Kafka."""
+"""Kafka: topics as inputs and outputs, and the log of an app in topics."""
