@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from packaging.version import Version
-from tidy_repository import ROOT, sources, texts
+from tidy_repository import ROOT, package, sources, texts
 
 import headrace
 from tests.architecture_map import redraw
@@ -60,8 +60,7 @@ _MOVED = re.compile(
 )
 """Packages that have other names now."""
 
-_NOT_OURS = {"pipeline.py", "app.py", "plan.html", "page.html", "home/kinesis/", ".headrace/"}
-"""Files of users, in examples."""
+_MODULE = re.compile(r"``([a-z_]+[./][a-z_]+(?:[./][A-Za-z_]+)*)``")
 
 
 def nouns(page: str) -> list[str]:
@@ -96,7 +95,7 @@ def test_files_that_are_named_exist(page: str) -> None:
     text = texts()[page].partition("<!-- map: begin -->")[0]
     folders = {f"{parent.as_posix()}/" for name in texts() for parent in Path(name).parents} | {"manual/"}
     known = [f"/{one}" for one in (*texts(), *folders)]
-    named = set(_FILE.findall(text)) - _NOT_OURS
+    named = set(_FILE.findall(text))
     assert [name for name in sorted(named) if not any(one.endswith(f"/{name}") for one in known)] == []
 
 
@@ -104,6 +103,21 @@ def test_no_package_is_called_by_a_former_name() -> None:
     pages = {page: text for page, text in texts().items() if page.startswith("docs/") or page in PAGES}
     code = {source.name: source.text for source in sources("src", "simulator", "seams")}
     found = [(name, match[0]) for name, text in (pages | code).items() for match in _MOVED.finditer(text)]
+    assert found == []
+
+
+def test_modules_that_docstrings_name_exist() -> None:
+    """Names such as ``task.calls`` or ``stores.base.misfit``, whose first part is a folder."""
+    modules = [source.module.split(".") for source in package()]
+    tails = {".".join(parts[start:]) for parts in modules for start in range(len(parts))}
+    folders = {part for parts in modules for part in parts[1:-1]} - {"spark"}  # Spark's settings begin with it, too
+    found = []
+    for source in sources("src", "simulator"):
+        for match in _MODULE.finditer(source.text):
+            parts = re.split(r"[./]", match[1].removesuffix(".py"))
+            modules_in_it = {".".join(parts[:length]) for length in range(2, len(parts) + 1)}
+            if parts[0] in folders and not modules_in_it & tails:
+                found.append((source.name, match[1]))
     assert found == []
 
 

@@ -5,8 +5,8 @@ merging
 
     The pieces of a task arrive in the order of their first times. So rows older than the first time of the newest piece
     are complete and may be returned; the rest is held. A *run* consists of rows of one partition. Runs are in the order
-    that the stage needs (``plan.batch.Order``). If order holds between partitions, a run ends where another partition
-    has an older row.
+    that the stage needs (``plan.chain_plan.BatchOrder``). If order holds between partitions, a run ends where another
+    partition has an older row.
 
 notes
     Notes: messages between the parts of a batch job and to the driver, as pieces without rows.
