@@ -1,6 +1,6 @@
 """The public ``App``: the declarations of ``headrace.api``, plus planning, running and testing.
 
-It is a layer above the runners because it starts them; no lower layer imports it.
+It is above ``run``, ``spark`` and ``kit`` because it starts them; nothing below imports it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A frame is a 25-byte big-endian header and a body::
 
     kind int8 | producer int32 | generation int32 | version int64 | seq int64 | body
 
-Pure: bytes in, values out. The body of a user frame is opaque here (``serdes`` reads it). The body of a control frame
+Pure: bytes in, values out. The body of a user frame is opaque here (``rows`` reads it). The body of a control frame
 is JSON and has a format ``version`` of its own, 1. Anything unknown is refused with an error that says what was found;
 the caller adds where.
 """

@@ -190,7 +190,7 @@ class CommitRecord(_Body, frozen=True, kw_only=True):
     """Everything that a restart needs: the body of a changelog's commit frame.
 
     ``parents_version`` is the highest version that any parent has announced as committed. ``bookkeeping`` (watermarks,
-    end-of-stream sets) belongs to the runtime and is any JSON.
+    end-of-stream sets) belongs to the task and is any JSON.
     """
 
     format: int = COMMIT_FORMAT

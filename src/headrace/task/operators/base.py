@@ -1,4 +1,4 @@
-"""The base of runtime operators, and the parts of its task and plan that an operator can use.
+"""The base of operators at run time, and the parts of its task and plan that an operator can use.
 
 provenance
     The origin of the rows that a step processes, computed only if a row must be reported.
@@ -17,7 +17,7 @@ tap
     The run loop gives it batches; another thread reads what was taken, and throws the tap away.
 
 base
-    The base of runtime operators, and the parts of its task that an operator can use.
+    The base of operators at run time, and the parts of its task that an operator can use.
 
     The chain calls ``on_batch`` in the order of the data, and ``on_watermark`` and ``on_end`` on all operators in
     topological order. An operator hands results on with ``emit`` before it returns, so the order is kept. There is one
