@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.api.specs import DEAD_LETTER_COLUMNS, Graph, Role, StreamSpec
-from headrace.coordinator import publication as endings
+from headrace.coordinator import publication
 from headrace.coordinator.publication import find_all
 from headrace.core.errors import (
     HeadraceError,
@@ -257,7 +257,7 @@ def check_not_ended(planned: Planned, metadata: MetadataStore, against: str = ""
     app = against or planned.plan.graph.app
     over = {
         stage.name
-        for status in endings.ended(metadata, app)
+        for status in publication.ended(metadata, app)
         if status.state == "finished" and not status.drained
         for stage in status.stages
     }

@@ -53,7 +53,7 @@ from rocksdict import (
 )
 from typing_extensions import override
 
-from headrace.core import files as descriptors
+from headrace.core import files
 from headrace.core.errors import (
     CorruptLogError,
     InfrastructureError,
@@ -185,8 +185,8 @@ def _link_table_else_copy(source: str, target: str) -> str:
 def classified(folder: Path, error: Exception) -> InfrastructureError:
     """Return the error to raise for one of RocksDB or the file system."""
     text = str(error)
-    if descriptors.FULL in text:  # RocksDB reports this about its lock, which no process holds
-        return StorageError(f"state folder {folder}: {text}", hint=descriptors.hint())
+    if files.FULL in text:  # RocksDB reports this about its lock, which no process holds
+        return StorageError(f"state folder {folder}: {text}", hint=files.hint())
     if "lock" in text.lower() and ("LOCK" in text or "hold" in text.lower()):
         return StateLockedError(f"state folder {folder} is open elsewhere: {text}", hint=_LOCKED_HINT)
     # An I/O error means trouble with the disk (full, a quota, too many open files), and the state is intact. Only a

@@ -31,7 +31,7 @@ from headrace.core.calls import Retry
 from headrace.core.errors import CorruptLogError, HeadraceError, InfrastructureError, UnavailableError, needing
 from headrace.core.log import logger
 from headrace.core.plug_ins import loaded, plug_in
-from headrace.stores import snapshots as layout
+from headrace.stores import snapshots
 from headrace.stores.snapshots import Chunks, Content, Manifest, ObjectPlace, ObjectStore, StoredFile
 
 # -- sending -----------------------------------------------------------------------------------------
@@ -102,16 +102,16 @@ class Sender:
     def look(self, at_most: int) -> Work[Manifest | None]:
         """Find the newest complete snapshot whose offset is at most this."""
         listing = yield from self._listing()
-        for name in layout.manifest_names(listing):
-            if int(layout.snapshot_of(name).partition("-")[0]) > at_most:
+        for name in snapshots.manifest_names(listing):
+            if int(snapshots.snapshot_of(name).partition("-")[0]) > at_most:
                 continue
             data = yield from self._calls.tried(partial(self._store.get, self._folder + name))
             if data is None:
                 continue
-            manifest = layout.read_manifest(data)
+            manifest = snapshots.read_manifest(data)
             if manifest is None:
                 self._calls.warn(
-                    f"snapshot {layout.snapshot_of(name)} in the object store is damaged; looking for an older one"
+                    f"snapshot {snapshots.snapshot_of(name)} in the object store is damaged; looking for an older one"
                 )
             elif manifest.whole(listing):
                 self.take_base(manifest)
@@ -140,7 +140,7 @@ class Sender:
         manifest = Manifest(offset=offset, generation=generation, version=version, files=tuple(stored))
         yield from self._publish(manifest)
         others = [one for one in self._complete if one.name != manifest.name]  # this one may be sent again
-        self._complete = [*others, manifest][-layout.SNAPSHOTS_KEPT :]
+        self._complete = [*others, manifest][-snapshots.SNAPSHOTS_KEPT :]
         self._others.clear()
         done(manifest)
         yield from self._tidy()
@@ -163,7 +163,7 @@ class Sender:
     def _bring(self, file: SnapshotFile, content: Content) -> Work[str]:
         """Have a file in the store, under a new name."""
         self._number += 1
-        name = layout.object_name(self._generation, self._number, file.name)
+        name = snapshots.object_name(self._generation, self._number, file.name)
         source = self._others.get(content)
         copied = False
         if source is not None:
@@ -202,7 +202,7 @@ class Sender:
                 _log.debug("deleted objects that no snapshot needs", folder=self._folder, objects=len(paths))
 
     def _garbage(self, names: Collection[str]) -> tuple[list[str], list[str]]:
-        return layout.garbage(names, self._generation, self._complete)
+        return snapshots.garbage(names, self._generation, self._complete)
 
 
 # -- queue -------------------------------------------------------------------------------------------
@@ -349,8 +349,8 @@ class Fetch:
         for _ in range(LOOKS_MAX):
             found = yield from self._calls.tried(partial(self._store.list, self._folder))
             listing = {name.removeprefix(self._folder): size for name, size in found.items()}
-            for name in layout.manifest_names(listing):
-                snapshot = layout.snapshot_of(name)
+            for name in snapshots.manifest_names(listing):
+                snapshot = snapshots.snapshot_of(name)
                 if int(snapshot.partition("-")[0]) <= above:
                     return None
                 if snapshot in unfit or snapshot in self.damaged:
@@ -358,7 +358,7 @@ class Fetch:
                 data = yield from self._calls.tried(partial(self._store.get, self._folder + name))
                 if data is None:
                     break
-                manifest = layout.read_manifest(data)
+                manifest = snapshots.read_manifest(data)
                 if manifest is None:
                     self._is_damaged(snapshot)
                     continue

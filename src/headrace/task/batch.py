@@ -70,8 +70,7 @@ from headrace.core.errors import UnavailableError
 from headrace.core.files import readable
 from headrace.core.frame import END_VERSION
 from headrace.core.ids import SSP, Offset
-from headrace.plan.chain_plan import BatchOrder as Order
-from headrace.plan.chain_plan import ranks_of, slack_of, time_written
+from headrace.plan.chain_plan import BatchOrder, ranks_of, slack_of, time_written
 from headrace.plan.model import Plan, StagePlan, StreamPlan, TaskPlan
 from headrace.protocol.record import (
     COMMIT_FILE,
@@ -116,7 +115,7 @@ class Run:
 class Merging:
     """The pieces of one task that have been read and not yet handed out."""
 
-    def __init__(self, order: Order, ranks: Mapping[SSP, int], enough: int = ROWS_AT_ONCE) -> None:
+    def __init__(self, order: BatchOrder, ranks: Mapping[SSP, int], enough: int = ROWS_AT_ONCE) -> None:
         """``ranks``: of rows of equal time, those of the partition with the lowest rank come first.
 
         ``enough``: how many rows are held before it is worth while to look for complete ones.
@@ -711,7 +710,7 @@ def fed(
     stage: StagePlan,
     task: TaskPlan,
     pieces: Iterable[Piece],
-    order: Order,
+    order: BatchOrder,
     folder: Path,
     now_ms: int,
     seam: Seam | None = None,

@@ -21,7 +21,7 @@ from deltalake.exceptions import (
     TableNotFoundError,
 )
 
-from headrace.connectors.delta import system as local
+from headrace.connectors.delta import system
 from headrace.connectors.delta.system import fitted
 from headrace.core.errors import (
     DataError,
@@ -64,9 +64,9 @@ class DeltaClient:
         self._path = path
         self._folder = None if "://" in path else Path(path).absolute()
         if self._folder is not None:
-            local.check_folder(self._folder)
+            system.check_folder(self._folder)
         self._storage = storage
-        self._loaded: tuple[DeltaTable, local.Stamp | None] | None = None
+        self._loaded: tuple[DeltaTable, system.Stamp | None] | None = None
 
     def shape(self) -> Shape | None:
         """Return the shape of the table; None if it doesn't exist."""
@@ -83,7 +83,7 @@ class DeltaClient:
         with self._translating():
             schema = Schema.from_arrow(pl.Schema(columns))
             if self._folder is not None:
-                with local.created(self._folder) as making:
+                with system.created(self._folder) as making:
                     DeltaTable.create(making, schema=schema, partition_by=list(partition_by))
             else:
                 DeltaTable.create(
@@ -139,7 +139,7 @@ class DeltaClient:
         """Return whether the version is durably in the table. Its writer may have died before it was durable."""
         there = 0 <= version <= _position(table, writer)
         if there and self._folder is not None:
-            local.sync_recent(self._folder, table.version(), writer)
+            system.sync_recent(self._folder, table.version(), writer)
         return there
 
     def _current(self) -> DeltaTable:
@@ -158,7 +158,7 @@ class DeltaClient:
         if self._loaded is None:
             return None
         table, stamp = self._loaded
-        if self._folder is not None and (stamp is None or local.stamp(self._folder, table.version()) != stamp):
+        if self._folder is not None and (stamp is None or system.stamp(self._folder, table.version()) != stamp):
             return None
         try:
             table.update_incremental()
@@ -167,12 +167,12 @@ class DeltaClient:
         return table
 
     def _keep(self, table: DeltaTable) -> None:
-        stamp = None if self._folder is None else local.stamp(self._folder, table.version())
+        stamp = None if self._folder is None else system.stamp(self._folder, table.version())
         self._loaded = (table, stamp)
 
     def _sync(self, table: DeltaTable) -> None:
         if self._folder is not None:
-            local.sync_commit(self._folder, table.version())
+            system.sync_commit(self._folder, table.version())
         self._keep(table)
 
     def _check_properties(self, table: DeltaTable) -> None:

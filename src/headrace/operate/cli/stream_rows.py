@@ -51,8 +51,7 @@ from headrace.operate.cli.console import counted
 from headrace.operate.cli.stream_facts import Place
 from headrace.rows.dtypes import Columns, instantiate, parse_columns
 from headrace.rows.given import concat_rows
-from headrace.rows.pieces import ROW_BYTES_MAX, BadRow, last_row_ends, parse_rows
-from headrace.rows.pieces import ParsedRows as Piece
+from headrace.rows.pieces import ROW_BYTES_MAX, BadRow, ParsedRows, last_row_ends, parse_rows
 from headrace.rows.schema import Schema, filled_up
 from headrace.rows.text import CsvFormat, JsonRows, encode_lines, readable, shown
 from headrace.run.coordinated import Interrupt
@@ -276,7 +275,7 @@ class Source:
         """Return the columns of the first rows; none if there are no rows."""
         raise NotImplementedError
 
-    def blocks(self, columns: Columns, optional: Collection[str]) -> Iterator[list[Piece]]:
+    def blocks(self, columns: Columns, optional: Collection[str]) -> Iterator[list[ParsedRows]]:
         """Yield all rows with these columns; an ``optional`` column that is missing is null.
 
         Ends early, between rows, when interrupted.
@@ -313,7 +312,7 @@ class JsonLines(Source):
         return columns
 
     @override
-    def blocks(self, columns: Columns, optional: Collection[str]) -> Iterator[list[Piece]]:
+    def blocks(self, columns: Columns, optional: Collection[str]) -> Iterator[list[ParsedRows]]:
         rows = JsonRows(columns, drop_unknown=self._drop_unknown)
         for chunk in self._all_chunks():
             yield parse_rows(chunk, last_row_ends(chunk, quote=None), rows.parse)
@@ -351,7 +350,7 @@ class TableFile(Source):
         return dict(self._reader.columns(self._entry))
 
     @override
-    def blocks(self, columns: Columns, optional: Collection[str]) -> Iterator[list[Piece]]:
+    def blocks(self, columns: Columns, optional: Collection[str]) -> Iterator[list[ParsedRows]]:
         schema = Schema.of(columns)
         texts = dict.fromkeys(self.infer(), pl.String()) if self._is_csv else None
         with closing(self._reader.open(self._entry, Wanted(typed=texts))) as file:
@@ -365,7 +364,7 @@ class TableFile(Source):
             where = f"{self.name}: not a readable CSV file: row {number + 1}"
         return DataError(f"{where}: {bad.reason}", hint=_FIX_ROWS)
 
-    def _fit(self, piece: Piece, schema: Schema, optional: Collection[str]) -> Piece:
+    def _fit(self, piece: ParsedRows, schema: Schema, optional: Collection[str]) -> ParsedRows:
         """Return the piece with the columns of the schema. Rows whose values don't fit are added to its bad rows."""
         unknown = [name for name in piece.frame.columns if name not in schema.columns]
         if unknown and not self._drop_unknown:
@@ -378,13 +377,13 @@ class TableFile(Source):
         except DataError as error:
             raise DataError(f"{self.name}: {error.message}", hint=error.hint) from error
         if mismatch is None:
-            return Piece(rows, piece.span, piece.skipped, piece.bad)
+            return ParsedRows(rows, piece.span, piece.skipped, piece.bad)
         # Only the first misfit's reason is known; later ones are only counted.
         unreadable = {bad.index for bad in piece.bad}
         readable = [index for index in range(piece.span) if index not in unreadable]
         misfits = [BadRow(readable[row], mismatch.reason, b"") for row in mismatch.rows]
         bad = sorted([*piece.bad, *misfits], key=lambda row: row.index)
-        return Piece(rows, piece.span, piece.skipped, tuple(bad))
+        return ParsedRows(rows, piece.span, piece.skipped, tuple(bad))
 
 
 def open_source(name: str, interrupt: Interrupt, drop_unknown: bool) -> Source:
@@ -605,7 +604,7 @@ class Writing:
                 self.written.stopped_in = None if is_endless(source.name) else source.name
                 return
 
-    def _take(self, source: Source, number: int, block: Sequence[Piece], writer: RowWriter) -> int:
+    def _take(self, source: Source, number: int, block: Sequence[ParsedRows], writer: RowWriter) -> int:
         """Write the pieces of a block, which begins at this row; returns the number of the row after it."""
         good: list[tuple[pl.DataFrame, pl.Series]] = []
         for piece in block:
@@ -623,7 +622,7 @@ class Writing:
         self._write(good, writer)
         return number
 
-    def _numbers(self, piece: Piece, number: int) -> pl.Series:
+    def _numbers(self, piece: ParsedRows, number: int) -> pl.Series:
         """Return the number of each good row of a piece in the whole input; the piece begins at row ``first``."""
         begin = self._rows_before + number
         numbers = pl.int_range(begin, begin + piece.span, eager=True)

@@ -28,7 +28,7 @@ from headrace.core.ids import SSP, TaskName
 from headrace.life.folder import Shelf
 from headrace.life.metadata import MetadataStore
 from headrace.life.timelines import Timelines
-from headrace.plan.chain_plan import batch_order_of as order_of
+from headrace.plan.chain_plan import batch_order_of
 from headrace.plan.inventory import NO_CONSENT, Inventory
 from headrace.plan.model import Plan
 from headrace.protocol.record import SourceEntry
@@ -139,7 +139,7 @@ def check_tables(plan: Plan, tables: Tables) -> None:
                 hint="leave it out of the tables",
             )
         for stage in plan.stages:
-            if id_ in stage.inputs and order_of(plan, stage).timed:
+            if id_ in stage.inputs and batch_order_of(plan, stage).timed:
                 raise PlanError(
                     f"{where}: stage {stage.name!r} keeps state for each of its partitions, but a table has no "
                     "partitions",

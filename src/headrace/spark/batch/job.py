@@ -38,8 +38,7 @@ from headrace.api.specs import Role, StreamSpec
 from headrace.core.errors import PlanError
 from headrace.core.ids import SSP, Offset, TaskName
 from headrace.core.log import OFF, LogSettings, logging_to
-from headrace.plan.chain_plan import batch_order_of as order_of
-from headrace.plan.chain_plan import ranks_of, readers_of
+from headrace.plan.chain_plan import batch_order_of, ranks_of, readers_of
 from headrace.plan.model import Plan, StagePlan
 from headrace.rows.pieces import SCHEMA, TIME, Piece, as_batch, pieces_in
 from headrace.run.spark.container_main import unpacked
@@ -184,7 +183,7 @@ class RunTask(Work):
         stage = payload.plan.stage(self.stage)
         pieces = chain.from_iterable(pieces_in(table) for table in tables)
         task = stage.tasks[next(pieces).partition]
-        order = order_of(payload.plan, stage)
+        order = batch_order_of(payload.plan, stage)
         with tempfile.TemporaryDirectory(prefix="headrace-batch-") as folder:
             home, now_ms = Path(folder), payload.now_ms
             yield from fed(payload.plan, stage, task, pieces, order, home, now_ms, payload.seam)
@@ -364,7 +363,7 @@ class BatchJob:
     def _made(self, stage: StagePlan, rows: DecodedRows | None = None) -> DataFrame:
         """What a stage writes: pieces, or the rows of one stream."""
         between = [id_ for id_ in (*stage.inputs, *stage.side_inputs) if self._plan.streams[id_].writers]
-        if not order_of(self._plan, stage).timed and not between:
+        if not batch_order_of(self._plan, stage).timed and not between:
             return self._mapped(stage, rows)
         sources = [id_ for id_ in (*stage.inputs, *stage.side_inputs) if id_ not in between]
         parts = [self.pieces([id_]) for id_ in between] + [self._source(id_, stage) for id_ in sources]

@@ -30,8 +30,7 @@ from headrace.core.log import logger
 from headrace.rows.casting import cast_column
 from headrace.rows.dtypes import Columns
 from headrace.rows.formats import json_parser
-from headrace.rows.pieces import ROW_BYTES_MAX, row_ends
-from headrace.rows.pieces import ParsedRows as Piece
+from headrace.rows.pieces import ROW_BYTES_MAX, ParsedRows, row_ends
 from headrace.rows.text import CsvFormat
 from headrace.systems.base import BadRecord, Edge, Ended, Polled, Position, Reading, RegisteringConsumer, Rows
 from headrace.systems.files.rowfile import (
@@ -204,7 +203,7 @@ class FilesConsumer(RegisteringConsumer[_Reading]):
         reading.place = place
         reading.position = offset_of(place)
 
-    def _rows(self, reading: _Reading, piece: Piece) -> Rows | None:
+    def _rows(self, reading: _Reading, piece: ParsedRows) -> Rows | None:
         offset = reading.position + piece.skipped
         reading.rows += piece.skipped + piece.span
         reading.position = offset + piece.span

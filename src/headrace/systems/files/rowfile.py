@@ -43,8 +43,16 @@ from typing_extensions import override
 from headrace.core.errors import DataError, DeclarationError, StorageError
 from headrace.core.files import UNREADABLE
 from headrace.rows.dtypes import Columns
-from headrace.rows.pieces import ROW_BYTES_MAX, BadRow, Parse, RowsUnreadable, last_row_ends, parse_rows, row_ends
-from headrace.rows.pieces import ParsedRows as Piece
+from headrace.rows.pieces import (
+    ROW_BYTES_MAX,
+    BadRow,
+    Parse,
+    ParsedRows,
+    RowsUnreadable,
+    last_row_ends,
+    parse_rows,
+    row_ends,
+)
 from headrace.rows.text import CsvFormat, from_wire, why_unreadable, wire_columns, without_null_types
 from headrace.systems.files.stock import Entry
 from headrace.systems.files.storage import Storage, compression_of
@@ -58,7 +66,7 @@ class RowFile(Protocol):
         """Skip this number of rows, before the first ``read``; returns how many there were."""
         ...
 
-    def read(self, max_bytes: int) -> list[Piece] | None:
+    def read(self, max_bytes: int) -> list[ParsedRows] | None:
         """The next pieces, about ``max_bytes`` together; None at the end."""
         ...
 
@@ -308,7 +316,7 @@ class TextFile(RowFile):
         return rows - left
 
     @override
-    def read(self, max_bytes: int) -> list[Piece] | None:
+    def read(self, max_bytes: int) -> list[ParsedRows] | None:
         if self._parse is None:
             raise ValueError("parse_with has to be called before read")
         data, ends = self.block(max_bytes)
@@ -321,13 +329,13 @@ class TextFile(RowFile):
         if self._broken is None:
             return None
         broken, self._broken = dataclasses.replace(self._broken, line=self._line(b"", 0)), None
-        return [Piece(self._parse(b""), 1, bad=(broken,))]
+        return [ParsedRows(self._parse(b""), 1, bad=(broken,))]
 
     @override
     def left(self) -> int | None:
         return None
 
-    def _with_lines(self, pieces: list[Piece], data: bytes, ends: npt.NDArray[np.int64]) -> list[Piece]:
+    def _with_lines(self, pieces: list[ParsedRows], data: bytes, ends: npt.NDArray[np.int64]) -> list[ParsedRows]:
         found, first = [], 0
         for piece in pieces:
             first += piece.skipped
@@ -551,14 +559,14 @@ class ParquetFile(RowFile):
         return self._at
 
     @override
-    def read(self, max_bytes: int) -> list[Piece] | None:
+    def read(self, max_bytes: int) -> list[ParsedRows] | None:
         if self._taken == self._block.height:
             if self._at == self.rows:
                 return None
             self._decode()
         frame = self._block.slice(self._taken, max(1, max_bytes // self._row_bytes))
         self._taken += frame.height
-        return [Piece(frame, frame.height, bytes=frame.height * self._row_bytes)]
+        return [ParsedRows(frame, frame.height, bytes=frame.height * self._row_bytes)]
 
     def _decode(self) -> None:
         try:
@@ -617,13 +625,13 @@ class StoredParquetFile(RowFile):
         return self._at
 
     @override
-    def read(self, max_bytes: int) -> list[Piece] | None:
+    def read(self, max_bytes: int) -> list[ParsedRows] | None:
         if not self._block.height and not self._next():
             return None
         frame = self._block.head(max(1, max_bytes // self._row_bytes))
         self._block = self._block.slice(frame.height)
         self._at += frame.height
-        return [Piece(frame, frame.height, bytes=frame.height * self._row_bytes)]
+        return [ParsedRows(frame, frame.height, bytes=frame.height * self._row_bytes)]
 
     def _next(self) -> bool:
         if self._blocks is None:

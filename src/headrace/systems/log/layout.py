@@ -49,7 +49,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 
-from headrace.core import files as descriptors
+from headrace.core import files
 from headrace.core.errors import (
     CorruptLogError,
     DataError,
@@ -370,7 +370,7 @@ class OpenFiles:
 
     def __init__(self, kept: int | None = None) -> None:
         """Keep so many files open; by default the share of the process's files that ``descriptors`` allows."""
-        self._kept = descriptors.share() if kept is None else kept
+        self._kept = files.share() if kept is None else kept
         self._files: dict[PartitionFile, Callable[[], bool]] = {}
         self._trim_above = self._kept
 

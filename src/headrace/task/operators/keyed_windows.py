@@ -48,7 +48,7 @@ from functools import cached_property
 import polars as pl
 from typing_extensions import override
 
-from headrace.api import specs as shapes
+from headrace.api import specs
 from headrace.api.operators.steps import LATE
 from headrace.api.operators.window import Window
 from headrace.api.specs import CountWindow, GlobalWindow, Hopping, Node, Session, Tumbling
@@ -450,20 +450,20 @@ def _window(node: Node, spec: Window, counters: Counters, *, combined: bool = Fa
     """``combined``: its input is partial results, made before the shuffle."""
     by_function = any(aggregate.function is not None for _, aggregate in spec.aggregates)
     match spec.shape:
-        case shapes.Tumbling() | shapes.Hopping() as shape if not spec.marked and not by_function:
+        case specs.Tumbling() | specs.Hopping() as shape if not spec.marked and not by_function:
             return AlignedWindow(node, spec, shape, counters, combined=combined)
-        case shapes.Tumbling() | shapes.Hopping() as shape:
+        case specs.Tumbling() | specs.Hopping() as shape:
             return AssignedWindow(node, spec, shape, counters)
-        case shapes.Sliding() as shape:
+        case specs.Sliding() as shape:
             return SlidingWindow(node, spec, shape, counters)
-        case shapes.Session() as shape:
+        case specs.Session() as shape:
             return SessionWindow(node, spec, shape, counters, combined=combined)
-        case shapes.GlobalWindow():
+        case specs.GlobalWindow():
             return WholeWindow(node, spec, counters)
-        case shapes.CountWindow(size=size, every=every) if size == every:
-            full = shapes.Trigger(f"every {size}", (shapes.Alternative(True, size),))
+        case specs.CountWindow(size=size, every=every) if size == every:
+            full = specs.Trigger(f"every {size}", (specs.Alternative(True, size),))
             return WholeWindow(node, replace(spec, early=full, panes="discarding"), counters)
-        case shapes.CountWindow() as shape:
+        case specs.CountWindow() as shape:
             return CountedWindow(node, spec, shape, counters)
 
 
