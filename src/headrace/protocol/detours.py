@@ -35,17 +35,9 @@ def detour(until: Offset, saved: SourceEntry | None, first: Offset) -> Detour:
 
 def started(ssp: SSP, start: Offset, ahead: Detour) -> SourceEntry:
     """Return the position at the beginning of a detour."""
-    return SourceEntry(stream=str(ssp.stream), partition=ssp.partition, offset=start, detour=ahead)
+    return msgspec.structs.replace(SourceEntry.at(ssp, start), detour=ahead)
 
 
 def rejoined(ssp: SSP, done: Detour) -> SourceEntry:
     """Return the position that a detour leads back to."""
-    return SourceEntry(
-        stream=str(ssp.stream),
-        partition=ssp.partition,
-        offset=done.offset,
-        whole=done.whole,
-        covered=done.covered,
-        plain_before=done.plain_before,
-        since_ms=done.since_ms,
-    )
+    return SourceEntry.at(ssp, done)

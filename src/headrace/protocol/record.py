@@ -45,7 +45,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -53,7 +53,7 @@ from msgspec import UNSET, UnsetType
 from headrace.core.errors import FrameError
 from headrace.core.files import UNREADABLE, decode_record
 from headrace.core.frame import END_VERSION, Bytes
-from headrace.core.ids import Offset
+from headrace.core.ids import SSP, Offset
 
 # -- record ------------------------------------------------------------------------------------------
 COMMIT_FORMAT = 4
@@ -184,6 +184,26 @@ class SourceEntry(_Body, frozen=True, kw_only=True):
     since_ms: int | UnsetType = UNSET
     landmark: str | UnsetType = UNSET
     detour: Detour | UnsetType = UNSET
+
+    @classmethod
+    def at(cls, ssp: SSP, position: Offset | ReaderPosition | Detour, *, since_ms: int | UnsetType = UNSET) -> Self:
+        """Make the entry of a partition that is at an offset, at a reader's position, or back from a detour."""
+        stream, partition = str(ssp.stream), ssp.partition
+        if isinstance(position, Offset):
+            return cls(stream=stream, partition=partition, offset=position, since_ms=since_ms)
+        return cls(
+            stream=stream,
+            partition=partition,
+            offset=position.offset,
+            whole=position.whole,
+            covered=position.covered,
+            plain_before=position.plain_before,
+            since_ms=position.since_ms if isinstance(position, Detour) else since_ms,
+        )
+
+    def reader_at(self, offset: Offset) -> ReaderPosition:
+        """Return the position of a reader that goes on at ``offset`` with what this one knows."""
+        return ReaderPosition(offset=offset, whole=self.whole, covered=self.covered, plain_before=self.plain_before)
 
 
 class CommitRecord(_Body, frozen=True, kw_only=True):

@@ -364,7 +364,7 @@ class Reading:
                         ended = True
                         break
             stands = min(consumer.position(ssp), self._ends.get(ssp, FOREVER))
-            entry = _entry(ssp, stands) if keeps_rows(spec.system) else source.entry()
+            entry = SourceEntry.at(ssp, stands) if keeps_rows(spec.system) else source.entry()
         self._read[ssp] = Said(progress=Progress(ended=ended), entry=entry)
 
     def intake(self, spec: StreamSpec, dead_letters: DeadLetters, metrics: TaskMetrics) -> Intake:
@@ -421,10 +421,6 @@ class Reading:
                 yield polled if end is None else up_to(polled, end)
                 if isinstance(polled, Ended):
                     return
-
-
-def _entry(ssp: SSP, offset: Offset) -> SourceEntry:
-    return SourceEntry(stream=str(ssp.stream), partition=ssp.partition, offset=offset)
 
 
 def put_source(

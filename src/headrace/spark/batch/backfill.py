@@ -206,8 +206,7 @@ class _Savepoint(Handover):
                     f"{utc_text(self._at_ms)}: the messages in between would be missing",
                     hint="backfill up to a later time",
                 )
-            entry = SourceEntry(stream=str(ssp.stream), partition=ssp.partition, offset=offset, since_ms=self._at_ms)
-            yield ssp, Said(progress=Progress(self._at_ms), entry=entry)
+            yield ssp, Said(progress=Progress(self._at_ms), entry=SourceEntry.at(ssp, offset, since_ms=self._at_ms))
 
 
 def history(spark: SparkSession, spec: StreamSpec, table: DataFrame | str, before_ms: int) -> DataFrame:

@@ -347,9 +347,7 @@ class CommittedSource:
         self._until: Offset | None = None
         if saved is not None:
             self._until = None if saved.detour is UNSET else saved.detour.until
-            position = ReaderPosition(
-                offset=start, whole=saved.whole, covered=saved.covered, plain_before=saved.plain_before
-            )
+            position = saved.reader_at(start)
         self._reader: ReadCommitted[bytes] = ReadCommitted(position)
 
     def receive(self, offsets: list[Offset], payloads: list[bytes], after: Offset) -> Released:
@@ -384,12 +382,4 @@ class CommittedSource:
 
     def entry(self) -> SourceEntry:
         """The position as a checkpoint keeps it."""
-        position = self._reader.position()
-        return SourceEntry(
-            stream=str(self._ssp.stream),
-            partition=self._ssp.partition,
-            offset=position.offset,
-            whole=position.whole,
-            covered=position.covered,
-            plain_before=position.plain_before,
-        )
+        return SourceEntry.at(self._ssp, self._reader.position())
