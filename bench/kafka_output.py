@@ -24,11 +24,11 @@ import polars as pl
 import headrace as hr
 from bench.measure import WrongResultError, percentile
 from chaos.kafka_server import KafkaServer, KfakeServer
-from headrace.connectors.kafka.admin import Topics
 from headrace.connectors.kafka.client import NewTopic
 from headrace.connectors.kafka.rows import RecordMaker, Roles
 from headrace.connectors.kafka.settings import KafkaSettings
 from headrace.connectors.kafka.target import KafkaTarget, PlainKafkaTarget
+from headrace.connectors.kafka.topics import Topics
 from headrace.rows.formats import FormatSpec, open_format
 from headrace.systems.base import Target
 

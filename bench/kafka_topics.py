@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 
 from bench.data import DISORDER_MS, HEALTH, PER_MS, START_MS, URLS, WINDOW_MS
-from headrace.connectors.kafka.admin import Topics
 from headrace.connectors.kafka.client import Consumer, NewTopic, Producer, TopicPartition, open_admin, open_producer
 from headrace.connectors.kafka.settings import KafkaSettings
+from headrace.connectors.kafka.topics import Topics
 
 DAY_MS = 86_400_000
 LATE = "late"

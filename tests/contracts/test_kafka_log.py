@@ -29,9 +29,9 @@ def test_connections_end_with_the_system_though_a_topic_was_not_found(kfake: Kfa
     try:
         admin = KafkaLogSystem(options).admin()
         assert admin.describe("views") is None
-        cluster = weakref.ref(admin._cluster)
+        topics = weakref.ref(admin._topics)
         del admin
-        assert cluster() is None
+        assert topics() is None
     finally:
         gc.enable()
 

@@ -151,7 +151,7 @@ def test_a_version_larger_than_the_queue_and_than_a_batch_may_be_gets_there(kfak
 
 
 def test_more_partitions_are_taken_in(kfake: KfakeServer, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.connectors.kafka.admin.LIMITS_LOOK_S", 0.0)
+    monkeypatch.setattr("headrace.connectors.kafka.topics.LIMITS_LOOK_S", 0.0)
     topic = create_topic(kfake.address, 1)
     target = make(topic)
     publish(target, f"{topic}/stage/0/out", 0, rows(*range(30)))

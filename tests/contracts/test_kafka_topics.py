@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaos.kafka_server import KfakeServer
-from headrace.connectors.kafka.admin import Topics
+from headrace.connectors.kafka.topics import Topics
 from headrace.core.errors import UnavailableError
 from servers.kafka_topics import Topic
 

@@ -10,7 +10,7 @@ from kafka_program import GROUP, last, order, shop, sums, sums_in
 from killed import Killed
 
 from chaos.kafka_server import Broker, KfakeServer
-from headrace.connectors.kafka.admin import Topics
+from headrace.connectors.kafka.topics import Topics
 from headrace.core.errors import HeadraceError, InfrastructureError
 from headrace.run.batch_ends import Until
 from headrace.run.batch_ends import ends_of as batch_ends

@@ -11,9 +11,9 @@ from typing import Any
 from confluent_kafka import ConsumerGroupTopicPartitions
 
 from chaos.kafka_server import Broker
-from headrace.connectors.kafka.admin import Topics
 from headrace.connectors.kafka.client import NewTopic, Producer, TopicPartition, open_admin, open_producer
 from headrace.connectors.kafka.settings import KafkaSettings
+from headrace.connectors.kafka.topics import Topics
 
 WAIT_S = 60
 _numbers = count(1)

@@ -1,10 +1,5 @@
 """Management of the streams of a log in Kafka: topics, registry, groups and ends.
 
-log cluster
-    What the admin of a log in Kafka asks the brokers: topics and offsets. Each call waits for answers.
-
-    Calls that are independent of each other are sent together. A broker that doesn't answer is an ``UnavailableError``.
-
 log metadata
     The registry of a log in Kafka, read from its topic and written to it.
 
@@ -45,29 +40,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import polars as pl
 from typing_extensions import override
 
-from headrace.connectors.kafka.admin import RecordTimes
 from headrace.connectors.kafka.client import (
     ANSWER_S,
-    AdminClient,
-    ConfigResource,
     Consumer,
-    IsolationLevel,
     KafkaClient,
     KafkaError,
     KafkaException,
     Message,
-    NewPartitions,
     NewTopic,
-    OffsetSpec,
     Producer,
-    TopicCollection,
     TopicPartition,
-    open_admin,
     open_consumer,
     open_plain_producer,
 )
@@ -82,12 +69,12 @@ from headrace.connectors.kafka.log_topics import (
     decode_order,
     encode_order,
 )
+from headrace.connectors.kafka.topics import OLDEST, UPCOMING, Asked, RecordTimes, Topics
 from headrace.core.errors import (
     CorruptLogError,
     DeploymentError,
     HeadraceError,
     IndeterminateWriteError,
-    StreamExistsError,
     StreamNotFoundError,
     UnavailableError,
     UsageError,
@@ -97,178 +84,27 @@ from headrace.core.log import Throttle, logger
 from headrace.systems.base import Admin, Extent, StreamInfo, check_within
 from headrace.systems.shape import new_columns, require_same_shape, wanted_shape
 
-# -- log cluster -------------------------------------------------------------------------------------
-T = TypeVar("T")
-_LOOK_S = 0.01
-_NONE = -1
-"""The answer if no record has the time. Lower values mean no answer, because a new topic has no leader at first."""
-_EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-_LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-_LEADERS_MOVE_S = 5.0
-_ASK_AGAIN = 20
-"""How often a call is made again that another client's call has overtaken."""
-
-
-class Cluster:
-    """The brokers of a log. It connects when it is first used; threads may share it."""
-
-    def __init__(self, options: LogOptions) -> None:
-        self.options = options
-        self._opening = threading.Lock()
-        self._client: KafkaClient[AdminClient] | None = None
-
-    def partitions(self, topic: str) -> int | None:
-        """Return how many partitions a topic has; None if the topic doesn't exist."""
-        asked = self._admin.raw.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_S)
-        try:
-            return len(self._admin.answer(asked[topic], f"looking for topic {topic!r}").partitions)
-        except StreamNotFoundError:
-            return None
-
-    def create(self, topic: str, partitions: int) -> None:
-        """Create a topic for frames, unless there is one of that name, and wait until brokers know it."""
-        new = NewTopic(
-            topic,
-            num_partitions=partitions,
-            replication_factor=-1 if self.options.replication is None else self.options.replication,
-            config=self.options.topic_settings(),
-        )
-        doing = f"creating topic {topic!r}"
-        try:
-            self._admin.answer(self._admin.raw.create_topics([new], request_timeout=ANSWER_S)[topic], doing)
-        except StreamExistsError:
-            pass  # another one has created it
-        self._wait(doing, lambda: self.partitions(topic) is not None)
-
-    def grow(self, topic: str, partitions: int) -> None:
-        """Give a topic at least so many partitions."""
-        doing = f"adding partitions to topic {topic!r}"
-        for _ in range(_ASK_AGAIN):
-            found = self.partitions(topic)
-            if found is None or found >= partitions:
-                break
-            future = self._admin.raw.create_partitions([NewPartitions(topic, partitions)], request_timeout=ANSWER_S)
-            with self._admin.translating(doing):
-                error = self._error(future[topic])
-            if error is None:
-                break
-            if error.code() not in (KafkaError.INVALID_PARTITIONS, KafkaError.REASSIGNMENT_IN_PROGRESS):
-                raise self._admin.problem(error, doing)
-            threading.Event().wait(_LOOK_S)  # another one adds some at this moment
-        self._wait(doing, lambda: (self.partitions(topic) or 0) >= partitions)
-
-    def settings(self, topic: str) -> dict[str, str | None]:
-        """The settings of a topic."""
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        asked = self._admin.raw.describe_configs([resource], request_timeout=ANSWER_S)
-        found = self._admin.answer(asked[resource], f"reading the settings of topic {topic!r}")
-        return {name: entry.value for name, entry in found.items()}
-
-    def extents(self, topic: str, partitions: int) -> tuple[list[Offset], list[Offset]]:
-        """Where each partition begins and ends."""
-
-        def ask() -> tuple[list[Offset], list[Offset]]:
-            oldest, upcoming = self.ask_extents(topic, partitions)
-            return self.offsets(topic, oldest), self.offsets(topic, upcoming)
-
-        return self._patiently(ask)
-
-    def upcoming(self, topic: str, partition: int) -> Offset:
-        """Where a partition ends."""
-        return self._patiently(lambda: self.offsets(topic, self._ask(topic, {partition: _LATEST}))[0])
-
-    def asked_upcoming(self, topic: str, partition: int) -> Future[Any]:
-        """Ask where a partition ends, and don't wait. The result has an ``offset``."""
-        return self._ask(topic, {partition: _LATEST})[partition]
-
-    def at(self, topic: str, partition: int, time_ms: int) -> Offset | None:
-        """Return the offset of the first record of that time or later; None if there is none."""
-        spec = OffsetSpec.for_timestamp(max(0, time_ms))
-        offset = self._patiently(lambda: self.offsets(topic, self._ask(topic, {partition: spec}))[0])
-        return None if offset < 0 else offset
-
-    def delete_before(self, topic: str, partition: int, before: Offset) -> None:
-        """Delete the records below an offset, which is up to the end."""
-        place = TopicPartition(topic, partition, before)
-        asked = self._admin.raw.delete_records([place], request_timeout=ANSWER_S)
-        for future in asked.values():
-            self._admin.answer(future, f"trimming partition {partition} of topic {topic!r}")
-
-    # -- without waiting -----------------------------------------------------------------------------------
-
-    def ask_extents(self, topic: str, partitions: int) -> tuple[dict[int, Future[Any]], dict[int, Future[Any]]]:
-        """Ask where each partition begins and ends; ``offsets`` reads the answers."""
-        places = range(partitions)
-        return self._ask(topic, dict.fromkeys(places, _EARLIEST)), self._ask(topic, dict.fromkeys(places, _LATEST))
-
-    def offsets(self, topic: str, asked: Mapping[int, Future[Any]]) -> list[Offset]:
-        """Return the answers by partition; -1 if no record has the requested time."""
-        doing = f"looking for offsets of topic {topic!r}"
-        found = [int(self._admin.answer(future, doing).offset) for _, future in sorted(asked.items())]
-        if any(offset < _NONE for offset in found):
-            raise UnavailableError(
-                f"{doing}: the broker knows no offset yet", hint="check the broker; Headrace tries again"
-            )
-        return found
-
-    # -- asking ----------------------------------------------------------------------------------------
-
-    @property
-    def _admin(self) -> KafkaClient[AdminClient]:
-        with self._opening:
-            if self._client is None:
-                self._client = open_admin(self.options.settings)
-            return self._client
-
-    def _ask(self, topic: str, specs: Mapping[int, OffsetSpec]) -> dict[int, Future[Any]]:
-        places = {TopicPartition(topic, partition): spec for partition, spec in specs.items()}
-        asked = self._admin.raw.list_offsets(
-            places, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ANSWER_S
-        )
-        return {place.partition: future for place, future in asked.items()}
-
-    def _patiently(self, call: Callable[[], T]) -> T:
-        """Call again while leaders move, or one has just been chosen, and not every broker knows it."""
-        end = time.monotonic() + _LEADERS_MOVE_S
-        while True:
-            try:
-                return call()
-            except UnavailableError:
-                if time.monotonic() > end:
-                    raise
-                threading.Event().wait(_LOOK_S)
-
-    def _error(self, future: Future[Any]) -> KafkaError | None:
-        error = future.exception()
-        if error is None:
-            return None
-        found = error.args[0] if error.args else None
-        if not isinstance(found, KafkaError):
-            raise error
-        return found
-
-    def _wait(self, doing: str, reached: Callable[[], bool]) -> None:
-        """Wait until brokers know the controller's change, which no event reports."""
-        end = time.monotonic() + ANSWER_S
-        while not reached():
-            if time.monotonic() > end:
-                raise self._admin.problem(KafkaError(KafkaError._TIMED_OUT), doing)
-            threading.Event().wait(_LOOK_S)
-
-
 # -- log metadata ------------------------------------------------------------------------------------
+T = TypeVar("T")
 _GROUP = "headrace"
 _RECORDS = 1000
 _POLL_S = 0.1
 _USUAL = {"fetch.wait.max.ms": "100", "fetch.error.backoff.ms": "50", "queued.max.messages.kbytes": "4096"}
 
 
+def create_topic(topics: Topics, options: LogOptions, topic: str, partitions: int) -> None:
+    """Create a topic for frames, unless there is one of that name, and wait until brokers know it."""
+    replication = -1 if options.replication is None else options.replication
+    topics.create(NewTopic(topic, partitions, replication, config=options.topic_settings()))
+    topics.await_topic(topic)
+
+
 class Metadata:
     """The streams of a log, and a way to change them."""
 
-    def __init__(self, options: LogOptions, cluster: Cluster) -> None:
+    def __init__(self, options: LogOptions, topics: Topics) -> None:
         self._options = options
-        self._cluster = cluster
+        self._topics = topics
         self._topic = options.registry
         self._lock = threading.Lock()
         self._registry = Registry()
@@ -290,10 +126,6 @@ class Metadata:
         """Return the present entry of a stream. Raises ``StreamNotFoundError`` if it doesn't exist."""
         return self.refresh().require(stream)
 
-    def known(self, stream: str) -> Entry | None:
-        """Return the entry of a stream that this process has read last, without asking a broker."""
-        return self._registry.find(stream)
-
     def order(self, order: Order) -> Entry:
         """Append an order, and return the stream's entry after the order."""
         with self._lock:
@@ -302,21 +134,14 @@ class Metadata:
             self._read(written + 1)
             return self._registry.require(order.stream)
 
-    def close(self) -> None:
-        """Disconnect."""
-        with self._lock:
-            if self._consumer is not None:
-                self._consumer.raw.close()
-            self._consumer = self._producer = None
-
     # -- the topic; the lock is held ---------------------------------------------------------------------
 
     def _create(self) -> None:
         if self._consumer is not None:
             return
-        if self._cluster.partitions(self._topic) is None:
-            self._cluster.create(self._topic, 1)
-        check_settings(self._topic, self._cluster.settings(self._topic))
+        if self._topics.find(self._topic) is None:
+            create_topic(self._topics, self._options, self._topic, 1)
+        check_settings(self._topic, self._topics.settings(self._topic))
         self._open()
 
     def _open(self) -> KafkaClient[Consumer]:
@@ -349,17 +174,17 @@ class Metadata:
             self._producer = None  # after some errors it takes nothing more
             raise problem
         offset = message.offset()
-        return offset if offset is not None and offset >= 0 else self._cluster.upcoming(self._topic, 0) - 1
+        return offset if offset is not None and offset >= 0 else self._topics.upcoming(self._topic, [0])[0] - 1
 
     def _read(self, end: Offset | None = None) -> None:
         if self._consumer is None:
-            if self._cluster.partitions(self._topic) is None:
+            if self._topics.find(self._topic) is None:
                 return  # nothing was ever ordered
             self._open()
         consumer = self._consumer
         assert consumer is not None
         if end is None:
-            end = self._cluster.upcoming(self._topic, 0)
+            end = self._topics.upcoming(self._topic, [0])[0]
             if end < self._position:
                 raise StreamNotFoundError(
                     f"the topic {self._topic!r} ends at {end}, but was read up to {self._position}: it was deleted or "
@@ -559,8 +384,8 @@ class Reports:
 @dataclass(slots=True)
 class _Watched:
     asked_s: float = float("-inf")
-    oldest: dict[int, Future[Any]] = field(default_factory=dict)
-    upcoming: dict[int, Future[Any]] = field(default_factory=dict)
+    oldest: Asked = field(default_factory=dict)
+    upcoming: Asked = field(default_factory=dict)
     committed: Future[dict[int, Offset]] | None = None
     unread: list[Offset] = field(default_factory=list)
 
@@ -574,8 +399,8 @@ class _Watched:
 class Distances:
     """How many records of streams are unread. One thread uses it."""
 
-    def __init__(self, cluster: Cluster, groups: Groups) -> None:
-        self._cluster = cluster
+    def __init__(self, topics: Topics, groups: Groups) -> None:
+        self._topics = topics
         self._groups = groups
         self._watched: dict[tuple[str, str], _Watched] = {}
 
@@ -584,7 +409,7 @@ class Distances:
         one = self._watched.setdefault((topic, group), _Watched())
         if one.committed is not None and one.answered:
             try:
-                begins, ends = (self._cluster.offsets(topic, asked) for asked in (one.oldest, one.upcoming))
+                begins, ends = (self._topics.answered(topic, asked) for asked in (one.oldest, one.upcoming))
                 read = one.committed.result()
             except HeadraceError as error:
                 _log.debug("can't find out how far readers are behind", topic=topic, error=error.message)
@@ -594,7 +419,7 @@ class Distances:
         now = time.monotonic()
         if one.committed is None and now - one.asked_s > _OLD_S:
             one.asked_s = now
-            one.oldest, one.upcoming = self._cluster.ask_extents(topic, partitions)
+            one.oldest, one.upcoming = (self._topics.ask(topic, range(partitions), spec) for spec in (OLDEST, UPCOMING))
             one.committed = self._groups.committed(group, topic, partitions)
         return one.unread
 
@@ -636,14 +461,14 @@ def mark_ends(options: LogOptions, stream: str, partitions: int) -> tuple[Offset
 class KafkaLogAdmin(Admin):
     """The admin of a log."""
 
-    def __init__(self, options: LogOptions, cluster: Cluster, metadata: Metadata, sizes: Sizes) -> None:
+    def __init__(self, options: LogOptions, topics: Topics, metadata: Metadata, sizes: Sizes) -> None:
         self._options = options
-        self._cluster = cluster
+        self._topics = topics
         self._metadata = metadata
         self._sizes = sizes
         self._groups = Groups(options)
         self._reports = Reports(self._groups)
-        self._distances = Distances(cluster, self._groups)
+        self._distances = Distances(topics, self._groups)
         self._partitions: dict[str, int] = {}
         """Of streams whose readers are watched. An app that writes a stream doesn't add partitions to it."""
         self._times = RecordTimes(options.settings, uncommitted=True)
@@ -656,7 +481,7 @@ class KafkaLogAdmin(Admin):
     def describe(self, stream: str) -> StreamInfo | None:
         topic = self._options.topic(stream)
         entry = self._metadata.find(stream)
-        partitions = None if entry is None else self._cluster.partitions(topic)
+        partitions = None if entry is None else self._topics.find(topic)
         return None if entry is None or partitions is None else replace(entry.info, partitions=partitions)
 
     @override
@@ -668,16 +493,16 @@ class KafkaLogAdmin(Admin):
         entry = self._metadata.find(stream)
         if entry is None:
             entry = self._new(topic, wanted)
-        found = self._cluster.partitions(topic)
+        found = self._topics.find(topic)
         if found is None:
             require_same_shape(entry.info, wanted)
-            self._cluster.create(topic, entry.info.partitions)
-            found = self._cluster.partitions(topic)
-        check_settings(topic, self._cluster.settings(topic))
+            create_topic(self._topics, self._options, topic, entry.info.partitions)
+            found = self._topics.find(topic)
+        check_settings(topic, self._topics.settings(topic))
         return require_same_shape(replace(entry.info, partitions=found or entry.info.partitions), wanted)
 
     def _new(self, topic: str, wanted: StreamInfo) -> Entry:
-        if self._cluster.partitions(topic) is not None:
+        if self._topics.find(topic) is not None:
             found = self._metadata.find(wanted.name)
             if found is None:
                 raise DeploymentError(
@@ -702,7 +527,7 @@ class KafkaLogAdmin(Admin):
         entry, found = self._require(stream)
         if partitions > found:
             entry.require_open()
-            self._cluster.grow(self._options.topic(stream), partitions)
+            self._topics.grow(self._options.topic(stream), partitions)
         info = self.describe(stream)
         if info is None:
             raise self._gone(stream)
@@ -711,13 +536,13 @@ class KafkaLogAdmin(Admin):
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
         entry, partitions = self._require(stream)
-        oldest, upcoming = self._cluster.extents(self._options.topic(stream), partitions)
+        oldest, upcoming = self._topics.extents(self._options.topic(stream), partitions)
         return [_extent(entry, number, oldest[number], upcoming[number]) for number in range(partitions)]
 
     @override
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
         extent = self.extent(ssp)
-        found = self._cluster.at(self._options.topic(ssp.stream.name), ssp.partition, time_ms)
+        found = self._topics.at(self._options.topic(ssp.stream.name), ssp.partition, time_ms)
         return extent.upcoming if found is None else max(extent.oldest, min(found, extent.upcoming))
 
     @override
@@ -754,7 +579,7 @@ class KafkaLogAdmin(Admin):
         if before > extent.upcoming:
             raise UsageError(f"{ssp}: can't trim before {before}: the end is {extent.upcoming}")
         if before > extent.oldest:
-            self._cluster.delete_before(self._options.topic(ssp.stream.name), ssp.partition, before)
+            self._topics.delete_before(self._options.topic(ssp.stream.name), ssp.partition, before)
 
     @override
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
@@ -795,7 +620,7 @@ class KafkaLogAdmin(Admin):
     def _require(self, stream: str) -> tuple[Entry, int]:
         """A stream, and how many partitions it has."""
         entry = self._metadata.require(check_id("stream", stream))
-        partitions = self._cluster.partitions(self._options.topic(stream))
+        partitions = self._topics.find(self._options.topic(stream))
         if partitions is None:
             raise self._gone(stream)
         return entry, partitions

@@ -1,37 +1,60 @@
 """A log in Kafka: each stream of frames is a topic that only Headrace writes.
 
-The writing side of a log in Kafka: one idempotent producer, which sends at once and waits in ``flush``.
+log producer
+    One idempotent producer, which sends at once and waits in ``flush``.
 
-A record after the mark of a seal isn't in the stream, although the broker has acknowledged it. So a flush looks
-whether another program has written between its own records. Where none has, there is no mark. Where one has, it
-asks the registry, which knew of the seal before there was a mark.
+    A record after the mark of a seal isn't in the stream, although the broker has acknowledged it. So a flush looks
+    whether another program has written between its own records. Where none has, there is no mark. Where one has, it
+    asks the registry, which knew of the seal before there was a mark.
 
-After any failure the client is thrown away with what it has not sent: what is sent later must not overtake it.
+    After any failure the client is thrown away with what it has not sent: what is sent later must not overtake it.
+
+log consumer
+    ``register`` waits for brokers; ``poll`` takes records that have arrived, which a thread of ``fetching`` fetches.
+
+    A partition is fetched from its first poll on. Its end is known from the registry, or found as a mark; then the
+    registry is asked whether the stream has ended there.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from typing_extensions import override
 
-from headrace.connectors.kafka.client import KafkaClient, KafkaError, Message, open_producer
+from headrace.connectors.kafka.client import Consumer, KafkaClient, KafkaError, Message, open_consumer, open_producer
 from headrace.connectors.kafka.client import Producer as RawProducer
-from headrace.connectors.kafka.log_admin import Cluster, KafkaLogAdmin, Metadata, Sizes
-from headrace.connectors.kafka.log_consumer import KafkaLogConsumer
+from headrace.connectors.kafka.fetching import Feed, Fetched, Fetching, Source
+from headrace.connectors.kafka.log_admin import KafkaLogAdmin, Metadata, Sizes
 from headrace.connectors.kafka.log_topics import LogOptions
+from headrace.connectors.kafka.topics import Topics
 from headrace.core.errors import (
     DataError,
     HeadraceError,
     IndeterminateWriteError,
     StreamNotFoundError,
+    TrimmedOffsetError,
     UnavailableError,
 )
-from headrace.core.ids import Offset
-from headrace.systems.base import Producer, System
+from headrace.core.files import readable
+from headrace.core.ids import SSP, Offset
+from headrace.systems.base import (
+    Edge,
+    Ended,
+    Extent,
+    Polled,
+    Position,
+    Producer,
+    Reading,
+    Records,
+    RegisteringConsumer,
+    System,
+    check_within,
+)
 
 # -- log producer ------------------------------------------------------------------------------------
 ACKNOWLEDGED_S = 30.0
@@ -73,9 +96,9 @@ class _Place:
 class KafkaLogProducer(Producer):
     """The producer of a log."""
 
-    def __init__(self, options: LogOptions, cluster: Cluster, metadata: Metadata, sizes: Sizes) -> None:
+    def __init__(self, options: LogOptions, topics: Topics, metadata: Metadata, sizes: Sizes) -> None:
         self._options = options
-        self._cluster = cluster
+        self._topics = topics
         self._metadata = metadata
         self._sizes = sizes
         self._client: KafkaClient[RawProducer] | None = None
@@ -202,11 +225,11 @@ class KafkaLogProducer(Producer):
     def _open(self, stream: str, partition: int) -> _Place:
         topic = self._options.topic(stream)
         entry = self._metadata.require(stream)
-        partitions = self._cluster.partitions(topic) or 0
+        partitions = self._topics.find(topic) or 0
         if not 0 <= partition < partitions:
             raise StreamNotFoundError(f"stream {stream!r} has partitions 0 to {partitions - 1}, not {partition}")
         # The order matters: if the stream isn't being sealed after its end was read, no mark is before that end.
-        end = self._cluster.upcoming(topic, partition)
+        end = self._topics.upcoming(topic, [partition])[partition]
         entry = self._metadata.require(stream)
         entry.require_open()
         self._wait_for_partition(self._open_client(), topic, partition)
@@ -223,27 +246,229 @@ class KafkaLogProducer(Producer):
             )
 
 
+# -- what is fetched ---------------------------------------------------------------------------------
+FEED_BYTES = 4 << 20
+"""While so much waits in each feed, nothing more is moved into any. Four times as much may, while others have room."""
+
+
+class FrameSource(Source):
+    """The frames of any streams of a log."""
+
+    doing = "reading frames from Kafka"
+    at_once = 100
+    idle_s = 0.03
+    pause = 4
+    resume = 1
+    marked = True
+
+    @override
+    def room(self, feeds: int) -> int:
+        return FEED_BYTES
+
+    @override
+    def missing(self, feed: Feed, client: KafkaClient[Consumer]) -> Fetched:
+        raise TrimmedOffsetError(
+            f"partition {feed.partition} of topic {feed.topic!r}: offset {feed.fetched_to}, the next, was trimmed, "
+            "or the topic was replaced"
+        )
+
+
+# -- log consumer ------------------------------------------------------------------------------------
+_USUAL = {
+    # Partitions that are added to a fetch wait for the one under way.
+    "fetch.wait.max.ms": "50",
+    "topic.metadata.refresh.fast.interval.ms": "10",
+    "fetch.queue.backoff.ms": "2",
+    "fetch.error.backoff.ms": "50",
+    "queued.max.messages.kbytes": "16384",
+    "queued.min.messages": "10000",
+}
+_ASK_AGAIN_S = 0.05
+_END_S = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _LogReading(Reading):
+    topic: str
+    upcoming: Offset
+    """The end of the partition as it was when it was asked for last."""
+    asking: Future[Any] | None = None
+    upcoming_s: float = 0.0
+    """When the end was asked for."""
+    end: Offset | None
+    """Where the stream has ended; None while it isn't known to have."""
+    feed: Feed | None = None
+    asked_s: float = 0.0
+    """When the registry was asked whether the stream ends at the feed's mark."""
+
+
+class KafkaLogConsumer(RegisteringConsumer[_LogReading]):
+    """Reads partitions of a log."""
+
+    def __init__(
+        self, options: LogOptions, topics: Topics, admin: KafkaLogAdmin, metadata: Metadata, sizes: Sizes
+    ) -> None:
+        super().__init__()
+        self._sizes = sizes
+        self._options = options
+        self._topics = topics
+        self._admin = admin
+        self._metadata = metadata
+        client = open_consumer(options.settings.tuned(_USUAL), "headrace", uncommitted=True)
+        self._fetching = Fetching(client, "kafka-log", FrameSource())
+        self._failure: HeadraceError | None = None
+
+    @override
+    def register(self, ssp: SSP, position: Position) -> None:
+        """Does nothing if reading continues there anyway, because a task often reads what it has just written."""
+        reading = self._readings.get(ssp)
+        if reading is not None and reading.feed is not None and reading.feed.sound and reading.position == position:
+            return
+        extent = self._admin.extent(ssp)
+        if isinstance(position, Edge):
+            start = extent.oldest if position is Edge.OLDEST else extent.upcoming
+        else:
+            start = position
+        check_within(ssp, start, Extent(extent.oldest, extent.upcoming))
+        self.unregister(ssp)
+        self._readings[ssp] = _LogReading(
+            ssp,
+            start,
+            topic=self._options.topic(ssp.stream.name),
+            upcoming=extent.upcoming,
+            upcoming_s=time.monotonic(),
+            end=extent.upcoming if extent.sealed else None,
+        )
+        self._fetching.signal()
+
+    @override
+    def _release(self, reading: _LogReading) -> None:
+        if reading.feed is not None:
+            self._fetching.end(reading.feed)
+            reading.feed = None
+
+    @override
+    def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
+        """If a partition fails after others returned records, this returns the records, and the next poll raises."""
+        self._fetching.look()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        out: list[Polled] = []
+        for reading in self._asked(ssps):
+            try:
+                self._read(reading, max_bytes, out)
+            except HeadraceError as failure:
+                if not out:
+                    raise
+                self._failure = failure
+                break
+        return out
+
+    def _read(self, reading: _LogReading, max_bytes: int, out: list[Polled]) -> None:
+        if reading.ended:
+            return
+        if reading.position == reading.end:
+            self._end(reading, out)
+            return
+        feed = reading.feed
+        if feed is None:
+            reading.feed = self._fetching.begin(reading.topic, reading.ssp.partition, reading.position)
+            return
+        fetched = self._fetching.take(feed, max_bytes, exactly=True)
+        if fetched is not None:
+            reading.position = fetched.next
+        if fetched is not None and fetched.values:
+            self._sizes.seen(reading.ssp.stream.name, len(fetched), fetched.size)
+            payloads = cast("list[bytes]", fetched.values)
+            out.append(Records(reading.ssp, list(fetched.offsets), payloads, fetched.next))
+        elif feed.mark is not None:
+            self._at_mark(reading, feed.mark)
+        if reading.position == reading.end:
+            self._end(reading, out)
+
+    def _end(self, reading: _LogReading, out: list[Polled]) -> None:
+        reading.ended = True
+        self._release(reading)
+        out.append(Ended(reading.ssp, reading.position))
+
+    def _at_mark(self, reading: _LogReading, mark: Offset) -> None:
+        """Ask whether the stream has ended here. A mark of a call that failed halfway is passed over."""
+        now = time.monotonic()
+        if now - reading.asked_s < _ASK_AGAIN_S:
+            self._fetching.signal()
+            return
+        reading.asked_s = now
+        entry = self._metadata.require(reading.ssp.stream.name)
+        reading.end = entry.end(reading.ssp.partition)
+        if reading.end is None:
+            self._fetching.signal()
+            return
+        if mark < reading.end:
+            self._release(reading)
+            reading.position = mark + 1
+            self._fetching.signal()
+        else:
+            reading.position = reading.end
+
+    @override
+    def fileno(self) -> int | None:
+        return self._fetching.fileno()
+
+    @override
+    def arriving(self, ssp: SSP, end: Offset, ms: float) -> bool:
+        reading = self._reading(ssp)
+        if reading.ended or reading.position >= end:
+            return False
+        readable(self.fileno(), ms)
+        return True
+
+    @override
+    def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
+        """Records to the end of the partition, which is asked for now and then: the answer may be a second old."""
+        reading = self._reading(ssp)
+        if reading.end is None:
+            self._look_for_end(reading)
+        end = max(reading.position, reading.upcoming if reading.end is None else reading.end)
+        return end - (reading.position if since is None else since)
+
+    def _look_for_end(self, reading: _LogReading) -> None:
+        now = time.monotonic()
+        if reading.asking is not None and reading.asking.done():
+            if reading.asking.exception() is None:
+                reading.upcoming = max(reading.upcoming, reading.asking.result().offset)
+            reading.asking = None
+        if reading.asking is None and now - reading.upcoming_s > _END_S:
+            reading.upcoming_s, partition = now, reading.ssp.partition
+            reading.asking = self._topics.ask(reading.topic, [partition])[partition]
+
+    @override
+    def close(self) -> None:
+        self._readings.clear()
+        self._fetching.close()
+
+
 # -- log system --------------------------------------------------------------------------------------
 class KafkaLogSystem(System):
     """A log in a Kafka cluster. It connects when it is first used."""
 
     def __init__(self, options: LogOptions) -> None:
         self.options = options
-        self._cluster = Cluster(options)
-        self._metadata = Metadata(options, self._cluster)
+        self._topics = Topics(options.settings, uncommitted=True)
+        self._metadata = Metadata(options, self._topics)
         self._sizes = Sizes()
 
     @override
     def admin(self) -> KafkaLogAdmin:
-        return KafkaLogAdmin(self.options, self._cluster, self._metadata, self._sizes)
+        return KafkaLogAdmin(self.options, self._topics, self._metadata, self._sizes)
 
     @override
     def consumer(self) -> KafkaLogConsumer:
-        return KafkaLogConsumer(self.options, self._cluster, self.admin(), self._metadata, self._sizes)
+        return KafkaLogConsumer(self.options, self._topics, self.admin(), self._metadata, self._sizes)
 
     @override
     def producer(self) -> KafkaLogProducer:
-        return KafkaLogProducer(self.options, self._cluster, self._metadata, self._sizes)
+        return KafkaLogProducer(self.options, self._topics, self._metadata, self._sizes)
 
 
 def open_kafka_log(name: str, options: Mapping[str, Any]) -> KafkaLogSystem:

@@ -40,11 +40,11 @@ from typing import Any
 import polars as pl
 from typing_extensions import override
 
-from headrace.connectors.kafka.admin import TopicLimits, Topics
 from headrace.connectors.kafka.client import KafkaClient, KafkaError, NewTopic, Producer, open_producer
 from headrace.connectors.kafka.publishing import GRACE_MS, HOLDING, Action, Publishing, State, Wanted
 from headrace.connectors.kafka.rows import RecordMaker, Roles, identity
 from headrace.connectors.kafka.settings import SETTINGS, KafkaSettings
+from headrace.connectors.kafka.topics import TopicLimits, Topics
 from headrace.connectors.kafka.writer_session import (
     ProgressTopic,
     Sender,
@@ -60,7 +60,6 @@ from headrace.core.errors import (
     HeadraceError,
     IndeterminateWriteError,
     InfrastructureError,
-    StreamNotFoundError,
     UnavailableError,
     UsageError,
 )
@@ -489,7 +488,7 @@ class KafkaOutputAdmin(WriteOnlyAdmin):
     @override
     def describe(self, stream: str) -> StreamInfo | None:
         """Return the topic's partitions if it exists. What its records are, their readers know."""
-        found = self._partitions()
+        found = self._topics.find(self._options.topic)
         return None if found is None else StreamInfo(stream, found)
 
     @override
@@ -509,18 +508,12 @@ class KafkaOutputAdmin(WriteOnlyAdmin):
     def would_create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> Creation:
         if columns is not None:
             self._options.roles.check(columns, self._options.topic)
-        found = self._partitions()
+        found = self._topics.find(self._options.topic)
         return Creation(partitions if found is None else found, new=found is None)
 
     @override
     def close(self) -> None:
         self._topics.close()
-
-    def _partitions(self) -> int | None:
-        try:
-            return self._topics.partitions(self._options.topic)
-        except StreamNotFoundError:
-            return None
 
     def _create(self, partitions: int) -> None:
         topic = self._options.topic

@@ -34,7 +34,6 @@ from typing import Final
 import msgspec
 import polars as pl
 
-from headrace.connectors.kafka.admin import TopicLimits, Topics, topic_settings
 from headrace.connectors.kafka.client import (
     Consumer,
     KafkaClient,
@@ -49,7 +48,8 @@ from headrace.connectors.kafka.client import (
 from headrace.connectors.kafka.publishing import Progress
 from headrace.connectors.kafka.rows import headers_of
 from headrace.connectors.kafka.settings import KafkaSettings
-from headrace.core.errors import HeadraceError, InfrastructureError, StreamNotFoundError, UnavailableError
+from headrace.connectors.kafka.topics import TopicLimits, Topics
+from headrace.core.errors import HeadraceError, InfrastructureError, UnavailableError
 from headrace.core.files import decode_record
 from headrace.core.log import logger
 from headrace.rows.hashing import partitions_of
@@ -153,7 +153,6 @@ READ_S = 2.0
 """How long one attempt to read the topic takes at most."""
 
 _CHARS_MAX = 249
-_CREATED_S = 5.0
 _AT_ONCE = 1000
 _WAIT_S = 0.05
 _FETCH_MS = "20"
@@ -211,9 +210,7 @@ class ProgressTopic:
         with self._lock:
             if self._checked:
                 return True
-            try:
-                self._topics.partitions(self.name)
-            except StreamNotFoundError:
+            if self._topics.find(self.name) is None:
                 if not create:
                     return False
                 self._create()
@@ -272,18 +269,10 @@ class ProgressTopic:
             _log.info("created the topic that keeps the positions of writers", topic=self.name)
         else:
             _log.debug("another writer created the progress topic", topic=self.name)
-        end_s = time.monotonic() + _CREATED_S
-        while True:
-            try:
-                self._topics.partitions(self.name)
-                return
-            except StreamNotFoundError:
-                if time.monotonic() > end_s:
-                    raise
-            threading.Event().wait(_WAIT_S)
+        self._topics.await_topic(self.name)
 
     def _check(self) -> None:
-        settings = topic_settings(self._topics, self.name)
+        settings = self._topics.settings(self.name, hidden=True)
         policy = settings.get("cleanup.policy", "compact")
         if policy != "compact":
             raise InfrastructureError(

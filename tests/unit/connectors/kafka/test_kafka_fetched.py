@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.connectors.kafka.rows import Feed, Fetched, together
+from headrace.connectors.kafka.fetching import Feed, Fetched, together
 
 
 def piece(offsets: list[int], size: int = 10) -> Fetched:
@@ -28,7 +28,7 @@ def pieces(draw: st.DrawFn) -> list[Fetched]:
 
 @given(pieces(), st.integers(1, 100))
 def test_a_feed_hands_out_all_of_it_in_order(given: list[Fetched], max_bytes: int) -> None:
-    feed = Feed(0, 0)
+    feed = Feed("t", 0, 0)
     for one in given:
         feed.put(one)
     assert feed.bytes == sum(one.size for one in given)
@@ -66,7 +66,7 @@ def test_gaps_are_seen() -> None:
 
 
 def test_the_end_moves_the_position_over_what_is_no_record() -> None:
-    feed = Feed(0, 0)
+    feed = Feed("t", 0, 0)
     feed.put(piece([0, 1]))
     assert not feed.at_end
     feed.ended(4)
@@ -82,7 +82,7 @@ def test_the_end_moves_the_position_over_what_is_no_record() -> None:
 
 @pytest.mark.parametrize("max_bytes", [1, 1000])
 def test_what_is_lost_comes_alone(max_bytes: int) -> None:
-    feed = Feed(0, 0)
+    feed = Feed("t", 0, 0)
     feed.put(piece([0]))
     feed.put(Fetched([], [], 5, lost=4))
     feed.put(piece([5]))

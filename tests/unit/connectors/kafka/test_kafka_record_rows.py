@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.connectors.kafka.rows import Fetched, KeyColumn, RecordRows, key_dtype
+from headrace.connectors.kafka.fetching import Fetched
+from headrace.connectors.kafka.rows import KeyColumn, RecordRows, key_dtype
 from headrace.core.errors import DeclarationError
 from headrace.rows.formats import FormatSpec, open_format
 

@@ -1,0 +1,506 @@
+"""Fetches partitions of topics in a thread of its own, with one client, into feeds for one other thread.
+
+librdkafka fetches ahead by itself. The thread moves what it has fetched into feeds, which are bounded, and then leaves
+it where it is. A partition whose feed is full while others have room is paused. That is costly: what was fetched of it
+ahead is fetched again. The thread alone uses the client and assigns partitions, so nothing of an earlier assignment
+gets into a later feed.
+
+The lock guards feeds and orders; it is never held while a broker is waited for. Calls that wait without letting other
+threads run, such as those for cached offsets, aren't made at all. A pipe says that there is something new:
+librdkafka has no descriptor to wait for. What ``Source`` does runs in the thread; ``begin``, ``end``, ``take``,
+``look`` and ``close`` run in the other one. ``Feed`` and ``Fetched`` are pure; the caller has the lock.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, repeat
+from typing import ClassVar
+
+from headrace.connectors.kafka.client import (
+    OUT_OF_RANGE,
+    Consumer,
+    KafkaClient,
+    KafkaError,
+    Message,
+    TopicPartition,
+    cannot_log_in,
+)
+from headrace.core.errors import HeadraceError
+from headrace.core.ids import Offset
+from headrace.core.log import Throttle, logger
+from headrace.rows.given import Headers
+
+_log = logger(__name__)
+
+_VALUE: Callable[[Message], bytes | None] = Message.value
+_KEY: Callable[[Message], bytes | None] = Message.key
+Key = tuple[str | None, int | None]
+
+
+# -- what was fetched --------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Fetched:
+    """Records of one partition, in order. ``next`` is where reading goes on after them, beyond gaps.
+
+    ``keys``, ``times`` (ms since the epoch) and ``headers`` are empty unless they are wanted. ``size`` is in bytes.
+    Without records only the position moves. ``lost``: how many offsets before ``next`` were deleted unread.
+    """
+
+    offsets: Sequence[Offset]
+    values: list[bytes | None]
+    next: Offset
+    size: int = 0
+    keys: list[bytes | None] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    headers: list[Headers] = field(default_factory=list)
+    lost: int = 0
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def dense(self) -> bool:
+        """Whether there are no gaps between the records."""
+        return not self.values or self.offsets[-1] - self.offsets[0] + 1 == len(self.values)
+
+    def before(self, end: Offset) -> Fetched:
+        """The records before an offset."""
+        return self if self.next <= end else self._cut(slice(bisect_left(self.offsets, end)), end, self.size)
+
+    def split(self, max_bytes: int, *, least: int) -> tuple[Fetched, Fetched]:
+        """The first records, of up to so many bytes but at least so many records; and the others."""
+        sizes = list(accumulate(len(value or b"") for value in self.values))
+        n = max(least, sum(size <= max_bytes for size in sizes))
+        size = sizes[n - 1] if n else 0
+        next = self.offsets[n - 1] + 1 if n else self.offsets[0]
+        return self._cut(slice(n), next, size), self._cut(slice(n, None), self.next, self.size - size)
+
+    def _cut(self, part: slice, next: Offset, size: int) -> Fetched:
+        keys, times, headers = self.keys[part], self.times[part], self.headers[part]
+        return Fetched(self.offsets[part], self.values[part], next, size, keys, times, headers, self.lost)
+
+    def first_at(self, time_ms: int) -> Offset | None:
+        """Return the offset of the first record with this timestamp or a later one; None if there is none."""
+        index = next((i for i, time in enumerate(self.times) if time >= time_ms), None)
+        return None if index is None else self.offsets[index]
+
+
+def together(pieces: Sequence[Fetched]) -> Fetched:
+    """Pieces that follow one another as one, at least one. None of them may have ``lost``."""
+    if len(pieces) == 1:
+        return pieces[0]
+    offsets: list[Offset] = []
+    whole = Fetched(offsets, [], pieces[-1].next, sum(piece.size for piece in pieces))
+    for piece in pieces:
+        offsets.extend(piece.offsets)
+        whole.values.extend(piece.values)
+        whole.keys.extend(piece.keys)
+        whole.times.extend(piece.times)
+        whole.headers.extend(piece.headers)
+    return whole
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What of records is needed apart from their values."""
+
+    keys: bool = False
+    times: bool = False
+    headers: bool = False
+
+
+def fetched_of(messages: Sequence[Message], wanted: Wanted) -> Fetched:
+    """Records of one partition that follow one another, none of them an error."""
+    first, last = messages[0].offset(), messages[-1].offset()
+    assert first is not None
+    assert last is not None
+    dense = last - first + 1 == len(messages)
+    fetched = Fetched(
+        range(first, last + 1) if dense else [offset or 0 for offset in map(Message.offset, messages)],
+        list(map(_VALUE, messages)),
+        last + 1,
+        sum(map(len, messages)),
+    )
+    if wanted.keys:
+        fetched.keys = list(map(_KEY, messages))
+    if wanted.times:
+        fetched.times = [time for _, time in map(Message.timestamp, messages)]
+    if wanted.headers:
+        fetched.headers = list(map(_headers, messages))
+    return fetched
+
+
+def _headers(message: Message) -> list[tuple[str, bytes | None]] | None:
+    found = message.headers()
+    if not found:
+        return None
+    pairs = found.items() if isinstance(found, dict) else found
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
+
+
+class Feed:
+    """What was fetched of one partition from ``position`` on, and wasn't handed out."""
+
+    def __init__(self, topic: str, partition: int, position: Offset, *, marked: bool = False) -> None:
+        """``marked``: as in ``Source``."""
+        self.topic = topic
+        self.partition = partition
+        self.fetched_to = position
+        """Where fetching goes on."""
+        self.end: Offset | None = None
+        """Where the partition ended when its end was reached last."""
+        self.mark: Offset | None = None
+        self.bytes = 0
+        self.error: HeadraceError | None = None
+        self.closed = False
+        self.paused = False
+        self._marked = marked
+        self._waiting: deque[Fetched] = deque()
+
+    @property
+    def place(self) -> TopicPartition:
+        """The partition, and where to go on."""
+        return TopicPartition(self.topic, self.partition, self.fetched_to)
+
+    def put(self, fetched: Fetched) -> None:
+        """Take in what was fetched."""
+        if self._marked and None in fetched.values:
+            self.mark = fetched.offsets[fetched.values.index(None)]
+            fetched = fetched.before(self.mark)
+            fetched.size = sum(len(value or b"") for value in fetched.values)
+        self._waiting.append(fetched)
+        self.bytes += fetched.size
+        self.fetched_to = fetched.next
+
+    def ended(self, offset: Offset) -> None:
+        """The end of the partition was reached: everything before ``offset`` was fetched."""
+        self.end = offset
+        if offset > self.fetched_to:
+            self.put(Fetched([], [], offset))
+
+    @property
+    def sound(self) -> bool:
+        """Whether it goes on."""
+        return not self.closed and self.mark is None and self.error is None
+
+    @property
+    def at_end(self) -> bool:
+        """Whether everything was fetched up to the last known end."""
+        return self.end == self.fetched_to
+
+    @property
+    def waiting(self) -> bool:
+        """There is something to take."""
+        return bool(self._waiting)
+
+    def take(self, max_bytes: int, *, exactly: bool = False) -> Fetched | None:
+        """Take up to so many bytes, but at least one piece; None if there is nothing. What is lost comes alone.
+
+        ``exactly``: no record more than fits, but at least one.
+        """
+        pieces: list[Fetched] = []
+        waiting, room = self._waiting, max_bytes
+        while waiting and (room > 0 or not pieces) and not (pieces and waiting[0].lost):
+            piece = waiting.popleft()
+            if exactly and piece.size > room:
+                piece, rest = piece.split(room, least=not pieces)
+                if rest.values:
+                    waiting.appendleft(rest)
+                if not piece.values:
+                    break
+            pieces.append(piece)
+            room -= piece.size
+            if piece.lost:
+                break
+        if not pieces:
+            return None
+        self.bytes -= max_bytes - room
+        return together(pieces)
+
+    def clear(self) -> None:
+        """Drop what waits: it will not be taken."""
+        self.closed = True
+        self._waiting.clear()
+
+
+# -- fetching ----------------------------------------------------------------------------------------
+class Source(ABC):
+    """The kind of topics that are fetched. The thread calls it."""
+
+    doing: str
+    """The thread's activity, for messages."""
+    at_once: ClassVar[int]
+    """So many records are moved at a time."""
+    idle_s: ClassVar[float]
+    """How long the thread waits for records at a time. An order is followed as late as that."""
+    pause: ClassVar[int] = 1
+    """A feed with so many times its room is paused while others have room."""
+    resume: ClassVar[int] = 2
+    """Fetching goes on when only this part of the room is in use."""
+    wakes_at_end = False
+    """Whether the other thread wants to know that an end was reached, though nothing has come."""
+    wanted = Wanted()
+    marked: ClassVar[bool] = False
+    """Whether a record without a value is a mark: nothing after it is fetched."""
+
+    @abstractmethod
+    def room(self, feeds: int) -> int:
+        """How many bytes may wait in each of so many feeds."""
+
+    @abstractmethod
+    def missing(self, feed: Feed, client: KafkaClient[Consumer]) -> Fetched:
+        """What stands for records that aren't there any more: fetching goes on after them. Or raises."""
+
+    def check(self) -> None:  # noqa: B027 - not every kind has something to check
+        """Called after each turn. Raises if fetching makes no sense any more."""
+
+
+class Fetching:
+    """Fetches partitions into feeds. One thread uses it, apart from its own, which starts with the first order."""
+
+    def __init__(self, client: KafkaClient[Consumer], name: str, source: Source) -> None:
+        self.client = client
+        self.lock = threading.Condition()
+        """Notified of what the thread may wait for."""
+        self._source = source
+        self._closed = False
+        self._failed: HeadraceError | None = None
+        self._signalled = False
+        self._reader, self._writer = os.pipe()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._orders: list[tuple[Feed, bool]] = []
+        self._feeds: dict[Key, Feed] = {}
+        """Those that are assigned, by topic and partition. The thread alone changes it."""
+        self._heard = False
+        self._throttle = Throttle(_log)
+
+    # -- for the thread that uses it
+
+    def begin(self, topic: str, partition: int, position: Offset) -> Feed:
+        """Start fetching a partition from a position."""
+        feed = Feed(topic, partition, position, marked=self._source.marked)
+        self._order(feed, wanted=True)
+        return feed
+
+    def end(self, feed: Feed) -> None:
+        """Stop fetching a partition. What was fetched is dropped."""
+        self._order(feed, wanted=False)
+
+    def _order(self, feed: Feed, *, wanted: bool) -> None:
+        with self.lock:
+            if not wanted:
+                feed.clear()
+            self._orders.append((feed, wanted))
+            self.lock.notify()
+            if self._thread.ident is None:
+                self._thread.start()
+
+    def take(self, feed: Feed, max_bytes: int, *, exactly: bool = False) -> Fetched | None:
+        """Take what ``Feed.take`` says. Raises an error that came instead of more."""
+        with self.lock:
+            fetched = feed.take(max_bytes, exactly=exactly)
+            if fetched is None and feed.error is not None:
+                raise feed.error
+            if feed.bytes <= self._low():
+                self.lock.notify()
+        return fetched
+
+    def look(self) -> None:
+        """Clear the descriptor. Raises if fetching has failed permanently, or if a login is refused."""
+        with self.lock:
+            if self._signalled:
+                os.read(self._reader, 1)
+                self._signalled = False
+            if self._failed is not None:
+                raise self._failed
+        if not self._heard and (problem := cannot_log_in(self.client, self._source.doing)):
+            raise problem
+
+    def signal(self) -> None:
+        """Make the descriptor readable: there is something left to do."""
+        with self.lock:
+            self._signal()
+
+    def _signal(self) -> None:
+        """Signal. The lock is held."""
+        if not self._signalled and not self._closed:
+            self._signalled = True  # one byte is enough until the next look, and can't fill the pipe
+            os.write(self._writer, b"\0")
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when there is something new."""
+        return self._reader
+
+    def close(self) -> None:
+        """End the thread, and release everything, the client too. Called once."""
+        with self.lock:
+            self._closed = True
+            self.lock.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+        os.close(self._reader)
+        os.close(self._writer)
+        self.client.raw.close()
+
+    # -- its own thread
+
+    def _work(self) -> None:
+        try:
+            while self._turn():
+                pass
+        except HeadraceError as error:
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001 - or the run loop would wait for a dead thread
+            self._fail(HeadraceError(f"{self._source.doing}: {type(error).__name__}: {error}"))
+
+    def _fail(self, error: HeadraceError) -> None:
+        with self.lock:
+            self._failed = error
+            self._signal()
+
+    def _turn(self) -> bool:
+        """Follow orders, and move what has arrived; False when everything is closed."""
+        if not self._may_fetch():
+            return False
+        with self.client.translating(self._source.doing):
+            messages, errors = self.client.received(self._source.idle_s, self._source.at_once)
+        if messages:
+            self._heard = True
+            self.client.troubles.over()
+            self._hand_on(messages, errors)
+        self._source.check()
+        return True
+
+    def _may_fetch(self) -> bool:
+        """Follow orders, and wait until some feed has room; False when everything is closed."""
+        while True:
+            with self.lock:
+                while not (self._closed or self._orders or self._has_room()):
+                    self.lock.wait()
+                if self._closed:
+                    return False
+                orders, self._orders = self._orders, []
+            with self.client.translating(self._source.doing):
+                for feed, wanted in orders:
+                    key = (feed.topic, feed.partition)
+                    if wanted and key not in self._feeds:
+                        self._feeds[key] = feed
+                        self.client.raw.incremental_assign([feed.place])
+                    elif not wanted and self._feeds.get(key) is feed:
+                        self._drop(feed)
+            with self.lock:
+                ready = self._has_room()
+            if ready:
+                self._pace()
+                return True
+
+    def _room(self) -> int:
+        return self._source.room(max(1, len(self._feeds)))
+
+    def _low(self) -> int:
+        """Fetching of a feed with so much goes on."""
+        return self._room() // self._source.resume
+
+    def _has_room(self) -> bool:
+        room = self._room()
+        return any(feed.bytes < room for feed in self._feeds.values())
+
+    def _drop(self, feed: Feed) -> None:
+        del self._feeds[feed.topic, feed.partition]
+        if feed.paused:
+            self.client.raw.resume([feed.place])
+        self.client.raw.incremental_unassign([feed.place])
+
+    def _pace(self) -> None:
+        """Pause partitions whose feeds are full, as others aren't; resume those that have room again."""
+        if len(self._feeds) < 2 and not any(feed.paused for feed in self._feeds.values()):
+            return
+        full, low = self._room() * self._source.pause, self._low()
+        for feed in self._feeds.values():
+            if not feed.paused and feed.bytes >= full:
+                feed.paused = True
+                self.client.raw.pause([feed.place])
+            elif feed.paused and feed.bytes <= low:
+                feed.paused = False
+                self.client.raw.resume([feed.place])
+
+    def _hand_on(self, messages: Sequence[Message], errors: Sequence[KafkaError | None]) -> None:
+        """Put records into feeds, run by run."""
+        total = len(messages)
+        partitions = list(map(Message.partition, messages))
+        topics: set[str | None] = {feed.topic for feed in self._feeds.values()}
+        names = repeat(*topics) if len(topics) == 1 else map(Message.topic, messages)
+        if len(topics) == 1 and partitions.count(partitions[0]) == total and not any(errors):
+            self._put((next(names), partitions[0]), messages)
+            return
+        keys = list(zip(names, partitions, strict=False))
+        start = 0
+        for end in range(1, total + 1):
+            if end < total and errors[start] is None and errors[end] is None and keys[end] == keys[start]:
+                continue
+            if (error := errors[start]) is None:
+                self._put(keys[start], messages[start:end])
+            else:
+                self._stumble(messages[start], error)
+            start = end
+
+    def _put(self, key: Key, messages: Sequence[Message]) -> None:
+        feed = self._feeds.get(key)
+        if feed is None:
+            return
+        fetched = fetched_of(messages, self._source.wanted)
+        with self.lock:
+            if not feed.closed:
+                feed.put(fetched)
+                self._signal()
+        if feed.mark is not None:
+            self._drop(feed)
+
+    def _stumble(self, message: Message, error: KafkaError) -> None:
+        """What comes in place of a record: the end of a partition, or an error."""
+        partition, offset = message.partition(), message.offset()
+        feed = self._feeds.get((message.topic(), partition))
+        if error.code() == KafkaError._PARTITION_EOF:
+            with self.lock:
+                if feed is not None and offset is not None and not feed.closed:
+                    moved = offset > feed.fetched_to
+                    feed.ended(offset)
+                    if moved or self._source.wakes_at_end:
+                        self._signal()
+        elif feed is not None and error.code() in OUT_OF_RANGE:
+            self._jump(feed)
+        elif feed is not None or partition in (None, -1):  # else it is of a partition that isn't read any more
+            doing = f"reading partition {partition} of topic {feed.topic!r}" if feed else self._source.doing
+            problem = self.client.problem(error, doing)
+            if problem.retry:
+                self._throttle.warning("can't read from Kafka; Headrace tries again", error=problem.message)
+            elif feed is None:
+                raise problem
+            else:
+                self._break(feed, problem)
+
+    def _break(self, feed: Feed, error: HeadraceError) -> None:
+        with self.lock:
+            feed.error = error
+            self._signal()
+
+    def _jump(self, feed: Feed) -> None:
+        """Handle an offset whose records, or whose whole topic, were deleted."""
+        try:
+            missing = self._source.missing(feed, self.client)
+        except HeadraceError as error:
+            self._break(feed, error)
+            return
+        with self.client.translating(self._source.doing):
+            self.client.raw.incremental_unassign([feed.place])
+            with self.lock:
+                feed.put(missing)
+                self._signal()
+            self.client.raw.incremental_assign([feed.place])

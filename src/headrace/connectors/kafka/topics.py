@@ -1,0 +1,373 @@
+"""What a cluster knows of its topics: partitions, offsets, settings, and the times of records.
+
+All calls but ``ask`` wait for answers; those that are independent of each other are sent together. A broker that
+doesn't answer is an ``UnavailableError``. Threads may share everything here.
+
+Partitions and settings may change while an app runs, so outputs look at them now and then. More partitions are taken in
+with the next version, as Kafka's own producers do. Keys then go to other partitions than before, so a warning says so.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from headrace.connectors.kafka.client import (
+    ANSWER_S,
+    AdminClient,
+    ConfigResource,
+    Consumer,
+    IsolationLevel,
+    KafkaClient,
+    KafkaError,
+    KafkaException,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    TopicCollection,
+    TopicPartition,
+    cannot_log_in,
+    open_admin,
+    open_consumer,
+)
+from headrace.connectors.kafka.settings import KafkaSettings
+from headrace.core.errors import (
+    HeadraceError,
+    StreamExistsError,
+    StreamNotFoundError,
+    TrimmedOffsetError,
+    UnavailableError,
+)
+from headrace.core.ids import Offset
+from headrace.core.log import logger
+
+# -- topics ------------------------------------------------------------------------------------------
+LOOK_S = 0.2
+LEADERS_MOVE_S = 5.0
+_AGAIN_S = 0.01
+_OVERTAKEN = 20
+"""How often partitions are added again that another client's call has overtaken."""
+_NEAR = 3
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+_NONE = -1
+"""The answer if no record has the time. Lower values mean no answer, because a new topic has no leader at first."""
+OLDEST, UPCOMING = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+_log = logger(__name__)
+
+Asked = Mapping[int, Future[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """How many partitions a topic has, and its id, which no other one gets; empty if brokers know none."""
+
+    partitions: int
+    id: str
+
+
+class Topics:
+    """The topics of a cluster. It connects when it is first used, and waits ``answer_s`` for each answer.
+
+    Without ``uncommitted``, a partition ends where its oldest open transaction begins: nothing is read beyond it.
+    But for ``find``, all methods raise ``StreamNotFoundError`` for a missing topic.
+    """
+
+    def __init__(self, settings: KafkaSettings, *, uncommitted: bool = False, answer_s: float = ANSWER_S) -> None:
+        self._settings = settings
+        self._isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
+        self._answer_s = answer_s
+        self._opening = threading.Lock()
+        self._client: KafkaClient[AdminClient] | None = None
+
+    @property
+    def client(self) -> KafkaClient[AdminClient]:
+        """The client."""
+        with self._opening:
+            if self._client is None:
+                self._client = open_admin(self._settings)
+            return self._client
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._client = None
+
+    # -- topics, and what they are like
+
+    def names(self) -> list[str]:
+        """The names of all topics that this user may see, sorted."""
+        with self.client.translating("listing topics"):
+            return sorted(self.client.raw.list_topics(timeout=self._answer_s).topics)
+
+    def find(self, topic: str) -> int | None:
+        """How many partitions a topic has; None if there is no such topic. A topic is never created by asking."""
+        try:
+            return self._described(topic).partitions
+        except StreamNotFoundError:
+            return None
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has."""
+        return self.describe(topic).partitions
+
+    def describe(self, topic: str) -> Topic:
+        """What there is to know of a topic. The error for one that isn't there names others like it."""
+        try:
+            return self._described(topic)
+        except StreamNotFoundError as error:
+            raise self._unknown(topic) from error
+
+    def settings(self, topic: str, *, hidden: bool = False) -> dict[str, str]:
+        """The settings of a topic; ``hidden``: none if this user isn't allowed to see them, else that is an error."""
+        asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        futures = self.client.raw.describe_configs([asked], request_timeout=self._answer_s)
+        try:
+            found = self._answers(f"reading the settings of topic {topic!r}", futures)[asked]
+        except HeadraceError as error:
+            if error.retry or not hidden:
+                raise
+            _log.debug("can't read the settings of a topic", topic=topic, why=error.message)
+            return {}
+        return {name: entry.value for name, entry in found.items() if entry.value is not None}
+
+    # -- changes
+
+    def create(self, new: NewTopic, what: str = "", hint: str | None = None) -> bool:
+        """Create a topic; return False if another client was faster. ``hint`` helps if this user may not.
+
+        ``what`` says in messages which topic this is. Brokers may know the topic a little later: see ``await_topic``.
+        """
+        try:
+            doing = f"creating topic {new.topic!r}{what}"
+            self._answers(doing, self.client.raw.create_topics([new], request_timeout=self._answer_s))
+        except StreamExistsError:
+            return False
+        except HeadraceError as error:
+            if not error.retry and hint is not None:
+                error.hint = hint
+            raise
+        return True
+
+    def await_topic(self, topic: str, partitions: int = 1) -> None:
+        """Wait until brokers know a topic with so many partitions, which no event reports."""
+        end = time.monotonic() + self._answer_s
+        while (self.find(topic) or 0) < partitions:
+            if time.monotonic() > end:
+                raise self.client.problem(KafkaError(KafkaError._TIMED_OUT), f"waiting for topic {topic!r}")
+            threading.Event().wait(_AGAIN_S)
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Give a topic at least so many partitions."""
+        for _ in range(_OVERTAKEN):
+            found = self.find(topic)
+            if found is None or found >= partitions:
+                break
+            new = [NewPartitions(topic, partitions)]
+            error = self.client.raw.create_partitions(new, request_timeout=self._answer_s)[topic].exception()
+            if error is None:
+                break
+            if not isinstance(error, KafkaException):
+                raise error
+            reason = error.args[0]
+            if reason.code() not in (KafkaError.INVALID_PARTITIONS, KafkaError.REASSIGNMENT_IN_PROGRESS):
+                raise self.client.problem(reason, f"adding partitions to topic {topic!r}")
+            threading.Event().wait(_AGAIN_S)  # another one adds some at this moment
+        self.await_topic(topic, partitions)
+
+    def delete_before(self, topic: str, partition: int, before: Offset) -> None:
+        """Delete the records below an offset, which is up to the end."""
+        places = [TopicPartition(topic, partition, before)]
+        futures = self.client.raw.delete_records(places, request_timeout=self._answer_s)
+        self._answers(f"trimming partition {partition} of topic {topic!r}", futures)
+
+    # -- offsets
+
+    def extents(self, topic: str, partitions: int) -> tuple[dict[int, Offset], dict[int, Offset]]:
+        """Where each partition begins, and where it ends."""
+        oldest, upcoming = self._offsets(topic, range(partitions), OLDEST, UPCOMING)
+        return oldest, upcoming
+
+    def oldest(self, topic: str, partitions: Iterable[int]) -> dict[int, Offset]:
+        """The first offset of each of these partitions that is kept."""
+        return self._offsets(topic, partitions, OLDEST)[0]
+
+    def upcoming(self, topic: str, partitions: Iterable[int]) -> dict[int, Offset]:
+        """Where each of these partitions ends."""
+        return self._offsets(topic, partitions, UPCOMING)[0]
+
+    def at(self, topic: str, partition: int, time_ms: int) -> Offset | None:
+        """The offset of a partition's first record with this timestamp or a later one; None if there's none."""
+        found = self._offsets(topic, [partition], OffsetSpec.for_timestamp(max(0, time_ms)))[0][partition]
+        return None if found == _NONE else found
+
+    def ask(self, topic: str, partitions: Iterable[int], spec: OffsetSpec = UPCOMING) -> Asked:
+        """Ask for an offset of each partition, by default its end, and don't wait; ``answered`` reads the answers."""
+        asked = {TopicPartition(topic, partition): spec for partition in partitions}
+        if not asked:
+            return {}
+        futures = self.client.raw.list_offsets(asked, isolation_level=self._isolation, request_timeout=self._answer_s)
+        return {place.partition: future for place, future in futures.items()}
+
+    def answered(self, topic: str, asked: Asked) -> dict[int, Offset]:
+        """Return the answers; -1 if no record has the requested time."""
+        doing = f"looking for offsets of topic {topic!r}"
+        found = {partition: int(answer.offset) for partition, answer in self._answers(doing, asked).items()}
+        if any(offset < _NONE for offset in found.values()):
+            raise UnavailableError(
+                f"{doing}: the broker knows no offset yet", hint="check the broker; Headrace tries again"
+            )
+        return found
+
+    def _offsets(self, topic: str, partitions: Iterable[int], *specs: OffsetSpec) -> list[dict[int, Offset]]:
+        """Ask again while leaders move, or one has just been chosen, and not every broker knows it."""
+        places = list(partitions)
+        until_s = time.monotonic() + min(self._answer_s, LEADERS_MOVE_S)
+        while True:
+            asked = [self.ask(topic, places, spec) for spec in specs]
+            try:
+                return [self.answered(topic, one) for one in asked]
+            except UnavailableError:
+                if time.monotonic() > until_s:
+                    raise
+            self.client.raw.poll(_AGAIN_S)
+
+    # -- answers
+
+    def _described(self, topic: str) -> Topic:
+        futures = self.client.raw.describe_topics(TopicCollection([topic]), request_timeout=self._answer_s)
+        found = self._answers(f"looking for topic {topic!r}", futures)[topic]
+        id_ = str(found.topic_id)
+        return Topic(len(found.partitions), "" if id_ == _NO_ID else id_)
+
+    def _answers(self, doing: str, futures: Mapping[Any, Future[Any]]) -> dict[Any, Any]:
+        """The answers. Raises at once if the login is refused: librdkafka would go on trying."""
+        while wait(futures.values(), LOOK_S).not_done:
+            with self.client.translating(doing):
+                self.client.raw.poll(0)
+            if problem := cannot_log_in(self.client, doing):
+                raise problem
+        return {key: self.client.answer(future, doing) for key, future in futures.items()}
+
+    def _unknown(self, topic: str) -> StreamNotFoundError:
+        names = [name for name in self.names() if not name.startswith("__")]
+        near = get_close_matches(topic, names, n=_NEAR)
+        if near:
+            hint = f"did you mean {' or '.join(map(repr, near))}?"
+        elif names:
+            hint = "create it, or check the name and the cluster: this user sees " + (
+                f"{len(names)} others" if len(names) > _NEAR else ", ".join(map(repr, names))
+            )
+        else:
+            hint = "create it, or check the cluster: this user sees no topics there"
+        return StreamNotFoundError(f"there is no topic {topic!r} at {self._settings.brokers}", hint=hint)
+
+
+# -- record times ------------------------------------------------------------------------------------
+_USUAL = {
+    "fetch.wait.max.ms": "10",
+    "fetch.error.backoff.ms": "50",
+    "fetch.queue.backoff.ms": "1",
+    "queued.max.messages.kbytes": "1024",
+}
+
+
+class RecordTimes:
+    """Times of records. Threads may share it. It connects when it is first used."""
+
+    def __init__(self, settings: KafkaSettings, *, uncommitted: bool) -> None:
+        self._settings = settings.tuned(_USUAL)
+        self._uncommitted = uncommitted
+        self._lock = threading.Lock()
+        self._consumer: KafkaClient[Consumer] | None = None
+
+    def read(self, topic: str, partition: int, offset: Offset) -> int | None:
+        """The time of the first record at an offset or later; None if there is none, or if the offset was trimmed."""
+        with self._lock:
+            if self._consumer is None:
+                self._consumer = open_consumer(self._settings, "headrace", uncommitted=self._uncommitted)
+            consumer = self._consumer
+            with consumer.translating(f"reading topic {topic!r}"):
+                consumer.raw.assign([TopicPartition(topic, partition, offset)])
+                try:
+                    return _read(consumer, topic)
+                except TrimmedOffsetError:
+                    return None
+                finally:
+                    consumer.raw.unassign()
+
+    def close(self) -> None:
+        """Disconnect."""
+        with self._lock:
+            if self._consumer is not None:
+                self._consumer.raw.close()
+            self._consumer = None
+
+
+def _read(consumer: KafkaClient[Consumer], topic: str) -> int | None:
+    until = time.monotonic() + ANSWER_S
+    while time.monotonic() < until:
+        for message, error in zip(*consumer.received(0.1), strict=True):
+            if error is None:
+                found = message.timestamp()[1]
+                return found if found >= 0 else None
+            if error.code() == KafkaError._PARTITION_EOF:
+                return None
+            problem = consumer.problem(error, f"reading topic {topic!r}")
+            if not problem.retry:
+                raise problem
+    raise UnavailableError(f"the topic {topic!r} can't be read", hint="check the broker; Headrace tries again")
+
+
+# -- topic limits ------------------------------------------------------------------------------------
+RECORD_BYTES = 1_048_588
+"""What a topic takes unless its settings or the broker's say otherwise."""
+LIMITS_LOOK_S = 30.0
+
+
+class TopicLimits:
+    """The partitions and the limit of one topic. The threads of several writers use it."""
+
+    def __init__(self, topic: str, topics: Topics) -> None:
+        self.topic = topic
+        self.partitions = 0
+        self.record_bytes = RECORD_BYTES
+        self._topics = topics
+        self._lock = threading.Lock()
+        self._next_s = float("-inf")
+
+    @property
+    def known(self) -> bool:
+        """Whether the topic was looked at."""
+        return self.partitions > 0
+
+    def look(self) -> None:
+        """Look at the topic, unless that was done a moment ago. Raises ``StreamNotFoundError`` if it isn't there."""
+        with self._lock:
+            if time.monotonic() < self._next_s:
+                return
+            try:
+                found = self._topics.partitions(self.topic)
+                settings = self._topics.settings(self.topic, hidden=True)
+            except StreamNotFoundError as error:
+                error.hint = f"{error.hint}; committed rows wait until the topic exists"
+                raise
+            except UnavailableError as error:
+                if not self.known:
+                    raise
+                _log.debug("can't find out whether a topic has changed", topic=self.topic, why=error.message)
+            else:
+                if self.known and found != self.partitions:
+                    _log.warning(
+                        "the topic's partition count has changed: from now on, keys go to other partitions",
+                        topic=self.topic,
+                        before=self.partitions,
+                        now=found,
+                    )
+                self.partitions = found
+                self.record_bytes = int(settings.get("max.message.bytes", RECORD_BYTES))
+            self._next_s = time.monotonic() + LIMITS_LOOK_S
