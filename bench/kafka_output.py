@@ -25,11 +25,9 @@ import headrace as hr
 from bench.measure import WrongResultError, percentile
 from chaos.kafka_server import KafkaServer, KfakeServer
 from headrace.connectors.kafka.client import NewTopic
-from headrace.connectors.kafka.rows import RecordMaker, Roles
-from headrace.connectors.kafka.settings import KafkaSettings
+from headrace.connectors.kafka.settings import KafkaSettings, TopicOptions
 from headrace.connectors.kafka.target import KafkaTarget, PlainKafkaTarget
 from headrace.connectors.kafka.topics import Topics
-from headrace.rows.formats import FormatSpec, open_format
 from headrace.systems.base import Target
 
 PARTITIONS = 4
@@ -76,9 +74,8 @@ def copied(home: Path, address: str, count: int, transactions: bool) -> tuple[fl
 def version_ms(address: str, transactions: bool) -> list[float]:
     """How long each version takes from ``publish`` until it is known to be there."""
     topic = new_topic(address)
-    records = RecordMaker(topic, Roles(key="member"), open_format(FormatSpec()), None)
     make = KafkaTarget if transactions else PlainKafkaTarget
-    target: Target = make(KafkaSettings(address), topic, records)
+    target: Target = make(TopicOptions(topic=topic, settings=KafkaSettings(address), key="member"))
     target.position(f"{topic}/stage/0/out")
     took = []
     for version in range(VERSIONS):

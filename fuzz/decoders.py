@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from fuzz import samples, steps
-from headrace.connectors.kafka.log_topics import Order, decode_order, encode_order
+from headrace.connectors.kafka.settings import StreamOrder, decode_order, encode_order
 from headrace.connectors.kafka.writer_session import decode_progress
 from headrace.connectors.kinesis.records import MAGIC, unpack
 from headrace.coordinator import messages
@@ -58,7 +58,7 @@ def decodings() -> dict[str, Decoding]:
     status = messages.encode(messages.Refusal(error=ErrorReport(type="FencedError", message="m", hint="h")))
     register = b'{"version":%d,"container":0,"attempt":1,"host":"h","pid":1,"incarnation":"i"}' % messages.FORMAT
     progress = b'{"format":1,"version":1,"rows":"x","by":"y"}'
-    order = encode_order(Order("create", "orders", 4, {"n": "Int64", "list": {"List": "Int64"}}))
+    order = encode_order(StreamOrder("create", "orders", 4, {"n": "Int64", "list": {"List": "Int64"}}))
     rows = JsonRows(samples.JSON_COLUMNS, drop_unknown=True)
     return {
         "frame": Decoding(frames, _frame),

@@ -27,11 +27,9 @@ from chaos.kafka_server import Broker
 from headrace.connectors.kafka import target as target_module
 from headrace.connectors.kafka import writer_session
 from headrace.connectors.kafka.publishing import Progress, Publishing
-from headrace.connectors.kafka.rows import RecordMaker, Roles
-from headrace.connectors.kafka.settings import KafkaSettings
+from headrace.connectors.kafka.settings import KafkaSettings, TopicOptions
 from headrace.connectors.kafka.target import KafkaTarget
 from headrace.core.errors import HeadraceError
-from headrace.rows.formats import FormatSpec, open_format
 from headrace.systems.base import Target
 
 KEYS = 5
@@ -42,8 +40,7 @@ LAST_LIFE_S = 180
 
 def new_target(address: str, topic: str) -> KafkaTarget:
     """A target whose rows go by their column ``key``."""
-    records = RecordMaker(topic, Roles(key="key"), open_format(FormatSpec()), None)
-    return KafkaTarget(KafkaSettings(address), topic, records)
+    return KafkaTarget(TopicOptions(topic=topic, settings=KafkaSettings(address), key="key"))
 
 
 def rows_of(writer: str, version: int) -> pl.DataFrame:

@@ -15,7 +15,7 @@ from chaos.kafka_server import Broker, KfakeServer
 from headrace.connectors.kafka import client
 from headrace.connectors.kafka import consumer as fetching
 from headrace.connectors.kafka.consumer import KafkaSystem
-from headrace.connectors.kafka.settings import Options
+from headrace.connectors.kafka.settings import TopicOptions
 from headrace.core.clock import ManualClock
 from headrace.core.errors import (
     DeploymentError,
@@ -55,7 +55,7 @@ def system_of(topic: Topic, clock: ManualClock | None = None, **said: Any) -> Ka
     app = hr.App("shop", home="unused")
     app.input("t", TEXT, system=descriptor)
     (spec,) = (one.system for one in app._draft.streams.values())
-    options = Options.of(spec.name, spec.options)
+    options = TopicOptions.of(spec.name, spec.options)
     return KafkaSystem(options) if clock is None else KafkaSystem(options, clock)
 
 
@@ -384,8 +384,8 @@ def test_records_as_columns_and_bad_ones(topic: Topic, opened: Callable[..., Rea
     topic.put([b'{"n": 1}'], key=b"ann", time_ms=86_400_000, headers=[("a", b"1"), ("a", None)])
     topic.put([b'{"n": ', None])
     topic.put([b'{"n": 2}'])
-    reader = opened(KafkaSystem(Options.of("t", spec.options)))
-    reader.consumer = KafkaSystem(Options.of("t", spec.options)).consumer(columns)
+    reader = opened(KafkaSystem(TopicOptions.of("t", spec.options)))
+    reader.consumer = KafkaSystem(TopicOptions.of("t", spec.options)).consumer(columns)
     reader.consumer.register(ssp(), Edge.OLDEST)
     reader.until_position(4)
     rows = pl.concat([one.frame for one in reader.rows if one.frame.width])

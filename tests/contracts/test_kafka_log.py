@@ -8,8 +8,7 @@ import pytest
 
 from chaos.kafka_server import Broker, KafkaServer, KfakeServer
 from headrace.connectors.kafka.log_system import KafkaLogSystem
-from headrace.connectors.kafka.log_topics import LogOptions
-from headrace.connectors.kafka.settings import KafkaSettings
+from headrace.connectors.kafka.settings import KafkaSettings, LogOptions
 from headrace.kit.contracts import check_system, system_checks
 
 

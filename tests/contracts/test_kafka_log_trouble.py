@@ -12,8 +12,7 @@ from chaos.kafka_server import KfakeServer
 from headrace.connectors.kafka import client
 from headrace.connectors.kafka.log_admin import Metadata, mark_ends
 from headrace.connectors.kafka.log_system import KafkaLogSystem
-from headrace.connectors.kafka.log_topics import LogOptions, Order
-from headrace.connectors.kafka.settings import KafkaSettings
+from headrace.connectors.kafka.settings import KafkaSettings, LogOptions, StreamOrder
 from headrace.connectors.kafka.topics import Topics
 from headrace.core.errors import (
     DataError,
@@ -248,7 +247,7 @@ def test_a_seal_that_died_halfway_is_completed_by_the_next_one(options: LogOptio
     before = system.producer()
     before.send("s", 0, b"a")
     before.flush()
-    Metadata(options, Topics(options.settings, uncommitted=True)).order(Order("sealing", "s"))
+    Metadata(options, Topics(options.settings, uncommitted=True)).order(StreamOrder("sealing", "s"))
     assert mark_ends(options, "s", 1) == (1,)
     consumer = system.consumer()
     consumer.register(ssp(), Edge.OLDEST)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,10 +22,10 @@ from chaos.kafka_server import Broker, KfakeServer
 from headrace.connectors.kafka import publishing
 from headrace.connectors.kafka.client import KafkaClient, open_producer
 from headrace.connectors.kafka.publishing import Progress
-from headrace.connectors.kafka.rows import RecordMaker, Roles
-from headrace.connectors.kafka.settings import KafkaSettings
-from headrace.connectors.kafka.target import KafkaOutputAdmin, KafkaTarget, OutputOptions, PlainKafkaTarget
-from headrace.connectors.kafka.writer_session import Sender, WriterSession, decode_progress, encode_progress
+from headrace.connectors.kafka.rows import Roles
+from headrace.connectors.kafka.settings import KafkaSettings, TopicOptions
+from headrace.connectors.kafka.target import KafkaOutputAdmin, KafkaTarget, PlainKafkaTarget
+from headrace.connectors.kafka.writer_session import VersionSender, WriterSession, decode_progress, encode_progress
 from headrace.core.errors import (
     DataError,
     DeclarationError,
@@ -35,7 +36,7 @@ from headrace.core.errors import (
     UnavailableError,
 )
 from headrace.kit.contracts import check_target, target_checks
-from headrace.rows.formats import FormatSpec, open_format
+from headrace.rows.formats import FormatSpec
 from headrace.rows.given import HEADERS
 from headrace.systems.base import Creation, Target
 from kafka_writers import finish
@@ -46,8 +47,13 @@ Make = Callable[..., KafkaTarget]
 
 
 def new_target(broker: Broker, topic: str, roles: Roles | None = None, format: str = "json") -> KafkaTarget:
-    records = RecordMaker(topic, roles or Roles(key="key"), open_format(FormatSpec(format)), None)
-    return KafkaTarget(KafkaSettings(broker.address), topic, records)
+    return KafkaTarget(options_of(broker, topic, roles, format))
+
+
+def options_of(broker: Broker, topic: str, roles: Roles | None = None, format: str = "json") -> TopicOptions:
+    """What a row becomes in the topic."""
+    settings = KafkaSettings(broker.address)
+    return TopicOptions(topic=topic, settings=settings, format=FormatSpec(format), **asdict(roles or Roles(key="key")))
 
 
 @pytest.fixture
@@ -397,15 +403,15 @@ def test_a_version_that_takes_longer_than_a_transaction_may_gets_more_time(
     kfake: KfakeServer, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publishing, "TIMEOUT_MS", 1000)
-    flush, slow = Sender.flush, [2.0]
+    flush, slow = VersionSender.flush, [2.0]
 
-    def late(sender: Sender, client: KafkaClient[Producer], end_s: float) -> None:
+    def late(sender: VersionSender, client: KafkaClient[Producer], end_s: float) -> None:
         if slow:
             threading.Event().wait(slow.pop())
             sender._wait(client, end_s)
         flush(sender, client, end_s)
 
-    monkeypatch.setattr(Sender, "flush", late)
+    monkeypatch.setattr(VersionSender, "flush", late)
     topic = create_topic(kfake.address)
     target = make(topic)
     writer = f"{topic}/stage/0/out"
@@ -431,8 +437,7 @@ def test_closing_doesnt_wait_for_a_broker_that_is_away() -> None:
 
 def test_without_transactions_rows_may_come_again_and_say_so(kfake: KfakeServer) -> None:
     topic = create_topic(kfake.address)
-    records = RecordMaker(topic, Roles(key="key"), open_format(FormatSpec()), None)
-    targets = [PlainKafkaTarget(KafkaSettings(kfake.address), topic, records) for _ in range(2)]
+    targets = [PlainKafkaTarget(options_of(kfake, topic)) for _ in range(2)]
     for target in targets:
         assert target.position("app/stage/0/out") == -1
         publish(target, f"{topic}/stage/0/out", 0, rows(1, 2))
@@ -447,18 +452,18 @@ def test_without_transactions_rows_may_come_again_and_say_so(kfake: KfakeServer)
 
 def test_an_output_creates_its_topic_or_takes_it_as_it_is(kfake: KfakeServer) -> None:
     topic = create_topic(kfake.address, 3)
-    there = KafkaOutputAdmin(OutputOptions(topic=topic, settings=KafkaSettings(kfake.address)))
+    there = KafkaOutputAdmin(TopicOptions(topic=topic, settings=KafkaSettings(kfake.address)))
     assert there.describe("out").partitions == 3  # type: ignore[union-attr]
     assert there.create("out", 3, {"n": pl.Int64()}).partitions == 3
     assert there.create("out", 4).partitions == 3
-    new = KafkaOutputAdmin(OutputOptions(topic=f"{topic}-new", settings=KafkaSettings(kfake.address)))
+    new = KafkaOutputAdmin(TopicOptions(topic=f"{topic}-new", settings=KafkaSettings(kfake.address)))
     assert new.describe("out") is None
     assert new.would_create("out", 2) == Creation(2, new=True)
     new.create("out", 2)
     assert new.would_create("out", 5) == Creation(2)
     assert new.describe("out").partitions == 2  # type: ignore[union-attr]
     kfake.fail("CreateTopics", "TOPIC_AUTHORIZATION_FAILED")
-    other = KafkaOutputAdmin(OutputOptions(topic=f"{topic}-other", settings=KafkaSettings(kfake.address)))
+    other = KafkaOutputAdmin(TopicOptions(topic=f"{topic}-other", settings=KafkaSettings(kfake.address)))
     with pytest.raises(InfrastructureError, match="creating topic") as caught:
         other.create("out", 2)
     assert "kafka-topics.sh --create" in (caught.value.hint or "")

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.connectors.kafka.settings import Options
+from headrace.connectors.kafka.settings import TopicOptions
 from headrace.core.errors import DeclarationError
 from headrace.systems.registry import SystemSpec
 
@@ -43,8 +43,8 @@ def test_what_is_said_arrives_in_the_options_of_the_system() -> None:
     )
     assert (spec.name, spec.kind) == ("kafka-orders-eu", "kafka")
     given = json.loads(json.dumps(dict(spec.options)))  # plans and the metadata store have them as JSON
-    options = Options.of(spec.name, given)
-    assert options == Options.of(spec.name, spec.options)
+    options = TopicOptions.of(spec.name, given)
+    assert options == TopicOptions.of(spec.name, spec.options)
     assert options.end is not None
     assert (options.topic, options.settings.brokers, options.start) == ("orders", BROKERS, 1_769_860_800_000)
     assert dict(options.end.offsets) == {0: 10, 1: 20}
@@ -56,13 +56,13 @@ def test_what_is_said_arrives_in_the_options_of_the_system() -> None:
 def test_little_is_said_of_a_plain_input() -> None:
     spec = spec_of()
     assert dict(spec.options) == {"topic": "orders", "brokers": BROKERS, "format": {"name": "json"}}
-    options = Options.of(spec.name, spec.options)
+    options = TopicOptions.of(spec.name, spec.options)
     assert (options.start, options.end, options.uncommitted, options.lost) == ("oldest", None, False, "stop")
 
 
 @pytest.mark.parametrize("time", ["2026-01-31T12:00:00Z", datetime(2026, 1, 31, 12, tzinfo=UTC), "1769860800000"])
 def test_times_begin_and_end(time: Any) -> None:
-    options = Options.of("x", spec_of(start=time, end=time).options)
+    options = TopicOptions.of("x", spec_of(start=time, end=time).options)
     assert options.end is not None
     assert options.start == options.end.time_ms == 1_769_860_800_000
 
@@ -128,4 +128,4 @@ def test_where_reading_begins_is_said_at_one_place() -> None:
 @pytest.mark.parametrize("options", [{"topic": "x"}, {"brokers": BROKERS}, {"topic": "x", "brokers": BROKERS, "y": 1}])
 def test_options_that_are_missing_or_unknown(options: dict[str, Any]) -> None:
     with pytest.raises(DeclarationError, match=r"system 'x' \(kafka\)"):
-        Options.of("x", options)
+        TopicOptions.of("x", options)

@@ -1,47 +1,51 @@
-"""A topic of Kafka as a row system: fetched in a thread of its own, read as rows.
+"""A topic of others as a row system: fetched in a thread of its own, read as rows, and described.
 
 consumer
-    Reads partitions of a topic as rows. Offsets are Kafka's: transactions and compaction leave gaps.
+    Reads partitions of a topic as rows. Offsets are Kafka's: transactions and compaction leave gaps. The run loop's
+    thread uses it, but for ``RecordSource``, which the thread of ``fetching`` calls.
 
-system
-    A topic of Kafka as a row system.
+admin
+    Describes a topic as a stream of rows.
 """
 
 from __future__ import annotations
 
+import builtins
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import polars as pl
 from typing_extensions import override
 
-from headrace.connectors.kafka.admin import KafkaAdmin
 from headrace.connectors.kafka.client import Consumer, KafkaClient, open_consumer
-from headrace.connectors.kafka.fetching import Feed, Fetched, Fetching, Source, Wanted
-from headrace.connectors.kafka.rows import KeyColumn, RecordRows, columns_about, key_dtype
-from headrace.connectors.kafka.settings import Options
-from headrace.connectors.kafka.topics import Asked, Topic, Topics
+from headrace.connectors.kafka.fetching import FetchedRecords, FetchSource, FetchThread, PartitionFeed, WantedFields
+from headrace.connectors.kafka.rows import KeyColumn, RecordRows, columns_about
+from headrace.connectors.kafka.settings import BYTES, TopicOptions, key_dtype
+from headrace.connectors.kafka.topics import Asked, GroupCommits, RecordTimes, Topic, Topics, group_of
 from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import DeploymentError, HeadraceError, StreamNotFoundError, TrimmedOffsetError, UsageError
 from headrace.core.files import readable
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import Throttle, logger
 from headrace.rows.dtypes import Columns
-from headrace.rows.formats import FormatSpec, open_format
+from headrace.rows.formats import open_format
 from headrace.systems.base import (
     BadRecord,
     Edge,
     Ended,
+    Extent,
     Polled,
     Position,
     Reading,
     RegisteringConsumer,
     Rows,
     RowSystem,
+    StreamInfo,
     Target,
     Unread,
+    UnwatchedAdmin,
+    check_within,
 )
 
 # -- what is fetched ---------------------------------------------------------------------------------
@@ -55,14 +59,14 @@ ANSWER_S = 5.0
 _log = logger(__name__)
 
 
-class RecordSource(Source):
+class RecordSource(FetchSource):
     """The records of one topic, which is ``known``; now and then it looks whether it is still the same."""
 
     at_once = 1000  # more at once are slower: their objects don't stay in the processor's caches
     idle_s = 0.1
     wakes_at_end = True
 
-    def __init__(self, options: Options, wanted: Wanted, topics: Topics, known: Topic) -> None:
+    def __init__(self, options: TopicOptions, wanted: WantedFields, topics: Topics, known: Topic) -> None:
         self.doing = f"reading topic {options.topic!r}"
         self.wanted = wanted
         self._topic = options.topic
@@ -76,7 +80,7 @@ class RecordSource(Source):
         return max(FEED_BYTES_MIN, BUFFER_BYTES // feeds)
 
     @override
-    def missing(self, feed: Feed, client: KafkaClient[Consumer]) -> Fetched:
+    def missing(self, feed: PartitionFeed, client: KafkaClient[Consumer]) -> FetchedRecords:
         with client.translating(f"looking for offsets of topic {self._topic!r}"):
             low, high = client.raw.get_watermark_offsets(feed.place, ANSWER_S)
         if not feed.fetched_to < low:
@@ -86,7 +90,7 @@ class RecordSource(Source):
         _log.warning(
             "records were deleted before they were read", topic=self._topic, partition=feed.partition, first=low
         )
-        return Fetched([], [], low, lost=low - feed.fetched_to)
+        return FetchedRecords([], [], low, lost=low - feed.fetched_to)
 
     @override
     def check(self) -> None:
@@ -146,9 +150,9 @@ END_MS = 500.0
 class _RecordReading(Reading):
     end: Offset | None = None
     """Where the partition ends for the app; None: it doesn't, or only its time is known."""
-    feed: Feed | None = None
+    feed: PartitionFeed | None = None
     """None when nothing more is to be fetched."""
-    held: Fetched | None = None
+    held: FetchedRecords | None = None
     """What was taken of the feed, and can't be decoded yet."""
     lost: int = 0
     ask_ms: float = 0.0
@@ -163,7 +167,13 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
     """
 
     def __init__(
-        self, options: Options, partitions: int, topics: Topics, fetching: Fetching, rows: RecordRows, clock: Clock
+        self,
+        options: TopicOptions,
+        partitions: int,
+        topics: Topics,
+        fetching: FetchThread,
+        rows: RecordRows,
+        clock: Clock,
     ) -> None:
         super().__init__()
         self._options = options
@@ -257,7 +267,7 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
             reading.ended = True
             yield Ended(reading.ssp, reading.position)
 
-    def _take(self, reading: _RecordReading, max_bytes: int) -> Fetched | None:
+    def _take(self, reading: _RecordReading, max_bytes: int) -> FetchedRecords | None:
         feed = reading.feed
         if reading.held is not None or feed is None:
             return reading.held
@@ -297,7 +307,7 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
             reading.ask_ms = now_ms + ASK_AGAIN_MS
             return None
 
-    def _rows(self, reading: _RecordReading, fetched: Fetched) -> Rows | None:
+    def _rows(self, reading: _RecordReading, fetched: FetchedRecords) -> Rows | None:
         """The rows; None if they can't be decoded now."""
         ssp, first = reading.ssp, reading.position
         if not len(fetched):
@@ -383,6 +393,128 @@ def _unread(lost: int, after: Offset) -> list[Unread]:
     return [Unread("lost", lost, warning)] if lost else []
 
 
+# -- admin -------------------------------------------------------------------------------------------
+class KafkaAdmin(UnwatchedAdmin):
+    """The one topic is a stream of any name: the options say which one it is.
+
+    ``columns`` are those that the formats say by themselves, if they do.
+    """
+
+    def __init__(self, options: TopicOptions, topics: Topics, columns: Columns | None, clock: Clock) -> None:
+        super().__init__()
+        self._options = options
+        self._topics = topics
+        self._columns = columns
+        self._clock = clock
+        self._times = RecordTimes(options.settings, uncommitted=options.uncommitted)
+        self._groups: dict[str, GroupCommits] = {}
+
+    @property
+    def _topic(self) -> str:
+        return self._options.topic
+
+    @override
+    def list(self) -> builtins.list[str]:
+        return self._topics.names()
+
+    @override
+    def describe(self, stream: str) -> StreamInfo:
+        """Raises ``StreamNotFoundError``, which names topics with similar names."""
+        columns = None if self._columns is None else dict(self._columns)
+        end = self._options.end
+        topic = self._topics.describe(self._topic)
+        partitions = topic.partitions
+        if end is not None and (strange := sorted(p for p in end.offsets if p >= partitions)):
+            raise UsageError(
+                f"end= of topic {self._topic!r} names partition {strange[0]}, but the topic has partitions 0 to "
+                f"{partitions - 1}",
+                hint="name an offset for each of the topic's partitions",
+            )
+        if end is not None and end.time_ms is None and len(end.offsets) < partitions:
+            missing = min(set(range(partitions)) - set(end.offsets))
+            raise UsageError(
+                f"end= of topic {self._topic!r} has no offset for partition {missing}",
+                hint="name an offset for each of the topic's partitions, or a time",
+            )
+        bounded = end is not None
+        return StreamInfo(stream, partitions, columns, bounded=bounded, until_offset=True, identity=topic.id)
+
+    @override
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
+        """Raises ``UsageError``: an input is created by its writers."""
+        raise self._refused("is an input, so Headrace doesn't create it", "use kafka-topics.sh --create")
+
+    @override
+    def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
+        raise self._refused("has no columns; its records do", "add the column to the input's schema")
+
+    @override
+    def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
+        raise self._refused(
+            "is an input, so Headrace doesn't add partitions to it", "use kafka-topics.sh --alter --partitions"
+        )
+
+    @override
+    def extents(self, stream: str) -> builtins.list[Extent]:
+        """Each partition up to its oldest open transaction, unless uncommitted records are read, too."""
+        low, high = self._topics.extents(self._topic, self._topics.partitions(self._topic))
+        return [Extent(low[p], max(low[p], high[p]), trimmed=low[p] > 0) for p in low]
+
+    @override
+    def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
+        """By the timestamps of records, which are their writers' or the broker's, as the topic is set up."""
+        self._check_partition(ssp)
+        found = self._topics.at(self._topic, ssp.partition, time_ms)
+        return self._topics.upcoming(self._topic, [ssp.partition])[ssp.partition] if found is None else found
+
+    @override
+    def time_of(self, ssp: SSP, offset: Offset) -> int | None:
+        """Reads the record."""
+        return self._times.read(self._topic, ssp.partition, offset)
+
+    @override
+    def check_offset(self, ssp: SSP, offset: Offset) -> None:
+        """An offset in a gap is as good as the next one after it."""
+        extents = self.extents(ssp.stream.name)
+        if not 0 <= ssp.partition < len(extents):
+            raise StreamNotFoundError(f"{ssp}: the topic has partitions 0 to {len(extents) - 1}")
+        check_within(ssp, offset, extents[ssp.partition])
+
+    @override
+    def seal(self, stream: str) -> None:
+        raise self._refused("can't be sealed", "Kafka's topics have no end; end= of hr.io.kafka sets where to stop")
+
+    @override
+    def trim(self, ssp: SSP, before: Offset) -> None:
+        raise self._refused("is an input, so Headrace doesn't delete its records", "set the topic's retention")
+
+    @override
+    def report_commit(self, ssp: SSP, reader: str, position: Offset) -> None:
+        """As an offset of the consumer group ``headrace.<app>.<stage>``."""
+        group = group_of(reader)
+        if group not in self._groups:
+            self._groups[group] = GroupCommits(self._options.settings, self._topic, group, self._clock)
+        self._groups[group].note(ssp.partition, position)
+
+    @override
+    def close(self) -> None:
+        groups, self._groups = self._groups, {}
+        for commits in groups.values():
+            commits.close()
+        self._topics.close()
+        self._times.close()
+
+    def _check_partition(self, ssp: SSP) -> None:
+        partitions = self._topics.partitions(self._topic)
+        if not 0 <= ssp.partition < partitions:
+            raise StreamNotFoundError(f"{ssp}: the topic has partitions 0 to {partitions - 1}")
+
+    def _refused(self, why: str, hint: str) -> UsageError:
+        return UsageError(f"the topic {self._topic!r} {why}", hint=hint)
+
+
 # -- system ------------------------------------------------------------------------------------------
 CALL_S = 5.0
 """How long a run loop may wait for an answer."""
@@ -392,7 +524,7 @@ CALL_S = 5.0
 class KafkaSystem(RowSystem):
     """A system with one topic, as a stream of any name: the options say which one it is."""
 
-    options: Options
+    options: TopicOptions
     clock: Clock = field(default_factory=WallClock)
 
     def __post_init__(self) -> None:
@@ -410,9 +542,9 @@ class KafkaSystem(RowSystem):
         rows = self._rows(columns)
         client = open_consumer(options.settings, "headrace", uncommitted=options.uncommitted)
         by_time = options.end is not None and options.end.time_ms is not None
-        wanted = Wanted(rows.wants("key"), by_time or rows.wants("timestamp"), rows.wants("headers"))
+        wanted = WantedFields(rows.wants("key"), by_time or rows.wants("timestamp"), rows.wants("headers"))
         source = RecordSource(options, wanted, self._topics, topic)
-        fetching = Fetching(client, f"kafka-{options.topic}", source)
+        fetching = FetchThread(client, f"kafka-{options.topic}", source)
         return KafkaConsumer(options, topic.partitions, self._topics, fetching, rows, self.clock)
 
     @override
@@ -424,7 +556,7 @@ class KafkaSystem(RowSystem):
         about = self.options.record_columns
         contents = format.columns() if columns is None else {n: t for n, t in columns.items() if n not in about}
         if not contents:  # the contents of these records are unknown, so they are only counted or shown unchanged
-            format = open_format(FormatSpec("bytes"))
+            format = open_format(BYTES)
             contents = format.columns() or {}
         keys = []
         for name in (name for name, what in about.items() if what == "key"):
@@ -437,8 +569,3 @@ class KafkaSystem(RowSystem):
         own = open_format(self.options.format).columns()
         about = columns_about(self.options.record_columns, key_dtype(open_format(self.options.key_format)))
         return None if own is None or len(about) < len(self.options.record_columns) else {**own, **about}
-
-
-def open_kafka_system(name: str, options: Mapping[str, Any]) -> KafkaSystem:
-    """The system of a ``SystemSpec``: ``topic``, ``brokers``, and optionally the other fields of ``Options``."""
-    return KafkaSystem(Options.of(name, options))

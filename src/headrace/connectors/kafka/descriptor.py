@@ -11,148 +11,99 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import polars as pl
 
 from headrace.api.checks import Declaring, SchemaLike, one_of
 from headrace.api.descriptors import InputUse, input_schema, record_columns_of, start_of, time_of
 from headrace.api.formats import FormatName, format_of
-from headrace.connectors.kafka.log_topics import PREFIX, RECORD_BYTES, LogOptions
-from headrace.connectors.kafka.settings import KafkaSettings
+from headrace.connectors.kafka.settings import (
+    BYTES,
+    INPUT,
+    OUTPUT,
+    PREFIX,
+    RECORD_BYTES,
+    RECORD_COLUMNS,
+    InputEnd,
+    KafkaColumn,
+    KafkaSettings,
+    LogOptions,
+    Lost,
+    TopicOptions,
+    key_dtype,
+)
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import check_id
 from headrace.core.secrets import SecretPlace
 from headrace.rows.dtypes import instantiate
 from headrace.rows.formats import FormatSpec, open_format
-from headrace.rows.given import HEADERS
 from headrace.rows.schema import Schema
 from headrace.systems.registry import SystemSpec
 
 # -- kafka -------------------------------------------------------------------------------------------
-KafkaColumn = Literal["key", "headers", "timestamp", "partition", "offset"]
-Lost = Literal["stop", "skip"]
-
-RECORD_COLUMNS: Mapping[str, pl.DataType] = {
-    "headers": HEADERS,
-    "timestamp": pl.Datetime("ms"),
-    "partition": pl.Int32(),
-    "offset": pl.Int64(),
-}
-"""The metadata of a Kafka record other than its key, with the types."""
-
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_BYTES = FormatSpec("bytes")
-_MAY_REPEAT = "transactions=False keeps no positions of writers in Kafka"
 
 
 @dataclass(frozen=True, slots=True)
 class Kafka:
-    """A Kafka topic; see ``kafka``. ``start`` may be milliseconds since the epoch; ``end`` is JSON.
+    """A Kafka topic; see ``kafka``."""
 
-    ``client`` has options of librdkafka in the form of ``SystemSpec``, with the places of secrets.
-    """
-
-    topic: str
-    brokers: str
-    format: FormatSpec = field(default_factory=FormatSpec)
-    key_format: FormatSpec = _BYTES
-    start: str | int = "oldest"
-    end: Mapping[str, Any] | None = field(default=None, hash=False)
-    record_columns: Mapping[str, str] = field(default_factory=dict, hash=False)
-    uncommitted: bool = False
-    lost: Lost = "stop"
-    client: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    oauth: str | None = None
-    key: str | None = None
-    timestamp: str | None = None
-    headers: str | None = None
-    transactions: bool = True
-    progress_topic: str | None = None
+    options: TopicOptions
 
     def system(self, stream_id: str) -> SystemSpec:
         """Return the system of this topic; each stream has its own."""
-        return self._spec(stream_id, self._options())
+        return self._spec(stream_id, self.options.options())
 
     def input_schema(self, schema: SchemaLike | None) -> Schema:
         """Return the columns of an input: those of the format, otherwise of ``schema``, and the records' metadata."""
+        columns = self.options.record_columns
         about = {
             name: self._key_type(name, schema) if what == "key" else RECORD_COLUMNS[what]
-            for name, what in self.record_columns.items()
+            for name, what in columns.items()
         }
-        return input_schema(self.topic, "Kafka", self.format, about, self.record_columns, schema)
+        return input_schema(self.options.topic, "Kafka", self.options.format, about, columns, schema)
 
     def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
         """Return the system of an input."""
+        topic = self.options.topic
         if use.start != "oldest":
             raise DeclarationError(
                 f"start={use.start!r}: the start of a Kafka topic belongs in hr.io.kafka(...)",
-                hint=f'write system=hr.io.kafka("{self.topic}", start="upcoming", ...); a time works too',
+                hint=f'write system=hr.io.kafka("{topic}", start="upcoming", ...); a time works too',
             )
-        if outputs := self._differing("key", "timestamp", "headers", "transactions", "progress_topic"):
+        if outputs := self.options.given(name for name in OUTPUT if name not in INPUT):
             raise DeclarationError(
-                f"{outputs} of topic {self.topic}: only an output can have this",
+                f"{', '.join(outputs)} of topic {topic}: only an output can have this",
                 hint='record_columns={"member": "key"} says which columns an input takes from records',
             )
-        options = {
-            **self._options(),
-            "key_format": None if self.key_format == _BYTES else self.key_format.under(f"{self.topic}-key").options(),
-            "start": None if self.start == "oldest" else self.start,
-            "end": self.end,
-            "record_columns": dict(self.record_columns) or None,
-            "uncommitted": self.uncommitted or None,
-            "lost": None if self.lost == "stop" else self.lost,
-        }
-        return self._spec(stream_id, options)
+        return self._spec(stream_id, self.options.options(*INPUT))
 
     def output_system(self, stream_id: str) -> SystemSpec:
         """Return the system of an output. Raises ``DeclarationError`` for arguments that only inputs have."""
-        if inputs := self._differing("start", "end", "record_columns", "uncommitted", "lost"):
+        if inputs := self.options.given(name for name in INPUT if name not in OUTPUT):
             raise DeclarationError(
-                f"{inputs} of topic {self.topic}: only an input can have this",
+                f"{', '.join(inputs)} of topic {self.options.topic}: only an input can have this",
                 hint="key=, timestamp= and headers= name the columns that an output writes there",
             )
-        given = {
-            "key": self.key,
-            "timestamp": self.timestamp,
-            "headers": self.headers,
-            "key_format": None if self.key_format == _BYTES else self.key_format.under(f"{self.topic}-key").options(),
-            "transactions": None if self.transactions else False,
-            "progress_topic": self.progress_topic,
-        }
-        output = {name: value for name, value in given.items() if value is not None}
-        return self._spec(stream_id, {**self._options(), "output": output}, "" if self.transactions else _MAY_REPEAT)
-
-    def _differing(self, *names: str) -> str:
-        """Return those of these fields that don't have their default, for messages."""
-        usual = Kafka(self.topic, self.brokers)
-        return ", ".join(name for name in names if getattr(self, name) != getattr(usual, name))
-
-    def _options(self) -> dict[str, Any]:
-        return {
-            "topic": self.topic,
-            "brokers": self.brokers,
-            "client": dict(self.client) or None,
-            "oauth": self.oauth,
-            "format": self.format.under(f"{self.topic}-value").options(),
-        }
+        may_repeat = "" if self.options.transactions else "transactions=False keeps no positions of writers in Kafka"
+        return self._spec(stream_id, {**self.options.options(), "output": self.options.json(OUTPUT)}, may_repeat)
 
     def _spec(self, stream_id: str, options: Mapping[str, Any], may_repeat: str = "") -> SystemSpec:
-        given = {name: value for name, value in options.items() if value is not None}
-        return SystemSpec(f"kafka-{stream_id}".replace(".", "-"), "kafka", given, may_repeat=may_repeat)
+        return SystemSpec(f"kafka-{stream_id}".replace(".", "-"), "kafka", options, may_repeat=may_repeat)
 
     def _key_type(self, name: str, schema: SchemaLike | None) -> pl.DataType:
         """Return the type of a column of keys, which its format or else the schema determines."""
-        format = open_format(self.key_format)
-        own = format.columns()
-        if own is not None:
-            return next(iter(own.values())) if len(own) == 1 else pl.Struct(own)
+        spec = self.options.key_format
+        format = open_format(spec)
+        if (own := key_dtype(format)) is not None:
+            return own
         declared = None if schema is None else Schema.of(schema).columns.get(name)
         if not isinstance(declared, pl.Struct):
             raise DeclarationError(
-                f"record_columns: {name!r} is a key in the format {self.key_format.name!r}, and its type isn't known",
+                f"record_columns: {name!r} is a key in the format {spec.name!r}, and its type isn't known",
                 hint=f'add it to the schema: {{"{name}": pl.Struct({{"member": pl.String}}), ...}}',
             )
         format.decoder({one.name: instantiate(one.dtype, one.name) for one in declared.fields})
@@ -253,10 +204,10 @@ def kafka(
     Schema(value: String)
     """
     with Declaring("kafka", quoting=False):
-        settings = KafkaSettings.checked(brokers, options, oauth).options()
+        settings = KafkaSettings.checked(brokers, options, oauth)
         columns = record_columns_of(record_columns, "Kafka", get_args(KafkaColumn), '{"sent": "timestamp"}')
         of_key = format_of(key_format)
-        if of_key != _BYTES and "key" not in columns.values() and key is None:
+        if of_key != BYTES and "key" not in columns.values() and key is None:
             raise DeclarationError(
                 f"key_format={of_key.name!r}, but no column is the key",
                 hint='write record_columns={"member": "key"} for an input, key="member" for an output',
@@ -265,22 +216,22 @@ def kafka(
             if column is not None and (not isinstance(column, str) or not column):
                 raise DeclarationError(f"{what}={column!r} doesn't name a column", hint=f'write {what}="member"')
         return Kafka(
-            _topic(topic),
-            settings["brokers"],
-            format_of(format),
-            of_key,
-            start_of(start),
-            _end(end),
-            columns,
-            bool(uncommitted),
-            one_of("lost", lost, Lost),
-            settings.get("client", {}),
-            oauth,
-            key,
-            timestamp,
-            headers,
-            bool(transactions),
-            None if progress_topic is None else _topic(progress_topic),
+            TopicOptions(
+                topic=_topic(topic),
+                settings=settings,
+                format=format_of(format),
+                key_format=of_key,
+                start=start_of(start),
+                end=_end(end),
+                record_columns=columns,
+                uncommitted=bool(uncommitted),
+                lost=one_of("lost", lost, Lost),
+                key=key,
+                timestamp=timestamp,
+                headers=headers,
+                transactions=bool(transactions),
+                progress_topic=None if progress_topic is None else _topic(progress_topic),
+            )
         )
 
 
@@ -293,14 +244,13 @@ def _topic(topic: object) -> str:
     )
 
 
-def _end(end: object) -> dict[str, Any] | None:
-    """Return the end in the form of ``SystemSpec``."""
+def _end(end: object) -> InputEnd | None:
     if end is None:
         return None
     if (time_ms := time_of(end)) is not None:
-        return {"time": time_ms}
+        return InputEnd(time_ms=time_ms)
     if isinstance(end, Mapping) and end and all(_is_offset(one) for both in end.items() for one in both):
-        return {"offsets": {str(partition): offset for partition, offset in sorted(end.items())}}
+        return InputEnd(offsets=dict(sorted(end.items())))
     raise DeclarationError(
         f"end={end!r} is not a valid end",
         hint='write an offset for each partition: end={0: 1000, 1: 1200}, or a time: end="2026-01-31T12:00:00Z"; '

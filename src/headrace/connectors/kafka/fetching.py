@@ -7,8 +7,8 @@ gets into a later feed.
 
 The lock guards feeds and orders; it is never held while a broker is waited for. Calls that wait without letting other
 threads run, such as those for cached offsets, aren't made at all. A pipe says that there is something new:
-librdkafka has no descriptor to wait for. What ``Source`` does runs in the thread; ``begin``, ``end``, ``take``,
-``look`` and ``close`` run in the other one. ``Feed`` and ``Fetched`` are pure; the caller has the lock.
+librdkafka has no descriptor to wait for. What ``FetchSource`` does runs in the thread; ``begin``, ``end``, ``take``,
+``look`` and ``close`` run in the other one. ``PartitionFeed`` and ``FetchedRecords`` are pure; the caller has the lock.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, repeat
+from itertools import accumulate, groupby
 from typing import ClassVar
 
 from headrace.connectors.kafka.client import (
@@ -46,7 +46,7 @@ Key = tuple[str | None, int | None]
 
 # -- what was fetched --------------------------------------------------------------------------------
 @dataclass(slots=True)
-class Fetched:
+class FetchedRecords:
     """Records of one partition, in order. ``next`` is where reading goes on after them, beyond gaps.
 
     ``keys``, ``times`` (ms since the epoch) and ``headers`` are empty unless they are wanted. ``size`` is in bytes.
@@ -70,21 +70,21 @@ class Fetched:
         """Whether there are no gaps between the records."""
         return not self.values or self.offsets[-1] - self.offsets[0] + 1 == len(self.values)
 
-    def before(self, end: Offset) -> Fetched:
+    def before(self, end: Offset) -> FetchedRecords:
         """The records before an offset."""
         return self if self.next <= end else self._cut(slice(bisect_left(self.offsets, end)), end, self.size)
 
-    def split(self, max_bytes: int, *, least: int) -> tuple[Fetched, Fetched]:
+    def split(self, max_bytes: int, *, least: int) -> tuple[FetchedRecords, FetchedRecords]:
         """The first records, of up to so many bytes but at least so many records; and the others."""
         sizes = list(accumulate(len(value or b"") for value in self.values))
-        n = max(least, sum(size <= max_bytes for size in sizes))
+        n = max(least, bisect_right(sizes, max_bytes))
         size = sizes[n - 1] if n else 0
         next = self.offsets[n - 1] + 1 if n else self.offsets[0]
         return self._cut(slice(n), next, size), self._cut(slice(n, None), self.next, self.size - size)
 
-    def _cut(self, part: slice, next: Offset, size: int) -> Fetched:
+    def _cut(self, part: slice, next: Offset, size: int) -> FetchedRecords:
         keys, times, headers = self.keys[part], self.times[part], self.headers[part]
-        return Fetched(self.offsets[part], self.values[part], next, size, keys, times, headers, self.lost)
+        return FetchedRecords(self.offsets[part], self.values[part], next, size, keys, times, headers, self.lost)
 
     def first_at(self, time_ms: int) -> Offset | None:
         """Return the offset of the first record with this timestamp or a later one; None if there is none."""
@@ -92,12 +92,12 @@ class Fetched:
         return None if index is None else self.offsets[index]
 
 
-def together(pieces: Sequence[Fetched]) -> Fetched:
+def together(pieces: Sequence[FetchedRecords]) -> FetchedRecords:
     """Pieces that follow one another as one, at least one. None of them may have ``lost``."""
     if len(pieces) == 1:
         return pieces[0]
     offsets: list[Offset] = []
-    whole = Fetched(offsets, [], pieces[-1].next, sum(piece.size for piece in pieces))
+    whole = FetchedRecords(offsets, [], pieces[-1].next, sum(piece.size for piece in pieces))
     for piece in pieces:
         offsets.extend(piece.offsets)
         whole.values.extend(piece.values)
@@ -108,7 +108,7 @@ def together(pieces: Sequence[Fetched]) -> Fetched:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedFields:
     """What of records is needed apart from their values."""
 
     keys: bool = False
@@ -116,13 +116,13 @@ class Wanted:
     headers: bool = False
 
 
-def fetched_of(messages: Sequence[Message], wanted: Wanted) -> Fetched:
+def fetched_of(messages: Sequence[Message], wanted: WantedFields) -> FetchedRecords:
     """Records of one partition that follow one another, none of them an error."""
     first, last = messages[0].offset(), messages[-1].offset()
     assert first is not None
     assert last is not None
     dense = last - first + 1 == len(messages)
-    fetched = Fetched(
+    fetched = FetchedRecords(
         range(first, last + 1) if dense else [offset or 0 for offset in map(Message.offset, messages)],
         list(map(_VALUE, messages)),
         last + 1,
@@ -145,11 +145,11 @@ def _headers(message: Message) -> list[tuple[str, bytes | None]] | None:
     return [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
 
 
-class Feed:
+class PartitionFeed:
     """What was fetched of one partition from ``position`` on, and wasn't handed out."""
 
     def __init__(self, topic: str, partition: int, position: Offset, *, marked: bool = False) -> None:
-        """``marked``: as in ``Source``."""
+        """``marked``: as in ``FetchSource``."""
         self.topic = topic
         self.partition = partition
         self.fetched_to = position
@@ -162,14 +162,14 @@ class Feed:
         self.closed = False
         self.paused = False
         self._marked = marked
-        self._waiting: deque[Fetched] = deque()
+        self._waiting: deque[FetchedRecords] = deque()
 
     @property
     def place(self) -> TopicPartition:
         """The partition, and where to go on."""
         return TopicPartition(self.topic, self.partition, self.fetched_to)
 
-    def put(self, fetched: Fetched) -> None:
+    def put(self, fetched: FetchedRecords) -> None:
         """Take in what was fetched."""
         if self._marked and None in fetched.values:
             self.mark = fetched.offsets[fetched.values.index(None)]
@@ -183,7 +183,7 @@ class Feed:
         """The end of the partition was reached: everything before ``offset`` was fetched."""
         self.end = offset
         if offset > self.fetched_to:
-            self.put(Fetched([], [], offset))
+            self.put(FetchedRecords([], [], offset))
 
     @property
     def sound(self) -> bool:
@@ -200,12 +200,12 @@ class Feed:
         """There is something to take."""
         return bool(self._waiting)
 
-    def take(self, max_bytes: int, *, exactly: bool = False) -> Fetched | None:
+    def take(self, max_bytes: int, *, exactly: bool = False) -> FetchedRecords | None:
         """Take up to so many bytes, but at least one piece; None if there is nothing. What is lost comes alone.
 
         ``exactly``: no record more than fits, but at least one.
         """
-        pieces: list[Fetched] = []
+        pieces: list[FetchedRecords] = []
         waiting, room = self._waiting, max_bytes
         while waiting and (room > 0 or not pieces) and not (pieces and waiting[0].lost):
             piece = waiting.popleft()
@@ -231,7 +231,7 @@ class Feed:
 
 
 # -- fetching ----------------------------------------------------------------------------------------
-class Source(ABC):
+class FetchSource(ABC):
     """The kind of topics that are fetched. The thread calls it."""
 
     doing: str
@@ -246,7 +246,7 @@ class Source(ABC):
     """Fetching goes on when only this part of the room is in use."""
     wakes_at_end = False
     """Whether the other thread wants to know that an end was reached, though nothing has come."""
-    wanted = Wanted()
+    wanted = WantedFields()
     marked: ClassVar[bool] = False
     """Whether a record without a value is a mark: nothing after it is fetched."""
 
@@ -255,17 +255,17 @@ class Source(ABC):
         """How many bytes may wait in each of so many feeds."""
 
     @abstractmethod
-    def missing(self, feed: Feed, client: KafkaClient[Consumer]) -> Fetched:
+    def missing(self, feed: PartitionFeed, client: KafkaClient[Consumer]) -> FetchedRecords:
         """What stands for records that aren't there any more: fetching goes on after them. Or raises."""
 
     def check(self) -> None:  # noqa: B027 - not every kind has something to check
         """Called after each turn. Raises if fetching makes no sense any more."""
 
 
-class Fetching:
+class FetchThread:
     """Fetches partitions into feeds. One thread uses it, apart from its own, which starts with the first order."""
 
-    def __init__(self, client: KafkaClient[Consumer], name: str, source: Source) -> None:
+    def __init__(self, client: KafkaClient[Consumer], name: str, source: FetchSource) -> None:
         self.client = client
         self.lock = threading.Condition()
         """Notified of what the thread may wait for."""
@@ -275,25 +275,25 @@ class Fetching:
         self._signalled = False
         self._reader, self._writer = os.pipe()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._orders: list[tuple[Feed, bool]] = []
-        self._feeds: dict[Key, Feed] = {}
+        self._orders: list[tuple[PartitionFeed, bool]] = []
+        self._feeds: dict[Key, PartitionFeed] = {}
         """Those that are assigned, by topic and partition. The thread alone changes it."""
         self._heard = False
         self._throttle = Throttle(_log)
 
     # -- for the thread that uses it
 
-    def begin(self, topic: str, partition: int, position: Offset) -> Feed:
+    def begin(self, topic: str, partition: int, position: Offset) -> PartitionFeed:
         """Start fetching a partition from a position."""
-        feed = Feed(topic, partition, position, marked=self._source.marked)
+        feed = PartitionFeed(topic, partition, position, marked=self._source.marked)
         self._order(feed, wanted=True)
         return feed
 
-    def end(self, feed: Feed) -> None:
+    def end(self, feed: PartitionFeed) -> None:
         """Stop fetching a partition. What was fetched is dropped."""
         self._order(feed, wanted=False)
 
-    def _order(self, feed: Feed, *, wanted: bool) -> None:
+    def _order(self, feed: PartitionFeed, *, wanted: bool) -> None:
         with self.lock:
             if not wanted:
                 feed.clear()
@@ -302,8 +302,8 @@ class Fetching:
             if self._thread.ident is None:
                 self._thread.start()
 
-    def take(self, feed: Feed, max_bytes: int, *, exactly: bool = False) -> Fetched | None:
-        """Take what ``Feed.take`` says. Raises an error that came instead of more."""
+    def take(self, feed: PartitionFeed, max_bytes: int, *, exactly: bool = False) -> FetchedRecords | None:
+        """Take what ``PartitionFeed.take`` says. Raises an error that came instead of more."""
         with self.lock:
             fetched = feed.take(max_bytes, exactly=exactly)
             if fetched is None and feed.error is not None:
@@ -412,7 +412,7 @@ class Fetching:
         room = self._room()
         return any(feed.bytes < room for feed in self._feeds.values())
 
-    def _drop(self, feed: Feed) -> None:
+    def _drop(self, feed: PartitionFeed) -> None:
         del self._feeds[feed.topic, feed.partition]
         if feed.paused:
             self.client.raw.resume([feed.place])
@@ -433,26 +433,26 @@ class Fetching:
 
     def _hand_on(self, messages: Sequence[Message], errors: Sequence[KafkaError | None]) -> None:
         """Put records into feeds, run by run."""
-        total = len(messages)
         partitions = list(map(Message.partition, messages))
-        topics: set[str | None] = {feed.topic for feed in self._feeds.values()}
-        names = repeat(*topics) if len(topics) == 1 else map(Message.topic, messages)
-        if len(topics) == 1 and partitions.count(partitions[0]) == total and not any(errors):
-            self._put((next(names), partitions[0]), messages)
+        one_topic = len({feed.topic for feed in self._feeds.values()}) < 2
+        keys: Sequence[object] = (
+            partitions if one_topic else list(zip(map(Message.topic, messages), partitions, strict=True))
+        )
+        if keys.count(keys[0]) == len(keys) and not any(errors):  # most of the time
+            self._put(messages)
             return
-        keys = list(zip(names, partitions, strict=False))
         start = 0
-        for end in range(1, total + 1):
-            if end < total and errors[start] is None and errors[end] is None and keys[end] == keys[start]:
-                continue
-            if (error := errors[start]) is None:
-                self._put(keys[start], messages[start:end])
-            else:
-                self._stumble(messages[start], error)
-            start = end
+        for stop in [*(i for i, error in enumerate(errors) if error is not None), len(messages)]:
+            for _, run in groupby(keys[start:stop]):
+                n = len(list(run))
+                self._put(messages[start : start + n])
+                start += n
+            if stop < len(messages) and (error := errors[stop]) is not None:
+                self._stumble(messages[stop], error)
+            start = stop + 1
 
-    def _put(self, key: Key, messages: Sequence[Message]) -> None:
-        feed = self._feeds.get(key)
+    def _put(self, messages: Sequence[Message]) -> None:
+        feed = self._feeds.get((messages[0].topic(), messages[0].partition()))
         if feed is None:
             return
         fetched = fetched_of(messages, self._source.wanted)
@@ -486,12 +486,12 @@ class Fetching:
             else:
                 self._break(feed, problem)
 
-    def _break(self, feed: Feed, error: HeadraceError) -> None:
+    def _break(self, feed: PartitionFeed, error: HeadraceError) -> None:
         with self.lock:
             feed.error = error
             self._signal()
 
-    def _jump(self, feed: Feed) -> None:
+    def _jump(self, feed: PartitionFeed) -> None:
         """Handle an offset whose records, or whose whole topic, were deleted."""
         try:
             missing = self._source.missing(feed, self.client)

@@ -6,12 +6,6 @@ log metadata
     Every answer is as new as the question: the topic's end is asked for, and read up to. Threads may share it; one lock
     is held while a broker is waited for.
 
-log groups
-    Positions of groups in Kafka: committed and looked up by consumers that join no group. Callers needn't wait.
-
-    A thread makes the calls, one after the other, and ends when there are none. The admin's calls for groups aren't
-    used: if a broker dies during one, an assertion of librdkafka may end the process (its issue 4605).
-
 log positions
     Positions of readers as committed offsets of groups, and how far readers are behind. Nothing here waits.
 
@@ -36,11 +30,9 @@ from __future__ import annotations
 import builtins
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import polars as pl
 from typing_extensions import override
@@ -50,7 +42,6 @@ from headrace.connectors.kafka.client import (
     Consumer,
     KafkaClient,
     KafkaError,
-    KafkaException,
     Message,
     NewTopic,
     Producer,
@@ -58,18 +49,18 @@ from headrace.connectors.kafka.client import (
     open_consumer,
     open_plain_producer,
 )
-from headrace.connectors.kafka.log_topics import (
-    Entry,
+from headrace.connectors.kafka.settings import (
     LogOptions,
-    Order,
     Registry,
+    StreamEntry,
+    StreamOrder,
     addition,
     check_settings,
     creation,
     decode_order,
     encode_order,
 )
-from headrace.connectors.kafka.topics import OLDEST, UPCOMING, Asked, RecordTimes, Topics
+from headrace.connectors.kafka.topics import OLDEST, UPCOMING, Asked, Groups, RecordTimes, Topics
 from headrace.core.errors import (
     CorruptLogError,
     DeploymentError,
@@ -85,7 +76,6 @@ from headrace.systems.base import Admin, Extent, StreamInfo, check_within
 from headrace.systems.shape import new_columns, require_same_shape, wanted_shape
 
 # -- log metadata ------------------------------------------------------------------------------------
-T = TypeVar("T")
 _GROUP = "headrace"
 _RECORDS = 1000
 _POLL_S = 0.1
@@ -118,15 +108,15 @@ class Metadata:
             self._read()
             return self._registry
 
-    def find(self, stream: str) -> Entry | None:
+    def find(self, stream: str) -> StreamEntry | None:
         """Return the present entry of a stream; None if it doesn't exist."""
         return self.refresh().find(stream)
 
-    def require(self, stream: str) -> Entry:
+    def require(self, stream: str) -> StreamEntry:
         """Return the present entry of a stream. Raises ``StreamNotFoundError`` if it doesn't exist."""
         return self.refresh().require(stream)
 
-    def order(self, order: Order) -> Entry:
+    def order(self, order: StreamOrder) -> StreamEntry:
         """Append an order, and return the stream's entry after the order."""
         with self._lock:
             self._create()
@@ -150,7 +140,7 @@ class Metadata:
         self._consumer = found
         return found
 
-    def _append(self, order: Order) -> Offset:
+    def _append(self, order: StreamOrder) -> Offset:
         if self._producer is None:
             self._producer = open_plain_producer(self._options.settings)
         results: list[tuple[KafkaError | None, Message]] = []
@@ -223,103 +213,6 @@ class Metadata:
         self._position = offset + 1
 
 
-# -- log groups --------------------------------------------------------------------------------------
-CALL_S = 5.0
-"""How long a call waits for a broker; a commit, twice as long: for a coordinator first."""
-
-
-class Groups:
-    """The groups of a log, with a consumer for each. Threads may share it.
-
-    Few calls wait at a time, because a caller waits for its answer before it asks the same again.
-    """
-
-    def __init__(self, options: LogOptions) -> None:
-        call_ms = str(int(CALL_S * 1000))
-        self._settings = options.settings.tuned({"socket.timeout.ms": call_ms, "session.timeout.ms": call_ms})
-        self._lock = threading.Lock()
-        self._calls: deque[Callable[[], None]] = deque()
-        self._running = False
-        self._consumers: dict[str, KafkaClient[Consumer]] = {}
-        """Of the thread."""
-
-    def commit(self, group: str, positions: Mapping[tuple[str, int], Offset]) -> Future[None]:
-        """Commit positions of a group without members."""
-        places = [TopicPartition(topic, partition, offset) for (topic, partition), offset in positions.items()]
-        return self._call(lambda: self._commit(group, places))
-
-    def committed(self, group: str, topic: str, partitions: int) -> Future[dict[int, Offset]]:
-        """Ask for the committed positions of a group by partition; those without one are left out."""
-        places = [TopicPartition(topic, partition) for partition in range(partitions)]
-        return self._call(lambda: self._committed(group, places))
-
-    def close(self) -> None:
-        """Disconnect after the calls that wait, and those that their answers bring. It may be used again."""
-        self._call(lambda: None).result()
-        self._call(self._disconnect).result()
-
-    # -- in the thread
-
-    def _commit(self, group: str, places: list[TopicPartition]) -> None:
-        client = self._client(group)
-        with client.translating(f"committing positions of group {group!r}"):
-            done = client.raw.commit(offsets=places, asynchronous=False)
-        self._check(client, group, done or ())
-
-    def _committed(self, group: str, places: list[TopicPartition]) -> dict[int, Offset]:
-        client = self._client(group)
-        with client.translating(f"reading positions of group {group!r}"):
-            try:
-                found = client.raw.committed(places, CALL_S)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
-                    raise
-                return {}  # it has never committed
-        self._check(client, group, found)
-        return {place.partition: place.offset for place in found if place.offset >= 0}
-
-    def _check(self, client: KafkaClient[Consumer], group: str, places: Iterable[TopicPartition]) -> None:
-        for place in places:
-            if place.error is not None:
-                raise client.problem(place.error, f"positions of group {group!r} in topic {place.topic!r}")
-
-    def _client(self, group: str) -> KafkaClient[Consumer]:
-        if group not in self._consumers:
-            self._consumers[group] = open_consumer(self._settings, group)
-        return self._consumers[group]
-
-    def _disconnect(self) -> None:
-        while self._consumers:
-            self._consumers.popitem()[1].raw.close()
-
-    def _call(self, call: Callable[[], T]) -> Future[T]:
-        future: Future[T] = Future()
-
-        def make() -> None:
-            try:
-                result = call()
-            except BaseException as error:  # noqa: BLE001 - it is for who has asked
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        with self._lock:
-            self._calls.append(make)
-            if not self._running:
-                self._running = True
-                threading.Thread(target=self._work, name="kafka-groups", daemon=True).start()
-        return future
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                if not self._calls:
-                    self._running = False
-                    return
-                call = self._calls.popleft()
-            call()
-
-
 # -- log positions -----------------------------------------------------------------------------------
 _OLD_S = 0.1
 _GUESS = 4096.0
@@ -382,7 +275,7 @@ class Reports:
 
 
 @dataclass(slots=True)
-class _Watched:
+class _Distance:
     asked_s: float = float("-inf")
     oldest: Asked = field(default_factory=dict)
     upcoming: Asked = field(default_factory=dict)
@@ -402,11 +295,11 @@ class Distances:
     def __init__(self, topics: Topics, groups: Groups) -> None:
         self._topics = topics
         self._groups = groups
-        self._watched: dict[tuple[str, str], _Watched] = {}
+        self._watched: dict[tuple[str, str], _Distance] = {}
 
     def unread(self, topic: str, partitions: int, group: str) -> list[Offset]:
         """What the last answers say, of each partition; empty before there are any."""
-        one = self._watched.setdefault((topic, group), _Watched())
+        one = self._watched.setdefault((topic, group), _Distance())
         if one.committed is not None and one.answered:
             try:
                 begins, ends = (self._topics.answered(topic, asked) for asked in (one.oldest, one.upcoming))
@@ -466,7 +359,7 @@ class KafkaLogAdmin(Admin):
         self._topics = topics
         self._metadata = metadata
         self._sizes = sizes
-        self._groups = Groups(options)
+        self._groups = Groups(options.settings)
         self._reports = Reports(self._groups)
         self._distances = Distances(topics, self._groups)
         self._partitions: dict[str, int] = {}
@@ -501,7 +394,7 @@ class KafkaLogAdmin(Admin):
         check_settings(topic, self._topics.settings(topic))
         return require_same_shape(replace(entry.info, partitions=found or entry.info.partitions), wanted)
 
-    def _new(self, topic: str, wanted: StreamInfo) -> Entry:
+    def _new(self, topic: str, wanted: StreamInfo) -> StreamEntry:
         if self._topics.find(topic) is not None:
             found = self._metadata.find(wanted.name)
             if found is None:
@@ -569,9 +462,9 @@ class KafkaLogAdmin(Admin):
         if entry.ends is not None:
             return
         if not entry.sealing:
-            self._metadata.order(Order("sealing", stream))
+            self._metadata.order(StreamOrder("sealing", stream))
         ends = mark_ends(self._options, stream, partitions)
-        self._metadata.order(Order("sealed", stream, ends=ends))
+        self._metadata.order(StreamOrder("sealed", stream, ends=ends))
 
     @override
     def trim(self, ssp: SSP, before: Offset) -> None:
@@ -617,7 +510,7 @@ class KafkaLogAdmin(Admin):
         """The group in Kafka, where tools for lag show it."""
         return f"{self._options.prefix}{check_id('group', group)}"
 
-    def _require(self, stream: str) -> tuple[Entry, int]:
+    def _require(self, stream: str) -> tuple[StreamEntry, int]:
         """A stream, and how many partitions it has."""
         entry = self._metadata.require(check_id("stream", stream))
         partitions = self._topics.find(self._options.topic(stream))
@@ -632,7 +525,7 @@ class KafkaLogAdmin(Admin):
         )
 
 
-def _extent(entry: Entry, partition: int, oldest: Offset, upcoming: Offset) -> Extent:
+def _extent(entry: StreamEntry, partition: int, oldest: Offset, upcoming: Offset) -> Extent:
     end = entry.end(partition)
     upcoming = upcoming if end is None else end
     return Extent(min(oldest, upcoming), upcoming, end is not None, trimmed=oldest > 0)

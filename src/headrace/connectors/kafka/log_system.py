@@ -28,9 +28,9 @@ from typing_extensions import override
 
 from headrace.connectors.kafka.client import Consumer, KafkaClient, KafkaError, Message, open_consumer, open_producer
 from headrace.connectors.kafka.client import Producer as RawProducer
-from headrace.connectors.kafka.fetching import Feed, Fetched, Fetching, Source
+from headrace.connectors.kafka.fetching import FetchedRecords, FetchSource, FetchThread, PartitionFeed
 from headrace.connectors.kafka.log_admin import KafkaLogAdmin, Metadata, Sizes
-from headrace.connectors.kafka.log_topics import LogOptions
+from headrace.connectors.kafka.settings import LogOptions
 from headrace.connectors.kafka.topics import Topics
 from headrace.core.errors import (
     DataError,
@@ -65,7 +65,7 @@ _POLL_S = 0.1
 
 
 @dataclass(slots=True)
-class _Place:
+class _WrittenPartition:
     """A partition that was written to."""
 
     stream: str
@@ -102,8 +102,8 @@ class KafkaLogProducer(Producer):
         self._metadata = metadata
         self._sizes = sizes
         self._client: KafkaClient[RawProducer] | None = None
-        self._places: dict[tuple[str, int], _Place] = {}
-        self._touched: dict[tuple[str, int], _Place] = {}
+        self._places: dict[tuple[str, int], _WrittenPartition] = {}
+        self._touched: dict[tuple[str, int], _WrittenPartition] = {}
 
     @override
     def send(self, stream: str, partition: int, payload: bytes) -> None:
@@ -123,7 +123,7 @@ class KafkaLogProducer(Producer):
         place.bytes += len(payload)
         self._touched[key] = place
 
-    def _produce(self, client: KafkaClient[RawProducer], place: _Place, payload: bytes) -> None:
+    def _produce(self, client: KafkaClient[RawProducer], place: _WrittenPartition, payload: bytes) -> None:
         until = time.monotonic() + ACKNOWLEDGED_S
         while True:
             try:
@@ -163,7 +163,7 @@ class KafkaLogProducer(Producer):
             place.sent, place.bytes, place.offsets = 0, 0, []
         return ends
 
-    def _check_delivered(self, client: KafkaClient[RawProducer], place: _Place) -> None:
+    def _check_delivered(self, client: KafkaClient[RawProducer], place: _WrittenPartition) -> None:
         doing = f"writing to partition {place.partition} of topic {place.topic!r}"
         if place.error is not None:
             raise client.problem(place.error, doing)
@@ -174,7 +174,7 @@ class KafkaLogProducer(Producer):
                 hint="the records may have been written; Headrace checks the topic before it continues",
             )
 
-    def _check_not_behind_the_end(self, place: _Place) -> None:
+    def _check_not_behind_the_end(self, place: _WrittenPartition) -> None:
         """Raise if the stream had ended before these records."""
         if place.alone:
             return
@@ -222,7 +222,7 @@ class KafkaLogProducer(Producer):
         self._places = {}
         self._touched = {}
 
-    def _open(self, stream: str, partition: int) -> _Place:
+    def _open(self, stream: str, partition: int) -> _WrittenPartition:
         topic = self._options.topic(stream)
         entry = self._metadata.require(stream)
         partitions = self._topics.find(topic) or 0
@@ -233,7 +233,7 @@ class KafkaLogProducer(Producer):
         entry = self._metadata.require(stream)
         entry.require_open()
         self._wait_for_partition(self._open_client(), topic, partition)
-        return _Place(stream, topic, partition, end)
+        return _WrittenPartition(stream, topic, partition, end)
 
     def _wait_for_partition(self, client: KafkaClient[RawProducer], topic: str, partition: int) -> None:
         """Have the client know a partition that was just added: it refuses those that it doesn't know."""
@@ -251,7 +251,7 @@ FEED_BYTES = 4 << 20
 """While so much waits in each feed, nothing more is moved into any. Four times as much may, while others have room."""
 
 
-class FrameSource(Source):
+class FrameSource(FetchSource):
     """The frames of any streams of a log."""
 
     doing = "reading frames from Kafka"
@@ -266,7 +266,7 @@ class FrameSource(Source):
         return FEED_BYTES
 
     @override
-    def missing(self, feed: Feed, client: KafkaClient[Consumer]) -> Fetched:
+    def missing(self, feed: PartitionFeed, client: KafkaClient[Consumer]) -> FetchedRecords:
         raise TrimmedOffsetError(
             f"partition {feed.partition} of topic {feed.topic!r}: offset {feed.fetched_to}, the next, was trimmed, "
             "or the topic was replaced"
@@ -297,7 +297,7 @@ class _LogReading(Reading):
     """When the end was asked for."""
     end: Offset | None
     """Where the stream has ended; None while it isn't known to have."""
-    feed: Feed | None = None
+    feed: PartitionFeed | None = None
     asked_s: float = 0.0
     """When the registry was asked whether the stream ends at the feed's mark."""
 
@@ -315,7 +315,7 @@ class KafkaLogConsumer(RegisteringConsumer[_LogReading]):
         self._admin = admin
         self._metadata = metadata
         client = open_consumer(options.settings.tuned(_USUAL), "headrace", uncommitted=True)
-        self._fetching = Fetching(client, "kafka-log", FrameSource())
+        self._fetching = FetchThread(client, "kafka-log", FrameSource())
         self._failure: HeadraceError | None = None
 
     @override

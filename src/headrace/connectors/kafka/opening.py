@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from headrace.connectors.kafka.settings import TopicOptions
 from headrace.core.errors import needing
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 def open_kafka(name: str, options: Mapping[str, Any]) -> KafkaSystem | KafkaOutput:
     """The system of a ``SystemSpec`` of kind ``kafka``: an output if it says anything of one."""
     with needing("confluent-kafka", "Kafka", "kafka"):
-        from headrace.connectors.kafka.consumer import open_kafka_system
-        from headrace.connectors.kafka.target import open_kafka_output
-    return open_kafka_output(options) if "output" in options else open_kafka_system(name, options)
+        from headrace.connectors.kafka.consumer import KafkaSystem
+        from headrace.connectors.kafka.target import KafkaOutput
+    system = KafkaOutput if "output" in options else KafkaSystem
+    return system(TopicOptions.of(name, options))

@@ -146,7 +146,7 @@ TABLE: Mapping[State, Mapping[Event, Row]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedVersion:
     """A version to be published. ``rows`` identifies its rows: it is the same whenever the same rows are published."""
 
     version: int
@@ -180,7 +180,7 @@ class Publishing:
         self._me = me
         self._table = table
         self._floor = -1
-        self._wanted: Wanted | None = None
+        self._wanted: WantedVersion | None = None
         self.last = Progress()
         """What was found last, or committed since."""
         self._looks = 0
@@ -205,7 +205,7 @@ class Publishing:
         """Whether this version is known to be published."""
         return self.position is not None and version <= self.position
 
-    def ask(self, wanted: Wanted | None, now_ms: float) -> Action:
+    def ask(self, wanted: WantedVersion | None, now_ms: float) -> Action:
         """Ask a resting writer for a version; with None, only for its position."""
         self._wanted = wanted
         old = self.ready if wanted is None else self.there(wanted.version)
@@ -282,7 +282,7 @@ class Publishing:
             return Event.OTHERS
         return Event.THERE if progress.version >= wanted.version else Event.MISSING
 
-    def _contradicts(self, progress: Progress, wanted: Wanted) -> bool:
+    def _contradicts(self, progress: Progress, wanted: WantedVersion) -> bool:
         """Whether this version was published with other rows. A stale copy would have the same rows."""
         if progress.version != wanted.version or progress.rows in ("", wanted.rows):
             return False

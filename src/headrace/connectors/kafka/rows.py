@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from headrace.connectors.kafka.fetching import Fetched
+from headrace.connectors.kafka.fetching import FetchedRecords
+from headrace.connectors.kafka.settings import RECORD_COLUMNS
 from headrace.core.errors import DataError, DeclarationError
 from headrace.core.ids import Offset
 from headrace.rows.dtypes import Columns
@@ -30,14 +31,6 @@ from headrace.rows.given import HEADERS, header_column
 from headrace.rows.hashing import layout
 
 # -- record rows -------------------------------------------------------------------------------------
-ABOUT: Mapping[str, pl.DataType] = {
-    "key": pl.Binary(),
-    "headers": HEADERS,
-    "timestamp": pl.Datetime("ms"),
-    "partition": pl.Int32(),
-    "offset": pl.Int64(),
-}
-"""What can be known of a record, and its type; a key has the type of its format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +68,8 @@ class KeyColumn:
         return values.gather(indices.set(indices < 0, None)), bad
 
 
-def key_dtype(format: Format) -> pl.DataType | None:
-    """The type of a column of keys in this format; None if only a schema can say it."""
-    columns = format.columns()
-    if columns is None:
-        return None
-    return next(iter(columns.values())) if len(columns) == 1 else pl.Struct(columns)
-
-
 class RecordRows:
-    """Makes rows of records. ``about`` names columns of the result, and what of ``ABOUT`` they say."""
+    """Makes rows of records. ``about`` names columns of the result, and what of ``RECORD_COLUMNS`` they say."""
 
     def __init__(self, decoder: Decoder, about: Mapping[str, str], keys: Sequence[KeyColumn] = ()) -> None:
         self._decoder = decoder
@@ -95,7 +80,7 @@ class RecordRows:
         """Whether ``key``, ``timestamp`` or ``headers`` of records are needed."""
         return bool(self._keys) if what == "key" else what in self._about.values()
 
-    def decode(self, partition: int, records: Fetched) -> DecodedRecords:
+    def decode(self, partition: int, records: FetchedRecords) -> DecodedRecords:
         """The rows. Raises an error that may be retried, as ``Decoder.decode`` does."""
         decoded = self._decoder.decode(records.values)
         frame, bad = decoded.frame, dict(decoded.bad)
@@ -123,7 +108,7 @@ class RecordRows:
         return DecodedRecords(frame, None if plain else _numbers(records.offsets)[kept], sorted(bad.items()))
 
 
-def _about(what: str, partition: int, records: Fetched) -> pl.Series:
+def _about(what: str, partition: int, records: FetchedRecords) -> pl.Series:
     match what:
         case "headers":
             return header_column(records.headers)
@@ -144,7 +129,7 @@ def _numbers(offsets: Sequence[Offset]) -> npt.NDArray[np.int64]:
 
 def columns_about(about: Mapping[str, str], key: pl.DataType | None) -> Columns:
     """Return the columns with a record's metadata. A ``key`` of unknown type is left out."""
-    found = {name: key if what == "key" else ABOUT[what] for name, what in about.items()}
+    found = {name: key if what == "key" else RECORD_COLUMNS[what] for name, what in about.items()}
     return {name: dtype for name, dtype in found.items() if dtype is not None}
 
 

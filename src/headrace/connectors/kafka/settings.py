@@ -1,4 +1,4 @@
-"""How a Kafka cluster is reached, and the options of a topic. Pure; JSON in ``SystemSpec.options``.
+"""How a Kafka cluster is reached, the options of a topic and of a log, and the registry of a log. Pure.
 
 settings
     How a Kafka cluster is reached: its brokers, and options for librdkafka. Pure; JSON in ``SystemSpec.options``.
@@ -6,22 +6,52 @@ settings
     Options that say what exactly-once rests on are Headrace's, and secrets are given by where they are.
 
 options
-    The options of a topic, as a ``SystemSpec`` has them: JSON. Pure.
+    What the app says of a topic, from ``kafka(...)`` to the thread that reads or writes it; JSON in between.
+
+log topics
+    Which topics a log in Kafka has, and their settings.
+
+    Nothing may be deleted but what Headrace trims, and nothing may be dropped by key: frames have no keys, and are
+    counted by place. So a topic is neither compacted nor limited in time or size. Kafka stamps the records, so their
+    times rise.
+
+log registry
+    Which streams a log in Kafka has, with their columns and their ends: what a topic of orders says.
+
+    Whoever wants something appends an order, and then reads what has come before it. All read the same orders in the
+    same sequence, and so agree on which of them count: of two that create a stream, the first. An order that doesn't
+    fit what was decided before it changes nothing, and neither does one that is there twice. Who has sent it sees the
+    result. The topic is not compacted: an order that changes nothing could drop one that counts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Literal, Self, get_args
 
-from headrace.core.errors import DeclarationError
-from headrace.core.ids import Offset
+import msgspec
+import polars as pl
+
+from headrace.core.errors import (
+    DeclarationError,
+    DeploymentError,
+    StreamExistsError,
+    StreamNotFoundError,
+    StreamSealedError,
+    UsageError,
+)
+from headrace.core.files import decode_record
+from headrace.core.ids import Offset, check_id
 from headrace.core.secrets import SecretPlace, is_secret
-from headrace.rows.formats import FormatSpec
-from headrace.systems.registry import check_option_names
+from headrace.rows.dtypes import columns_from_json, columns_to_json
+from headrace.rows.formats import Format, FormatSpec
+from headrace.rows.given import HEADERS
+from headrace.systems.base import StreamInfo
+from headrace.systems.registry import KAFKA_LOG_PREFIX, check_option_names
+from headrace.systems.shape import new_columns, with_columns
 
 # -- settings ----------------------------------------------------------------------------------------
 Value = str | SecretPlace
@@ -223,58 +253,327 @@ def _value(name: str, value: object) -> Value:
 
 
 # -- options -----------------------------------------------------------------------------------------
+KafkaColumn = Literal["key", "headers", "timestamp", "partition", "offset"]
 Lost = Literal["stop", "skip"]
 """What happens if records were deleted before the app has read them."""
+BYTES = FormatSpec("bytes")
+RECORD_COLUMNS: Mapping[str, pl.DataType] = {
+    "key": pl.Binary(),
+    "headers": HEADERS,
+    "timestamp": pl.Datetime("ms"),
+    "partition": pl.Int32(),
+    "offset": pl.Int64(),
+}
+"""What can be known of a record, and its type; a key has the type of its format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class InputEnd:
     """Where a bounded input ends: at the first record of this time or later, or at an offset of each partition."""
 
     time_ms: int | None = None
-    offsets: Mapping[int, Offset] = field(default_factory=dict)
+    offsets: Mapping[int, Offset] = field(default_factory=dict, hash=False)
 
     def options(self) -> dict[str, Any]:
         """The end as JSON."""
         if self.time_ms is not None:
             return {"time": self.time_ms}
-        return {"offsets": {str(partition): offset for partition, offset in self.offsets.items()}}
+        return {"offsets": {str(partition): offset for partition, offset in sorted(self.offsets.items())}}
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> End:
+    def of(cls, options: Mapping[str, Any]) -> Self:
         """The end of ``options()``."""
         offsets = {int(partition): offset for partition, offset in options.get("offsets", {}).items()}
         return cls(time_ms=options.get("time"), offsets=offsets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What the app says of the topic. ``start`` may be milliseconds since the epoch.
+class TopicOptions:
+    """What the app says of a topic; ``kafka`` explains it. ``start`` may be milliseconds since the epoch.
 
-    ``key_format`` is of the records' keys; ``uncommitted``: records of open and aborted transactions are read, too.
+    ``key_format``: for outputs, bytes mean that keys are written directly. ``progress_topic`` None: it is named after
+    the app.
     """
 
     topic: str
     settings: KafkaSettings
     format: FormatSpec = field(default_factory=FormatSpec)
-    key_format: FormatSpec = field(default_factory=lambda: FormatSpec("bytes"))
-    record_columns: Mapping[str, str] = field(default_factory=dict)
+    key_format: FormatSpec = BYTES
+    # of inputs
     start: str | int = "oldest"
-    end: End | None = None
+    end: InputEnd | None = None
+    record_columns: Mapping[str, str] = field(default_factory=dict, hash=False)
     uncommitted: bool = False
     lost: Lost = "stop"
+    # of outputs
+    key: str | None = None
+    timestamp: str | None = None
+    headers: str | None = None
+    transactions: bool = True
+    progress_topic: str | None = None
+
+    def given(self, names: Iterable[str]) -> dict[str, Any]:
+        """Those of these options that don't have their usual value."""
+        usual = type(self)(topic=self.topic, settings=self.settings)
+        return {name: value for name in names if (value := getattr(self, name)) != getattr(usual, name)}
+
+    def options(self, *names: str) -> dict[str, Any]:
+        """How the topic is reached, its format, and of these options those that were given: JSON."""
+        format = self.format.under(f"{self.topic}-value").options()
+        return {"topic": self.topic, **self.settings.options(), "format": format, **self.json(names)}
+
+    def json(self, names: Iterable[str]) -> dict[str, Any]:
+        """Those of these options that were given, as JSON."""
+        found = self.given(names)
+        for name, value in found.items():
+            match value:
+                case FormatSpec():
+                    found[name] = value.under(f"{self.topic}-key").options()
+                case InputEnd():
+                    found[name] = value.options()
+        return found
 
     @classmethod
-    def of(cls, name: str, options: Mapping[str, Any]) -> Options:
+    def of(cls, name: str, options: Mapping[str, Any]) -> Self:
         """The options of the system ``name``. Raises ``DeclarationError`` for unknown ones."""
-        known = [one.name for one in fields(cls) if one.name != "settings"] + list(SETTINGS)
-        check_option_names(name, "kafka", options, known, "topic", "brokers")
-        given = {one: value for one, value in options.items() if one not in SETTINGS}
+        known = ["topic", "format", *INPUT, *SETTINGS]
+        output = options.get("output", {})
+        inputs = {one: value for one, value in options.items() if one != "output"}
+        check_option_names(name, "kafka", inputs, known, "topic", "brokers")
+        check_option_names(name, "kafka", output, OUTPUT)
+        given = {one: value for one, value in {**inputs, **output}.items() if one not in SETTINGS}
         for one in ("format", "key_format"):
             if one in given:
                 given[one] = FormatSpec(**given[one])
         if "end" in given:
-            given["end"] = End.of(given["end"])
+            given["end"] = InputEnd.of(given["end"])
         if given.get("lost", "stop") not in get_args(Lost):
             raise DeclarationError(f"system {name!r} (kafka): lost={given['lost']!r}", hint='use "stop" or "skip"')
         return cls(settings=KafkaSettings.of(options), **given)
+
+
+INPUT = ("key_format", "start", "end", "record_columns", "uncommitted", "lost")
+OUTPUT = ("key", "timestamp", "headers", "key_format", "transactions", "progress_topic")
+"""The options of inputs, and of outputs; a ``SystemSpec`` has the latter in ``output``."""
+
+
+def key_dtype(format: Format) -> pl.DataType | None:
+    """The type of a column of keys in this format; None if only a schema can say it."""
+    columns = format.columns()
+    if columns is None:
+        return None
+    return next(iter(columns.values())) if len(columns) == 1 else pl.Struct(columns)
+
+
+# -- log topics --------------------------------------------------------------------------------------
+PREFIX = KAFKA_LOG_PREFIX
+RECORD_BYTES = 64 << 20
+"""How large a record may be: a frame has up to 65,536 rows."""
+
+# With a stream's name of up to 128 characters it is no longer than the 249 that Kafka allows.
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_REGISTRY = "_streams"
+_MARGIN = 4096
+"""What Kafka adds to a record, and more."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """A log in a Kafka cluster, as ``SystemSpec.options`` has it. Its topics begin with ``prefix``.
+
+    ``replication`` and ``record_bytes`` are for topics that are created. None: as many replicas as the brokers decide.
+    """
+
+    settings: KafkaSettings
+    prefix: str = PREFIX
+    replication: int | None = None
+    record_bytes: int = RECORD_BYTES
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """The options of a ``SystemSpec``. Raises ``DeclarationError`` for what can't be."""
+        own = {"prefix", "replication", "record_bytes"}
+        if unknown := sorted(set(options) - own - set(SETTINGS)):
+            raise DeclarationError(
+                f"unknown options of a log in Kafka: {', '.join(unknown)}",
+                hint=f"known: {', '.join(sorted({*own, *SETTINGS}))}",
+            )
+        settings = KafkaSettings.of({name: options[name] for name in SETTINGS if name in options})
+        return cls(settings, **{name: options[name] for name in own if name in options})
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.prefix, str) or not _PREFIX.fullmatch(self.prefix):
+            raise DeclarationError(
+                f"prefix={self.prefix!r} can't be the beginning of a topic's name",
+                hint="use 1 to 100 letters, digits, '.', '_' or '-', beginning with a letter or a digit",
+            )
+        if self.replication is not None and (type(self.replication) is not int or self.replication < 1):
+            raise DeclarationError(
+                f"replication={self.replication!r} isn't a number of replicas", hint="write a number such as 3"
+            )
+        if type(self.record_bytes) is not int or self.record_bytes < 1 << 16:
+            raise DeclarationError(
+                f"record_bytes={self.record_bytes!r} is too small for a frame", hint="write at least 65536"
+            )
+
+    def options(self) -> dict[str, Any]:
+        """The options as JSON, without those that have not been given."""
+        usual = type(self)(self.settings)
+        own = {name: getattr(self, name) for name in ("prefix", "replication", "record_bytes")}
+        given = {name: value for name, value in own.items() if value != getattr(usual, name)}
+        return {**self.settings.options(), **given}
+
+    @property
+    def registry(self) -> str:
+        """The topic that says which streams there are. No stream has its name: names of streams don't begin so."""
+        return f"{self.prefix}{_REGISTRY}"
+
+    def topic(self, stream: str) -> str:
+        """The topic of a stream."""
+        return f"{self.prefix}{check_id('stream', stream)}"
+
+    def topic_settings(self) -> dict[str, str]:
+        """The settings of a topic that is created."""
+        return {
+            **_NEEDED,
+            "message.timestamp.type": "LogAppendTime",
+            "max.message.bytes": str(self.record_bytes + _MARGIN),
+        }
+
+
+_NEEDED = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+_WHY = {
+    "cleanup.policy": "compaction would drop frames",
+    "retention.ms": "frames would be deleted before they are read",
+    "retention.bytes": "frames would be deleted before they are read",
+}
+
+
+def check_settings(topic: str, found: Mapping[str, str | None]) -> None:
+    """Raise ``DeploymentError`` if frames can't be kept in a topic with these settings."""
+    wrong = {name: found[name] for name, needed in _NEEDED.items() if found.get(name, needed) != needed}
+    if wrong:
+        said = "; ".join(f"{name} is {value}: {_WHY[name]}" for name, value in wrong.items())
+        right = ",".join(f"{name}={_NEEDED[name]}" for name in wrong)
+        raise DeploymentError(
+            f"Headrace can't keep frames in the topic {topic!r}: {said}",
+            hint=f"run kafka-configs --alter --entity-type topics --entity-name {topic} --add-config {right}",
+        )
+
+
+# -- log registry ------------------------------------------------------------------------------------
+FORMAT = 1
+What = Literal["create", "columns", "sealing", "sealed"]
+
+
+class StreamOrder(msgspec.Struct, frozen=True):
+    """What is to be done with a stream.
+
+    ``create`` has the partitions, columns and key that it gets, ``columns`` those that are added. From ``sealing`` on
+    the stream takes no records, and ``sealed`` says where each partition has ended.
+    """
+
+    what: What
+    stream: str
+    partitions: int = 0
+    columns: dict[str, Any] | None = None
+    ends: tuple[Offset, ...] = ()
+    key: tuple[str, ...] = ()
+    format: int = FORMAT
+
+
+def creation(info: StreamInfo) -> StreamOrder:
+    """The order that creates a stream of this shape."""
+    columns = None if info.columns is None else columns_to_json(info.columns)
+    return StreamOrder("create", info.name, partitions=info.partitions, columns=columns, key=info.key)
+
+
+def addition(stream: str, columns: dict[str, Any]) -> StreamOrder:
+    """The order that adds columns."""
+    return StreamOrder("columns", stream, columns=columns_to_json(columns))
+
+
+_decoder = msgspec.json.Decoder(StreamOrder)
+
+
+def encode_order(order: StreamOrder) -> bytes:
+    """The order as a record."""
+    return msgspec.json.encode(order)
+
+
+def decode_order(data: bytes, where: str) -> StreamOrder:
+    """Read a record. Raises ``DataError`` if it is malformed, or from a newer version of Headrace."""
+    return decode_record(_decoder, data, f"the order at {where}", FORMAT)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEntry:
+    """A stream: its shape as it was created, with the columns that were added, and its ends if it has any."""
+
+    info: StreamInfo
+    sealing: bool = False
+    ends: tuple[Offset, ...] | None = None
+
+    def end(self, partition: int) -> Offset | None:
+        """Where a partition has ended. One that was added while the stream was sealed has no records."""
+        if self.ends is None:
+            return None
+        return self.ends[partition] if partition < len(self.ends) else 0
+
+    def require_open(self) -> None:
+        """Raise ``StreamSealedError`` if the stream takes no more records."""
+        if self.sealing:
+            raise StreamSealedError(
+                f"stream {self.info.name!r} was sealed: it takes no more records or partitions",
+                hint="a seal is permanent: use another stream",
+            )
+
+
+class Registry:
+    """The result of the orders so far."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, StreamEntry] = {}
+
+    def names(self) -> list[str]:
+        """All streams, sorted."""
+        return sorted(self._entries)
+
+    def find(self, stream: str) -> StreamEntry | None:
+        """Return a stream; None if it doesn't exist."""
+        return self._entries.get(stream)
+
+    def require(self, stream: str) -> StreamEntry:
+        """Return a stream. Raises ``StreamNotFoundError`` if it doesn't exist."""
+        entry = self._entries.get(stream)
+        if entry is None:
+            raise StreamNotFoundError(
+                f"this log in Kafka has no stream {stream!r}",
+                hint=f"create it (headrace stream create {stream}), or check its name, the brokers and the prefix",
+            )
+        return entry
+
+    def apply(self, order: StreamOrder) -> None:
+        """Take the next order."""
+        entry = self._entries.get(order.stream)
+        match order.what:
+            case "create":
+                columns = None if order.columns is None else columns_from_json(order.columns)
+                info = StreamInfo(order.stream, order.partitions, columns, key=order.key)
+                self._entries.setdefault(order.stream, StreamEntry(info))
+            case _ if entry is None:
+                return
+            case "columns":
+                self._entries[order.stream] = replace(entry, info=_grown(entry.info, order))
+            case "sealing":
+                self._entries[order.stream] = replace(entry, sealing=True)
+            case "sealed" if entry.ends is None:
+                self._entries[order.stream] = replace(entry, sealing=True, ends=order.ends)
+
+
+def _grown(info: StreamInfo, order: StreamOrder) -> StreamInfo:
+    try:
+        more = new_columns(info, columns_from_json(order.columns or {}))
+    except (StreamExistsError, UsageError):
+        return info
+    return with_columns(info, more) if more else info

@@ -34,20 +34,19 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import polars as pl
 from typing_extensions import override
 
 from headrace.connectors.kafka.client import KafkaClient, KafkaError, NewTopic, Producer, open_producer
-from headrace.connectors.kafka.publishing import GRACE_MS, HOLDING, Action, Publishing, State, Wanted
+from headrace.connectors.kafka.publishing import GRACE_MS, HOLDING, Action, Publishing, State, WantedVersion
 from headrace.connectors.kafka.rows import RecordMaker, Roles, identity
-from headrace.connectors.kafka.settings import SETTINGS, KafkaSettings
+from headrace.connectors.kafka.settings import BYTES, KafkaSettings, TopicOptions
 from headrace.connectors.kafka.topics import TopicLimits, Topics
 from headrace.connectors.kafka.writer_session import (
     ProgressTopic,
-    Sender,
+    VersionSender,
     WriterSession,
     producer_limits,
     progress_topic_of,
@@ -55,7 +54,6 @@ from headrace.connectors.kafka.writer_session import (
 )
 from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import (
-    DeclarationError,
     FencedError,
     HeadraceError,
     IndeterminateWriteError,
@@ -64,7 +62,7 @@ from headrace.core.errors import (
     UsageError,
 )
 from headrace.core.log import logger
-from headrace.rows.formats import FormatSpec, open_format
+from headrace.rows.formats import open_format
 from headrace.systems.base import Consumer, Creation, RowSystem, StreamInfo, Target, WriteOnlyAdmin
 
 # -- turns -------------------------------------------------------------------------------------------
@@ -137,17 +135,23 @@ def worth_a_retry(error: HeadraceError) -> HeadraceError:
     return error
 
 
+def roles_of(options: TopicOptions) -> Roles:
+    """What the columns that the options name become."""
+    return Roles(options.key, options.timestamp, options.headers)
+
+
 class TopicTarget(Target):
     """A topic as a target. What a thread does ends when ``closing`` is set."""
 
-    def __init__(self, settings: KafkaSettings, topic: str, records: RecordMaker) -> None:
-        self.settings = settings
-        self.topic = topic
+    def __init__(self, options: TopicOptions) -> None:
+        self.options = options
+        self.topic = options.topic
         self.closing = threading.Event()
-        self.topics = Topics(settings, uncommitted=True, answer_s=ANSWER_S)
-        self.limits = TopicLimits(topic, self.topics)
-        self.turns = Turns(ThreadPoolExecutor(THREADS_MAX, thread_name_prefix=f"kafka-{topic}"))
-        self._records = records
+        self.topics = Topics(options.settings, uncommitted=True, answer_s=ANSWER_S)
+        self.limits = TopicLimits(self.topic, self.topics)
+        self.turns = Turns(ThreadPoolExecutor(THREADS_MAX, thread_name_prefix=f"kafka-{self.topic}"))
+        key_format = None if options.key_format == BYTES else open_format(options.key_format)
+        self._records = RecordMaker(self.topic, roles_of(options), open_format(options.format), key_format)
         self._next_look_s = float("-inf")
 
     @override
@@ -177,18 +181,10 @@ POSITION_S = 5.0
 
 
 class KafkaTarget(TopicTarget):
-    """A topic as a target, with transactions. ``progress_topic`` None: it is named after the app."""
+    """A topic as a target, with transactions."""
 
-    def __init__(
-        self,
-        settings: KafkaSettings,
-        topic: str,
-        records: RecordMaker,
-        progress_topic: str | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        super().__init__(settings, topic, records)
-        self._progress_topic = progress_topic
+    def __init__(self, options: TopicOptions, clock: Clock | None = None) -> None:
+        super().__init__(options)
         self._clock = clock or WallClock()
         self._progress: dict[str, ProgressTopic] = {}
         self._writers: dict[str, _Writer] = {}
@@ -222,10 +218,10 @@ class KafkaTarget(TopicTarget):
 
     def _writer(self, writer: str) -> _Writer:
         if writer not in self._writers:
-            name = self._progress_topic or progress_topic_of(writer.partition("/")[0])
+            name = self.options.progress_topic or progress_topic_of(writer.partition("/")[0])
             if name not in self._progress:
-                self._progress[name] = ProgressTopic(self.settings, name, self.topics)
-            session = WriterSession(self.settings, writer, self.limits, self._progress[name], self.closing)
+                self._progress[name] = ProgressTopic(self.options.settings, name, self.topics)
+            session = WriterSession(self.options.settings, writer, self.limits, self._progress[name], self.closing)
             self._writers[writer] = _Writer(writer, self.topic, name, session, Publishing(self._me), self._clock)
         return self._writers[writer]
 
@@ -243,7 +239,7 @@ class _Writer:
         self._progress_topic = progress_topic
         self._clock = clock
         self._rows: Sequence[pl.DataFrame] = ()
-        self._wanted: Wanted | None = None
+        self._wanted: WantedVersion | None = None
         self._error: HeadraceError | None = None
         self._refused = False
 
@@ -255,14 +251,14 @@ class _Writer:
     def publish(self, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
         """Publish a version, or find that it was published."""
         if self._wanted is None or self._wanted.version != version:
-            self._wanted = Wanted(version, identity(rows))
+            self._wanted = WantedVersion(version, identity(rows))
         self._rows = rows
         try:
             return self._ask(self._wanted)
         finally:
             self._rows = ()
 
-    def _ask(self, wanted: Wanted | None) -> float | None:
+    def _ask(self, wanted: WantedVersion | None) -> float | None:
         machine = self.machine
         self._error = None
         action = machine.ask(wanted, self._clock.monotonic_ms())
@@ -354,8 +350,8 @@ VERSION_S = 30.0
 class PlainKafkaTarget(TopicTarget):
     """A topic as a target, at least once."""
 
-    def __init__(self, settings: KafkaSettings, topic: str, records: RecordMaker) -> None:
-        super().__init__(settings, topic, records)
+    def __init__(self, options: TopicOptions) -> None:
+        super().__init__(options)
         self._writers: dict[str, _PlainWriter] = {}
 
     @override
@@ -367,7 +363,7 @@ class PlainKafkaTarget(TopicTarget):
     def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
         """Start sending a version, or check whether all of it has arrived."""
         if writer not in self._writers:
-            self._writers[writer] = _PlainWriter(self.settings, writer, self.limits, self.closing)
+            self._writers[writer] = _PlainWriter(self.options.settings, writer, self.limits, self.closing)
         one = self._writers[writer]
         return self.turns.take(writer, version, lambda: one.publish(version, rows))
 
@@ -379,7 +375,7 @@ class _PlainWriter:
         self._settings = settings
         self._writer = writer
         self._limits = limits
-        self._sender = Sender(limits.topic, closing)
+        self._sender = VersionSender(limits.topic, closing)
         self._client: KafkaClient[Producer] | None = None
         self._undelivered: KafkaError | None = None
 
@@ -410,50 +406,13 @@ class _PlainWriter:
 
 # -- output system -----------------------------------------------------------------------------------
 _ANSWER_S = 10.0
-_OUTPUT = ("key", "key_format", "timestamp", "headers", "transactions", "progress_topic")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputOptions:
-    """The app's options for the topic. Without ``key_format``, keys are written directly.
-
-    ``transactions`` False: at least once. ``progress_topic`` None: it is named after the app.
-    """
-
-    topic: str
-    settings: KafkaSettings
-    format: FormatSpec = field(default_factory=FormatSpec)
-    key_format: FormatSpec | None = None
-    roles: Roles = field(default_factory=Roles)
-    transactions: bool = True
-    progress_topic: str | None = None
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> OutputOptions:
-        """The options of a ``SystemSpec``: those that only outputs have are in ``output``."""
-        output = dict(options["output"])
-        if strange := sorted(set(output) - set(_OUTPUT)):
-            raise DeclarationError(
-                f"kafka: unknown options {strange} of an output", hint=f"known options: {', '.join(_OUTPUT)}"
-            )
-        key_format = output.pop("key_format", None)
-        roles = Roles(**{name: output.pop(name, None) for name in ("key", "timestamp", "headers")})
-        settings = KafkaSettings.of({name: value for name, value in options.items() if name in SETTINGS})
-        return cls(
-            topic=options["topic"],
-            settings=settings,
-            format=FormatSpec(**options["format"]),
-            key_format=None if key_format is None else FormatSpec(**key_format),
-            roles=roles,
-            **output,
-        )
 
 
 @dataclass(frozen=True)
 class KafkaOutput(RowSystem):
     """A system with one topic, as an output of any name."""
 
-    options: OutputOptions
+    options: TopicOptions
 
     @override
     def admin(self) -> KafkaOutputAdmin:
@@ -466,18 +425,13 @@ class KafkaOutput(RowSystem):
 
     @override
     def target(self, stream: str) -> Target:
-        options = self.options
-        key_format = None if options.key_format is None else open_format(options.key_format)
-        records = RecordMaker(options.topic, options.roles, open_format(options.format), key_format)
-        if not options.transactions:
-            return PlainKafkaTarget(options.settings, options.topic, records)
-        return KafkaTarget(options.settings, options.topic, records, options.progress_topic)
+        return KafkaTarget(self.options) if self.options.transactions else PlainKafkaTarget(self.options)
 
 
 class KafkaOutputAdmin(WriteOnlyAdmin):
     """Describes the topic, and creates it."""
 
-    def __init__(self, options: OutputOptions) -> None:
+    def __init__(self, options: TopicOptions) -> None:
         self._options = options
         self._topics = Topics(options.settings, answer_s=_ANSWER_S)
 
@@ -507,7 +461,7 @@ class KafkaOutputAdmin(WriteOnlyAdmin):
     @override
     def would_create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> Creation:
         if columns is not None:
-            self._options.roles.check(columns, self._options.topic)
+            roles_of(self._options).check(columns, self._options.topic)
         found = self._topics.find(self._options.topic)
         return Creation(partitions if found is None else found, new=found is None)
 
@@ -531,8 +485,3 @@ class KafkaOutputAdmin(WriteOnlyAdmin):
 
 def _refused(what: str) -> UsageError:
     return UsageError(what, hint="to read it, declare it as an input: app.input(..., system=hr.io.kafka(...))")
-
-
-def open_kafka_output(options: Mapping[str, Any]) -> KafkaOutput:
-    """The system of a ``SystemSpec`` with ``output``."""
-    return KafkaOutput(OutputOptions.of(options))

@@ -1,21 +1,36 @@
-"""What a cluster knows of its topics: partitions, offsets, settings, and the times of records.
+"""What a cluster knows: topics, their offsets and settings, times of records, and positions of groups.
 
-All calls but ``ask`` wait for answers; those that are independent of each other are sent together. A broker that
-doesn't answer is an ``UnavailableError``. Threads may share everything here.
+topics
+    All calls but ``ask`` wait for answers; those that are independent of each other are sent together. A broker that
+    doesn't answer is an ``UnavailableError``. Threads may share ``Topics`` and ``RecordTimes``.
 
-Partitions and settings may change while an app runs, so outputs look at them now and then. More partitions are taken in
-with the next version, as Kafka's own producers do. Keys then go to other partitions than before, so a warning says so.
+topic limits
+    Partitions and settings may change while an app runs, so outputs look at them now and then. More partitions are
+    taken in with the next version, as Kafka's own producers do. Keys then go to other partitions than before, so a
+    warning says so.
+
+group commits
+    Show an app's progress to Kafka's tools: its commits, as offsets of a consumer group.
+
+    Nothing is read from there. The calls don't wait; what can't be committed is logged, and the next commit says more.
+
+groups
+    Positions of groups, committed and looked up by consumers that join no group. Callers needn't wait.
+
+    A thread makes the calls, one after the other, and ends when there are none. The admin's calls for groups aren't
+    used: if a broker dies during one, an assertion of librdkafka may end the process (its issue 4605).
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.connectors.kafka.client import (
     ANSWER_S,
@@ -32,10 +47,12 @@ from headrace.connectors.kafka.client import (
     TopicCollection,
     TopicPartition,
     cannot_log_in,
+    no_right_to_group,
     open_admin,
     open_consumer,
 )
 from headrace.connectors.kafka.settings import KafkaSettings
+from headrace.core.clock import Clock
 from headrace.core.errors import (
     HeadraceError,
     StreamExistsError,
@@ -44,7 +61,7 @@ from headrace.core.errors import (
     UnavailableError,
 )
 from headrace.core.ids import Offset
-from headrace.core.log import logger
+from headrace.core.log import Throttle, logger
 
 # -- topics ------------------------------------------------------------------------------------------
 LOOK_S = 0.2
@@ -60,6 +77,7 @@ OLDEST, UPCOMING = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no
 
 _log = logger(__name__)
 
+T = TypeVar("T")
 Asked = Mapping[int, Future[Any]]
 
 
@@ -371,3 +389,171 @@ class TopicLimits:
                 self.partitions = found
                 self.record_bytes = int(settings.get("max.message.bytes", RECORD_BYTES))
             self._next_s = time.monotonic() + LIMITS_LOOK_S
+
+
+# -- group commits -----------------------------------------------------------------------------------
+EVERY_MS = 1000.0
+CLOSE_S = 2.0
+"""How long the last commit may take."""
+
+
+def group_of(reader: str) -> str:
+    """The name of the group of a stage, ``app/stage``."""
+    return f"headrace.{reader.replace('/', '.')}"
+
+
+class GroupCommits:
+    """The commits of one stage in one topic. One thread uses it."""
+
+    def __init__(self, settings: KafkaSettings, topic: str, group: str, clock: Clock) -> None:
+        self._topic = topic
+        self._group = group
+        self._client = open_consumer(settings, group, committed=self._answered)
+        self._clock = clock
+        self._waiting: dict[int, Offset] = {}
+        self._sent_ms = -EVERY_MS
+        self._under_way = 0
+        self._refused = False
+        self._throttle = Throttle(_log)
+
+    def note(self, partition: int, position: Offset) -> None:
+        """Take in a commit, and send those that wait if it is time."""
+        self._waiting[partition] = position
+        self._poll(0)
+        if not self._under_way and self._clock.monotonic_ms() - self._sent_ms >= EVERY_MS:
+            self._send()
+
+    def close(self) -> None:
+        """Send what waits, and wait for the answer a little."""
+        end_ms = self._clock.monotonic_ms() + CLOSE_S * 1000
+        while (self._under_way or self._waiting) and not self._refused and self._clock.monotonic_ms() < end_ms:
+            if not self._under_way:
+                self._send()
+            self._poll(0.05)
+        if self._under_way:  # librdkafka would wait for the answer, up to a minute
+            threading.Thread(target=self._client.raw.close, name=f"closing {self._group}", daemon=True).start()
+        else:
+            self._client.raw.close()
+
+    def _poll(self, timeout_s: float) -> None:
+        """Take in answers. Commits that find no group because there is no right to it get none: they wait for one."""
+        message = self._client.raw.poll(timeout_s)
+        error = None if message is None else message.error()
+        if error is not None:
+            self._refused = no_right_to_group(error)
+            self._warn(error)
+
+    def _send(self) -> None:
+        places = [TopicPartition(self._topic, partition, offset) for partition, offset in self._waiting.items()]
+        self._waiting = {}
+        self._sent_ms = self._clock.monotonic_ms()
+        self._under_way += 1
+        with self._client.translating(f"committing to group {self._group!r}"):
+            self._client.raw.commit(offsets=places, asynchronous=True)
+
+    def _answered(self, error: KafkaError | None) -> None:
+        self._under_way = 0
+        self._refused = False
+        if error is not None:
+            self._warn(error)
+
+    def _warn(self, error: KafkaError) -> None:
+        problem = self._client.problem(error, f"committing to group {self._group!r}")
+        self._throttle.warning("positions can't be shown to Kafka's tools", error=problem.message)
+
+
+# -- groups ------------------------------------------------------------------------------------------
+CALL_S = 5.0
+"""How long a call waits for a broker; a commit, twice as long: for a coordinator first."""
+
+
+class Groups:
+    """Groups, with a consumer for each. Threads may share it.
+
+    Few calls wait at a time, because a caller waits for its answer before it asks the same again.
+    """
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        call_ms = str(int(CALL_S * 1000))
+        self._settings = settings.tuned({"socket.timeout.ms": call_ms, "session.timeout.ms": call_ms})
+        self._lock = threading.Lock()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._running = False
+        self._consumers: dict[str, KafkaClient[Consumer]] = {}
+        """Of the thread."""
+
+    def commit(self, group: str, positions: Mapping[tuple[str, int], Offset]) -> Future[None]:
+        """Commit positions of a group without members."""
+        places = [TopicPartition(topic, partition, offset) for (topic, partition), offset in positions.items()]
+        return self._call(lambda: self._commit(group, places))
+
+    def committed(self, group: str, topic: str, partitions: int) -> Future[dict[int, Offset]]:
+        """Ask for the committed positions of a group by partition; those without one are left out."""
+        places = [TopicPartition(topic, partition) for partition in range(partitions)]
+        return self._call(lambda: self._committed(group, places))
+
+    def close(self) -> None:
+        """Disconnect after the calls that wait, and those that their answers bring. It may be used again."""
+        self._call(lambda: None).result()
+        self._call(self._disconnect).result()
+
+    # -- in the thread
+
+    def _commit(self, group: str, places: list[TopicPartition]) -> None:
+        client = self._client(group)
+        with client.translating(f"committing positions of group {group!r}"):
+            done = client.raw.commit(offsets=places, asynchronous=False)
+        self._check(client, group, done or ())
+
+    def _committed(self, group: str, places: list[TopicPartition]) -> dict[int, Offset]:
+        client = self._client(group)
+        with client.translating(f"reading positions of group {group!r}"):
+            try:
+                found = client.raw.committed(places, CALL_S)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                    raise
+                return {}  # it has never committed
+        self._check(client, group, found)
+        return {place.partition: place.offset for place in found if place.offset >= 0}
+
+    def _check(self, client: KafkaClient[Consumer], group: str, places: Iterable[TopicPartition]) -> None:
+        for place in places:
+            if place.error is not None:
+                raise client.problem(place.error, f"positions of group {group!r} in topic {place.topic!r}")
+
+    def _client(self, group: str) -> KafkaClient[Consumer]:
+        if group not in self._consumers:
+            self._consumers[group] = open_consumer(self._settings, group)
+        return self._consumers[group]
+
+    def _disconnect(self) -> None:
+        while self._consumers:
+            self._consumers.popitem()[1].raw.close()
+
+    def _call(self, call: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+
+        def make() -> None:
+            try:
+                result = call()
+            except BaseException as error:  # noqa: BLE001 - it is for who has asked
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        with self._lock:
+            self._calls.append(make)
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._work, name="kafka-groups", daemon=True).start()
+        return future
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._calls:
+                    self._running = False
+                    return
+                call = self._calls.popleft()
+            call()

@@ -74,7 +74,7 @@ def producer_limits(record_bytes: int) -> dict[str, str | int | float]:
     }
 
 
-class Sender:
+class VersionSender:
     """Sends versions to one topic. ``closing`` ends every wait."""
 
     def __init__(self, topic: str, closing: threading.Event) -> None:
@@ -166,7 +166,7 @@ _SETTINGS: Final = {
 _log = logger(__name__)
 
 
-class _Record(msgspec.Struct):
+class _ProgressRecord(msgspec.Struct):
     format: int
     version: int
     rows: str
@@ -174,12 +174,12 @@ class _Record(msgspec.Struct):
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(_Record)
+_decoder = msgspec.json.Decoder(_ProgressRecord)
 
 
 def encode_progress(progress: Progress) -> bytes:
     """Return the value of a record."""
-    return _encoder.encode(_Record(FORMAT, progress.version, progress.rows, progress.by))
+    return _encoder.encode(_ProgressRecord(FORMAT, progress.version, progress.rows, progress.by))
 
 
 def decode_progress(value: bytes, writer: str) -> Progress:
@@ -309,7 +309,7 @@ class WriterSession:
         self._limits = limits
         self._progress = progress
         self._closing = closing
-        self._sender = Sender(limits.topic, closing)
+        self._sender = VersionSender(limits.topic, closing)
         self._client: KafkaClient[Producer] | None = None
         self._timeout_s = 0.0
         self._began_s: float | None = None

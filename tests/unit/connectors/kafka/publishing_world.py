@@ -28,7 +28,7 @@ from headrace.connectors.kafka.publishing import (
     Publishing,
     Row,
     State,
-    Wanted,
+    WantedVersion,
 )
 
 Request = Callable[[], Any]
@@ -101,7 +101,7 @@ class Life:
         """Publish what is in the outbox, request by request; None is a pause."""
         while True:
             self.version = self.outbox[0] if self.outbox else None
-            wanted = None if self.version is None else Wanted(self.version, f"rows of {self.version}")
+            wanted = None if self.version is None else WantedVersion(self.version, f"rows of {self.version}")
             action = self.machine.ask(wanted, self.broker.now)
             while action is not Action.REST:
                 action = yield from self.perform(action)

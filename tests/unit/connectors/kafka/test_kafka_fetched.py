@@ -9,26 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.connectors.kafka.fetching import Feed, Fetched, together
+from headrace.connectors.kafka.fetching import FetchedRecords, PartitionFeed, together
 
 
-def piece(offsets: list[int], size: int = 10) -> Fetched:
+def piece(offsets: list[int], size: int = 10) -> FetchedRecords:
     values: list[bytes | None] = [str(offset).encode() for offset in offsets]
-    return Fetched(
+    return FetchedRecords(
         offsets, values, offsets[-1] + 1, size, list(values), list(offsets), [[("h", value)] for value in values]
     )
 
 
 @st.composite
-def pieces(draw: st.DrawFn) -> list[Fetched]:
+def pieces(draw: st.DrawFn) -> list[FetchedRecords]:
     offsets = sorted(draw(st.sets(st.integers(0, 200), min_size=1, max_size=60)))
     cuts = sorted({0, len(offsets), *draw(st.sets(st.integers(0, len(offsets)), max_size=5))})
     return [piece(offsets[a:b], draw(st.integers(0, 50))) for a, b in pairwise(cuts) if b > a]
 
 
 @given(pieces(), st.integers(1, 100))
-def test_a_feed_hands_out_all_of_it_in_order(given: list[Fetched], max_bytes: int) -> None:
-    feed = Feed("t", 0, 0)
+def test_a_feed_hands_out_all_of_it_in_order(given: list[FetchedRecords], max_bytes: int) -> None:
+    feed = PartitionFeed("t", 0, 0)
     for one in given:
         feed.put(one)
     assert feed.bytes == sum(one.size for one in given)
@@ -43,7 +43,7 @@ def test_a_feed_hands_out_all_of_it_in_order(given: list[Fetched], max_bytes: in
 
 
 @given(pieces(), st.integers(0, 220))
-def test_what_is_before_an_offset(given: list[Fetched], end: int) -> None:
+def test_what_is_before_an_offset(given: list[FetchedRecords], end: int) -> None:
     whole = together(given)
     cut = whole.before(end)
     n = bisect_left(list(whole.offsets), end)
@@ -53,7 +53,7 @@ def test_what_is_before_an_offset(given: list[Fetched], end: int) -> None:
 
 
 @given(pieces(), st.integers(0, 220))
-def test_the_first_record_of_a_time(given: list[Fetched], time_ms: int) -> None:
+def test_the_first_record_of_a_time(given: list[FetchedRecords], time_ms: int) -> None:
     whole = together(given)  # whose times are the offsets
     assert whole.first_at(time_ms) == next((offset for offset in whole.offsets if offset >= time_ms), None)
 
@@ -62,11 +62,11 @@ def test_gaps_are_seen() -> None:
     assert piece([3, 4, 5]).dense
     assert not piece([3, 5]).dense
     assert not together([piece([3, 4]), piece([6])]).dense
-    assert Fetched([], [], 9).dense
+    assert FetchedRecords([], [], 9).dense
 
 
 def test_the_end_moves_the_position_over_what_is_no_record() -> None:
-    feed = Feed("t", 0, 0)
+    feed = PartitionFeed("t", 0, 0)
     feed.put(piece([0, 1]))
     assert not feed.at_end
     feed.ended(4)
@@ -82,9 +82,9 @@ def test_the_end_moves_the_position_over_what_is_no_record() -> None:
 
 @pytest.mark.parametrize("max_bytes", [1, 1000])
 def test_what_is_lost_comes_alone(max_bytes: int) -> None:
-    feed = Feed("t", 0, 0)
+    feed = PartitionFeed("t", 0, 0)
     feed.put(piece([0]))
-    feed.put(Fetched([], [], 5, lost=4))
+    feed.put(FetchedRecords([], [], 5, lost=4))
     feed.put(piece([5]))
     taken = [feed.take(max_bytes) for _ in range(3)]
     found = [(list(one.offsets), one.next, one.lost) for one in taken if one is not None]

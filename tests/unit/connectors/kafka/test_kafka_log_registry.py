@@ -5,21 +5,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.connectors.kafka.log_topics import Order, Registry, addition, creation, decode_order, encode_order
+from headrace.connectors.kafka.settings import Registry, StreamOrder, addition, creation, decode_order, encode_order
 from headrace.core.errors import DataError, StreamNotFoundError, StreamSealedError
 from headrace.systems.base import StreamInfo
 
 COLUMNS: dict[str, pl.DataType] = {"key": pl.String(), "at": pl.Datetime("us", "UTC"), "n": pl.List(pl.Int64())}
 
 
-def after(*orders: Order) -> Registry:
+def after(*orders: StreamOrder) -> Registry:
     registry = Registry()
     for order in orders:
         registry.apply(decode_order(encode_order(order), "a test"))
     return registry
 
 
-def made(name: str = "s", partitions: int = 2, columns: dict[str, pl.DataType] | None = None) -> Order:
+def made(name: str = "s", partitions: int = 2, columns: dict[str, pl.DataType] | None = None) -> StreamOrder:
     return creation(StreamInfo(name, partitions, columns))
 
 
@@ -48,18 +48,18 @@ def test_columns_are_added_once_and_in_the_order_of_the_orders() -> None:
 
 
 @pytest.mark.parametrize(
-    "late", [addition("s", {"key": pl.Int64()}), addition("other", {"x": pl.Int64()}), Order("sealing", "other")]
+    "late", [addition("s", {"key": pl.Int64()}), addition("other", {"x": pl.Int64()}), StreamOrder("sealing", "other")]
 )
-def test_an_order_that_does_not_fit_changes_nothing(late: Order) -> None:
+def test_an_order_that_does_not_fit_changes_nothing(late: StreamOrder) -> None:
     assert after(made(columns=COLUMNS), late).require("s") == after(made(columns=COLUMNS)).require("s")
     assert after(made(), addition("s", {"x": pl.Int64()})).require("s").info.columns is None
 
 
 def test_the_first_ends_count() -> None:
     sealing, first, second = (
-        Order("sealing", "s"),
-        Order("sealed", "s", ends=(7, 8)),
-        Order("sealed", "s", ends=(9, 9)),
+        StreamOrder("sealing", "s"),
+        StreamOrder("sealed", "s", ends=(7, 8)),
+        StreamOrder("sealed", "s", ends=(9, 9)),
     )
     begun = after(made(), sealing).require("s")
     assert (begun.sealing, begun.end(0)) == (True, None)
@@ -76,12 +76,14 @@ ORDERS = st.one_of(
     st.builds(
         addition, st.sampled_from("st"), st.sampled_from([{"x": pl.Int64()}, {"x": pl.String(), "y": pl.Int8()}])
     ),
-    st.builds(Order, st.sampled_from(["sealing", "sealed"]), st.sampled_from("st"), ends=st.tuples(st.integers(0, 9))),
+    st.builds(
+        StreamOrder, st.sampled_from(["sealing", "sealed"]), st.sampled_from("st"), ends=st.tuples(st.integers(0, 9))
+    ),
 )
 
 
 @given(st.lists(ORDERS), st.data())
-def test_an_order_that_is_there_twice_counts_once(orders: list[Order], data: st.DataObject) -> None:
+def test_an_order_that_is_there_twice_counts_once(orders: list[StreamOrder], data: st.DataObject) -> None:
     index = data.draw(st.integers(0, len(orders)))
     again = orders[:index] + orders[max(0, index - 1) : index] + orders[index:]
     once, twice = after(*orders), after(*again)

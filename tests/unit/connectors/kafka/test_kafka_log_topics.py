@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.connectors.kafka.log_topics import LogOptions, check_settings
-from headrace.connectors.kafka.settings import KafkaSettings
+from headrace.connectors.kafka.settings import KafkaSettings, LogOptions, check_settings
 from headrace.core.errors import DeclarationError, DeploymentError
 
 SETTINGS = KafkaSettings("localhost:9092")

@@ -21,7 +21,7 @@ from headrace.connectors.kafka.publishing import (
     Progress,
     Publishing,
     State,
-    Wanted,
+    WantedVersion,
 )
 
 SEEDS = 3_000
@@ -321,7 +321,7 @@ def publishing(*, position: int = 3) -> Publishing:
 
 def test_the_same_version_with_other_rows_is_somebody_elses() -> None:
     machine = publishing()
-    assert machine.ask(Wanted(4, "mine"), 0) is Action.SEND
+    assert machine.ask(WantedVersion(4, "mine"), 0) is Action.SEND
     machine.fenced(0)
     machine.read(Progress(4, "theirs", "them"), 0)
     assert (machine.state, machine.other) == (State.SHARED, "them")
@@ -329,13 +329,13 @@ def test_the_same_version_with_other_rows_is_somebody_elses() -> None:
 
 def test_who_finds_its_versions_there_for_long_was_not_replaced() -> None:
     machine = publishing()
-    machine.ask(Wanted(4, "mine"), 0)
+    machine.ask(WantedVersion(4, "mine"), 0)
     machine.fenced(0)
     machine.read(Progress(900, "theirs", "them"), 0)
     assert machine.state is State.REPLACED
-    assert machine.ask(Wanted(5, "mine"), WINDOW_MS - 1) is Action.REST
+    assert machine.ask(WantedVersion(5, "mine"), WINDOW_MS - 1) is Action.REST
     assert (machine.state, machine.there(5)) == (State.REPLACED, True)
-    machine.ask(Wanted(6, "mine"), WINDOW_MS)
+    machine.ask(WantedVersion(6, "mine"), WINDOW_MS)
     assert machine.state is State.SHARED
 
 
@@ -343,7 +343,7 @@ def test_a_transaction_that_took_too_long_gets_more_time() -> None:
     def after(elapsed_ms: float, timeout_ms: int, refused: bool) -> int:
         machine = publishing()
         machine.timeout_ms = timeout_ms
-        machine.ask(Wanted(4, "mine"), 0)
+        machine.ask(WantedVersion(4, "mine"), 0)
         machine.fenced(elapsed_ms) if refused else machine.failed(elapsed_ms)
         return machine.timeout_ms
 

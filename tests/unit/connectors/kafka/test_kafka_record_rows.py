@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.connectors.kafka.fetching import Fetched
-from headrace.connectors.kafka.rows import KeyColumn, RecordRows, key_dtype
+from headrace.connectors.kafka.fetching import FetchedRecords
+from headrace.connectors.kafka.rows import KeyColumn, RecordRows
+from headrace.connectors.kafka.settings import key_dtype
 from headrace.core.errors import DeclarationError
 from headrace.rows.formats import FormatSpec, open_format
 
@@ -34,12 +35,12 @@ RECORDS = st.lists(
 )
 
 
-def fetched(records: list[tuple[Any, ...]]) -> Fetched:
+def fetched(records: list[tuple[Any, ...]]) -> FetchedRecords:
     offsets, at = [], 9
     for step, *_ in records:
         at += step
         offsets.append(at)
-    return Fetched(
+    return FetchedRecords(
         offsets,
         [value for _, value, _, _ in records],
         at + 1,
@@ -49,7 +50,7 @@ def fetched(records: list[tuple[Any, ...]]) -> Fetched:
     )
 
 
-def expected(given: Fetched) -> tuple[list[dict[str, Any]], list[int], list[int]]:
+def expected(given: FetchedRecords) -> tuple[list[dict[str, Any]], list[int], list[int]]:
     """The rows, their offsets, and the indices of bad records."""
     rows, offsets, bad = [], [], []
     for i, (offset, value, key) in enumerate(zip(given.offsets, given.values, given.keys, strict=True)):
