@@ -1,5 +1,10 @@
 """Management of the streams of a log in Kafka: topics, registry, groups and ends.
 
+records
+    Marks after the last records of a stream that ends. A mark is a record without a value, unlike any frame.
+
+    A mark may be there twice: which one counts is recorded.
+
 log metadata
     The registry of a log in Kafka, read from its topic and written to it.
 
@@ -12,11 +17,6 @@ log positions
     A run loop reports and asks many times a second. Of each group one commit is under way at a time; what is reported
     meanwhile goes out with the next one. What is asked for is answered from the last answers of the brokers, and they
     are asked again when those are old.
-
-log marks
-    Marks after the last records of a stream that ends. A mark is a record without a value, unlike any frame.
-
-    A mark may be there twice: which one counts is recorded.
 
 log admin
     Management of the streams of a log in Kafka. Threads may share an admin, but for ``unread``.
@@ -74,6 +74,50 @@ from headrace.core.ids import SSP, Offset, check_id
 from headrace.core.log import Throttle, logger
 from headrace.systems.base import Admin, Extent, StreamInfo, check_within
 from headrace.systems.shape import new_columns, require_same_shape, wanted_shape
+
+
+# -- records -----------------------------------------------------------------------------------------
+def append(
+    producer: KafkaClient[Producer],
+    doing: str,
+    again: str,
+    topic: str,
+    partitions: int,
+    value: bytes | None,
+    key: bytes | None = None,
+) -> tuple[Offset, ...]:
+    """Append a record to each partition; return where they are. ``again`` is what to do if no broker answers."""
+    offsets: dict[int, Offset] = {}
+    errors: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        partition, offset = message.partition(), message.offset()
+        if error is not None:
+            errors.append(error)
+        elif partition is not None and offset is not None and offset >= 0:
+            offsets[partition] = offset
+
+    with producer.translating(doing):
+        for partition in range(partitions):
+            producer.raw.produce(topic, value, key, partition, on_delivery=delivered)
+        producer.raw.flush(ANSWER_S + 1)
+    if errors:
+        raise producer.problem(errors[0], doing)
+    if len(offsets) < partitions:
+        raise IndeterminateWriteError(f"{doing}: no broker answered", hint=f"{again}: this is safe to repeat")
+    return tuple(offsets[partition] for partition in range(partitions))
+
+
+END_KEY = b"headrace-end"
+"""For people who look at the topic; nothing is decided by it."""
+
+
+def mark_ends(options: LogOptions, stream: str, partitions: int) -> tuple[Offset, ...]:
+    """Append a mark to each partition; return where they are."""
+    topic = options.topic(stream)
+    producer = open_plain_producer(options.settings)
+    return append(producer, f"sealing topic {topic!r}", "seal the stream again", topic, partitions, None, END_KEY)
+
 
 # -- log metadata ------------------------------------------------------------------------------------
 _GROUP = "headrace"
@@ -141,30 +185,11 @@ class Metadata:
         return found
 
     def _append(self, order: StreamOrder) -> Offset:
-        if self._producer is None:
-            self._producer = open_plain_producer(self._options.settings)
-        results: list[tuple[KafkaError | None, Message]] = []
+        producer, self._producer = self._producer or open_plain_producer(self._options.settings), None
         doing = f"writing to topic {self._topic!r}"
-        with self._producer.translating(doing):
-            self._producer.raw.produce(
-                self._topic,
-                encode_order(order),
-                partition=0,
-                on_delivery=lambda error, message: results.append((error, message)),
-            )
-            self._producer.raw.flush(ANSWER_S + 1)
-        if not results:
-            self._producer = None
-            raise IndeterminateWriteError(
-                f"{doing}: no broker answered", hint="run the command again: this is safe to repeat"
-            )
-        error, message = results[0]
-        if error is not None:
-            problem = self._producer.problem(error, doing)
-            self._producer = None  # after some errors it takes nothing more
-            raise problem
-        offset = message.offset()
-        return offset if offset is not None and offset >= 0 else self._topics.upcoming(self._topic, [0])[0] - 1
+        (offset,) = append(producer, doing, "run the command again", self._topic, 1, encode_order(order))
+        self._producer = producer  # after some errors it takes nothing more
+        return offset
 
     def _read(self, end: Offset | None = None) -> None:
         if self._consumer is None:
@@ -315,39 +340,6 @@ class Distances:
             one.oldest, one.upcoming = (self._topics.ask(topic, range(partitions), spec) for spec in (OLDEST, UPCOMING))
             one.committed = self._groups.committed(group, topic, partitions)
         return one.unread
-
-
-# -- log marks ---------------------------------------------------------------------------------------
-_KEY = b"headrace-end"
-"""For people who look at the topic; nothing is decided by it."""
-
-
-def mark_ends(options: LogOptions, stream: str, partitions: int) -> tuple[Offset, ...]:
-    """Append a mark to each partition; return where they are."""
-    topic = options.topic(stream)
-    producer = open_plain_producer(options.settings)
-    ends: dict[int, Offset] = {}
-    errors: list[KafkaError] = []
-
-    def delivered(error: KafkaError | None, message: Message) -> None:
-        partition, offset = message.partition(), message.offset()
-        if error is not None:
-            errors.append(error)
-        elif partition is not None and offset is not None and offset >= 0:
-            ends[partition] = offset
-
-    doing = f"sealing topic {topic!r}"
-    with producer.translating(doing):
-        for partition in range(partitions):
-            producer.raw.produce(topic, None, key=_KEY, partition=partition, on_delivery=delivered)
-        producer.raw.flush(ANSWER_S + 1)
-    if errors:
-        raise producer.problem(errors[0], doing)
-    if len(ends) < partitions:
-        raise IndeterminateWriteError(
-            f"{doing}: no broker answered", hint="seal the stream again: this is safe to repeat"
-        )
-    return tuple(ends[partition] for partition in range(partitions))
 
 
 # -- log admin ---------------------------------------------------------------------------------------

@@ -17,20 +17,19 @@ group commits
 groups
     Positions of groups, committed and looked up by consumers that join no group. Callers needn't wait.
 
-    A thread makes the calls, one after the other, and ends when there are none. The admin's calls for groups aren't
-    used: if a broker dies during one, an assertion of librdkafka may end the process (its issue 4605).
+    A thread makes the calls, one after the other. The admin's calls for groups aren't used: if a broker dies during
+    one, an assertion of librdkafka may end the process (its issue 4605).
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, wait
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any
 
 from headrace.connectors.kafka.client import (
     ANSWER_S,
@@ -77,7 +76,6 @@ OLDEST, UPCOMING = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no
 
 _log = logger(__name__)
 
-T = TypeVar("T")
 Asked = Mapping[int, Future[Any]]
 
 
@@ -476,26 +474,24 @@ class Groups:
     def __init__(self, settings: KafkaSettings) -> None:
         call_ms = str(int(CALL_S * 1000))
         self._settings = settings.tuned({"socket.timeout.ms": call_ms, "session.timeout.ms": call_ms})
-        self._lock = threading.Lock()
-        self._calls: deque[Callable[[], None]] = deque()
-        self._running = False
+        self._thread = ThreadPoolExecutor(1, "kafka-groups")
         self._consumers: dict[str, KafkaClient[Consumer]] = {}
         """Of the thread."""
 
     def commit(self, group: str, positions: Mapping[tuple[str, int], Offset]) -> Future[None]:
         """Commit positions of a group without members."""
         places = [TopicPartition(topic, partition, offset) for (topic, partition), offset in positions.items()]
-        return self._call(lambda: self._commit(group, places))
+        return self._thread.submit(self._commit, group, places)
 
     def committed(self, group: str, topic: str, partitions: int) -> Future[dict[int, Offset]]:
         """Ask for the committed positions of a group by partition; those without one are left out."""
         places = [TopicPartition(topic, partition) for partition in range(partitions)]
-        return self._call(lambda: self._committed(group, places))
+        return self._thread.submit(self._committed, group, places)
 
     def close(self) -> None:
         """Disconnect after the calls that wait, and those that their answers bring. It may be used again."""
-        self._call(lambda: None).result()
-        self._call(self._disconnect).result()
+        self._thread.submit(lambda: None).result()
+        self._thread.submit(self._disconnect).result()
 
     # -- in the thread
 
@@ -530,30 +526,3 @@ class Groups:
     def _disconnect(self) -> None:
         while self._consumers:
             self._consumers.popitem()[1].raw.close()
-
-    def _call(self, call: Callable[[], T]) -> Future[T]:
-        future: Future[T] = Future()
-
-        def make() -> None:
-            try:
-                result = call()
-            except BaseException as error:  # noqa: BLE001 - it is for who has asked
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        with self._lock:
-            self._calls.append(make)
-            if not self._running:
-                self._running = True
-                threading.Thread(target=self._work, name="kafka-groups", daemon=True).start()
-        return future
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                if not self._calls:
-                    self._running = False
-                    return
-                call = self._calls.popleft()
-            call()
