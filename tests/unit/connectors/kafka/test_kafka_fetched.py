@@ -89,3 +89,33 @@ def test_what_is_lost_comes_alone(max_bytes: int) -> None:
     taken = [feed.take(max_bytes) for _ in range(3)]
     found = [(list(one.offsets), one.next, one.lost) for one in taken if one is not None]
     assert found == [([0], 1, 0), ([], 5, 4), ([5], 6, 0)]
+
+
+@given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=9), max_size=5), st.integers(0, 60))
+def test_no_record_more_than_fits_is_taken_but_at_least_one(sizes: list[list[int]], max_bytes: int) -> None:
+    feed = PartitionFeed("t", 0, 0)
+    values: list[bytes | None] = []
+    for run in sizes:
+        first = len(values)
+        values += (b"x" * size for size in run)
+        feed.put(FetchedRecords(range(first, len(values)), values[first:], len(values), sum(run)))
+    position, taken = 0, []
+    while (one := feed.take(max_bytes, exactly=True)) is not None:
+        assert list(one.offsets) == list(range(position, one.next))
+        position = one.next
+        assert one.size == sum(len(value or b"") for value in one.values)
+        assert one.size <= max_bytes or len(one) == 1
+        taken += one.values
+    assert (taken, feed.bytes, position) == (values, 0, len(values))
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_nothing_after_a_mark_is_taken_in(at: int) -> None:
+    feed = PartitionFeed("t", 0, 5, marked=True)
+    values: list[bytes | None] = [b"a", b"b", b"c"]
+    values[at] = None
+    feed.put(FetchedRecords(range(5, 8), values, 8, 3))
+    assert (feed.mark, feed.fetched_to, feed.bytes, feed.sound) == (5 + at, 5 + at, at, False)
+    taken = feed.take(100, exactly=True)
+    assert taken is not None
+    assert (taken.values, taken.next) == (values[:at], 5 + at)
