@@ -460,7 +460,7 @@ class KafkaAdmin(UnwatchedAdmin):
     def extents(self, stream: str) -> builtins.list[Extent]:
         """Each partition up to its oldest open transaction, unless uncommitted records are read, too."""
         low, high = self._topics.extents(self._topic, self._topics.partitions(self._topic))
-        return [Extent(low[p], max(low[p], high[p]), trimmed=low[p] > 0) for p in low]
+        return [Extent(low[p], max(low[p], high[p]), trimmed=low[p] > 0) for p in sorted(low)]
 
     @override
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
