@@ -18,21 +18,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from headrace.coordinator import messages
-from headrace.coordinator.books import CutOrder, CutReport
-from headrace.coordinator.messages import (
-    Answers,
-    Applied,
-    ApplyStartpoints,
-    Ask,
-    Listening,
-    OutcomeReport,
-    Questions,
-    SetAnswer,
-    SetStartpoint,
-    StartpointList,
-    StartpointTarget,
-    TableList,
-)
+from headrace.coordinator.calls import Calls, Declared
 from headrace.core.errors import FencedError, HeadraceError, ProtocolError, UnavailableError, UsageError
 from headrace.core.log import logger
 
@@ -53,7 +39,7 @@ _ERRORS: dict[int, type[HeadraceError]] = {
 }
 
 
-class CoordinatorClient:
+class CoordinatorClient(Calls):
     """Calls one coordinator. Threads may share the client; it makes one call at a time. Any thread may ``close`` it.
 
     ``timeout_s`` bounds one attempt; no attempt starts after ``patience_s``. All calls are idempotent and are retried.
@@ -84,70 +70,6 @@ class CoordinatorClient:
             self._url, self._token, timeout_s=timeout_s or self._timeout_s, patience_s=self._patience_s, hint=self._hint
         )
 
-    def register(self, message: messages.Register) -> messages.Assignment:
-        """Become the container's current incarnation; return its tasks."""
-        return self._call("POST", "/register", message, messages.Assignment)
-
-    def heartbeat(self, message: messages.Heartbeat) -> messages.Orders:
-        """Report the status of the container's tasks; return its orders."""
-        return self._call("POST", "/heartbeat", message, messages.Orders)
-
-    def generation(self, message: messages.GenerationRequest) -> messages.TaskGrant:
-        """Get a new generation for a task that rolls back."""
-        return self._call("POST", "/generation", message, messages.TaskGrant)
-
-    def finished(self, message: messages.Finished) -> messages.Orders:
-        """Report tasks that have ended."""
-        return self._call("POST", "/finished", message, messages.Orders)
-
-    def failure(self, message: messages.Failure) -> messages.Orders:
-        """Report the error that ends the container."""
-        return self._call("POST", "/failure", message, messages.Orders)
-
-    def listen(self, message: Listening) -> Questions:
-        """Send an answer and wait for the next question. ``timeout_s`` must exceed ``query_broker.HOLD_MS``."""
-        return self._call("POST", "/questions", message, Questions)
-
-    def tables(self) -> TableList:
-        """Return the tables that can be queried."""
-        return self._call("GET", "/tables", None, TableList)
-
-    def ask(self, message: Ask) -> Answers:
-        """Query a table; ``timeout_s`` must be longer than the question's own limit."""
-        return self._call("POST", "/tables", message, Answers)
-
-    def outcomes(self, message: OutcomeReport) -> messages.Orders:
-        """Report what happened to a task's startpoints."""
-        return self._call("POST", "/outcomes", message, messages.Orders)
-
-    def startpoints(self) -> StartpointList:
-        """Return all startpoints."""
-        return self._call("GET", "/startpoints", None, StartpointList, plain=True)
-
-    def set_startpoint(self, message: SetStartpoint) -> SetAnswer:
-        """Set startpoints. Repeating the call replaces those that it has set."""
-        return self._call("POST", "/startpoints", message, SetAnswer, plain=True)
-
-    def delete_startpoints(self, message: StartpointTarget) -> StartpointList:
-        """Delete startpoints; return them."""
-        return self._call("POST", "/startpoints/delete", message, StartpointList, plain=True)
-
-    def apply_startpoints(self) -> Applied:
-        """Make tasks apply their startpoints now."""
-        return self._call("POST", "/startpoints/apply", ApplyStartpoints(), Applied, plain=True)
-
-    def status(self) -> messages.AppStatus:
-        """Return the status of the app."""
-        return self._call("GET", "/status", None, messages.AppStatus)
-
-    def drain(self) -> messages.Orders:
-        """Order the app to drain."""
-        return self._call("POST", "/drain", messages.Orders(drain=True), messages.Orders)
-
-    def cut(self, message: CutOrder) -> CutReport:
-        """Order a cut of all tasks, or cancel it; return the progress of the present one."""
-        return self._call("POST", "/cut", message, CutReport)
-
     def close(self) -> None:
         """Close the connection. A call in progress in another thread ends with ``UnavailableError``. Idempotent."""
         self._closing.set()
@@ -161,10 +83,9 @@ class CoordinatorClient:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _call(
-        self, method: str, path: str, message: messages.Message | None, answer: type[_A], *, plain: bool = False
-    ) -> _A:
-        """With ``plain``, a refusal by the coordinator is the user's mistake, and its error is raised unchanged."""
+    def send(self, call: Declared[_A], message: messages.Message | None) -> _A:
+        """Make a call; return its answer."""
+        path = call.path
         body = messages.encode(message) if message is not None else None
         with self._lock:
             deadline = time.monotonic() + self._patience_s
@@ -172,7 +93,7 @@ class CoordinatorClient:
             while True:
                 fresh = self._connection is None
                 try:
-                    status, data = self._exchange(method, path, body)
+                    status, data = self._exchange(call.method, path, body)
                 except (OSError, http.client.HTTPException) as error:
                     self._hang_up()
                     if not fresh and not self._closing.is_set():
@@ -184,8 +105,8 @@ class CoordinatorClient:
                     if status == HTTPStatus.OK:
                         if tries > 1:
                             _log.info("the coordinator answers again", url=self._url, path=path, tries=tries)
-                        return messages.decode(answer, data)
-                    why = self._refusal(path, status, data, plain=plain)
+                        return messages.decode(call.answer, data)
+                    why = self._refusal(path, status, data, plain=call.by == "tool")
                     if status != HTTPStatus.SERVICE_UNAVAILABLE:
                         raise why
                 if self._closing.is_set() or time.monotonic() + pause > deadline:
@@ -219,6 +140,7 @@ class CoordinatorClient:
             connection.close()
 
     def _refusal(self, path: str, status: int, data: bytes, *, plain: bool) -> HeadraceError:
+        """With ``plain``, it is the user's mistake, and its error is returned unchanged."""
         where = f"the coordinator at {self._url} answered {path} with status {status}"
         try:
             report = messages.decode(messages.Refusal, data).error

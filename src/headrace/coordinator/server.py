@@ -48,6 +48,7 @@ from headrace.coordinator import messages
 from headrace.coordinator.address import ON_THIS_MACHINE, Endpoint, RepeatedStep
 from headrace.coordinator.assignment import at_home, placed, second_best
 from headrace.coordinator.books import CutOrder, CutReport, QueryBook, SlottedInput
+from headrace.coordinator.calls import Calls, openapi
 from headrace.coordinator.exposition import PUBLIC, watching_routes
 from headrace.coordinator.ledger import Ledger
 from headrace.coordinator.listener import Listener, Pages, Route
@@ -55,7 +56,6 @@ from headrace.coordinator.messages import (
     LIMIT_MS_MAX,
     Answers,
     Applied,
-    ApplyStartpoints,
     Ask,
     ContainerState,
     ErrorReport,
@@ -73,7 +73,6 @@ from headrace.coordinator.messages import (
     TableList,
     TaskStatus,
 )
-from headrace.coordinator.openapi import openapi
 from headrace.coordinator.progress import watch
 from headrace.coordinator.startpoints import StartpointDesk, StartpointService
 from headrace.coordinator.watchers import Hearer
@@ -440,10 +439,11 @@ class Coordinator:
             self._changed.wait_for(lambda: self._ledger.state in messages.OVER, timeout_s)
             return self._ledger.state
 
-    def drain(self) -> None:
+    def drain(self) -> messages.Orders:
         """Order every container to finish what it has read, commit and end. The next heartbeats carry the order."""
         with self._noticing():
             self._ledger.drain()
+            return self._ledger.orders
 
     def stop(self) -> None:
         """Order every container to end at once. They receive this with their next heartbeat."""
@@ -645,6 +645,14 @@ class Coordinator:
         with self._granting:
             self._startpoints.fan_out()
 
+    def startpoints(self) -> StartpointList:
+        """Return all startpoints of the app."""
+        return self._startpoints.service.all()
+
+    def delete_startpoints(self, target: StartpointTarget) -> StartpointList:
+        """Delete startpoints that don't count yet; return them."""
+        return self._startpoints.service.delete(target, live=True)
+
     def set_startpoint(self, message: SetStartpoint) -> SetAnswer:
         """Write startpoints, and make their tasks apply them now if the message says so."""
         answer = self._startpoints.service.set(message)
@@ -665,54 +673,29 @@ class Coordinator:
 
     def _routes(self) -> dict[tuple[str, str], Route]:
         return {
-            ("POST", "/register"): lambda body: messages.encode(
-                self.register(messages.decode(messages.Register, body))
+            **dict(
+                (
+                    Calls.register.served(self.register),
+                    Calls.heartbeat.served(self.heartbeat),
+                    Calls.generation.served(self.generation),
+                    Calls.finished.served(self.finished),
+                    Calls.failure.served(self.failure),
+                    Calls.outcomes.served(self.outcomes),
+                    Calls.listen.served(self.listen),
+                    Calls.tables.served(lambda: self._tables),
+                    Calls.ask.served(self.ask),
+                    Calls.status.served(self.status),
+                    Calls.drain.served(self.drain),
+                    Calls.cut.served(self.cut),
+                    Calls.startpoints.served(self.startpoints),
+                    Calls.set_startpoint.served(self.set_startpoint),
+                    Calls.delete_startpoints.served(self.delete_startpoints),
+                    Calls.apply_startpoints.served(self.apply_startpoints),
+                )
             ),
-            ("POST", "/heartbeat"): lambda body: messages.encode(
-                self.heartbeat(messages.decode(messages.Heartbeat, body))
-            ),
-            ("POST", "/generation"): lambda body: messages.encode(
-                self.generation(messages.decode(messages.GenerationRequest, body))
-            ),
-            ("POST", "/finished"): lambda body: messages.encode(
-                self.finished(messages.decode(messages.Finished, body))
-            ),
-            ("POST", "/failure"): lambda body: messages.encode(self.failure(messages.decode(messages.Failure, body))),
-            ("POST", "/drain"): self._on_drain,
-            ("POST", "/cut"): lambda body: messages.encode(self.cut(messages.decode(CutOrder, body))),
-            ("POST", "/questions"): lambda body: messages.encode(self.listen(messages.decode(Listening, body))),
-            ("POST", "/tables"): lambda body: messages.encode(self.ask(messages.decode(Ask, body))),
-            ("GET", "/tables"): lambda _: messages.encode(self._tables),
-            ("GET", "/status"): lambda _: messages.encode(self.status()),
-            ("POST", "/outcomes"): lambda body: messages.encode(self.outcomes(messages.decode(OutcomeReport, body))),
-            **self._startpoint_routes(),
+            ("GET", "/openapi.json"): lambda _: openapi(),
             **watching_routes(self.status, self._clock),
         }
-
-    def _startpoint_routes(self) -> dict[tuple[str, str], Route]:
-        """The requests that ``docs/openapi.json`` describes."""
-
-        def delete(body: bytes) -> StartpointList:
-            return self._startpoints.service.delete(messages.decode(StartpointTarget, body), live=True)
-
-        def apply(body: bytes) -> Applied:
-            messages.decode(ApplyStartpoints, body)
-            return self.apply_startpoints()
-
-        return {
-            ("GET", "/startpoints"): lambda _: messages.encode(self._startpoints.service.all()),
-            ("POST", "/startpoints"): lambda body: messages.encode(
-                self.set_startpoint(messages.decode(SetStartpoint, body))
-            ),
-            ("POST", "/startpoints/delete"): lambda body: messages.encode(delete(body)),
-            ("POST", "/startpoints/apply"): lambda body: messages.encode(apply(body)),
-            ("GET", "/openapi.json"): lambda _: openapi(),
-        }
-
-    def _on_drain(self, body: bytes) -> bytes:
-        messages.decode(messages.Orders, body)
-        self.drain()
-        return messages.encode(self._ledger.orders)
 
     # -- inside ------------------------------------------------------------------------------------
 

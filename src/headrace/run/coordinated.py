@@ -88,7 +88,7 @@ class Interrupts:
     def __init__(self, said_at_start: str = "") -> None:
         self.requested = False
         self._said_at_start = said_at_start
-        self._drain: Callable[[], None] | None = None
+        self._drain: Callable[[], object] | None = None
         self._before: dict[signal.Signals, Any] = {}
         self._requested_s = 0.0
 
@@ -102,7 +102,7 @@ class Interrupts:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def drain_by(self, drain: Callable[[], None]) -> None:
+    def drain_by(self, drain: Callable[[], object]) -> None:
         """Make the first signal call ``drain``. If it has arrived already, call ``drain`` now."""
         self._drain = drain
         if self.requested:

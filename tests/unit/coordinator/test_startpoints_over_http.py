@@ -14,7 +14,7 @@ from conversation import Process, new_ledger
 from msgspec import UNSET
 
 from headrace.coordinator import messages as m
-from headrace.coordinator import openapi
+from headrace.coordinator.calls import declared, openapi
 from headrace.coordinator.client import CoordinatorClient
 from headrace.coordinator.messages import ApplyStartpoints, OutcomeReport, SetStartpoint, StartpointTarget
 from headrace.coordinator.server import Coordinator
@@ -236,9 +236,10 @@ def raw(coordinator, method, path, body=None, token=None):
     return response.status, answer
 
 
-def test_other_peoples_tools_need_the_token(coordinator):
-    for method, path in openapi.ROUTES:
-        status, answer = raw(coordinator, method, path, {} if method == "POST" else None, token="wrong")
+def test_each_call_needs_the_token(coordinator):
+    for call in declared():
+        body = {} if call.method == "POST" else None
+        status, answer = raw(coordinator, call.method, call.path, body, token="wrong")
         assert (status, answer["error"]["message"]) == (401, "the token is missing or wrong")
 
 
@@ -256,13 +257,16 @@ def test_plain_json_is_enough(coordinator):
 
 
 def test_the_document_in_docs_is_that_of_the_handlers(coordinator):
-    assert DOCUMENT.read_bytes() == openapi.openapi()
-    assert raw(coordinator, "GET", "/openapi.json") == (200, json.loads(openapi.openapi()))
+    assert DOCUMENT.read_bytes() == openapi()
+    assert raw(coordinator, "GET", "/openapi.json") == (200, json.loads(openapi()))
 
 
-def test_the_document_has_each_route_about_startpoints_and_no_other(coordinator):
-    served = {(method, path) for method, path in coordinator._routes() if path.startswith("/startpoints")}
-    assert served == set(openapi.ROUTES)
+def test_each_declared_call_is_served_and_tools_find_theirs_in_the_document(coordinator):
+    calls = {(call.method, call.path): call.by for call in declared()}
+    assert calls.keys() <= coordinator._routes().keys()
+    assert len(calls) == len(list(declared()))
+    described = {(method.upper(), path) for path, found in json.loads(openapi())["paths"].items() for method in found}
+    assert described == {call for call, by in calls.items() if by == "tool"}
 
 
 def fits(schema, value, whole):
