@@ -32,6 +32,8 @@ from __future__ import annotations
 
 import threading
 import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, TypeVar
 
@@ -141,7 +143,78 @@ What = Literal[
     "late",
     "data",
 ]
-"""What may hold a task up."""
+"""What may hold a task up. ``REASONS`` has the words for each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    """How status, pages and checks tell of one kind of holdup; ``holdups`` in ``run`` finds them.
+
+    ``waiting`` comes before the place in the status. ``alone`` is the sentence about a task with no cause but this, and
+    ``other`` is what such a task waits for of another one, if it may wait for one. ``remedy`` holds where the finder
+    knows no better. ``passes``: it passes by itself, and matters only if others wait. ``whole``: it holds up the whole
+    container.
+    """
+
+    waiting: str
+    alone: str
+    other: str = ""
+    remedy: str = ""
+    passes: bool = False
+    whole: bool = False
+
+
+REASONS: Mapping[What, Wording] = {
+    "user code": Wording(
+        waiting="waiting for the end of", alone="{where} is running", other="the run loop of", whole=True
+    ),
+    "run loop": Wording(waiting="waiting for the end of", alone="{task} waits for the end of {where}", whole=True),
+    "restore": Wording(
+        waiting="not ready:",
+        alone="{task} isn't ready: {where}",
+        remedy="wait: it continues by itself",
+        passes=True,
+    ),
+    "side inputs": Wording(
+        waiting="reading its side inputs:",
+        alone="{task} reads its side inputs first: {where}",
+        remedy="wait: it continues by itself",
+        passes=True,
+    ),
+    "readers": Wording(
+        waiting="waiting for readers:",
+        alone="{where}, and no task of this deployment reads it",
+        other="its reader",
+        remedy="start the stage that reads it, or find out what holds that stage up",
+    ),
+    "target": Wording(
+        waiting="waiting for its target:",
+        alone="{task} can't write to its target: {where}",
+        remedy="make the target reachable again; committed rows are then published",
+    ),
+    "calls": Wording(
+        waiting="waiting for calls:",
+        alone="{task} waits for calls of {where}",
+        remedy="look at the service that is called; the step's concurrency and timeout may be too low",
+    ),
+    "checkpoint": Wording(waiting="waiting for a checkpoint of", alone="{where} isn't complete", other="the commit of"),
+    "watermark": Wording(
+        waiting="waiting for a watermark of", alone="{task} waits for {where}", other="the watermark of"
+    ),
+    "late": Wording(
+        waiting="event time stands still:",
+        alone="the event time of {task} stands still: {where}",
+        remedy="check their event times: after a message whose time is too far ahead, all others are late",
+    ),
+    "data": Wording(
+        waiting="waiting for messages of",
+        alone="{task} waits for messages of {where}",
+        other="messages from",
+        remedy="wait: it continues when messages arrive, or when the input ends; if others wait for this input "
+        "meanwhile, give it an idle_timeout",
+        passes=True,
+    ),
+}
 
 AppState = Literal["starting", "running", "draining", "finished", "stopped", "failed", "gone", "unreachable"]
 
@@ -226,6 +299,11 @@ class Holdup(Nested, frozen=True, kw_only=True):
     remedy: str
     by: list[str] = []
     still_ms: int = 0
+
+    @property
+    def words(self) -> Wording:
+        """How to tell of it."""
+        return REASONS[self.what]
 
 
 class OutputStatus(Nested, frozen=True, kw_only=True):

@@ -195,7 +195,7 @@ def long_call(message: Heartbeat, before: LongCall | None, now_ms: float) -> Lon
 
 
 def _reported(message: Heartbeat) -> Holdup | None:
-    calls = (one for status in message.tasks for one in status.holdups if one.what in ("user code", "run loop"))
+    calls = (one for status in message.tasks for one in status.holdups if one.words.whole)
     return next(calls, None)
 
 
@@ -377,7 +377,7 @@ def _reason(task: TaskStatus | None, container: ContainerStatus | None) -> str:
     if container is not None and container.state != "running":
         return f"its container {container.id} is {container.state}"
     for holdup in task.holdups:
-        if holdup.what in ("user code", "run loop"):
+        if holdup.words.whole:
             return f"its run loop is in {holdup.where}"
     if task.state == "blocked" and task.blocked_by is not None:
         return f"it is blocked: {task.blocked_by}"

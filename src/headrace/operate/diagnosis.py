@@ -19,39 +19,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from headrace.coordinator.messages import RESTARTS_KEPT, AppStatus, ContainerStatus, Holdup, TaskStatus, What
+from headrace.coordinator.messages import REASONS, RESTARTS_KEPT, AppStatus, ContainerStatus, Holdup, TaskStatus, What
 from headrace.core.clock import format_ms, to_ms
 from headrace.core.errors import UsageError
+from headrace.core.ids import stage_of
 
 # -- reasons -----------------------------------------------------------------------------------------
-_WAITS: Mapping[What, str] = {
-    "watermark": "the watermark of",
-    "data": "messages from",
-    "checkpoint": "the commit of",
-    "readers": "its reader",
-    "user code": "the run loop of",
-}
-"""The reason why a task waits for another one."""
-
-_ALONE: Mapping[What, str] = {
-    "restore": "{task} isn't ready: {where}",
-    "side inputs": "{task} reads its side inputs first: {where}",
-    "target": "{task} can't write to its target: {where}",
-    "calls": "{task} waits for calls of {where}",
-    "watermark": "{task} waits for {where}",
-    "late": "the event time of {task} stands still: {where}",
-    "user code": "{where} is running",
-    "run loop": "{task} waits for the end of {where}",
-    "readers": "{where}, and no task of this deployment reads it",
-    "checkpoint": "{where} isn't complete",
-}
-"""The causes within a task that hold it up."""
-
 SLOT_REMEDY = "add a machine or cores to the cluster, or end another job of this Spark session"
 _BUSY = 0.9
 _PARTITION = re.compile(r"\S+\[\d+\]")
-_QUIET: frozenset[What] = frozenset({"data", "restore", "side inputs"})
-"""Holdups that pass by themselves, and matter only if another task waits for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +87,7 @@ def reasons(
 
 def held_back(task: TaskStatus) -> bool:
     """Return whether anything but a lack of messages holds the task up."""
-    return task.state == "blocked" or any(holdup.what not in _QUIET for holdup in task.holdups)
+    return task.state == "blocked" or any(not holdup.words.passes for holdup in task.holdups)
 
 
 def _held(task: TaskStatus) -> bool:
@@ -127,7 +103,7 @@ def _culprit(end: str, tasks: Mapping[str, TaskStatus], hosts: Mapping[str, Cont
     if (container := _away(hosts.get(end))) is not None:
         return f"container {container.id}"
     for holdup in tasks[end].holdups if end in tasks else ():
-        if holdup.what in ("user code", "run loop"):
+        if holdup.words.whole:
             return f"{hosts[end].id if end in hosts else ''} {holdup.where}"
     return end
 
@@ -163,7 +139,7 @@ def _waits(task: TaskStatus, readers: Mapping[str, Sequence[str]]) -> Iterator[_
 def _others(holdup: Holdup, readers: Mapping[str, Sequence[str]]) -> Sequence[str]:
     if holdup.what == "readers" and (partition := _PARTITION.match(holdup.where)) is not None:
         return readers.get(partition[0], ())
-    return holdup.by if holdup.what in _WAITS else ()
+    return holdup.by if holdup.words.other else ()
 
 
 def _reason(
@@ -191,7 +167,7 @@ def _told(chain: _Chain, waiting: Sequence[str]) -> str:
     others = len(waiting) - 1
     waits = "waits" if others < 1 else "wait"
     more = "" if others < 1 else f" and {others} other{'' if others == 1 else 's'}"
-    links = [f"{_WAITS[step.what]} {step.task}" for step in chain.steps]
+    links = [f"{REASONS[step.what].other} {step.task}" for step in chain.steps]
     return f"{chain.waiter}{more} {waits} for {', which waits for '.join(links)}"
 
 
@@ -220,11 +196,9 @@ def _why(
             "look at the stage that it is of",
             now_ms,
         )
-    own = sorted(task.holdups, key=lambda holdup: (holdup.what in _QUIET, holdup.since_ms))
-    for holdup in own:
-        if holdup.what == "data":
-            return "data", f"{end} waits for messages of {holdup.where}", holdup.remedy, holdup.since_ms
-        said = _ALONE[holdup.what].format(task=end, where=holdup.where)
+    if task.holdups:
+        holdup = min(task.holdups, key=lambda holdup: (holdup.words.passes, holdup.since_ms))
+        said = holdup.words.alone.format(task=end, where=holdup.where)
         return holdup.what, said, holdup.remedy, holdup.since_ms
     if (share := busy(end)) >= _BUSY:
         remedy = "make its functions faster, or give the stage more partitions"
@@ -236,6 +210,26 @@ def _why(
         said = f"its container {hosts[end].id} still starts {len(begun)} of its tasks"
         return "restore", said, "wait: it continues by itself", now_ms
     return "running", f"{end} is running, but hasn't got there yet", "look at its container and its machine", now_ms
+
+
+def alike(status: AppStatus) -> list[list[tuple[str, Holdup]]]:
+    """Return the holdups of all tasks with the tasks' names, similar ones together, causes before their effects.
+
+    Without those of commits: ``AppStatus.held_up`` has summed them up.
+    """
+    found: dict[tuple[object, ...], list[tuple[str, Holdup]]] = {}
+    for task in status.tasks:
+        for holdup in task.holdups:
+            if task.state == "finished" or holdup.what == "checkpoint":
+                continue
+            same = (holdup.where,) if holdup.words.whole else (stage_of(task.name), holdup.what, *holdup.by)
+            found.setdefault((*same, holdup.remedy), []).append((task.name, holdup))
+    return sorted(found.values(), key=lambda some: (_is_derived(some[0][1]), some[0][1].since_ms))
+
+
+def _is_derived(holdup: Holdup) -> bool:
+    """Return whether the cause is other tasks that have holdups themselves."""
+    return bool(holdup.by) and holdup.what in ("watermark", "data")
 
 
 # -- check -------------------------------------------------------------------------------------------

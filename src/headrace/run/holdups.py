@@ -12,7 +12,7 @@ from math import inf
 
 import msgspec
 
-from headrace.coordinator.messages import Holdup, TaskStatus, What
+from headrace.coordinator.messages import REASONS, Holdup, TaskStatus, What
 from headrace.core.clock import format_ms, utc_text
 from headrace.run.progress import set_aside
 from headrace.task.scope import Work
@@ -66,18 +66,6 @@ class TaskFacts:
     waits_for: Mapping[str, Sequence[str]] = field(default_factory=dict)
     overdue_ms: int = 0
     inputs: Sequence[InputFacts] = ()
-
-
-_REMEDIES: Mapping[What, str] = {
-    "restore": "wait: it continues by itself",
-    "side inputs": "wait: it continues by itself",
-    "readers": "start the stage that reads it, or find out what holds that stage up",
-    "target": "make the target reachable again; committed rows are then published",
-    "calls": "look at the service that is called; the step's concurrency and timeout may be too low",
-    "late": "check their event times: after a message whose time is too far ahead, all others are late",
-    "data": "wait: it continues when messages arrive, or when the input ends; if others wait for this "
-    "input meanwhile, give it an idle_timeout",
-}
 
 
 def holdups(facts: TaskFacts) -> list[Holdup]:
@@ -162,7 +150,7 @@ def _holdup(
     facts: TaskFacts, what: What, where: str, for_ms: float, remedy: str = "", by: Sequence[str] = ()
 ) -> Holdup:
     since_ms = facts.now_ms - round(for_ms)
-    return Holdup(what=what, where=where, since_ms=since_ms, remedy=remedy or _REMEDIES[what], by=list(by))
+    return Holdup(what=what, where=where, since_ms=since_ms, remedy=remedy or REASONS[what].remedy, by=list(by))
 
 
 # -- the run loop itself ----------------------------------------------------------------------------------

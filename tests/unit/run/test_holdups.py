@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from headrace.coordinator.messages import CheckpointStatus, TaskStatus
+from headrace.coordinator.messages import REASONS, CheckpointStatus, TaskStatus, What
 from headrace.run.holdups import (
     CALL_MS,
     STILL_MS,
@@ -33,6 +33,10 @@ def found(*inputs: InputFacts, **rest: Any) -> list[tuple[str, str, int]]:
     """What, where, and for how many seconds."""
     facts = TaskFacts(now_ms=NOW, inputs=inputs, **rest)
     return [(one.what, one.where, (NOW - one.since_ms) // 1000) for one in holdups(facts)]
+
+
+def test_each_kind_of_holdup_has_words() -> None:
+    assert list(REASONS) == list(get_args(What))
 
 
 @pytest.mark.parametrize(

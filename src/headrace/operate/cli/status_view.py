@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from io import StringIO
 
@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headrace.coordinator.messages import AppStatus, Holdup, OutputStatus, StageStatus, TaskStatus, What
+from headrace.coordinator.messages import AppStatus, OutputStatus, StageStatus, TaskStatus
 from headrace.core.ids import stage_of
 from headrace.operate.cli.console import counted, format_bytes
-from headrace.operate.diagnosis import SLOT_REMEDY
+from headrace.operate.diagnosis import SLOT_REMEDY, alike
 from headrace.run.progress import lag_of, time_of
 from headrace.task.standby_status import furthest_behind
 
@@ -84,39 +84,11 @@ def held_up(status: AppStatus, now_ms: int) -> Iterable[str]:
     for one in status.held_up:
         waiting = one.tasks[0] if len(one.tasks) == 1 else f"{one.tasks[0]} and {counted(len(one.tasks) - 1, 'other')}"
         yield f"{waiting} can't complete a version for {age(one.for_ms)}, waiting for {one.by}: {one.reason}"
-    alike: dict[tuple[object, ...], list[tuple[str, Holdup]]] = {}
-    for task in status.tasks:
-        for holdup in task.holdups:
-            if task.state == "finished" or holdup.what == "checkpoint":  # the loop above has summed those up
-                continue
-            stage = stage_of(task.name)
-            same = (holdup.where,) if holdup.what in ("user code", "run loop") else (stage, holdup.what, *holdup.by)
-            alike.setdefault((*same, holdup.remedy), []).append((task.name, holdup))
-    for found in sorted(alike.values(), key=lambda found: (_is_derived(found[0][1]), found[0][1].since_ms)):
+    for found in alike(status):
         first, holdup = found[0]
         others = f" and {counted(len(found) - 1, 'other')}" if len(found) > 1 else ""
         since = age(now_ms - min(one.since_ms for _, one in found))
-        yield f"{first}{others}, for {since}: {_WAITS[holdup.what]} {holdup.where}; {holdup.remedy}"
-
-
-def _is_derived(holdup: Holdup) -> bool:
-    """Return whether the cause is other tasks that have holdups themselves."""
-    return bool(holdup.by) and holdup.what in ("watermark", "data")
-
-
-_WAITS: Mapping[What, str] = {
-    "user code": "waiting for the end of",
-    "run loop": "waiting for the end of",
-    "restore": "not ready:",
-    "side inputs": "reading its side inputs:",
-    "readers": "waiting for readers:",
-    "target": "waiting for its target:",
-    "calls": "waiting for calls:",
-    "checkpoint": "waiting for a checkpoint of",
-    "watermark": "waiting for a watermark of",
-    "late": "event time stands still:",
-    "data": "waiting for messages of",
-}
+        yield f"{first}{others}, for {since}: {holdup.words.waiting} {holdup.where}; {holdup.remedy}"
 
 
 def warnings(status: AppStatus, now_ms: int) -> Iterable[str]:
