@@ -40,7 +40,7 @@ from headrace.api.specs import INTERVAL_MS, RESTARTS_MAX
 from headrace.coordinator import messages
 from headrace.coordinator.assignment import Seats, StandbyBook, assign
 from headrace.coordinator.books import CutBook, CutOrder, CutReport, SlotBook, SlottedInput
-from headrace.coordinator.messages import ErrorReport, LastWords, Series, StageStatus, TaskStatus
+from headrace.coordinator.messages import ContainerState, ErrorReport, LastWords, Series, StageStatus, TaskStatus
 from headrace.coordinator.progress import (
     CallLimits,
     LongCall,
@@ -57,15 +57,29 @@ from headrace.core.errors import FencedError, ProtocolError, UsageError
 from headrace.core.ids import TaskName
 from headrace.systems.slot_reports import SlotReport
 
-
 # -- container record --------------------------------------------------------------------------------
+TRANSITIONS: Mapping[ContainerState, frozenset[ContainerState]] = {
+    "waiting": frozenset({"running", "finished", "failed"}),
+    "running": frozenset({"lost", "hung", "finished", "failed"}),
+    "lost": frozenset({"running", "failed"}),
+    "hung": frozenset({"finished", "failed"}),
+    "failed": frozenset({"running", "finished", "failed"}),
+    "finished": frozenset({"finished", "failed"}),
+}
+"""What each state of a container may become: ``failed`` and ``finished`` also what they are, if it is said again.
+
+A container waits until a process registers, and runs. It is ``lost`` while heartbeats are overdue, and ``hung`` until
+the driver has killed it. One that failed runs again with its next process, unless nothing is left to run.
+"""
+
+
 @dataclass(slots=True)
 class ContainerRecord:
     """A container of a run. A life lasts from a registration until the next one."""
 
     number: int
     tasks: tuple[TaskName, ...]
-    state: messages.ContainerState = "waiting"
+    _state: ContainerState = "waiting"
     registered: messages.Register | None = None
     superseded: str | None = None
     seen_ms: float | None = None
@@ -84,6 +98,17 @@ class ContainerRecord:
     waited_for: int = 0
     lacks: str = ""
     """Why there is no slot for its next process."""
+
+    @property
+    def state(self) -> ContainerState:
+        """Its state, which only ``become`` changes."""
+        return self._state
+
+    def become(self, state: ContainerState) -> None:
+        """Change the state. Raises ``ProtocolError`` if ``TRANSITIONS`` doesn't have this change."""
+        if state not in TRANSITIONS[self._state]:
+            raise ProtocolError(f"container {self.number} is {self._state}, so it can't become {state}")
+        self._state = state
 
     @property
     def alive(self) -> bool:
@@ -387,14 +412,14 @@ class Ledger:
         container.begin_life(message, now_ms)
         self._tasks.start(self._left(container))
         if self._left(container):
-            container.state = "running"
+            container.become("running")
             if current is None:
                 self._note("info", "the container has started", container, host=message.host, pid=message.pid)
             else:
                 replaced = f"attempt {message.attempt} has replaced attempt {current.attempt}"
                 self._note("warning", replaced, container, host=message.host, pid=message.pid)
         elif not self._over:
-            container.state = "finished"
+            container.become("finished")
         return self._seat(container)
 
     def granted(self, message: messages.Register | messages.GenerationRequest, grants: Mapping[TaskName, int]) -> None:
@@ -459,7 +484,7 @@ class Ledger:
         if container.alive:
             self._seen(container, now_ms)
             if not self._tasks.left(container.tasks):
-                container.state = "finished"
+                container.become("finished")
                 self._note("info", "the container has ended: all its tasks are over", container)
         return self.orders
 
@@ -474,7 +499,7 @@ class Ledger:
         if container.state != "failed":  # otherwise this message is a repetition, because the first answer was lost
             container.failures = 1 if now_ms - container.born_ms >= STEADY_MS else container.failures + 1
         container.seen_ms = now_ms
-        container.state = "failed"
+        container.become("failed")
         container.error = error
         if error.fatal:
             self.fail(error)
@@ -548,7 +573,7 @@ class Ledger:
         for container in self._containers:
             overdue = container.seen_ms is not None and now_ms - container.seen_ms >= self._lost_after_ms
             if container.state == "running" and overdue:
-                container.state = "lost"
+                container.become("lost")
                 self._note("warning", "the container sends no heartbeats", container)
             self._watch_call(container)
         if warning := self._standbys.deal(self._containers, self._tasks.left, now_ms):
@@ -590,7 +615,7 @@ class Ledger:
         """The tasks of each container."""
         return tuple(container.tasks for container in self._containers)
 
-    def state_of(self, container: int) -> messages.ContainerState:
+    def state_of(self, container: int) -> ContainerState:
         """The state of one container."""
         return self._container(container).state
 
@@ -675,7 +700,7 @@ class Ledger:
         hung = container.error if container.state == "hung" else None
         error = hung or death(container.number, who.host, peak, words, frozen=container.state == "lost")
         container.failures = 1 if progress else container.failures + 1
-        container.state = "failed"
+        container.become("failed")
         container.error = error
         if container.failures > self._restarts_max:
             first, _, rest = error.message.partition("\n")
@@ -702,7 +727,7 @@ class Ledger:
             return
         container.error = self._calls.hung(container.number, who.host, call)
         if self._calls.replaced:
-            container.state = "hung"  # the driver kills it
+            container.become("hung")  # the driver kills it
             self._note("warning", f"the container hangs in {call.where}", container)
         else:
             self.fail(container.error)
@@ -710,7 +735,7 @@ class Ledger:
     def _seen(self, container: ContainerRecord, now_ms: float) -> None:
         container.seen_ms = now_ms
         if container.state == "lost":  # it was slow, but wasn't replaced
-            container.state = "running"
+            container.become("running")
             self._note("info", "the container sends heartbeats again", container)
 
 
