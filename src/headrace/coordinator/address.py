@@ -1,4 +1,4 @@
-"""The addresses of coordinators and of running deployments, and threads that last as long as they.
+"""The addresses of coordinators and of running deployments.
 
 machine
     Identify the machine of a process, and check whether its process number is valid here.
@@ -14,9 +14,6 @@ endpoint
 
     On one machine, both are loopback. On a cluster, it listens where Spark's driver does. In a pod, or behind network
     address translation (NAT), the two addresses differ.
-
-repeated
-    A thread of the driver that repeats a step while its deployment is running.
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ import http.client
 import ipaddress
 import os
 import socket
-import threading
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -275,36 +271,3 @@ def _parsed(option: str, text: str | None) -> tuple[str, int]:
             hint="write a name or an address, such as node-7, 10.0.0.7:7090 or [fd00::7]:7090, or only a port, :7090",
         )
     return host, int(port)
-
-
-# -- repeated ----------------------------------------------------------------------------------------
-class RepeatedStep:
-    """Runs a step every ``every_s`` seconds from ``start`` to ``close``, or until a step returns False."""
-
-    def __init__(self, name: str, every_s: float) -> None:
-        self._every_s = every_s
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"headrace-{name}", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the thread, and wait for it."""
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def step(self) -> bool:
-        """Run a step, on the thread; return whether there are more."""
-        raise NotImplementedError
-
-    def last_step(self) -> None:
-        """Called on the thread after ``close``, unless a step has returned False."""
-
-    def _run(self) -> None:
-        while not self._closing.wait(self._every_s):
-            if not self.step():
-                return
-        self.last_step()

@@ -228,7 +228,7 @@ GONE_MS = 60_000
 """A container that is silent for so long keeps nothing any more. Until then it is expected back."""
 
 
-class Keeper(Protocol):
+class StandbyKeeper(Protocol):
     """A container as the book sees it."""
 
     @property
@@ -276,7 +276,10 @@ class StandbyBook:
         return [str(task) for task in self._kept.get(container, ())]
 
     def deal(
-        self, containers: Sequence[Keeper], left: Callable[[Iterable[TaskName]], Sequence[TaskName]], now_ms: float
+        self,
+        containers: Sequence[StandbyKeeper],
+        left: Callable[[Iterable[TaskName]], Sequence[TaskName]],
+        now_ms: float,
     ) -> str:
         """Deal the standbys again if something has changed. Return what there is to be warned of, once.
 
@@ -309,7 +312,7 @@ class StandbyBook:
         return f"tasks have fewer standbys than standby={self._wanted}: the containers are on {hosts} hosts"
 
 
-def _host(container: Keeper, now_ms: float) -> str:
+def _host(container: StandbyKeeper, now_ms: float) -> str:
     """Where a container keeps standbys, or is expected back; "" if it doesn't any more."""
     who, seen_ms = container.registered, container.seen_ms
     gone = container.state == "finished" or seen_ms is None or now_ms - seen_ms >= GONE_MS

@@ -1,4 +1,4 @@
-"""The calls to the coordinator: each is declared once, in ``Calls``.
+"""The calls to the coordinator: each is declared once, in ``CoordinatorCalls``.
 
 The client's method, the server's route and the OpenAPI document follow from the declaration. Only calls that other
 people's tools make are in the document.
@@ -53,7 +53,7 @@ _A = TypeVar("_A", bound=Message)
 _Served = tuple[tuple[str, str], Callable[[bytes], bytes]]
 
 
-class Sender(Protocol):
+class CallSender(Protocol):
     """What sends a call and returns its answer."""
 
     def send(self, call: Declared[_A], message: Message | None) -> _A:
@@ -96,8 +96,8 @@ class Call(Declared[_A], Generic[_Q, _A]):
     @overload
     def __get__(self, client: None, kind: type) -> Self: ...
     @overload
-    def __get__(self, client: Sender, kind: type) -> Callable[[_Q], _A]: ...
-    def __get__(self, client: Sender | None, kind: type) -> Self | Callable[[_Q], _A]:
+    def __get__(self, client: CallSender, kind: type) -> Callable[[_Q], _A]: ...
+    def __get__(self, client: CallSender | None, kind: type) -> Self | Callable[[_Q], _A]:
         return self if client is None else lambda message: client.send(self, message)
 
     def served(self, handle: Callable[[_Q], _A]) -> _Served:
@@ -120,8 +120,8 @@ class Request(Declared[_A]):
     @overload
     def __get__(self, client: None, kind: type) -> Self: ...
     @overload
-    def __get__(self, client: Sender, kind: type) -> Callable[[], _A]: ...
-    def __get__(self, client: Sender | None, kind: type) -> Self | Callable[[], _A]:
+    def __get__(self, client: CallSender, kind: type) -> Callable[[], _A]: ...
+    def __get__(self, client: CallSender | None, kind: type) -> Self | Callable[[], _A]:
         return self if client is None else lambda: client.send(self, self.body)
 
     def served(self, handle: Callable[[], _A]) -> _Served:
@@ -135,7 +135,7 @@ class Request(Declared[_A]):
         return (self.method, self.path), route
 
 
-class Calls:
+class CoordinatorCalls:
     """All calls to a coordinator. A client inherits them, and a server has a route for each."""
 
     register = Call(
@@ -192,7 +192,7 @@ class Calls:
 
 def declared() -> Iterator[Declared[Any]]:
     """Yield all calls."""
-    return (call for call in vars(Calls).values() if isinstance(call, Declared))
+    return (call for call in vars(CoordinatorCalls).values() if isinstance(call, Declared))
 
 
 # -- openapi -----------------------------------------------------------------------------------------

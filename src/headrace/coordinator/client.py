@@ -17,10 +17,13 @@ from http import HTTPStatus
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from typing_extensions import override
+
 from headrace.coordinator import messages
-from headrace.coordinator.calls import Calls, Declared
+from headrace.coordinator.calls import CoordinatorCalls, Declared
 from headrace.core.errors import FencedError, HeadraceError, ProtocolError, UnavailableError, UsageError
 from headrace.core.log import logger
+from headrace.core.worker import WorkerThread
 
 _log = logger(__name__)
 
@@ -39,7 +42,7 @@ _ERRORS: dict[int, type[HeadraceError]] = {
 }
 
 
-class CoordinatorClient(Calls):
+class CoordinatorClient(CoordinatorCalls):
     """Calls one coordinator. Threads may share the client; it makes one call at a time. Any thread may ``close`` it.
 
     ``timeout_s`` bounds one attempt; no attempt starts after ``patience_s``. All calls are idempotent and are retried.
@@ -160,7 +163,7 @@ class CoordinatorClient(Calls):
         )
 
 
-class HeartbeatThread:
+class HeartbeatThread(WorkerThread):
     """Sends ``snapshot()`` every ``interval_s`` and after every ``poke``, and passes the orders to ``on_orders``.
 
     All callables run on this thread. If the driver has died, the container was replaced, or a callable raises,
@@ -177,15 +180,14 @@ class HeartbeatThread:
         interval_s: float,
     ) -> None:
         """``send`` may block; after ``hang_up``, it must return or raise soon. Without a snapshot, nothing is sent."""
+        super().__init__("headrace-heartbeat")
         self._send = send
         self._hang_up = hang_up
         self._snapshot = snapshot
         self._on_orders = on_orders
         self._on_lost = on_lost
         self._interval_s = interval_s
-        self._wake = threading.Event()
-        self._closing = False
-        self._thread = threading.Thread(target=self._run, name="headrace-heartbeat", daemon=True)
+        self._due = threading.Event()
 
     @classmethod
     def over(
@@ -200,32 +202,33 @@ class HeartbeatThread:
         own = client.sibling()
         return cls(own.heartbeat, own.close, snapshot, on_orders, on_lost, interval_s)
 
+    @override
     def start(self) -> None:
         """Start the thread; it sends the first heartbeat at once."""
-        self._wake.set()
-        self._thread.start()
+        self._due.set()
+        super().start()
 
     def poke(self) -> None:
         """Send a heartbeat now."""
-        self._wake.set()
+        self._due.set()
 
-    def close(self) -> None:
-        """End the thread, even during a call, and wait for it. Idempotent. Must not be called from its callables."""
-        self._closing = True
-        self._wake.set()
+    @override
+    def wake(self) -> None:
+        self._due.set()
         self._hang_up()
-        if self._thread.ident is not None:
-            self._thread.join()
 
-    def _run(self) -> None:
-        try:
-            while True:
-                self._wake.wait(self._interval_s)
-                self._wake.clear()
-                if self._closing:
-                    return
-                if (heartbeat := self._snapshot()) is not None:
-                    self._on_orders(self._send(heartbeat))
-        except Exception as error:  # noqa: BLE001 - a container without a heartbeat must not continue, whatever the cause
-            if not self._closing:
-                self._on_lost(error)
+    @override
+    def work(self) -> None:
+        while True:
+            self._due.wait(self._interval_s)
+            self._due.clear()
+            if self.closing.is_set():
+                return
+            if (heartbeat := self._snapshot()) is not None:
+                self._on_orders(self._send(heartbeat))
+
+    @override
+    def failed(self, error: Exception) -> None:
+        """Whatever the cause, a container without a heartbeat must not continue."""
+        if not self.closing.is_set():
+            self._on_lost(error)

@@ -16,7 +16,7 @@ from typing import get_args
 
 import msgspec
 
-from headrace.coordinator.listener import Answer, Route
+from headrace.coordinator.listener import Response, Route
 from headrace.coordinator.messages import (
     AppState,
     AppStatus,
@@ -163,10 +163,10 @@ PUBLIC = frozenset({("GET", "/healthz"), ("GET", "/readyz")})
 def watching_routes(status: Callable[[], AppStatus], clock: Clock) -> dict[tuple[str, str], Route]:
     """The routes of ``/metrics``, ``/healthz`` and ``/readyz``."""
 
-    def metrics(_: bytes) -> Answer:
+    def metrics(_: bytes) -> Response:
         from headrace.coordinator.prometheus import CONTENT_TYPE, render
 
-        return Answer(render(all_series(status(), clock.now_ms())), CONTENT_TYPE)
+        return Response(render(all_series(status(), clock.now_ms())), CONTENT_TYPE)
 
     return {
         ("GET", "/metrics"): metrics,
@@ -175,12 +175,12 @@ def watching_routes(status: Callable[[], AppStatus], clock: Clock) -> dict[tuple
     }
 
 
-def healthy(status: AppStatus) -> Answer:
+def healthy(status: AppStatus) -> Response:
     """Answer 200 if the driver needn't be restarted: it answers, and the app hasn't failed."""
     return _verdict("failed" if status.state == "failed" else "")
 
 
-def ready(status: AppStatus) -> Answer:
+def ready(status: AppStatus) -> Response:
     """Answer 200 if all tasks work: each container is running, and no task is starting or restoring."""
     if status.state == "finished":
         return _verdict("")
@@ -193,6 +193,6 @@ def ready(status: AppStatus) -> Answer:
     return _verdict("")
 
 
-def _verdict(trouble: str) -> Answer:
+def _verdict(trouble: str) -> Response:
     status = HTTPStatus.SERVICE_UNAVAILABLE if trouble else HTTPStatus.OK
-    return Answer(f"{trouble or 'ok'}\n".encode(), "text/plain; charset=utf-8", status)
+    return Response(f"{trouble or 'ok'}\n".encode(), "text/plain; charset=utf-8", status)

@@ -160,7 +160,7 @@ class ContainerRecord:
 
 # -- note --------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Note:
+class LedgerNote:
     """An event of the app or of one container. The server logs it after releasing its lock."""
 
     level: Literal["info", "warning"]
@@ -394,7 +394,7 @@ class Ledger:
         self._restarts = Restarts()
         self.slots = slots or SlotBook()
         self._standbys = standbys or StandbyBook()
-        self._notes: deque[Note] = deque(maxlen=_NOTES_MAX)
+        self._notes: deque[LedgerNote] = deque(maxlen=_NOTES_MAX)
 
     # -- messages of containers --------------------------------------------------------------------
 
@@ -637,7 +637,7 @@ class Ledger:
             error=self.error,
         )
 
-    def take_notes(self) -> list[Note]:
+    def take_notes(self) -> list[LedgerNote]:
         """Return what has happened since the last call."""
         notes = list(self._notes)
         self._notes.clear()
@@ -648,7 +648,7 @@ class Ledger:
     def _note(
         self, level: Literal["info", "warning"], what: str, about: ContainerRecord | None = None, **fields: str | int
     ) -> None:
-        self._notes.append(Note(level, what, None if about is None else about.number, fields))
+        self._notes.append(LedgerNote(level, what, None if about is None else about.number, fields))
 
     @property
     def _over(self) -> bool:

@@ -51,6 +51,7 @@ from headrace.core.errors import (
     UsageError,
 )
 from headrace.core.log import Throttle, logger
+from headrace.core.worker import WorkerThread
 
 # -- admission ---------------------------------------------------------------------------------------
 STRANGERS_MAX = 128
@@ -114,7 +115,7 @@ class Admission(Generic[C]):
 
 # -- listener ----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """An answer that isn't JSON, or has another status than 200."""
 
     body: bytes
@@ -163,11 +164,11 @@ class Pages(Protocol):
         """Return whether the visitor may see them."""
         ...
 
-    def answer(self, visit: Visit) -> Answer | Events:
+    def answer(self, visit: Visit) -> Response | Events:
         """Answer a visitor with access."""
         ...
 
-    def refusal(self, visit: Visit) -> Answer:
+    def refusal(self, visit: Visit) -> Response:
         """Answer a visitor without access."""
         ...
 
@@ -176,7 +177,7 @@ class Pages(Protocol):
         ...
 
 
-Route = Callable[[bytes], bytes | Answer]
+Route = Callable[[bytes], bytes | Response]
 """Takes the body of a request and returns the JSON of its answer, or raises."""
 
 MOST_BYTES = 8 << 20
@@ -188,7 +189,7 @@ SLOW_S = 10.0
 _log = logger(__name__)
 
 
-class Listener:
+class Listener(WorkerThread):
     """Serves ``routes`` (by method and path) from ``start`` to ``close``."""
 
     def __init__(
@@ -204,6 +205,7 @@ class Listener:
         pages: Pages | None = None,
     ) -> None:
         """``public`` routes need no token. A client without one is disconnected after one answer."""
+        super().__init__("headrace-coordinator")
         try:
             self._server = _Server(
                 host, port, token, routes, most_bytes, admission or Admission(MOST_CONNECTIONS), public, pages
@@ -215,24 +217,24 @@ class Listener:
             ) from error
         self.port: int = self._server.server_address[1]
         self._wake_receiver, self._wake_sender = socket.socketpair()
-        self._thread = threading.Thread(target=self._accept, name="headrace-coordinator", daemon=True)
 
-    def start(self) -> None:
-        """Start to accept connections."""
-        self._thread.start()
-
+    @override
     def close(self) -> None:
         """Stop accepting, close every connection, and wait until all threads have ended. Idempotent."""
         if self._wake_sender.fileno() == -1:
             return
-        self._wake_sender.close()  # this wakes the accepting thread
-        if self._thread.ident is not None:
-            self._thread.join()
+        super().close()
         self._wake_receiver.close()
         self._server.server_close()
         self._server.cut_connections()
 
-    def _accept(self) -> None:
+    @override
+    def wake(self) -> None:
+        self._wake_sender.close()
+
+    @override
+    def work(self) -> None:
+        """Accept connections."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._server, selectors.EVENT_READ)
             selector.register(self._wake_receiver, selectors.EVENT_READ)
@@ -368,7 +370,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self.server.showed_token(self.connection):
             self.close_connection = True
             text = b"too many connections to the coordinator are open\n"
-            self._send(Answer(text, "text/plain; charset=utf-8", HTTPStatus.SERVICE_UNAVAILABLE))
+            self._send(Response(text, "text/plain; charset=utf-8", HTTPStatus.SERVICE_UNAVAILABLE))
             return
         try:
             answer = pages.answer(visit)
@@ -377,7 +379,7 @@ class _Handler(BaseHTTPRequestHandler):
                 _log.error("a page failed unexpectedly", path=url.path, error=repr(error))
             self._refuse(_status_of(error), error)
             return
-        if isinstance(answer, Answer):
+        if isinstance(answer, Response):
             self._send(answer)
         else:
             with closing(answer.stream):
@@ -416,7 +418,7 @@ class _Handler(BaseHTTPRequestHandler):
                 _log.error("a request failed unexpectedly", path=self.path.partition("?")[0], error=repr(error))
             self._refuse(_status_of(error), error)
         else:
-            self._send(Answer(answer) if isinstance(answer, bytes) else answer)
+            self._send(Response(answer) if isinstance(answer, bytes) else answer)
 
     def _authorized_route(self) -> Route:
         if "authorization" not in self.headers and (self.command, self.path) in self.server.public:
@@ -460,9 +462,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, status: int, error: BaseException) -> None:
         body = encode(Refusal(error=ErrorReport.of(error, with_traceback=False)))
-        self._send(Answer(body, status=HTTPStatus(status)))
+        self._send(Response(body, status=HTTPStatus(status)))
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: Response) -> None:
         self.send_response_only(answer.status)
         self.send_header("content-type", answer.content_type)
         self.send_header("content-length", str(len(answer.body)))

@@ -148,7 +148,7 @@ What = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wording:
-    """How status, pages and checks tell of one kind of holdup; ``holdups`` in ``run`` finds them.
+    """How status, pages and checks report one kind of holdup; ``holdups`` in ``run`` finds them.
 
     ``waiting`` comes before the place in the status. ``alone`` is the sentence about a task with no cause but this, and
     ``other`` is what such a task waits for of another one, if it may wait for one. ``remedy`` holds where the finder
@@ -302,7 +302,7 @@ class Holdup(Nested, frozen=True, kw_only=True):
 
     @property
     def words(self) -> Wording:
-        """How to tell of it."""
+        """The words for it."""
         return REASONS[self.what]
 
 
@@ -676,7 +676,7 @@ class TableList(Message, frozen=True, kw_only=True):
 # -- between the client and the coordinator ----------------------------------------------------------------
 
 
-class Look(Nested, frozen=True, kw_only=True):
+class ContainerLook(Nested, frozen=True, kw_only=True):
     """A look into running containers instead of a query of a table.
 
     The first question with an ``id`` starts the look, and later ones ask for its progress: the ``rows`` of the answer
@@ -705,7 +705,7 @@ class Ask(Message, frozen=True, kw_only=True):
     rows: int = 100
     limit_ms: int = LIMIT_MS
     at_ms: int | None = None
-    look: Look | None = None
+    look: ContainerLook | None = None
 
 
 class TaskAnswer(Nested, frozen=True, kw_only=True):
@@ -743,7 +743,7 @@ class Question(Nested, frozen=True, kw_only=True):
     rows: int = 100
     bytes_max: int = 1 << 20
     at_ms: int | None = None
-    look: Look | None = None
+    look: ContainerLook | None = None
 
 
 class Answer(Nested, frozen=True, kw_only=True):

@@ -34,7 +34,7 @@ import msgspec
 from typing_extensions import override
 
 from headrace.coordinator import messages
-from headrace.coordinator.address import FORMAT, Address, RepeatedStep, this_machine
+from headrace.coordinator.address import FORMAT, Address, this_machine
 from headrace.coordinator.messages import AppStatus, ErrorReport
 from headrace.core.clock import WallClock
 from headrace.core.errors import (
@@ -47,6 +47,7 @@ from headrace.core.errors import (
 )
 from headrace.core.files import UNREADABLE
 from headrace.core.log import logger
+from headrace.core.worker import RepeatedStep
 from headrace.life.metadata import Change, Delete, Entry, MetadataStore, Put, Version
 
 # -- runs --------------------------------------------------------------------------------------------
@@ -71,7 +72,7 @@ class Running(NamedTuple):
     address: Address
 
 
-class Ended(NamedTuple):
+class EndedRun(NamedTuple):
     """Return the last status of a run; None if it can't be read."""
 
     key: str
@@ -107,9 +108,9 @@ def all_running(metadata: MetadataStore, app: str | None = None) -> list[Running
     return sorted(found, key=lambda one: (one.address.app, one.address.stages))
 
 
-def all_ended(metadata: MetadataStore, app: str | None = None) -> list[Ended]:
+def all_ended(metadata: MetadataStore, app: str | None = None) -> list[EndedRun]:
     """Return the last status of every run that has recorded how it ended."""
-    return [Ended(key, entry.version, _status(key, entry)) for key, entry in _entries(metadata, app, "ended")]
+    return [EndedRun(key, entry.version, _status(key, entry)) for key, entry in _entries(metadata, app, "ended")]
 
 
 def find(metadata: MetadataStore, app: str, stage: str | None = None) -> Address:
@@ -247,7 +248,7 @@ class LifeSign(RepeatedStep):
     """
 
     def __init__(self, publication: Publication, end: Callable[[FencedError], None]) -> None:
-        super().__init__("life-sign", TOUCH_S)
+        super().__init__("headrace-life-sign", TOUCH_S)
         self._publication = publication
         self._end = end
 

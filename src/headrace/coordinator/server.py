@@ -45,10 +45,10 @@ import msgspec
 from typing_extensions import override
 
 from headrace.coordinator import messages
-from headrace.coordinator.address import ON_THIS_MACHINE, Endpoint, RepeatedStep
+from headrace.coordinator.address import ON_THIS_MACHINE, Endpoint
 from headrace.coordinator.assignment import at_home, placed, second_best
 from headrace.coordinator.books import CutOrder, CutReport, QueryBook, SlottedInput
-from headrace.coordinator.calls import Calls, openapi
+from headrace.coordinator.calls import CoordinatorCalls, openapi
 from headrace.coordinator.exposition import PUBLIC, watching_routes
 from headrace.coordinator.ledger import Ledger
 from headrace.coordinator.listener import Listener, Pages, Route
@@ -80,6 +80,7 @@ from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import HeadraceError, UnavailableError
 from headrace.core.ids import TaskName
 from headrace.core.log import ROOT, LineHandler, RecentWarnings, Throttle, logger
+from headrace.core.worker import RepeatedStep
 from headrace.life.metadata import Generations, MetadataStore
 from headrace.systems.slot_reports import SlotOrders, SlotReport
 
@@ -243,7 +244,7 @@ WAIT_MS = 3000
 """How long after the first arrival the others may register. It is shorter than one attempt of a client."""
 
 
-class Arrivals:
+class HostArrivals:
     """The hosts of a run's containers. Safe from any thread."""
 
     def __init__(self, containers: int, clock: Clock, wait_ms: float = WAIT_MS) -> None:
@@ -314,7 +315,7 @@ class SilenceThread(RepeatedStep):
 
     def __init__(self, advance: Callable[[], bool], fail: Callable[[BaseException], None]) -> None:
         """``advance`` takes the next step, and returns False when there is none left."""
-        super().__init__("silence", LOOK_S)
+        super().__init__("headrace-silence", LOOK_S)
         self._advance = advance
         self._fail = fail
 
@@ -378,7 +379,7 @@ class Coordinator:
         self._copied = copied or {}
         # If only one host ever had tasks, all orders of containers are equally good.
         waits = len(ledger.assignments) > 1 and len(set(self._held.values())) > 1
-        self._arrivals = Arrivals(len(ledger.assignments), self._clock) if waits else None
+        self._arrivals = HostArrivals(len(ledger.assignments), self._clock) if waits else None
         self._until = ledger.watching
         if silence is not None:
             ledger.watching = None  # until then, the goals are other ones
@@ -675,22 +676,22 @@ class Coordinator:
         return {
             **dict(
                 (
-                    Calls.register.served(self.register),
-                    Calls.heartbeat.served(self.heartbeat),
-                    Calls.generation.served(self.generation),
-                    Calls.finished.served(self.finished),
-                    Calls.failure.served(self.failure),
-                    Calls.outcomes.served(self.outcomes),
-                    Calls.listen.served(self.listen),
-                    Calls.tables.served(lambda: self._tables),
-                    Calls.ask.served(self.ask),
-                    Calls.status.served(self.status),
-                    Calls.drain.served(self.drain),
-                    Calls.cut.served(self.cut),
-                    Calls.startpoints.served(self.startpoints),
-                    Calls.set_startpoint.served(self.set_startpoint),
-                    Calls.delete_startpoints.served(self.delete_startpoints),
-                    Calls.apply_startpoints.served(self.apply_startpoints),
+                    CoordinatorCalls.register.served(self.register),
+                    CoordinatorCalls.heartbeat.served(self.heartbeat),
+                    CoordinatorCalls.generation.served(self.generation),
+                    CoordinatorCalls.finished.served(self.finished),
+                    CoordinatorCalls.failure.served(self.failure),
+                    CoordinatorCalls.outcomes.served(self.outcomes),
+                    CoordinatorCalls.listen.served(self.listen),
+                    CoordinatorCalls.tables.served(lambda: self._tables),
+                    CoordinatorCalls.ask.served(self.ask),
+                    CoordinatorCalls.status.served(self.status),
+                    CoordinatorCalls.drain.served(self.drain),
+                    CoordinatorCalls.cut.served(self.cut),
+                    CoordinatorCalls.startpoints.served(self.startpoints),
+                    CoordinatorCalls.set_startpoint.served(self.set_startpoint),
+                    CoordinatorCalls.delete_startpoints.served(self.delete_startpoints),
+                    CoordinatorCalls.apply_startpoints.served(self.apply_startpoints),
                 )
             ),
             ("GET", "/openapi.json"): lambda _: openapi(),

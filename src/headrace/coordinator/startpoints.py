@@ -101,7 +101,7 @@ def check_none_waits(metadata: MetadataStore, app: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _InputPlace:
     """A partition of an input in one task."""
 
     input: AppInput
@@ -167,7 +167,7 @@ class StartpointService:
             return [one for one in self.inputs.inputs if one.kept_as == name]
         return self.inputs.named(name)
 
-    def _places(self, target: StartpointTarget) -> list[_Place]:
+    def _places(self, target: StartpointTarget) -> list[_InputPlace]:
         """Return the partitions and tasks of a request. Raises ``UsageError`` if there are none."""
         inputs = self.inputs.named(target.input)
         most = max(one.partitions for one in inputs)
@@ -177,7 +177,7 @@ class StartpointService:
                 hint=f"write {target.input}/0, or {target.input} for all partitions",
             )
         places = [
-            _Place(one, partition, task)
+            _InputPlace(one, partition, task)
             for one in inputs
             for partition in range(one.partitions)
             if target.partition in (None, partition)
@@ -196,7 +196,7 @@ class StartpointService:
             )
         return found
 
-    def _key(self, request: SetStartpoint, place: _Place) -> StartpointKey:
+    def _key(self, request: SetStartpoint, place: _InputPlace) -> StartpointKey:
         return StartpointKey(place.input.kept_as, place.partition, request.task)
 
     def _check(self, request: SetStartpoint, partitions: int) -> None:
@@ -299,7 +299,7 @@ class _Resolving:
         self._connections = connections
         self._offsets: dict[tuple[str, int], Offset] = {}
 
-    def move(self, place: _Place, point: Startpoint) -> Move:
+    def move(self, place: _InputPlace, point: Startpoint) -> Move:
         """What a startpoint means for a place. Raises an error if it can't be applied there."""
         one = place.input
         self._check_not_ended(place)
@@ -338,7 +338,7 @@ class _Resolving:
         """Whether only the app's program can resolve it, which isn't here."""
         return not self._inputs.declared and point.name in self._inputs.kinds
 
-    def _check_not_ended(self, place: _Place) -> None:
+    def _check_not_ended(self, place: _InputPlace) -> None:
         checkpoint = self._committed(place.task)
         if checkpoint is not None and checkpoint.ended:
             raise UsageError(

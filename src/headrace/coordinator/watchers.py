@@ -12,6 +12,7 @@ from typing import Protocol, cast
 from headrace.coordinator.listener import Pages
 from headrace.coordinator.messages import Answers, AppStatus, Ask, ExportStatus, Heartbeat, PagesStatus
 from headrace.core.plug_ins import loaded, own_points
+from headrace.core.worker import WorkerThread
 from headrace.plan.model import Plan
 
 GROUP = "headrace.watchers"
@@ -35,19 +36,7 @@ class Hearer(Protocol):
         ...
 
 
-class Beside(Protocol):
-    """A thread that runs while the run does."""
-
-    def start(self) -> None:
-        """Begin."""
-        ...
-
-    def close(self) -> None:
-        """End, and wait for the end."""
-        ...
-
-
-class Watched(Protocol):
+class WatchedRun(Protocol):
     """The run, as a watcher sees it."""
 
     def status(self) -> AppStatus:
@@ -74,7 +63,7 @@ class Watcher:
         """Return how many browsers watch."""
         return PagesStatus()
 
-    def threads(self, run: Watched) -> Sequence[Beside]:
+    def threads(self, run: WatchedRun) -> Sequence[WorkerThread]:
         """Return the threads that run beside the app."""
         del run
         return ()

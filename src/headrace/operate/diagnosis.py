@@ -43,7 +43,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _Wait:
     """A task waits for another one: why, and since when."""
 
     task: str
@@ -56,7 +56,7 @@ class _Chain:
     """The waits of one task to their end."""
 
     waiter: str
-    steps: tuple[_Step, ...]
+    steps: tuple[_Wait, ...]
 
     @property
     def end(self) -> str:
@@ -115,7 +115,7 @@ def _followed(
     readers: Mapping[str, Sequence[str]],
 ) -> _Chain:
     """The chain of waits from a task on. A circle ends where it closes."""
-    steps: list[_Step] = []
+    steps: list[_Wait] = []
     seen = {name}
     at = name
     while at in tasks and _away(hosts.get(at)) is None:
@@ -129,11 +129,11 @@ def _followed(
     return _Chain(name, tuple(steps))
 
 
-def _waits(task: TaskStatus, readers: Mapping[str, Sequence[str]]) -> Iterator[_Step]:
+def _waits(task: TaskStatus, readers: Mapping[str, Sequence[str]]) -> Iterator[_Wait]:
     for holdup in task.holdups:
         for other in _others(holdup, readers):
             if other != task.name:
-                yield _Step(other, holdup.what, holdup.since_ms)
+                yield _Wait(other, holdup.what, holdup.since_ms)
 
 
 def _others(holdup: Holdup, readers: Mapping[str, Sequence[str]]) -> Sequence[str]:
@@ -237,7 +237,7 @@ _RESTARTS = re.compile(r"(?P<most>\d+)/(?P<within>.+)")
 _NAMED = 3
 
 
-class Verdict(IntEnum):
+class Health(IntEnum):
     """The result of a check; its value is the exit code."""
 
     OK = 0
@@ -279,31 +279,31 @@ def _restarts(text: str) -> tuple[int, int]:
     return int(matched["most"]), to_ms(matched["within"], "--max-restarts", minimum=1, error=UsageError)
 
 
-def check(statuses: Sequence[AppStatus], limits: Limits, now_ms: int) -> tuple[Verdict, str]:
+def check(statuses: Sequence[AppStatus], limits: Limits, now_ms: int) -> tuple[Health, str]:
     """Return the worst verdict about an app's deployments, and one line about it. ``now_ms`` is the time of day."""
     found = [one for status in statuses for one in _found(status, limits, now_ms)]
-    worst = max((verdict for verdict, _ in found), default=Verdict.OK)
+    worst = max((verdict for verdict, _ in found), default=Health.OK)
     told = [text for verdict, text in sorted(found, key=lambda one: -one[0])] or ["is well"]
     return worst, f"{worst.name}: {statuses[0].app} {'; '.join(told)}"
 
 
-def _found(status: AppStatus, limits: Limits, now_ms: int) -> Iterator[tuple[Verdict, str]]:
+def _found(status: AppStatus, limits: Limits, now_ms: int) -> Iterator[tuple[Health, str]]:
     match status.state:
         case "unreachable":
-            yield Verdict.UNKNOWN, "can't be reached"
+            yield Health.UNKNOWN, "can't be reached"
             return
         case "failed" | "gone":
-            yield Verdict.CRITICAL, "has failed" if status.state == "failed" else "is gone: its driver has died"
+            yield Health.CRITICAL, "has failed" if status.state == "failed" else "is gone: its driver has died"
             return
         case "finished" | "stopped":
             return
         case "starting":
-            yield Verdict.WARNING, "is starting"
+            yield Health.WARNING, "is starting"
         case _:
             pass
     away = [f"container {c.id} {c.away}" for c in status.containers if c.away]
     if away:
-        yield Verdict.WARNING, _listed(away)
+        yield Health.WARNING, _listed(away)
     open_ = [task for task in status.tasks if task.state != "finished"]
     if limits.lag_ms is not None:
         lags = ((task.name, _lag_ms(task, now_ms)) for task in open_)
@@ -316,14 +316,14 @@ def _found(status: AppStatus, limits: Limits, now_ms: int) -> Iterator[tuple[Ver
         times = sum(ms <= limits.restarts_within_ms for ms in ago)
         if times > limits.most_restarts:
             within = format_ms(limits.restarts_within_ms)
-            yield Verdict.CRITICAL, f"{times} restarts in {within}, more than {limits.most_restarts}"
+            yield Health.CRITICAL, f"{times} restarts in {within}, more than {limits.most_restarts}"
 
 
-def _beyond(what: str, values: Iterable[tuple[str, int]], limit_ms: int) -> Iterator[tuple[Verdict, str]]:
+def _beyond(what: str, values: Iterable[tuple[str, int]], limit_ms: int) -> Iterator[tuple[Health, str]]:
     beyond = sorted(((ms, name) for name, ms in values if ms > limit_ms), reverse=True)
     if beyond:
         tasks = _listed([f"{name} {ms / 1000:.0f}s" for ms, name in beyond])
-        yield Verdict.CRITICAL, f"{what} above {format_ms(limit_ms)}: {tasks}"
+        yield Health.CRITICAL, f"{what} above {format_ms(limit_ms)}: {tasks}"
 
 
 def _lag_ms(task: TaskStatus, now_ms: int) -> int:

@@ -28,7 +28,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -534,18 +534,6 @@ class CoordinatorLink(Protocol):
         ...
 
 
-class SessionThread(Protocol):
-    """A thread that runs beside a run loop, or beside the driver."""
-
-    def start(self) -> None:
-        """Start the thread."""
-        ...
-
-    def close(self) -> None:
-        """End the thread and wait for it."""
-        ...
-
-
 class ContainerSession:
     """A registered container. ``open`` creates its tasks, ``run`` runs them, ``finish`` reports the ended ones."""
 
@@ -623,18 +611,11 @@ class ContainerSession:
         """The thread that answers queries of the container's tables."""
         return TableAnswers(self._container.hosts, self._clock)
 
-    @contextmanager
-    def beside(self, *threads: SessionThread) -> Iterator[None]:
-        """Keep these threads running for the block; then close them, the last one first, and the container."""
-        with ExitStack() as stack:
-            stack.callback(self._container.close)
+    def close(self) -> None:
+        """Close the opened container, after the threads beside it."""
+        with closing(self._container):
             if self._standbys is not None:
-                stack.callback(self._standbys.close)
-            for thread in threads:
-                stack.callback(thread.close)
-            for thread in threads:
-                thread.start()
-            yield
+                self._standbys.close()
 
     def run(self, observed: Callable[[], None] | None = None) -> None:
         """Run until all tasks have finished, or until an order ends it. Raises what ``lose`` was called with.

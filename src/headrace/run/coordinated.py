@@ -42,7 +42,7 @@ from typing import Any, Protocol, Self
 import msgspec
 from typing_extensions import override
 
-from headrace.coordinator.address import ON_THIS_MACHINE, Endpoint, RepeatedStep
+from headrace.coordinator.address import ON_THIS_MACHINE, Endpoint
 from headrace.coordinator.assignment import StandbyBook
 from headrace.coordinator.books import SlotBook, SlottedInput
 from headrace.coordinator.ledger import Ledger
@@ -57,13 +57,13 @@ from headrace.core.errors import HeadraceError, InfrastructureError, UsageError
 from headrace.core.files import readable
 from headrace.core.ids import TaskName
 from headrace.core.log import Throttle, logger
+from headrace.core.worker import RepeatedStep, WorkerThread, at_work
 from headrace.life.changelogs import committed_in, record_memos
 from headrace.life.inputs import inputs_of, record_inputs
 from headrace.life.metadata import MetadataStore, Places
 from headrace.life.timelines import Timelines
 from headrace.plan.inventory import keeps_state
 from headrace.plan.model import Plan, StagePlan
-from headrace.run.container import SessionThread
 from headrace.run.last_words import clear, folder_of
 from headrace.run.planning import Checked, Planned, prepare_streams, stops_by_itself
 from headrace.run.progress import Progress, announce
@@ -228,7 +228,7 @@ def _slotted(plan: Plan, stage: StagePlan, id_: str) -> SlottedInput:
     return SlottedInput(stage.name, id_, tuple((readers[ssp], ssp) for ssp in plan.streams[id_].ssps()))
 
 
-class SlotDealing:
+class SlotDealing(WorkerThread):
     """The dealers of a run, and their thread. ``fail`` ends the app."""
 
     def __init__(
@@ -238,38 +238,35 @@ class SlotDealing:
         desk: SlotDesk,
         fail: Callable[[BaseException], None],
     ) -> None:
+        super().__init__("headrace-slots")
         self._inputs = list(inputs)
         self._plan = plan
         self._desk = desk
         self._fail = fail
-        self._closing = threading.Event()
         self._throttle = Throttle(_log)
-        self._thread = threading.Thread(target=self._run, name="headrace-slots", daemon=True)
 
+    @override
     def start(self) -> None:
         """Start the thread, if there is anything to deal."""
         if self._inputs:
-            self._thread.start()
+            super().start()
 
-    def close(self) -> None:
-        """End the thread, and wait for it: the dealers say last what tasks have committed."""
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            with ExitStack() as stack:
-                dealers = {}
-                for one in self._inputs:
-                    dealers[one] = self._dealer(one)
-                    stack.callback(dealers[one].close)
-                while not self._closing.is_set():
-                    self._deal(dealers)
-                    self._desk.wait_for_slots(LOOK_S)
+    @override
+    def work(self) -> None:
+        with ExitStack() as stack:
+            dealers = {}
+            for one in self._inputs:
+                dealers[one] = self._dealer(one)
+                stack.callback(dealers[one].close)
+            while not self.closing.is_set():
                 self._deal(dealers)
-        except Exception as error:  # noqa: BLE001 - without a dealer, shards would be left unread
-            self._fail(error)
+                self._desk.wait_for_slots(LOOK_S)
+            self._deal(dealers)  # the dealers say last what tasks have committed
+
+    @override
+    def failed(self, error: Exception) -> None:
+        """End the app: without a dealer, shards would be left unread."""
+        self._fail(error)
 
     def _dealer(self, of: SlottedInput) -> Dealer:
         spec = self._plan.streams[of.stream].spec
@@ -319,7 +316,7 @@ class PlaceKeeping(RepeatedStep):
     """Looks at the status from ``start`` to ``close``, and writes what has changed. Failures are only logged."""
 
     def __init__(self, places: Places, status: Callable[[], AppStatus]) -> None:
-        super().__init__("places", PLACES_LOOK_S)
+        super().__init__("headrace-places", PLACES_LOOK_S)
         self._places = places
         self._status = status
         self._known: dict[TaskName, str] = {}
@@ -411,7 +408,7 @@ def coordinated(
             clear(folder_of(home, app))
         record_inputs(metadata, planned, stages)
         coordinator.fan_out()
-        beside: list[SessionThread] = [
+        beside: list[WorkerThread] = [
             LifeSign(publication, coordinator.fail),
             SlotDealing(planned, ledger.slots.inputs, coordinator, coordinator.fail),
             PlaceKeeping(places, coordinator.status),
@@ -419,7 +416,7 @@ def coordinated(
             *(thread for watcher in watchers for thread in watcher.threads(coordinator)),
         ]
         try:
-            with _at_work(beside), _saving(coordinator, planned, metadata, savepoint):
+            with at_work(*beside), _saving(coordinator, planned, metadata, savepoint):
                 _greet(watchers, coordinator, progress)
                 yield coordinator
         except BaseException as error:  # its last status is kept, and shows why the app ended
@@ -517,16 +514,6 @@ def _ledger(
     )
 
 
-@contextmanager
-def _at_work(threads: Sequence[SessionThread]) -> Iterator[None]:
-    """Keep these threads running for the block; then close them, the last one first."""
-    with ExitStack() as stack:
-        for thread in threads:
-            thread.start()
-            stack.callback(thread.close)
-        yield
-
-
 def _silence(timelines: Timelines, app: str, planned: Plan, stages: Sequence[str]) -> Silence | None:
     """Return the silence in which the current timeline repeats former work; None if it speaks."""
     if not timelines.silent:
@@ -546,7 +533,7 @@ def _silence(timelines: Timelines, app: str, planned: Plan, stages: Sequence[str
     return Silence([[task.name for task in stage.tasks] for stage in planned.stages], planned.graph.settings.guarantee)
 
 
-def _while_silent(silence: Silence | None, coordinator: Coordinator, timelines: Timelines) -> Iterator[SessionThread]:
+def _while_silent(silence: Silence | None, coordinator: Coordinator, timelines: Timelines) -> Iterator[WorkerThread]:
     if silence is not None:
         yield SilenceThread(partial(coordinator.advance_silence, timelines.speak), coordinator.fail)
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import closing
 
 from headrace.coordinator.address import AS_USUAL, ON_THIS_MACHINE, Wanted
 from headrace.coordinator.client import HeartbeatThread
 from headrace.coordinator.messages import AppStatus, Heartbeat, Orders
 from headrace.coordinator.server import Coordinator
 from headrace.core.errors import StorageError, UserFunctionError
+from headrace.core.worker import at_work
 from headrace.plan.model import Plan
 from headrace.run.container import ContainerSession
 from headrace.run.coordinated import RunControl, started
@@ -81,7 +83,7 @@ def _run(planned: Plan, coordinator: Coordinator, progress: Progress | None, con
     heartbeats = HeartbeatThread(
         coordinator.heartbeat, lambda: None, instead, _obedient(session), session.lose, every_ms / 1000
     )
-    with session.beside(answers, heartbeats), control:
+    with closing(session), at_work(answers, heartbeats), control:
         control.drain_by(drain)
         try:
             session.run(report)

@@ -30,12 +30,14 @@ from typing import TypeVar
 
 import msgspec
 import polars as pl
+from typing_extensions import override
 
-from headrace.coordinator.messages import Answers, AppStatus, Ask, Look, TaskStatus
+from headrace.coordinator.messages import Answers, AppStatus, Ask, ContainerLook, TaskStatus
 from headrace.core.clock import Clock
 from headrace.core.errors import UnavailableError, UsageError
 from headrace.core.ids import stage_of
 from headrace.core.log import thread_stacks
+from headrace.core.worker import WorkerThread
 from headrace.task.host.task_host import TaskHost
 from headrace.task.operators.base import Tap
 
@@ -86,26 +88,20 @@ TEXT_CHARS_MAX = 1 << 20
 OTHERS = "(other stacks)"
 
 
-class Sampler:
+class ProfileThread(WorkerThread):
     """One profile of this process, from its construction on, for at most ``SECONDS_MAX``."""
 
     def __init__(self, seconds: float) -> None:
+        super().__init__("headrace-profile")
         self._seconds = min(max(seconds, EVERY_S), SECONDS_MAX)
         self._until = time.monotonic() + self._seconds
         self._stacks: Counter[str] = Counter()
         self._samples = 0
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="headrace-profile", daemon=True)
-        self._thread.start()
-
-    @property
-    def running(self) -> bool:
-        """It isn't over yet."""
-        return self._thread.is_alive()
+        self.start()
 
     def result(self) -> Profiled:
         """What was found; while it runs, only for how long it still does."""
-        if self.running:
+        if self.alive:
             return Profiled(left_ms=max(1, round(1000 * (self._until - time.monotonic()))))
         found: Counter[str] = Counter()
         size = 0
@@ -114,14 +110,10 @@ class Sampler:
             found[stack if size <= TEXT_CHARS_MAX else OTHERS] += times
         return Profiled(stacks=dict(found), samples=self._samples)
 
-    def close(self) -> None:
-        """End it now. Idempotent."""
-        self._closing.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    @override
+    def work(self) -> None:
         own = threading.get_ident()
-        while time.monotonic() < self._until and not self._closing.wait(EVERY_S):
+        while time.monotonic() < self._until and not self.closing.wait(EVERY_S):
             names = {thread.ident: thread.name for thread in threading.enumerate()}
             for ident, frame in thread_stacks().items():
                 if ident != own:
@@ -164,9 +156,9 @@ class Looks:
         self._clock = clock
         self._taps: dict[tuple[str, str], tuple[Tap, float]] = {}
         """By task and look, with the time until which it waits."""
-        self._profile: tuple[str, Sampler] | None = None
+        self._profile: tuple[str, ProfileThread] | None = None
 
-    def answer(self, look: Look, task: str) -> bytes:
+    def answer(self, look: ContainerLook, task: str) -> bytes:
         """What was found so far, as JSON."""
         return msgspec.json.encode(self._peek(look, task) if look.kind == "peek" else self._profiled(look))
 
@@ -175,7 +167,7 @@ class Looks:
         if self._profile is not None:
             self._profile[1].close()
 
-    def _peek(self, look: Look, task: str) -> Peeked:
+    def _peek(self, look: ContainerLook, task: str) -> Peeked:
         host = self._hosts[task]
         if not host.scope.settings.peek:
             raise UsageError(
@@ -201,14 +193,14 @@ class Looks:
                 operator.tap = None
         return as_peeked(tap.taken, over=over)
 
-    def _profiled(self, look: Look) -> object:
+    def _profiled(self, look: ContainerLook) -> object:
         known = self._profile
         if known is None or known[0] != look.id:
-            if known is not None and known[1].running:
+            if known is not None and known[1].alive:
                 raise UnavailableError(
                     "this container is being profiled already", hint="wait some seconds, and try again"
                 )
-            known = self._profile = look.id, Sampler(look.seconds)
+            known = self._profile = look.id, ProfileThread(look.seconds)
         return known[1].result()
 
 
@@ -258,7 +250,7 @@ def peek(ask: Asking, status: AppStatus, step: str, id_: str, stage: str | None 
         raise UsageError(
             f"no running task has a step {step!r}", hint=f"the steps are {', '.join(steps)}" if steps else None
         )
-    found = _asked(ask, tasks, Look(id=id_, kind="peek", step=step), PEEKED)
+    found = _asked(ask, tasks, ContainerLook(id=id_, kind="peek", step=step), PEEKED)
     columns = next((one.columns for one in found.values() if one.columns), [])
     rows = [(task, row) for task, one in found.items() for row in one.rows]
     return PeekFound(columns, rows, all(one.over for one in found.values()))
@@ -272,7 +264,7 @@ def profile(ask: Asking, status: AppStatus, container: int, seconds: float, id_:
     if known is None:
         raise UsageError(f"the app has no container {container} with tasks")
     task = known.tasks[0]
-    return _asked(ask, [task], Look(id=id_, kind="profile", seconds=seconds), PROFILED)[task]
+    return _asked(ask, [task], ContainerLook(id=id_, kind="profile", seconds=seconds), PROFILED)[task]
 
 
 def as_collapsed(profiled: Profiled) -> str:
@@ -286,7 +278,7 @@ def _has(task: TaskStatus, step: str, stage: str | None) -> bool:
     return any(one.name == _STEPS and one.labels.get("step") == step for one in task.series)
 
 
-def _asked(ask: Asking, tasks: list[str], look: Look, decoder: msgspec.json.Decoder[_T]) -> Mapping[str, _T]:
+def _asked(ask: Asking, tasks: list[str], look: ContainerLook, decoder: msgspec.json.Decoder[_T]) -> Mapping[str, _T]:
     """The answers of those tasks that answer."""
     answers = ask(Ask(table="", tasks=tasks, look=look, limit_ms=LIMIT_MS)).answers
     found = {one.task: decoder.decode(one.rows) for one in answers if one.error is None}

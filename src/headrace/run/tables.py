@@ -22,7 +22,6 @@ reader
 from __future__ import annotations
 
 import difflib
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -31,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 import polars as pl
+from typing_extensions import override
 
 from headrace.coordinator.address import Address
 from headrace.coordinator.books import ANSWER_BYTES_MAX
@@ -53,6 +53,7 @@ from headrace.core.clock import Clock, Duration, to_ms
 from headrace.core.errors import DataError, FencedError, HeadraceError, UnavailableError, UsageError
 from headrace.core.files import home_of, metadata_url_of
 from headrace.core.log import Throttle, logger
+from headrace.core.worker import WorkerThread
 from headrace.life.metadata import MetadataStore
 from headrace.rows.ipc import encode_rows
 from headrace.run.looks import Looks
@@ -132,7 +133,7 @@ def _bounds(host: TaskHost) -> Callable[[str], int]:
     return bound_of
 
 
-class AnswerThread:
+class AnswerThread(WorkerThread):
     """The thread that waits for questions and answers them, from ``start`` to ``close``."""
 
     def __init__(
@@ -144,13 +145,12 @@ class AnswerThread:
         answers: TableAnswers,
     ) -> None:
         """``listen`` may block; after ``hang_up`` it has to return or raise soon."""
+        super().__init__("headrace-tables")
         self._listen = listen
         self._hang_up = hang_up
         self._container = container
         self._incarnation = incarnation
         self._answers = answers
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="headrace-tables", daemon=True)
         self._throttle = Throttle(_log)
         self.failures = 0
         """How many times the coordinator couldn't be reached."""
@@ -161,21 +161,19 @@ class AnswerThread:
         own = client.sibling(timeout_s=HOLD_MS / 1000 + 5)
         return cls(own.listen, own.close, container, incarnation, answers)
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the thread and wait for it. Idempotent."""
-        self._closing.set()
+    @override
+    def wake(self) -> None:
         self._hang_up()
-        if self._thread.ident is not None:
-            self._thread.join()
+
+    @override
+    def close(self) -> None:
+        super().close()
         self._answers.close()
 
-    def _run(self) -> None:
+    @override
+    def work(self) -> None:
         answer: Answer | None = None
-        while not self._closing.is_set():
+        while not self.closing.is_set():
             try:
                 message = Listening(container=self._container, incarnation=self._incarnation, answer=answer)
                 question = self._listen(message).question
@@ -185,14 +183,14 @@ class AnswerThread:
                 # The coordinator asks again for the answer, if there was one.
                 answer = None
                 self.failures += 1
-                if self._closing.is_set():
+                if self.closing.is_set():
                     return  # the call was cut off by ``close``
                 self._throttle.warning(
                     "questions about tables can't be fetched; trying again",
                     container=self._container,
                     error=error.message,
                 )
-                self._closing.wait(_PAUSE_S)
+                self.closing.wait(_PAUSE_S)
                 continue
             answer = None if question is None else self._answers.answer(question)
 

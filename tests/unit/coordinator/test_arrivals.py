@@ -13,7 +13,7 @@ from conversation import Process, new_ledger, task
 from headrace.coordinator import messages as m
 from headrace.coordinator.client import CoordinatorClient
 from headrace.coordinator.messages import Ask, Listening
-from headrace.coordinator.server import Arrivals, Coordinator
+from headrace.coordinator.server import Coordinator, HostArrivals
 from headrace.core.clock import WallClock
 from headrace.core.errors import UnavailableError
 from headrace.core.ids import TaskName
@@ -34,7 +34,7 @@ def tasks_of(assignment: m.Assignment) -> list[str]:
 
 
 def test_all_learn_where_all_are() -> None:
-    arrivals = Arrivals(3, WallClock(), LONG_MS)
+    arrivals = HostArrivals(3, WallClock(), LONG_MS)
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(arrivals.wait, range(3), ["ann", "bob", "ann"]))
     assert found == [{0: "ann", 1: "bob", 2: "ann"}] * 3
@@ -42,13 +42,13 @@ def test_all_learn_where_all_are() -> None:
 
 
 def test_who_is_late_isnt_waited_for() -> None:
-    arrivals = Arrivals(2, WallClock(), 30)
+    arrivals = HostArrivals(2, WallClock(), 30)
     assert arrivals.wait(0, "ann") == {0: "ann"}
     assert arrivals.wait(1, "bob") == {0: "ann", 1: "bob"}
 
 
 def test_closing_wakes_all() -> None:
-    arrivals = Arrivals(2, WallClock(), LONG_MS)
+    arrivals = HostArrivals(2, WallClock(), LONG_MS)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(arrivals.wait, 0, "ann")
         arrivals.close()

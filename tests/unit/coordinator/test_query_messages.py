@@ -64,7 +64,7 @@ from headrace.core.errors import ProtocolError
         ),
         (q.Questions(), b'{"version":1,"question":null}'),
         (
-            q.Ask(table="", tasks=["a/0"], look=q.Look(id="u-1", kind="profile", seconds=5.0)),
+            q.Ask(table="", tasks=["a/0"], look=q.ContainerLook(id="u-1", kind="profile", seconds=5.0)),
             b'{"version":1,"table":"","tasks":["a/0"],"keys":[],"low":"","high":"","rows":100,"limitMs":5000,"atMs":null,'
             b'"look":{"id":"u-1","kind":"profile","step":"","seconds":5.0}}',
         ),

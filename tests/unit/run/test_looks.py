@@ -18,7 +18,7 @@ import headrace as hr
 from headrace.core.clock import ManualClock
 from headrace.operate.cli.main import main
 from headrace.operate.page.live import page_url
-from headrace.run.looks import OTHERS, ROWS_MAX, VALUE_CHARS_MAX, Sampler, as_peeked
+from headrace.run.looks import OTHERS, ROWS_MAX, VALUE_CHARS_MAX, ProfileThread, as_peeked
 from headrace.task.operators.base import ROWS_A_BATCH, Tap
 from running_apps import find_all
 from watched_app import until, views
@@ -133,7 +133,7 @@ def test_a_profile_finds_the_function_that_takes_the_time() -> None:
 
     thread = threading.Thread(target=spin_for_the_test, name="spins")
     thread.start()
-    sampler = Sampler(30)
+    sampler = ProfileThread(30)
     assert sampler.result().left_ms > 0
     until(lambda: sampler._samples >= 20)
     sampler.close()

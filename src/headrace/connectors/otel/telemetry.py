@@ -38,10 +38,11 @@ from typing_extensions import override
 
 from headrace.coordinator.exposition import all_series
 from headrace.coordinator.messages import AppStatus, CommitParts, ExportStatus, Heartbeat, TaskStatus
-from headrace.coordinator.watchers import Watched, Watcher
+from headrace.coordinator.watchers import WatchedRun, Watcher
 from headrace.core.clock import Clock, WallClock
 from headrace.core.log import Throttle, logger
 from headrace.core.metrics import BY_NAME
+from headrace.core.worker import WorkerThread
 from headrace.plan.model import Plan
 
 if TYPE_CHECKING:
@@ -262,32 +263,28 @@ def _sent(send: Callable[[], bool]) -> bool:
         return False
 
 
-class TelemetryThread:
+class TelemetryThread(WorkerThread):
     """Sends from ``start`` to ``close``."""
 
     def __init__(self, telemetry: Telemetry, collector: Collector, status: Callable[[], AppStatus]) -> None:
+        super().__init__("headrace-otel")
         self._telemetry = telemetry
         self._collector = collector
         self._status = status
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="headrace-otel", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
+    @override
     def close(self) -> None:
         """Let the thread send the last numbers, for some seconds, and end it."""
-        self._closing.set()
-        self._thread.join(LAST_AWAY_S if self._telemetry.away else LAST_S)
-        late = self._thread.is_alive()
+        self.closing.set()
+        in_time = self.join(LAST_AWAY_S if self._telemetry.away else LAST_S)
         self._collector.give_up()
-        if late:
+        if not in_time:
             _log.warning("OpenTelemetry's collector is slow or away: it doesn't get the last numbers of the app")
-            self._thread.join(GIVEN_UP_S)
+            self.join(GIVEN_UP_S)
         self._collector.close()
 
-    def _run(self) -> None:
+    @override
+    def work(self) -> None:
         self._collector.enter()
         wanted = self._telemetry.wanted
         jobs: list[tuple[float, Callable[[], None]]] = []
@@ -296,7 +293,7 @@ class TelemetryThread:
         if wanted.traces:
             jobs.append((wanted.traces_every_ms / 1000, self._send_traces))
         due = [time.monotonic() + every_s for every_s, _ in jobs]
-        while not self._closing.wait(max(0.0, min(due) - time.monotonic())):
+        while not self.closing.wait(max(0.0, min(due) - time.monotonic())):
             number = due.index(min(due))
             every_s, send = jobs[number]
             send()
@@ -321,7 +318,7 @@ class TelemetryWatcher(Watcher):
         self.hearer = self._telemetry = telemetry_asked_for()
 
     @override
-    def threads(self, run: Watched) -> Sequence[TelemetryThread]:
+    def threads(self, run: WatchedRun) -> Sequence[TelemetryThread]:
         return telemetry_threads(self._telemetry, run.status)
 
 

@@ -172,7 +172,7 @@ def check(
     """
     from headrace.core.errors import HeadraceError, UsageError
     from headrace.life.metadata import existing_metadata
-    from headrace.operate.diagnosis import Limits, Verdict
+    from headrace.operate.diagnosis import Health, Limits
     from headrace.operate.diagnosis import check as judge
 
     try:
@@ -182,7 +182,7 @@ def check(
         verdict, text = judge(found, limits, WallClock().now_ms())
     except HeadraceError as error:
         hint = f"; {error.hint}" if isinstance(error, UsageError) and error.hint else ""
-        verdict, text = Verdict.UNKNOWN, f"UNKNOWN: {app} {error.message.splitlines()[0]}{hint}"
+        verdict, text = Health.UNKNOWN, f"UNKNOWN: {app} {error.message.splitlines()[0]}{hint}"
     if as_json:
         print_json({"verdict": verdict.name.lower(), "text": text})
     else:

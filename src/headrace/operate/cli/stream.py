@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from headrace.core.errors import FrameError
     from headrace.core.ids import SSP
     from headrace.operate.cli.stream_facts import Place
-    from headrace.operate.cli.stream_rows import Written
+    from headrace.operate.cli.stream_rows import WrittenRows
     from headrace.run.coordinated import Interrupt
     from headrace.streams.reader import Gate
     from headrace.systems.base import Consumer, Position
@@ -673,16 +673,16 @@ def write(
         raise typer.Exit(Exit.INTERRUPTED)
 
 
-def _silence(written: Written) -> None:
+def _silence(written: WrittenRows) -> None:
     """Show no progress."""
 
 
-def _progress(written: Written) -> None:
+def _progress(written: WrittenRows) -> None:
     sys.stderr.write(f"\r{written.rows:,} rows, {written.bytes / 1e6:,.1f} MB\x1b[K")
     sys.stderr.flush()
 
 
-def _report(written: Written, as_json: bool) -> None:
+def _report(written: WrittenRows, as_json: bool) -> None:
     import msgspec
 
     if sys.stderr.isatty():

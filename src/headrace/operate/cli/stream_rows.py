@@ -247,7 +247,7 @@ _FIX_ROWS = "fix the row; --on-error skip leaves such rows out and counts them"
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class WritePatience:
     """How long to wait for more (seconds): until nothing arrives for ``quiet``, at most ``latest`` in all."""
 
     quiet: float
@@ -258,12 +258,12 @@ class Patience:
         return max(0.0, min(self.quiet, first_byte_at + self.latest - time.monotonic()))
 
 
-PROMPT = Patience(0.005, 0.1)
-THOROUGH = Patience(0.5, 1.0)
+PROMPT = WritePatience(0.005, 0.1)
+THOROUGH = WritePatience(0.5, 1.0)
 """The patience for the first rows, from which columns are inferred: more rows make a better guess."""
 
 
-class Source:
+class RowSource:
     """One file, or stdin. ``infer`` may be called before ``blocks``, but not after it."""
 
     def __init__(self, name: str, interrupt: Interrupt, drop_unknown: bool) -> None:
@@ -287,7 +287,7 @@ class Source:
         raise NotImplementedError
 
 
-class JsonLines(Source):
+class JsonLines(RowSource):
     """JSON lines from a file, or from stdin if ``path`` is None."""
 
     def __init__(self, path: Path | None, interrupt: Interrupt, drop_unknown: bool) -> None:
@@ -327,7 +327,7 @@ class JsonLines(Source):
             self._first = None
         yield from self._chunks or self._read(PROMPT)
 
-    def _read(self, at_first: Patience) -> Iterator[bytes]:
+    def _read(self, at_first: WritePatience) -> Iterator[bytes]:
         if self._path is None:
             yield from read_chunks(0, self.name, self._interrupt, at_first)
             return
@@ -335,7 +335,7 @@ class JsonLines(Source):
             yield from read_chunks(file.fileno(), self.name, self._interrupt, at_first)
 
 
-class TableFile(Source):
+class TableFile(RowSource):
     """A Parquet or CSV file. CSV is read as text and then converted to the types of the stream's columns."""
 
     def __init__(self, path: Path, is_csv: bool, interrupt: Interrupt, drop_unknown: bool) -> None:
@@ -386,7 +386,7 @@ class TableFile(Source):
         return ParsedRows(rows, piece.span, piece.skipped, tuple(bad))
 
 
-def open_source(name: str, interrupt: Interrupt, drop_unknown: bool) -> Source:
+def open_source(name: str, interrupt: Interrupt, drop_unknown: bool) -> RowSource:
     """Open a file by its ending, or stdin for ``-``, and read nothing. Raises ``UsageError`` if it is unreadable."""
     if name == STDIN:
         return JsonLines(None, interrupt, drop_unknown)
@@ -408,7 +408,7 @@ def check_readable(path: Path) -> None:
         raise UsageError(f"{path} can't be read: permission denied")
 
 
-def read_chunks(fd: int, name: str, interrupt: Interrupt, at_first: Patience = PROMPT) -> Iterator[bytes]:
+def read_chunks(fd: int, name: str, interrupt: Interrupt, at_first: WritePatience = PROMPT) -> Iterator[bytes]:
     """Yield whole lines as they arrive; the last one needs no newline. Ends early, between lines, when interrupted.
 
     ``at_first`` is the patience for the first chunk.
@@ -468,7 +468,7 @@ class Order:
     """The write's id; the stream may hold rows of earlier attempts at it. Without one it gets a random id."""
 
 
-class Written(msgspec.Struct, rename="camel"):
+class WrittenRows(msgspec.Struct, rename="camel"):
     """The progress and result of a write; with ``--json``, the command prints it."""
 
     stream: str
@@ -497,7 +497,7 @@ class Written(msgspec.Struct, rename="camel"):
 class Writing:
     """One run of ``stream write``. ``progress`` is called twice a second."""
 
-    def __init__(self, order: Order, interrupt: Interrupt, progress: Callable[[Written], None]) -> None:
+    def __init__(self, order: Order, interrupt: Interrupt, progress: Callable[[WrittenRows], None]) -> None:
         self._order = order
         self._interrupt = interrupt
         self._progress = progress
@@ -505,9 +505,9 @@ class Writing:
         self._inferred = False
         self._mark = WriteMark(order.id if order.id is not None else secrets.token_hex(4))
         self._rows_before = 0
-        self.written = Written(str(order.place.stream), self._mark.id)
+        self.written = WrittenRows(str(order.place.stream), self._mark.id)
 
-    def run(self) -> Written:
+    def run(self) -> WrittenRows:
         """Write all rows. An error says how many were written before it."""
         order = self._order
         sources = [open_source(name, self._interrupt, order.drop_unknown) for name in order.files or [STDIN]]
@@ -564,7 +564,7 @@ class Writing:
             )
         return info
 
-    def _infer(self, sources: Sequence[Source]) -> Columns | None:
+    def _infer(self, sources: Sequence[RowSource]) -> Columns | None:
         self._inferred = True
         return next((columns for source in sources if (columns := source.infer())), None)
 
@@ -580,7 +580,7 @@ class Writing:
         self.written.created = True
         return info
 
-    def _nothing(self, info: StreamInfo | None) -> Written:
+    def _nothing(self, info: StreamInfo | None) -> WrittenRows:
         if info is None:
             raise UsageError(
                 f"{self._order.place.stream} wasn't created: the input has no rows to infer its columns from",
@@ -590,7 +590,9 @@ class Writing:
 
     # -- the rows ------------------------------------------------------------------------------------------
 
-    def _copy(self, sources: Sequence[Source], columns: Columns, optional: Collection[str], writer: RowWriter) -> None:
+    def _copy(
+        self, sources: Sequence[RowSource], columns: Columns, optional: Collection[str], writer: RowWriter
+    ) -> None:
         for source in sources:
             number = 0
             for block in source.blocks(columns, optional):
@@ -604,7 +606,7 @@ class Writing:
                 self.written.stopped_in = None if is_endless(source.name) else source.name
                 return
 
-    def _take(self, source: Source, number: int, block: Sequence[ParsedRows], writer: RowWriter) -> int:
+    def _take(self, source: RowSource, number: int, block: Sequence[ParsedRows], writer: RowWriter) -> int:
         """Write the pieces of a block, which begins at this row; returns the number of the row after it."""
         good: list[tuple[pl.DataFrame, pl.Series]] = []
         for piece in block:

@@ -48,13 +48,13 @@ from typing import Any, NamedTuple
 import msgspec
 from typing_extensions import override
 
-from headrace.coordinator.address import RepeatedStep
-from headrace.coordinator.listener import Answer, Events, Visit
+from headrace.coordinator.listener import Events, Response, Visit
 from headrace.coordinator.messages import AppStatus, PagesStatus
-from headrace.coordinator.watchers import Watched, Watcher
+from headrace.coordinator.watchers import WatchedRun, Watcher
 from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import HeadraceError, UnavailableError, UsageError
 from headrace.core.log import Throttle, logger
+from headrace.core.worker import RepeatedStep
 from headrace.life.startpoints import StartpointState
 from headrace.operate.diagnosis import held_back
 from headrace.operate.page.view import Between, Document, History, PlanFacts, Sample, difference, point_of, view_of
@@ -79,7 +79,7 @@ class Desk:
         self._status = status
         self._ask = ask
 
-    def answer(self, what: str, query: Mapping[str, str]) -> Answer | None:
+    def answer(self, what: str, query: Mapping[str, str]) -> Response | None:
         """Answer a question; return None for an unknown one."""
         if what not in ("peek", "profile"):
             return None
@@ -91,19 +91,19 @@ class Desk:
         except HeadraceError as error:
             return _json({"error": error.message, "hint": error.hint})
 
-    def _peeked(self, ask: Asking, status: AppStatus, query: Mapping[str, str]) -> Answer:
+    def _peeked(self, ask: Asking, status: AppStatus, query: Mapping[str, str]) -> Response:
         found = peek(ask, status, query.get("step", ""), _id(query), query.get("stage"))
         rows = [[task, *row] for task, row in found.rows]
         return _json({"columns": ["task", *found.columns], "rows": rows, "over": found.over})
 
-    def _profiled(self, ask: Asking, status: AppStatus, query: Mapping[str, str]) -> Answer:
+    def _profiled(self, ask: Asking, status: AppStatus, query: Mapping[str, str]) -> Response:
         container, seconds, id_ = _number(query, "container"), _number(query, "seconds"), _id(query)
         found = profile(ask, status, container, seconds, id_)
         if query.get("as") != "collapsed":
             return _json(msgspec.to_builtins(found))
         name = f"{status.app}-container-{container}.collapsed.txt"
         headers = {"content-disposition": f'attachment; filename="{name}"'}
-        return Answer(as_collapsed(found).encode(), "text/plain; charset=utf-8", headers=headers)
+        return Response(as_collapsed(found).encode(), "text/plain; charset=utf-8", headers=headers)
 
 
 def _id(query: Mapping[str, str]) -> str:
@@ -119,8 +119,8 @@ def _number(query: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def _json(data: object) -> Answer:
-    return Answer(msgspec.json.encode(data))
+def _json(data: object) -> Response:
+    return Response(msgspec.json.encode(data))
 
 
 # -- feed --------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class Feed:
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._listening, timeout_s)
 
-    def listen(self, last: str = "") -> Listening:
+    def listen(self, last: str = "") -> Subscription:
         """A new listener. ``last`` is the id of the last event that it has got.
 
         Raises ``UnavailableError`` if there are too many.
@@ -214,7 +214,7 @@ class Feed:
                 )
             self._listening += 1
             self._alone = 0
-        return Listening(self, at)
+        return Subscription(self, at)
 
     def next(self, at: int) -> tuple[list[bytes], int, bool]:
         """Wait for events after number ``at``. Return them, the number of the last one, and whether that is the end."""
@@ -249,7 +249,7 @@ class Feed:
         return f"{self._run}-{self._number}"
 
 
-class Listening:
+class Subscription:
     """The events for one listener."""
 
     def __init__(self, feed: Feed, at: int) -> None:
@@ -330,7 +330,7 @@ class Site:
         files: Callable[[], Mapping[str, Asset]],
         feed: Feed,
         help_: str,
-        ask: Callable[[str, Mapping[str, str]], Answer | None] = lambda what, query: None,
+        ask: Callable[[str, Mapping[str, str]], Response | None] = lambda what, query: None,
     ) -> None:
         """``ask`` answers what the page asks, by the name below it."""
         self._ask = ask
@@ -349,7 +349,7 @@ class Site:
         given = visit.query.get("token", "") if visit.path == PATH else ""
         return self._is_token(given) or self._is_token(self._in_cookie(visit.cookie))
 
-    def answer(self, visit: Visit) -> Answer | Events:
+    def answer(self, visit: Visit) -> Response | Events:
         """The page, one of its files, or its events."""
         if visit.path == PATH and "token" in visit.query:
             return self._enter()
@@ -360,14 +360,14 @@ class Site:
             return replace(answer, headers={**_HEADERS, **answer.headers})
         asset = self._files.get(name)
         if asset is None:
-            return Answer(b"there is no such page\n", "text/plain; charset=utf-8", HTTPStatus.NOT_FOUND, _HEADERS)
-        return Answer(asset.body, asset.content_type, headers=_HEADERS)
+            return Response(b"there is no such page\n", "text/plain; charset=utf-8", HTTPStatus.NOT_FOUND, _HEADERS)
+        return Response(asset.body, asset.content_type, headers=_HEADERS)
 
-    def refusal(self, visit: Visit) -> Answer:
+    def refusal(self, visit: Visit) -> Response:
         """A page that says what to do."""
         del visit
         body = _REFUSED.format(help=escape(self._help))
-        return Answer(body.encode(), _TYPES[".html"], HTTPStatus.UNAUTHORIZED, _HEADERS)
+        return Response(body.encode(), _TYPES[".html"], HTTPStatus.UNAUTHORIZED, _HEADERS)
 
     def close(self) -> None:
         """End all events."""
@@ -377,11 +377,11 @@ class Site:
     def _files(self) -> Mapping[str, Asset]:
         return self._make()
 
-    def _enter(self) -> Answer:
+    def _enter(self) -> Response:
         """Keep the token in the browser and out of its history."""
         cookie = f"{self._cookie}={self._token}; Path={PATH}; HttpOnly; SameSite=Strict"
         headers = {**_HEADERS, "location": PATH, "set-cookie": cookie}
-        return Answer(b"", "text/plain; charset=utf-8", HTTPStatus.SEE_OTHER, headers)
+        return Response(b"", "text/plain; charset=utf-8", HTTPStatus.SEE_OTHER, headers)
 
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self._token.encode())
@@ -487,7 +487,7 @@ class Looking(RepeatedStep):
     """A thread that looks at the status every second, or more rarely if there are very many tasks."""
 
     def __init__(self, page: LivePage, status: Callable[[], AppStatus]) -> None:
-        super().__init__("live-page", EVERY_S * max(1, ceil(page.tasks / TASKS_A_SECOND)))
+        super().__init__("headrace-live-page", EVERY_S * max(1, ceil(page.tasks / TASKS_A_SECOND)))
         self._page = page
         self._status = status
 
@@ -509,7 +509,7 @@ class PageWatcher(Watcher):
         return self._page.watched()
 
     @override
-    def threads(self, run: Watched) -> Sequence[Looking]:
+    def threads(self, run: WatchedRun) -> Sequence[Looking]:
         self._page.desk.connect(run.ask, run.status)
         return [Looking(self._page, run.status)]
 
@@ -573,7 +573,7 @@ class Overview(RepeatedStep):
     """Checks all apps repeatedly, and feeds the page; ``found`` asks them."""
 
     def __init__(self, place: str, found: Callable[[], Sequence[Deployed]], clock: Clock | None = None) -> None:
-        super().__init__("overview", OVERVIEW_EVERY_S)
+        super().__init__("headrace-overview", OVERVIEW_EVERY_S)
         self._place = place
         self._found = found
         self._clock = clock or WallClock()

@@ -133,9 +133,9 @@ class Between:
         """The time between the samples; never 0."""
         return max((self.after.at_ms - self.before.at_ms) / 1000, 1e-3)
 
-    def task(self, name: str) -> Pace:
+    def task(self, name: str) -> TaskPace:
         """Return the changes of a task."""
-        return Pace(self.before.tasks.get(name, _NOTHING), self.after.tasks.get(name, _NOTHING), self.seconds)
+        return TaskPace(self.before.tasks.get(name, _NOTHING), self.after.tasks.get(name, _NOTHING), self.seconds)
 
     def _changed(self) -> Iterator[tuple[Totals, Totals]]:
         """The totals before and after, of tasks in which anything has happened."""
@@ -168,7 +168,7 @@ class Between:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class TaskPace:
     """What happened in a task between two samples, per second."""
 
     before: Totals
@@ -337,7 +337,7 @@ def point_of(facts: PlanFacts, status: AppStatus, recent: Between, last: Between
 def _stage(
     stage: StageStatus,
     tasks: Iterable[TaskStatus],
-    paces: Mapping[str, Pace],
+    paces: Mapping[str, TaskPace],
     hosts: Mapping[str, ContainerStatus],
     facts: PlanFacts,
 ) -> Document:
@@ -379,7 +379,7 @@ def _stage(
     )
 
 
-def _steps(tasks: Iterable[TaskStatus], paces: Mapping[str, Pace]) -> Document:
+def _steps(tasks: Iterable[TaskStatus], paces: Mapping[str, TaskPace]) -> Document:
     """Each step: messages per second, the busiest task's share of time in its function, keys, and whether it is held.
 
     Named with its stage: two stages may share the work of a window. A step without a function of the app has no share.
@@ -419,7 +419,7 @@ def _names(where: str, step: str) -> bool:
     return f"step {step!r}" in where or f"step {step}:" in f"{where}:"
 
 
-def _task(task: TaskStatus, pace: Pace, container: ContainerStatus | None, now_ms: int) -> Document:
+def _task(task: TaskStatus, pace: TaskPace, container: ContainerStatus | None, now_ms: int) -> Document:
     checkpoint = task.checkpoint
     worst = next((holdup for holdup in task.holdups), None)
     return _without_none(
@@ -445,7 +445,7 @@ def _task(task: TaskStatus, pace: Pace, container: ContainerStatus | None, now_m
 _ORDER = ("lost", "held", "starting", "busy", "idle", "done")
 
 
-def _state(task: TaskStatus, pace: Pace, container: ContainerStatus | None) -> str:
+def _state(task: TaskStatus, pace: TaskPace, container: ContainerStatus | None) -> str:
     """One of ``_ORDER``."""
     if task.state == "finished":
         return "done"

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from typing_extensions import override
+
 from headrace.coordinator.books import CutOrder, CutReport, CutState, choose
 from headrace.coordinator.publication import find_all
 from headrace.coordinator.server import Coordinator
@@ -39,6 +41,7 @@ from headrace.core.errors import (
 from headrace.core.files import make_private_folder, write_private
 from headrace.core.ids import TaskName
 from headrace.core.log import logger
+from headrace.core.worker import WorkerThread
 from headrace.life.apps import recorded_systems
 from headrace.life.changelogs import Committed, last_commits
 from headrace.life.folder import Progress, Shelf, copies, copy_tree, kept_commit, misfit, write_manifest
@@ -341,25 +344,23 @@ def _not_here(task: TaskName, local: Path) -> InfrastructureError:
 _WAIT_S = 1.0
 
 
-class SavepointAtEnd:
+class SavepointAtEnd(WorkerThread):
     """Takes the savepoint ``name`` when the run ends. Use it as a context manager around the run."""
 
     def __init__(self, coordinator: Coordinator, home: Path, app: str, metadata: MetadataStore, name: str) -> None:
+        super().__init__("headrace-savepoint")
         Shelf(home, app).check_free(name)
         self._coordinator = coordinator
         self._home, self._app, self._metadata, self._name = home, app, metadata, name
         self._taken = False
         self._error: HeadraceError | None = None
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="headrace-savepoint", daemon=True)
 
     def __enter__(self) -> SavepointAtEnd:
-        self._thread.start()
+        self.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._closing.set()
-        self._thread.join()
+        self.close()
         if kind is not None:
             return  # the app has failed: that is what counts
         if not self._taken and self._error is None:
@@ -368,8 +369,9 @@ class SavepointAtEnd:
             self._error.message = f"the app has ended, but its savepoint wasn't taken: {self._error.message}"
             raise self._error
 
-    def _run(self) -> None:
-        while not self._closing.is_set():
+    @override
+    def work(self) -> None:
+        while not self.closing.is_set():
             if self._coordinator.wait_for_drain(_WAIT_S):
                 try:
                     self._take(running=True)

@@ -30,6 +30,7 @@ from headrace.coordinator.client import CoordinatorClient, HeartbeatThread
 from headrace.coordinator.messages import ErrorReport, Failure
 from headrace.core.errors import HeadraceError, StorageError, UnavailableError
 from headrace.core.log import OFF, LogSettings, logger, logging_to
+from headrace.core.worker import at_work
 from headrace.plan.model import Plan
 from headrace.run.container import BATCH_MAX, WAITING_MAX, ContainerSession, LogOutbox, sending_logs
 from headrace.run.last_words import Recorder, folder_of, forget, left_in
@@ -166,7 +167,7 @@ def _run(
         if session.has_news:
             heartbeats.poke()
 
-    with session.beside(heartbeats, answers):
+    with closing(session), at_work(heartbeats, answers):
         session.run(observed)
         _send_rest(outbox, session, client)
         return len(session.finish())

@@ -25,7 +25,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,11 +33,13 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
+from typing_extensions import override
 
 from headrace.core.errors import DataError, DeclarationError, HeadraceError, StorageError, UnavailableError, UsageError
 from headrace.core.files import UNREADABLE, make_private_folder, open_private
 from headrace.core.ids import Offset
 from headrace.core.log import logger
+from headrace.core.worker import RepeatedStep
 from headrace.systems.files.storage import Found, find_files, nothing_found
 
 # -- file list ---------------------------------------------------------------------------------------
@@ -422,35 +423,31 @@ class Stock:
         _log.warning("an input has no files yet", path=self._policy.path, reason=error.message)
 
 
-class Follower:
+class Follower(RepeatedStep):
     """Takes stock again and again on a thread of its own, until it is closed. ``check`` raises what went wrong."""
 
     def __init__(self, take: Callable[[], object], every_s: float) -> None:
+        super().__init__("files-follower", every_s, limit_s=0)  # a look that is under way ends later, and does no harm
         self._take = take
-        self._every_s = every_s
-        self._closed = threading.Event()
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="files-follower", daemon=True)
-        self._thread.start()
+        self.start()
 
     def check(self) -> None:
         """Raise the error that has ended the thread, if one has."""
         if self._error is not None:
             raise self._error
 
-    def close(self) -> None:
-        """End the thread. A look that is under way ends later, and does no harm."""
-        self._closed.set()
+    @override
+    def step(self) -> bool:
+        try:
+            self._take()
+        except HeadraceError as error:
+            if not error.retry:
+                raise
+            _log.warning("can't look for new files; trying again", error=str(error), every_s=self._every_s)
+        return True
 
-    def _run(self) -> None:
-        while not self._closed.wait(self._every_s):
-            try:
-                self._take()
-            except HeadraceError as error:
-                if not error.retry:
-                    self._error = error
-                    return
-                _log.warning("can't look for new files; trying again", error=str(error), every_s=self._every_s)
-            except Exception as error:  # noqa: BLE001  # raised on the thread that reads
-                self._error = error
-                return
+    @override
+    def failed(self, error: Exception) -> None:
+        """Keep it for the thread that reads."""
+        self._error = error
