@@ -23,7 +23,7 @@ from headrace.coordinator.messages import (
     Register,
     TaskStatus,
 )
-from headrace.coordinator.startpoints import StartpointDesk
+from headrace.coordinator.startpoints import StartpointService
 from headrace.core.clock import WallClock
 from headrace.core.errors import FencedError, HeadraceError, UnavailableError
 from headrace.core.ids import TaskName
@@ -81,7 +81,9 @@ class Coordinator:
             lost_after_ms=_LOST_AFTER_MS,
             slots=None if self._dealings is None else self._dealings.book(),
         )
-        self.desk = StartpointDesk(None, WallClock()) if self._startpoints is None else self._startpoints.desk()
+        self.desk = (
+            StartpointService.none("app", WallClock()) if self._startpoints is None else self._startpoints.desk()
+        )
         self.fan_out()
 
     def crash(self) -> None:

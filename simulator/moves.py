@@ -20,7 +20,7 @@ from msgspec import UNSET
 from headrace.core.errors import HeadraceError
 from headrace.core.frame import Kind, decode_header
 from headrace.core.ids import SSP, Offset, TaskName
-from headrace.life.startpoints import FanOut, StartpointBook, StartpointKey, Startpoints, StartpointState
+from headrace.life.startpoints import FanOut, StartpointBook, StartpointKey, StartpointState, UnfinishedStartpoints
 from headrace.protocol.record import CommitRecord, SourceEntry
 from headrace.systems.startpoints import (
     EndOffset,
@@ -441,11 +441,11 @@ class Moves:
         readers = self.readers.get((key.stream, key.partition), ())
         return [task for task in readers if key.task is None or key.task == task]
 
-    def _present(self) -> Startpoints:
+    def _present(self) -> UnfinishedStartpoints:
         """What is in the book."""
-        found: list[Startpoints] = []
+        found: list[UnfinishedStartpoints] = []
 
-        def look(present: Startpoints) -> FanOut:
+        def look(present: UnfinishedStartpoints) -> FanOut:
             found.append(present)
             return FanOut()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from headrace.api.specs import Role
-from headrace.coordinator.startpoints import StartpointDesk, StartpointService
+from headrace.coordinator.startpoints import StartpointService
 from headrace.core.clock import Clock
 from headrace.core.errors import FencedError, UsageError
 from headrace.core.ids import SSP, TaskName
@@ -103,9 +103,9 @@ class SimStartpoints:
         self.book = StartpointBook(self.metadata, APP)
         moves.keep(StartpointBook(_Unseen(self.metadata), APP))
 
-    def desk(self) -> StartpointDesk:
+    def desk(self) -> StartpointService:
         """A new coordinator's."""
-        return StartpointDesk(StartpointService(self.metadata, self._inputs, _unasked, self._clock), self._clock)
+        return StartpointService(self.metadata, self._inputs, _unasked, self._clock)
 
     @contextmanager
     def fanning_out(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from mutant_kit import host, mutant, no, node, nothing, yes
 
 from headrace.coordinator import assignment as fan_out
 from headrace.coordinator.ledger import Ledger
-from headrace.coordinator.startpoints import StartpointDesk
+from headrace.coordinator.startpoints import StartpointService
 from headrace.core.errors import UnavailableError
 from headrace.life.metadata import Delete
 from headrace.life.startpoints import StartpointBook, StartpointKey, _ordered
@@ -18,7 +18,7 @@ from headrace.protocol.machine import STEPS, ProtocolMachine, TaskOrders
 from headrace.protocol.protocol import Phase, Step
 from headrace.task.host import attempt
 from headrace.task.host.attempt import Attempt
-from headrace.task.host.orders import Startpoints
+from headrace.task.host.orders import TaskStartpoints
 from headrace.task.host.task_host import TaskHost
 from headrace.task.inputs import frame_receiver
 from headrace.task.inputs.frame_receiver import FrameReceiver
@@ -122,7 +122,7 @@ mutant(
     first_seed=6,
 )
 
-APPLIED = Startpoints.applied
+APPLIED = TaskStartpoints.applied
 
 
 def resolved_again(self, orders, generation, ended):
@@ -134,7 +134,7 @@ mutant(
     "a startpoint means something else after a rollback",
     Parts(),
     *SHAPES,
-    patches=((Startpoints, "applied", resolved_again),),
+    patches=((TaskStartpoints, "applied", resolved_again),),
     first_seed=109,
 )
 
@@ -152,7 +152,7 @@ mutant(
     "the coordinator isn't told what a startpoint meant",
     Parts(),
     *SHAPES,
-    patches=((Startpoints, "applied", unreported),),
+    patches=((TaskStartpoints, "applied", unreported),),
     first_seed=2,
 )
 
@@ -269,11 +269,11 @@ mutant(
     patches=((Ledger, "check_report", nothing),),
 )
 
-GRANT = StartpointDesk.grant
+GRANT = StartpointService.grant
 
 
 def granted_once(self, tasks):
-    told = set() if self._service is None else {s.startpoint.id for s in self._service.book.states() if s.generation}
+    told = {s.startpoint.id for s in self.book.states() if s.generation}
     found = GRANT(self, tasks)
     return {task: tuple(o for o in orders if o.startpoint.id not in told) for task, orders in found.items()}
 
@@ -283,7 +283,7 @@ mutant(
     "only the first generation after the fan-out is given a startpoint",
     Parts(),
     *SHAPES,
-    patches=((StartpointDesk, "grant", granted_once),),
+    patches=((StartpointService, "grant", granted_once),),
     first_seed=2,
 )
 

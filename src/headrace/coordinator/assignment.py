@@ -37,7 +37,7 @@ import msgspec
 from headrace.coordinator.messages import ContainerState, Register
 from headrace.core.errors import UsageError
 from headrace.core.ids import TaskName
-from headrace.life.startpoints import FanOut, StartpointKey, Startpoints, StartpointState
+from headrace.life.startpoints import FanOut, StartpointKey, StartpointState, UnfinishedStartpoints
 
 # -- assignment --------------------------------------------------------------------------------------
 Seats = tuple[tuple[TaskName, ...], ...]
@@ -353,7 +353,7 @@ class _Orders:
         self.done.append(msgspec.structs.replace(point, task=task, state="replaced", at_ms=self.now_ms, reason=reason))
 
 
-def fan_out(present: Startpoints, partitions: Partitions, now_ms: int) -> FanOut:
+def fan_out(present: UnfinishedStartpoints, partitions: Partitions, now_ms: int) -> FanOut:
     """Return the changes of the fan-out of these startpoints. ``partitions`` are all that the app reads."""
     orders = _Orders(present.ordered, now_ms)
     removed: list[StartpointKey] = []
@@ -382,7 +382,7 @@ def fan_out(present: Startpoints, partitions: Partitions, now_ms: int) -> FanOut
     return FanOut([*orders.new.values(), *stranded], removed, kept, orders.done)
 
 
-def next_orders(present: Startpoints, partitions: Partitions) -> dict[StartpointKey, StartpointState]:
+def next_orders(present: UnfinishedStartpoints, partitions: Partitions) -> dict[StartpointKey, StartpointState]:
     """Return the startpoint that each task applies next, if it starts now: those written and those ordered already."""
     written = {state.startpoint.id: state for state in present.written.values()}
     due = [*present.ordered.values(), *fan_out(present, partitions, 0).ordered]

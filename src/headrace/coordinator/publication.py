@@ -400,14 +400,14 @@ def _last_status(address: Address, state: messages.AppState, message: str, hint:
 _SOON_S = 2.0
 
 
-class Deployment(NamedTuple):
+class DeploymentStatus(NamedTuple):
     """The status of a deployment, and where it is if its driver answers."""
 
     status: AppStatus
     address: Address | None = None
 
 
-def deployments(metadata: MetadataStore, app: str | None = None, *, patient: bool = True) -> list[Deployment]:
+def deployments(metadata: MetadataStore, app: str | None = None, *, patient: bool = True) -> list[DeploymentStatus]:
     """Return the status of each running deployment (of ``app``), then the last status of the others.
 
     With ``patient``, a driver may take longer to answer, and errors of this machine are raised, because a user is
@@ -417,11 +417,11 @@ def deployments(metadata: MetadataStore, app: str | None = None, *, patient: boo
     for address in find_all(metadata, app):
         with closing(address.client() if patient else address.client(timeout_s=_SOON_S, patience_s=0)) as client:
             try:
-                found.append(Deployment(client.status(), address))
+                found.append(DeploymentStatus(client.status(), address))
             except UnavailableError as error:
-                found.append(Deployment(unreachable(address, error)))
+                found.append(DeploymentStatus(unreachable(address, error)))
             except (UsageError, ProtocolError) as error:  # seen from here, another program answers at its address
                 if patient and address.machine.is_here:
                     raise
-                found.append(Deployment(unreachable(address, error)))
-    return found + [Deployment(status) for status in ended(metadata, app)]
+                found.append(DeploymentStatus(unreachable(address, error)))
+    return found + [DeploymentStatus(status) for status in ended(metadata, app)]

@@ -74,7 +74,7 @@ from headrace.coordinator.messages import (
     TaskStatus,
 )
 from headrace.coordinator.progress import watch
-from headrace.coordinator.startpoints import StartpointDesk, StartpointService
+from headrace.coordinator.startpoints import StartpointService
 from headrace.coordinator.watchers import Hearer
 from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import HeadraceError, UnavailableError
@@ -373,7 +373,7 @@ class Coordinator:
         self._slot_news = threading.Event()
         self._relay = Relay(ledger.app)
         self._tables = tables or TableList(app=ledger.app)
-        self._startpoints = StartpointDesk(startpoints, self._clock)
+        self._startpoints = startpoints or StartpointService.none(ledger.app, self._clock)
         self._silence = silence
         self._held = held or {}
         self._copied = copied or {}
@@ -648,15 +648,15 @@ class Coordinator:
 
     def startpoints(self) -> StartpointList:
         """Return all startpoints of the app."""
-        return self._startpoints.service.all()
+        return self._startpoints.all()
 
     def delete_startpoints(self, target: StartpointTarget) -> StartpointList:
         """Delete startpoints that don't count yet; return them."""
-        return self._startpoints.service.delete(target, live=True)
+        return self._startpoints.delete(target, live=True)
 
     def set_startpoint(self, message: SetStartpoint) -> SetAnswer:
         """Write startpoints, and make their tasks apply them now if the message says so."""
-        answer = self._startpoints.service.set(message)
+        answer = self._startpoints.set(message)
         if not message.apply or message.dry_run:
             return answer
         return msgspec.structs.replace(answer, restarted=self.apply_startpoints().restarted)

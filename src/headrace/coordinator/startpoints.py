@@ -1,14 +1,9 @@
 """Startpoints of an app that runs: their messages, and the coordinator's part in them.
 
-startpoints
-    Set, show and delete the startpoints of an app: for commands, for Python, and for the coordinator's HTTP requests.
-
-    Whatever can be checked is checked before anything is written: the input, partitions, the task, and that the
-    position exists. What can't be resolved here, because only the app's program knows the system, is resolved by the
-    task.
-
-startpoint desk
-    The coordinator's part in startpoints: fan them out, grant them with generations, and record their outcome.
+Commands, Python and the coordinator's HTTP requests set, show and delete them. Whatever can be checked is checked
+before anything is written: the input, partitions, the task, and that the position exists. What can't be resolved here,
+because only the app's program knows the system, is resolved by the task. The coordinator fans them out, grants them
+with generations, and records their outcome.
 """
 
 from __future__ import annotations
@@ -40,7 +35,7 @@ from headrace.life.apps import all_systems
 from headrace.life.changelogs import LastCommits as Committed
 from headrace.life.changelogs import position_in
 from headrace.life.inputs import AppInput, AppInputs
-from headrace.life.metadata import MetadataStore
+from headrace.life.metadata import MemoryMetadata, MetadataStore
 from headrace.life.startpoints import StartpointBook, StartpointKey
 from headrace.systems.base import Admin
 from headrace.systems.positions import as_custom, extent_of, resolve, resolve_end
@@ -60,7 +55,6 @@ from headrace.systems.startpoints import (
 )
 from headrace.task.connections import Connections, Distance, distance
 
-# -- startpoints -------------------------------------------------------------------------------------
 CLOSED_WINDOWS = (
     "event time doesn't go back: closed windows stay closed, and older messages are late. To compute them again, "
     "restore a savepoint"
@@ -110,16 +104,24 @@ class _InputPlace:
 
 
 class StartpointService:
-    """The startpoints of one app. Threads may share it."""
+    """The startpoints of one app: what users ask for, and what the coordinator does. Threads may share it."""
 
     def __init__(
         self, metadata: MetadataStore, inputs: AppInputs, committed: Callable[[], Committed], clock: Clock
     ) -> None:
         """``committed`` gives what reads the commits as they are then."""
         self.inputs = inputs
+        self._partitions = inputs.partitions
         self.book = StartpointBook(metadata, inputs.app)
         self._committed = committed
         self._clock = clock
+
+    @classmethod
+    def none(cls, app: str, clock: Clock) -> StartpointService:
+        """Return that of an app without inputs: there is nothing to set."""
+        return cls(MemoryMetadata(), AppInputs(app, ()), lambda: lambda _: None, clock)
+
+    # -- for users
 
     def set(self, request: SetStartpoint) -> SetAnswer:
         """Write the startpoints of the request, all or none; with ``dry_run``, only return their effect."""
@@ -158,6 +160,50 @@ class StartpointService:
     def all(self) -> StartpointList:
         """All startpoints in the book, also the last ones that are done with."""
         return StartpointList(app=self.inputs.app, startpoints=tuple(self.book.states(done=True)))
+
+    # -- for the coordinator: only one thread at a time uses these
+
+    def fan_out(self) -> list[TaskName]:
+        """Turn written startpoints into orders; return the tasks with new orders."""
+        found = self.book.fan_out(lambda present: fan_out(present, self._partitions, self._clock.now_ms()))
+        app = self.inputs.app
+        for state in (*found.kept, *found.ordered):
+            where = f"{state.stream}[{state.partition}]"
+            if state.state == "failed":
+                _log.warning("a startpoint can't be applied", app=app, where=where, reason=state.reason or "")
+            else:
+                _log.info("a task gets a startpoint", app=app, task=state.task or "", where=where)
+        for state in found.done:
+            _log.info("a startpoint was replaced", app=app, where=f"{state.stream}[{state.partition}]")
+        states = self.book.states()
+        return sorted(
+            {
+                TaskName.parse(state.task)
+                for state in states
+                if state.task is not None and state.state == "ordered" and state.generation is None
+            }
+        )
+
+    def grant(self, tasks: Mapping[TaskName, int]) -> dict[TaskName, tuple[Order, ...]]:
+        """Return the orders that these generations of tasks have to apply."""
+        if not tasks:
+            return {}
+        found = self.book.grant({str(task): generation for task, generation in tasks.items()})
+        return {TaskName.parse(task): orders for task, orders in found.items()}
+
+    def note(self, task: str, outcomes: Sequence[Outcome]) -> None:
+        """Record the outcome of a task's orders."""
+        for outcome in outcomes:
+            order = outcome.order
+            where = f"{order.stream}[{order.partition}]"
+            if self.book.note(task, outcome, self._clock.now_ms()) is None:
+                _log.info("ignoring a report about a finished startpoint", task=task, where=where, state=outcome.state)
+            elif outcome.state == "failed":
+                _log.warning("a startpoint can't be applied", task=task, where=where, reason=outcome.reason or "")
+            else:
+                facts = {"offset": outcome.offset, "version": outcome.version}
+                known = {name: value for name, value in facts.items() if value is not None}
+                _log.info(f"a startpoint was {outcome.state}", task=task, where=where, **known)
 
     # -- inside
 
@@ -349,65 +395,3 @@ class _Resolving:
     def _default(self, one: AppInput, partition: int, admin: Admin) -> Offset | None:
         """Where the task begins without a commit; None if that is where the end is then."""
         return extent_of(one.ssp(partition), admin).oldest if one.start == "oldest" else None
-
-
-# -- startpoint desk ---------------------------------------------------------------------------------
-class StartpointDesk:
-    """The startpoints of a coordinator's app. The caller ensures that only one thread at a time uses it."""
-
-    def __init__(self, service: StartpointService | None, clock: Clock) -> None:
-        self._service = service
-        self._clock = clock
-        self._partitions = {} if service is None else service.inputs.partitions
-
-    @property
-    def service(self) -> StartpointService:
-        """The part that answers users' requests."""
-        if self._service is None:
-            raise UsageError("this coordinator has no startpoints")
-        return self._service
-
-    def fan_out(self) -> list[TaskName]:
-        """Turn written startpoints into orders; return the tasks with new orders."""
-        if self._service is None:
-            return []
-        found = self._service.book.fan_out(lambda present: fan_out(present, self._partitions, self._clock.now_ms()))
-        app = self._service.inputs.app
-        for state in (*found.kept, *found.ordered):
-            where = f"{state.stream}[{state.partition}]"
-            if state.state == "failed":
-                _log.warning("a startpoint can't be applied", app=app, where=where, reason=state.reason or "")
-            else:
-                _log.info("a task gets a startpoint", app=app, task=state.task or "", where=where)
-        for state in found.done:
-            _log.info("a startpoint was replaced", app=app, where=f"{state.stream}[{state.partition}]")
-        states = self._service.book.states()
-        return sorted(
-            {
-                TaskName.parse(state.task)
-                for state in states
-                if state.task is not None and state.state == "ordered" and state.generation is None
-            }
-        )
-
-    def grant(self, tasks: Mapping[TaskName, int]) -> dict[TaskName, tuple[Order, ...]]:
-        """Return the orders that these generations of tasks have to apply."""
-        if self._service is None or not tasks:
-            return {}
-        found = self._service.book.grant({str(task): generation for task, generation in tasks.items()})
-        return {TaskName.parse(task): orders for task, orders in found.items()}
-
-    def note(self, task: str, outcomes: Sequence[Outcome]) -> None:
-        """Record the outcome of a task's orders."""
-        book = self.service.book
-        for outcome in outcomes:
-            order = outcome.order
-            where = f"{order.stream}[{order.partition}]"
-            if book.note(task, outcome, self._clock.now_ms()) is None:
-                _log.info("ignoring a report about a finished startpoint", task=task, where=where, state=outcome.state)
-            elif outcome.state == "failed":
-                _log.warning("a startpoint can't be applied", task=task, where=where, reason=outcome.reason or "")
-            else:
-                facts = {"offset": outcome.offset, "version": outcome.version}
-                known = {name: value for name, value in facts.items() if value is not None}
-                _log.info(f"a startpoint was {outcome.state}", task=task, where=where, **known)

@@ -37,7 +37,7 @@ from headrace.api.app import Declarations
 from headrace.api.draft import Draft, cut_behind
 from headrace.api.specs import Graph, Role, StreamSpec
 from headrace.coordinator.messages import SetStartpoint
-from headrace.coordinator.startpoints import StartpointDesk, StartpointService
+from headrace.coordinator.startpoints import StartpointService
 from headrace.core.clock import Duration, ManualClock, WallClock, to_ms
 from headrace.core.errors import HeadraceError, StreamSealedError, UsageError
 from headrace.core.files import readable
@@ -365,7 +365,7 @@ class TestApp:
         """
         self._check_open("set_startpoint")
         point = as_startpoint(startpoint)
-        self._startpoints.service.set(
+        self._startpoints.set(
             SetStartpoint(input=input_, partition=partition, task=task, startpoint=point, apply=apply)
         )
         if apply:
@@ -388,7 +388,7 @@ class TestApp:
         list of StartpointState
         """
         self._check_open("startpoints")
-        return self._startpoints.service.book.states(done=done)
+        return self._startpoints.book.states(done=done)
 
     # -- what a test checks
 
@@ -530,8 +530,9 @@ class TestApp:
 
     def _start(self) -> Container:
         tasks = {task.name for stage in self.plan.stages for task in stage.tasks}
-        service = StartpointService(self._metadata, inputs_of(self.plan), lambda: lambda task: None, WallClock())
-        self._startpoints = StartpointDesk(service, self.clock)
+        self._startpoints = StartpointService(
+            self._metadata, inputs_of(self.plan), lambda: lambda task: None, WallClock()
+        )
         self._startpoints.fan_out()
         container = Container(self.plan, tasks, self._next_generation, self.clock, report=self._report)
         for host in container.hosts:

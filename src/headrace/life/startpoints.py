@@ -111,7 +111,7 @@ _DECODER = msgspec.json.Decoder(_Record)
 
 
 @dataclass(frozen=True, slots=True)
-class Startpoints:
+class UnfinishedStartpoints:
     """The contents of the book at one moment, by target; ``ordered`` always names a task."""
 
     written: Mapping[StartpointKey, StartpointState] = field(default_factory=dict)
@@ -201,7 +201,7 @@ class StartpointBook:
             raise self._overtaken("deleted")
         return gone
 
-    def unfinished(self) -> Startpoints:
+    def unfinished(self) -> UnfinishedStartpoints:
         """Return what is written and ordered, as of one moment."""
         return self._present(self._unfinished())
 
@@ -217,7 +217,7 @@ class StartpointBook:
 
     # -- for the coordinator
 
-    def fan_out(self, decide: Callable[[Startpoints], FanOut]) -> FanOut:
+    def fan_out(self, decide: Callable[[UnfinishedStartpoints], FanOut]) -> FanOut:
         """Perform what ``decide`` says about what is in the book, all or nothing; return it.
 
         ``decide`` is called again if the book changes meanwhile.
@@ -299,9 +299,9 @@ class StartpointBook:
         entries = self._store.scan(self._namespace)
         return {name: entry for name, entry in entries.items() if name.startswith((_WRITTEN, _ORDERED))}
 
-    def _present(self, entries: Mapping[str, Entry]) -> Startpoints:
+    def _present(self, entries: Mapping[str, Entry]) -> UnfinishedStartpoints:
         states = self._states(entries)
-        return Startpoints(
+        return UnfinishedStartpoints(
             {state.key: state for name, state in states.items() if name.startswith(_WRITTEN)},
             {state.key: state for name, state in states.items() if name.startswith(_ORDERED)},
         )

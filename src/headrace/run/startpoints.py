@@ -38,8 +38,7 @@ from headrace.life.changelogs import LastCommits as Committed
 from headrace.life.changelogs import apps_with_checkpoints, committed_in, found_in
 from headrace.life.inputs import AppInput, AppInputs, inputs_of, recorded_inputs
 from headrace.life.metadata import MetadataStore, existing_metadata, open_metadata
-from headrace.life.startpoints import StartpointBook, StartpointKey, StartpointState
-from headrace.life.startpoints import Startpoints as KeptStartpoints
+from headrace.life.startpoints import StartpointBook, StartpointKey, StartpointState, UnfinishedStartpoints
 from headrace.plan.inventory import NO_CONSENT
 from headrace.run.planning import Deployment
 from headrace.systems.base import Extent
@@ -126,7 +125,9 @@ class InputOffsets(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     back: Offset | UnsetType = UNSET
 
 
-def read_offsets(inputs: AppInputs, committed: Committed, present: KeptStartpoints, now_ms: int) -> list[InputOffsets]:
+def read_offsets(
+    inputs: AppInputs, committed: Committed, present: UnfinishedStartpoints, now_ms: int
+) -> list[InputOffsets]:
     """Return the offsets of all inputs, by input, partition and task; ``present`` are the startpoints of the app."""
     waiting = next_orders(present, inputs.partitions)
     connections = Connections()

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from headrace.coordinator.assignment import fan_out, next_orders
-from headrace.life.startpoints import Startpoints, StartpointState
+from headrace.life.startpoints import StartpointState, UnfinishedStartpoints
 from headrace.systems.startpoints import StartpointOldest
 
 PARTITIONS = {
@@ -37,7 +37,7 @@ def order(id_, stream="views", partition=0, task="count/0", state="ordered", **c
 
 def run(writes=(), orders=()):
     """The orders by task and partition, what is left of those written, and what is done with, after a fan-out."""
-    present = Startpoints({s.key: s for s in writes}, {s.key: s for s in orders})
+    present = UnfinishedStartpoints({s.key: s for s in writes}, {s.key: s for s in orders})
     found = fan_out(present, PARTITIONS, 99)
     after = dict(present.ordered) | {s.key: s for s in found.ordered}
     left = {k: s for k, s in present.written.items() if k not in found.removed} | {s.key: s for s in found.kept}
@@ -148,7 +148,7 @@ def test_the_table(writes, orders, after, done):
     ],
 )
 def test_what_fits_nothing_is_kept_with_a_reason_that_is_written_once(misfit, reason):
-    present = Startpoints({misfit.key: misfit}, {})
+    present = UnfinishedStartpoints({misfit.key: misfit}, {})
     found = fan_out(present, PARTITIONS, 99)
     ((kept,), others) = found.kept, (*found.ordered, *found.removed, *found.done)
     assert others == ()
@@ -156,7 +156,7 @@ def test_what_fits_nothing_is_kept_with_a_reason_that_is_written_once(misfit, re
     assert kept.reason is not None
     assert kept.reason.startswith(reason)
     assert "delete the startpoint" in kept.reason
-    assert not fan_out(Startpoints({kept.key: kept}, {}), PARTITIONS, 100)
+    assert not fan_out(UnfinishedStartpoints({kept.key: kept}, {}), PARTITIONS, 100)
 
 
 def test_what_fits_nothing_doesnt_keep_others_from_their_tasks():
@@ -171,15 +171,15 @@ def test_what_fits_again_is_fanned_out():
 
 def test_an_order_of_a_task_that_a_changed_app_doesnt_have_is_kept_and_says_so():
     old = order("a", "clicks", task="gone/0")
-    found = fan_out(Startpoints({}, {old.key: old}), PARTITIONS, 99)
+    found = fan_out(UnfinishedStartpoints({}, {old.key: old}), PARTITIONS, 99)
     (stranded,) = found.ordered
     assert (stranded.state, stranded.startpoint) == ("failed", old.startpoint)
-    assert not fan_out(Startpoints({}, {stranded.key: stranded}), PARTITIONS, 100)
+    assert not fan_out(UnfinishedStartpoints({}, {stranded.key: stranded}), PARTITIONS, 100)
 
 
 @pytest.mark.parametrize("case", TABLE)
 def test_what_is_shown_as_next_is_what_the_fan_out_gives(case):
     writes, orders, given, _ = TABLE[case]
-    shown = next_orders(Startpoints({s.key: s for s in writes}, {s.key: s for s in orders}), PARTITIONS)
+    shown = next_orders(UnfinishedStartpoints({s.key: s for s in writes}, {s.key: s for s in orders}), PARTITIONS)
     assert {(key.task, f"{key.stream}[{key.partition}]"): s.startpoint.id for key, s in shown.items()} == given
     assert all(s.state == "pending" for s in shown.values() if s.startpoint.id in {w.startpoint.id for w in writes})

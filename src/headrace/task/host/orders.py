@@ -44,7 +44,7 @@ Report = Callable[[Sequence[Outcome]], None]
 _log = logger(__name__)
 
 
-class Startpoints:
+class TaskStartpoints:
     """The startpoints of one task."""
 
     def __init__(self, scope: TaskScope, resolve: Resolve, report: Report) -> None:

@@ -53,7 +53,7 @@ from headrace.systems.startpoints import Order
 from headrace.task.event_time import decode_times
 from headrace.task.host.attempt import Attempt, Beginning, CatchingUp, Patience
 from headrace.task.host.commits import Commits, Keeper, Landmarks, Survival, taken_over
-from headrace.task.host.orders import Slots, Startpoints
+from headrace.task.host.orders import Slots, TaskStartpoints
 from headrace.task.host.ports import Ports
 from headrace.task.inputs.chooser import VersionBuffer, shard_of
 from headrace.task.inputs.consumers import InputConsumers
@@ -276,7 +276,7 @@ class TaskHost:
         self.survival = Survival(scope.settings.durability, connections, self.inputs)
         self._landmarks = Landmarks(scope, self.inputs, connections)
         self._commits = Commits(scope.name, ports.machine, ports.state, self._changelog, self.survival, self._landmarks)
-        self._startpoints = Startpoints(scope, ports.resolve, ports.report_outcomes)
+        self._startpoints = TaskStartpoints(scope, ports.resolve, ports.report_outcomes)
         self._detours = Detours(scope.name, self.inputs, self.doings)
         self.keeper = Keeper(scope.name, ports.machine, ports.state)
         self.restart_at: float | None = None
