@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,8 +19,10 @@ from chaos.kafka_server import Broker, KafkaServer, KfakeServer
 from chaos.kinesis_server import Kind, KinesisServer
 from chaos.postgres_server import PostgresServer, programs
 from headrace.core.errors import InfrastructureError
-from servers.lease_tables import Leases, LeasesInDynamoDB, LeasesInMemory
 from servers.moto import ENVIRONMENT, MotoServer
+
+if TYPE_CHECKING:
+    from servers.lease_tables import Leases
 
 # What a property says doesn't hang on how busy the machine is. All else is as Hypothesis has it, in CI too.
 settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -184,6 +186,8 @@ def _broker(kind: Callable[[], _Broker]) -> _Broker:
 @pytest.fixture(params=["memory", "dynamodb"])
 def leases(request: pytest.FixtureRequest) -> Iterator[Leases]:
     """An empty lease table of each kind. The tests of its clients create it."""
+    from servers.lease_tables import LeasesInDynamoDB, LeasesInMemory
+
     if request.param == "memory":
         yield LeasesInMemory()
         return

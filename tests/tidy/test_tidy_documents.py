@@ -42,6 +42,7 @@ def test_the_readme_leads_to_every_page() -> None:
 def test_every_example_is_plain_python_with_a_number() -> None:
     names = {path.name for path in (ROOT / "examples").iterdir()} - {
         "__pycache__",
+        "feed_connector",
         "nexmark",
         "monitoring",
         "notebooks",

@@ -3,7 +3,8 @@
 contracts
     ``check_system`` checks a record system against the docstrings of ``headrace.systems.base``, ``check_target`` a
     target. They raise ``ContractError``, which names the check that failed. Each check creates its own streams, so all
-    can use one system. Each check of a target writes under its own names, so all can use one target, too.
+    can use one system. Each check of a target writes under its own names, so all can use one target, too. Both check
+    sources and sinks of the small contract, ``headrace.systems.small``, too.
 
 metadata contract
     ``check_metadata`` checks any metadata store against the contract of ``headrace.life.metadata``.
@@ -23,22 +24,36 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import polars as pl
 
 from headrace.core.errors import CorruptLogError, ProtocolError, UsageError
-from headrace.kit.systems import CHECKS, TARGET_CHECKS, ContractError, Scene, TargetScene, expect, expect_raises
+from headrace.kit.sources import SOURCE_CHECKS, SourceScene
+from headrace.kit.systems import (
+    CHECKS,
+    TARGET_CHECKS,
+    TARGET_COLUMNS,
+    WITHOUT_POSITIONS,
+    ContractError,
+    Scene,
+    TargetScene,
+    expect,
+    expect_raises,
+)
 from headrace.life.metadata import Delete, MetadataStore, Put, update
 from headrace.stores.base import StateStore
 from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
 from headrace.stores.keyvalue import KeyValueReader
 from headrace.systems.base import System, Target
+from headrace.systems.small import Sink, Source
+from headrace.systems.small_system import SinkTarget
 
 __all__ = [
     "ContractError",
     "check_system",
     "check_target",
+    "source_checks",
     "system_checks",
     "target_checks",
 ]
@@ -50,15 +65,21 @@ def system_checks() -> list[str]:
     return [check.__name__ for check in CHECKS]
 
 
+def source_checks() -> list[str]:
+    """Return the names of the checks of ``check_system`` for a source, in the order in which they run."""
+    return [check.__name__ for check in SOURCE_CHECKS]
+
+
 def check_system(
-    make_system: Callable[[], System], *, only: str | None = None, wait_s: float = 5.0, trims: bool = True
+    make_system: Callable[[], System | Source], *, only: str | None = None, wait_s: float = 5.0, trims: bool = True
 ) -> None:
-    """Check a record system against the contracts of ``headrace.systems.base``.
+    """Check a record system against the contracts of ``headrace.systems.base``, or a source against the small one.
 
     Parameters
     ----------
     make_system
-        Returns the system: the same one each time, or another handle on it, as a second process would have.
+        Returns the system: the same one each time, or another handle on it, as a second process would have. A source
+        has at least 3 rows in a partition, and gets no others while it is checked.
     only
         Run only the check of this name.
     wait_s
@@ -71,12 +92,24 @@ def check_system(
     ContractError
         Names the check that failed.
     """
+    if isinstance(make_system(), Source):
+        _check_source(cast("Callable[[], Source]", make_system), only, wait_s)
+        return
     for check in CHECKS:
         if only not in (None, check.__name__) or (not trims and "trim" in check.__name__):
             continue
-        with Scene(make_system, check.__name__, wait_s) as scene:
+        with Scene(cast("Callable[[], System]", make_system), check.__name__, wait_s) as scene:
             try:
                 check(scene)
+            except ContractError as error:
+                raise ContractError(f"{check.__name__}: {error}") from error
+
+
+def _check_source(make_source: Callable[[], Source], only: str | None, wait_s: float) -> None:
+    for check in SOURCE_CHECKS:
+        if only in (None, check.__name__):
+            try:
+                check(SourceScene(make_source, wait_s))
             except ContractError as error:
                 raise ContractError(f"{check.__name__}: {error}") from error
 
@@ -87,14 +120,15 @@ def target_checks() -> list[str]:
 
 
 def check_target(
-    make_target: Callable[[], Target], read: Callable[[], pl.DataFrame], *, only: str | None = None
+    make_target: Callable[[], Target | Sink], read: Callable[[], pl.DataFrame], *, only: str | None = None
 ) -> None:
-    """Check a target, a foreign system that versions are published to, against its contract.
+    """Check a target or a sink, a foreign system that versions are published to, against its contract.
 
     Parameters
     ----------
     make_target
-        Returns another handle on the same place each time, as another process would have.
+        Returns another handle on the same place each time, as another process would have. Of a sink that keeps no
+        positions, only what it promises is checked.
     read
         Returns everything that is visible there, in any order, with the columns ``writer`` (String), ``version`` and
         ``n`` (Int64).
@@ -106,14 +140,24 @@ def check_target(
     ContractError
         Names the check that failed.
     """
-    for check in TARGET_CHECKS:
+    kept = TARGET_CHECKS
+    if isinstance(made := make_target(), Sink):
+        made.create(TARGET_COLUMNS)
+        kept = TARGET_CHECKS if made.keeps_positions else WITHOUT_POSITIONS
+    else:
+        made.close()
+    for check in kept:
         if only not in (None, check.__name__):
             continue
-        with TargetScene(make_target, read, check.__name__) as scene:
+        with TargetScene(lambda: _as_target(make_target()), read, check.__name__) as scene:
             try:
                 check(scene)
             except ContractError as error:
                 raise ContractError(f"{check.__name__}: {error}") from error
+
+
+def _as_target(made: Target | Sink) -> Target:
+    return SinkTarget(made) if isinstance(made, Sink) else made
 
 
 # -- metadata contract -------------------------------------------------------------------------------

@@ -658,7 +658,7 @@ CHECKS: tuple[Callable[[Scene], None], ...] = (
 
 # -- target checks -----------------------------------------------------------------------------------
 _PUBLISHED_S, _AGAIN_MS = 30.0, 50.0
-_SCHEMA = {"writer": pl.String, "version": pl.Int64, "n": pl.Int64}
+TARGET_COLUMNS: dict[str, pl.DataType] = {"writer": pl.String(), "version": pl.Int64(), "n": pl.Int64()}
 
 
 class TargetScene:
@@ -708,7 +708,7 @@ class TargetScene:
     def expect_versions(self, versions: Sequence[int], rows: int = 3, writer: str | None = None) -> None:
         """Raise ``ContractError`` unless exactly these versions are visible, each complete and once."""
         who = writer or self.writer
-        seen = self._read().filter(pl.col("writer") == who).select(*_SCHEMA).sort("version", "n").rows()
+        seen = self._read().filter(pl.col("writer") == who).select(*TARGET_COLUMNS).sort("version", "n").rows()
         wanted = [row for version in sorted(versions) for row in table(who, version, rows).rows()]
         expect(
             seen == wanted, f"versions {list(versions)} expected with {rows} rows each; visible are {_brief_rows(seen)}"
@@ -717,7 +717,9 @@ class TargetScene:
 
 def table(writer: str, version: int, rows: int) -> pl.DataFrame:
     """The rows of a version."""
-    return pl.DataFrame({"writer": [writer] * rows, "version": [version] * rows, "n": range(rows)}, schema=_SCHEMA)
+    return pl.DataFrame(
+        {"writer": [writer] * rows, "version": [version] * rows, "n": range(rows)}, schema=TARGET_COLUMNS
+    )
 
 
 def _brief_rows(rows: list[tuple[object, ...]]) -> str:
@@ -829,3 +831,6 @@ TARGET_CHECKS: tuple[Callable[[TargetScene], None], ...] = (
     writers_apart,
     two_at_once,
 )
+
+WITHOUT_POSITIONS = (a_new_writer, pieces_of_one_version)
+"""The checks of a sink that keeps no positions."""

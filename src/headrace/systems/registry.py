@@ -35,6 +35,8 @@ from headrace.systems.base import RowSystem, StreamInfo, System
 # -- registry ----------------------------------------------------------------------------------------
 GROUP = "headrace.systems"
 ROW_GROUP = "headrace.row_systems"
+SMALL = "small"
+"""The kind of the sources and sinks that keep the small contract."""
 
 _BUILT_IN = {
     GROUP: {
@@ -44,6 +46,7 @@ _BUILT_IN = {
     ROW_GROUP: {
         "files": "headrace.systems.files.system:open_files",
         "remote": "headrace.systems.remote:open_remote",
+        SMALL: "headrace.systems.small_system:open_small",
     },
 }
 

@@ -88,7 +88,7 @@ class SourceBroken(Exception):
     """The rest of a file can't be read: it is cut off, or isn't what its name says."""
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """Bytes to read once."""
 
     def read(self, size: int) -> bytes:
@@ -100,15 +100,15 @@ class Source(Protocol):
         ...
 
 
-def open_source(storage: Storage, entry: Entry, encoding: str = UTF_8) -> Source:
+def open_source(storage: Storage, entry: Entry, encoding: str = UTF_8) -> ByteSource:
     """The text of an entry."""
     file = storage.open(entry.path)
     compression = compression_of(entry.path)
-    source: Source = _Stretch(entry, file) if compression is None else _Decompressed(entry.path, file, compression)
+    source: ByteSource = _Stretch(entry, file) if compression is None else _Decompressed(entry.path, file, compression)
     return source if encoding == UTF_8 else _Recoded(source, encoding)
 
 
-class _Stretch(Source):
+class _Stretch(ByteSource):
     def __init__(self, entry: Entry, file: BinaryIO) -> None:
         self._path = entry.path
         self._file = file
@@ -161,7 +161,7 @@ class _Watched:
         return False
 
 
-class _Decompressed(Source):
+class _Decompressed(ByteSource):
     def __init__(self, path: str, file: BinaryIO, compression: str) -> None:
         self._path = path
         self._file = _Watched(file)
@@ -183,10 +183,10 @@ class _Decompressed(Source):
             self._file.close()
 
 
-class _Recoded(Source):
+class _Recoded(ByteSource):
     """Text of another encoding. Invalid bytes stay unchanged, and make their row unreadable."""
 
-    def __init__(self, source: Source, encoding: str) -> None:
+    def __init__(self, source: ByteSource, encoding: str) -> None:
         self._source = source
         self._decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
         self._rest = b""
@@ -223,7 +223,7 @@ class TextFile(RowFile):
     """
 
     def __init__(
-        self, path: str, source: Source, *, quote: bytes | None, lines_before: Callable[[], int] = lambda: 0
+        self, path: str, source: ByteSource, *, quote: bytes | None, lines_before: Callable[[], int] = lambda: 0
     ) -> None:
         self.path = path
         self._source = source

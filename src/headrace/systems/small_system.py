@@ -1,0 +1,596 @@
+"""A row system made of a source or a sink that keeps the small contract.
+
+A thread of each consumer reads the partitions of a source, because ``next_batch`` may wait for a server and the run
+loop may not. It reads few batches ahead. A sink is used on the thread of its task.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import polars as pl
+from typing_extensions import override
+
+from headrace.core.errors import (
+    DataError,
+    HeadraceError,
+    StreamNotFoundError,
+    TrimmedOffsetError,
+    UnavailableError,
+    UnsupportedPositionError,
+    UsageError,
+    UserFunctionError,
+)
+from headrace.core.ids import SSP, Offset
+from headrace.core.log import Throttle, logger
+from headrace.rows.formats import FormatSpec, open_format
+from headrace.rows.given import as_polars, as_records
+from headrace.systems.base import (
+    BadRecord,
+    Consumer,
+    Edge,
+    Ended,
+    Extent,
+    Polled,
+    Position,
+    Reading,
+    RegisteringConsumer,
+    Rows,
+    RowSystem,
+    StreamInfo,
+    Target,
+    UnwatchedAdmin,
+    WriteOnlyAdmin,
+)
+from headrace.systems.registry import check_option_names
+from headrace.systems.small import Batch, Sink, SinkWriter, Source, SourcePartition
+
+AHEAD_MAX = 2
+"""How many batches of a partition wait to be polled."""
+PAUSE_S, PAUSE_S_MAX = 0.1, 30.0
+"""How long a source is left alone after an error that may pass: twice as long after each further one."""
+END_S = 1.0
+"""How often a source is asked for the end of a partition."""
+CLOSING_S = 5.0
+_log = logger(__name__)
+
+
+def small_system(made: Source | Sink) -> RowSystem:
+    """Return the row system of a source or a sink: for the function of an entry point of ``headrace.row_systems``."""
+    match made:
+        case Source():
+            return SourceSystem(made)
+        case Sink():
+            return SinkSystem(made)
+    raise UsageError(
+        f"a {type(made).__name__} is neither a Source nor a Sink", hint="derive it from one in headrace.systems.small"
+    )
+
+
+def open_small(name: str, options: Mapping[str, Any]) -> RowSystem:
+    """The system of a ``SystemSpec`` of a source or a sink that was given as ``system=``."""
+    check_option_names(name, "small", options, ("made",), "made")
+    return small_system(options["made"])
+
+
+@contextmanager
+def _raising(made: Source | Sink, doing: str) -> Iterator[None]:
+    """Turn what a source or sink raises into an error of Headrace, which says whether it may pass."""
+    try:
+        yield
+    except HeadraceError:
+        raise
+    except Exception as error:
+        said = f"{type(made).__name__}.{doing}: {type(error).__name__}: {error}"
+        if isinstance(error, made.retry_on):
+            raise UnavailableError(said, hint="it is tried again; check what it connects to") from error
+        raise UserFunctionError(said, hint="for errors that may pass, raise OSError or set retry_on") from error
+
+
+# -- source ------------------------------------------------------------------------------------------
+class SourceSystem(RowSystem):
+    """Reads a source."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    @override
+    def admin(self) -> SourceAdmin:
+        return SourceAdmin(self.source)
+
+    @override
+    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> SourceConsumer:
+        return SourceConsumer(self.source, columns)
+
+    @override
+    def target(self, stream: str) -> Target:
+        raise UsageError(f"{type(self.source).__name__} is a source: it can't be written", hint="write to a sink")
+
+
+class SourceAdmin(UnwatchedAdmin):
+    """Describes a source as a stream of any name."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self._source = source
+
+    @override
+    def list(self) -> builtins.list[str]:
+        return []
+
+    @override
+    def describe(self, stream: str) -> StreamInfo:
+        return StreamInfo(stream, len(self._names()), bounded=self._source.bounded)
+
+    @override
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
+        raise self._refused("it can't be created")
+
+    @override
+    def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
+        raise self._refused("it takes no columns from Headrace")
+
+    @override
+    def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
+        raise self._refused("it takes no partitions from Headrace")
+
+    @override
+    def extents(self, stream: str) -> builtins.list[Extent]:
+        """An unknown end is taken for the beginning."""
+        return [self._extent(name) for name in self._names()]
+
+    @override
+    def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
+        with _raising(self._source, "position_at"):
+            return self._source.position_at(self._name(ssp), time_ms)
+
+    @override
+    def check_offset(self, ssp: SSP, offset: Offset) -> None:
+        check_position(self._source, ssp, self._name(ssp), offset)
+        with _raising(self._source, "end"):
+            end = self._source.end(self._name(ssp))
+        if end is not None and offset > end:
+            raise UsageError(f"{ssp}: offset {offset} is after the end, {end}", hint="name an offset up to the end")
+
+    @override
+    def seal(self, stream: str) -> None:
+        raise self._refused("it can't be sealed")
+
+    @override
+    def trim(self, ssp: SSP, before: Offset) -> None:
+        raise self._refused("it can't be trimmed")
+
+    def _names(self) -> Sequence[str]:
+        with _raising(self._source, "partitions"):
+            return list(self._source.partitions())
+
+    def _name(self, ssp: SSP) -> str:
+        return partition_name(self._names(), ssp)
+
+    def _extent(self, name: str) -> Extent:
+        with _raising(self._source, "end"):
+            begin, end = self._source.begin(name), self._source.end(name)
+        return Extent(begin, begin if end is None else max(begin, end), trimmed=begin > 0)
+
+    def _refused(self, why: str) -> UsageError:
+        return UsageError(f"{type(self._source).__name__} is a source: {why}", hint="do so where its rows come from")
+
+
+def partition_name(names: Sequence[str], ssp: SSP) -> str:
+    """Return the name of a partition. Raises ``StreamNotFoundError`` if there is none."""
+    if not 0 <= ssp.partition < len(names):
+        raise StreamNotFoundError(f"{ssp}: the source has partitions 0 to {len(names) - 1}")
+    return names[ssp.partition]
+
+
+def check_position(source: Source, ssp: SSP, name: str, offset: Offset) -> None:
+    """Raise ``TrimmedOffsetError`` for a position before the oldest row."""
+    with _raising(source, "begin"):
+        begin = source.begin(name)
+    if offset < begin:
+        raise TrimmedOffsetError(
+            f"{ssp}: offset {offset} is before the oldest row of {name!r}, which is at {begin}",
+            hint="read from oldest, or from a later offset",
+        )
+
+
+@dataclass(slots=True)
+class _PartitionReading(Reading):
+    """A partition; ``fetched`` is the position after the last batch that waits. Only the thread uses ``opened``."""
+
+    name: str = ""
+    fetched: Offset = 0
+    end: Offset | None = None
+    waiting: deque[Polled] = field(default_factory=deque)
+    opened: SourcePartition | None = None
+    due_s: float = 0.0
+    end_due_s: float = 0.0
+    failures: int = 0
+    looks: int = 0
+    """How often the source has said what comes next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The rows of a batch; of each bad dict its index and the reason; and all dicts as JSON."""
+
+    frame: pl.DataFrame
+    bad: Sequence[tuple[int, str]] = ()
+    payloads: Sequence[bytes] = ()
+
+
+class SourceConsumer(RegisteringConsumer[_PartitionReading]):
+    """Reads a source's partitions on a thread, and hands out what has arrived. ``_lock`` guards all but ``opened``."""
+
+    def __init__(self, source: Source, columns: Mapping[str, pl.DataType] | None) -> None:
+        super().__init__()
+        self._source = source
+        with _raising(source, "partitions"):
+            self._names = list(source.partitions())
+        self._decoder = None if columns is None else open_format(FormatSpec("json")).decoder(dict(columns))
+        self._lock = threading.Condition()
+        self._let_go: list[_PartitionReading] = []
+        self._failed: HeadraceError | None = None
+        self._closed = False
+        self._signalled = False
+        self._readable, self._writable = os.pipe()
+        self._throttle = Throttle(_log)
+        self._thread = threading.Thread(target=self._work, name="headrace-source", daemon=True)
+
+    @override
+    def register(self, ssp: SSP, position: Position) -> None:
+        name = partition_name(self._names, ssp)
+        with _raising(self._source, "end"):
+            end = self._source.end(name)
+            start = self._source.begin(name) if position is Edge.OLDEST else position
+        if isinstance(start, Edge):
+            if end is None:
+                raise UnsupportedPositionError(
+                    f"{type(self._source).__name__} doesn't say where its partitions end, so reading can't begin there",
+                    hint="define end(), or use an offset or oldest",
+                )
+            start = end
+        check_position(self._source, ssp, name, start)
+        if end is not None and start > end:
+            raise UsageError(f"{ssp}: offset {start} is after the end, {end}", hint="name an offset up to the end")
+        with self._lock:
+            self.unregister(ssp)
+            self._readings[ssp] = _PartitionReading(ssp, start, name=name, fetched=start, end=end)
+            self._lock.notify_all()
+            if self._thread.ident is None:
+                self._thread.start()
+
+    @override
+    def unregister(self, ssp: SSP) -> None:
+        with self._lock:
+            super().unregister(ssp)
+            self._lock.notify_all()
+
+    @override
+    def _release(self, reading: _PartitionReading) -> None:
+        self._let_go.append(reading)
+
+    @override
+    def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
+        """A batch is handed out as a whole."""
+        with self._lock:
+            if self._signalled:
+                os.read(self._readable, 1)
+                self._signalled = False
+            if self._failed is not None:
+                raise self._failed
+            found = [reading.waiting.popleft() for reading in self._asked(ssps) if reading.waiting]
+            for polled in found:
+                self._readings[polled.ssp].position = polled.next
+            if found:
+                self._lock.notify_all()
+            return found
+
+    @override
+    def fileno(self) -> int | None:
+        return self._readable
+
+    @override
+    def arriving(self, ssp: SSP, end: Offset, ms: float) -> bool:
+        with self._lock:
+            reading = self._reading(ssp)
+            if reading.ended:
+                return bool(reading.waiting)
+            before = reading.looks
+            reading.due_s = 0.0 if not reading.failures else reading.due_s
+            self._lock.notify_all()
+            looked = self._lock.wait_for(
+                lambda: reading.waiting or reading.looks > before or self._failed is not None, ms / 1000
+            )
+            return bool(reading.waiting) or not looked or self._failed is not None
+
+    @override
+    def landmark(self, ssp: SSP, offset: Offset) -> str:
+        """The name of the partition: another one in its place isn't read on."""
+        return self._names[ssp.partition]
+
+    @override
+    def has_landmark(self, ssp: SSP, landmark: str) -> bool:
+        return self._names[ssp.partition] == landmark
+
+    @override
+    def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
+        with self._lock:
+            reading = self._reading(ssp)
+            start = reading.position if since is None else since
+            if reading.ended and reading.end is None:
+                return max(0, reading.fetched - start)
+            return None if reading.end is None else max(0, reading.end - start)
+
+    @override
+    def close(self) -> None:
+        with self._lock:
+            super().close()
+            self._closed = True
+            self._lock.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(CLOSING_S)
+        with self._lock:
+            os.close(self._readable)
+            os.close(self._writable)
+
+    # -- on the thread ---------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                gone, self._let_go = self._let_go, []
+                ready = self._ready()
+                if not gone and not ready:
+                    if self._closed:
+                        return
+                    self._lock.wait(self._pause_s())
+                    continue
+            for reading in gone:
+                self._close_partition(reading)
+            for reading in ready:
+                self._fetch(reading)
+
+    def _ready(self) -> list[_PartitionReading]:
+        now = time.monotonic()
+        return [r for r in self._readings.values() if self._wants(r) and r.due_s <= now]
+
+    def _wants(self, reading: _PartitionReading) -> bool:
+        return not reading.ended and len(reading.waiting) < AHEAD_MAX and self._failed is None
+
+    def _pause_s(self) -> float | None:
+        due = [reading.due_s for reading in self._readings.values() if self._wants(reading)]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def _fetch(self, reading: _PartitionReading) -> None:
+        try:
+            found = self._next(reading)
+            end = self._end(reading)
+        except HeadraceError as error:
+            self._close_partition(reading)
+            self._put_off(reading, error)
+            return
+        with self._lock:
+            reading.looks += 1
+            reading.failures = 0
+            reading.end = end
+            if found is None:
+                reading.due_s = time.monotonic() + self._source.look_every_s
+            else:
+                reading.waiting.append(found)
+                reading.fetched = found.next
+                reading.ended = isinstance(found, Ended)
+                self._signal()
+            self._lock.notify_all()
+
+    def _next(self, reading: _PartitionReading) -> Polled | None:
+        """What the source says next: rows, an end, or nothing at present."""
+        if reading.opened is None:
+            with _raising(self._source, "open"):
+                reading.opened = self._source.open(reading.name, reading.fetched)
+        with _raising(self._source, "next_batch"):
+            given = reading.opened.next_batch()
+        with _raising(self._source, "position"):
+            after, positions = reading.opened.position(), reading.opened.row_positions()
+        if given is None:
+            return Ended(reading.ssp, reading.fetched)
+        rows = rows_of(given, reading, after, positions, self._decoded)
+        return None if not rows.frame.height and not rows.bad and rows.next == rows.offset else rows
+
+    def _decoded(self, records: Sequence[Any]) -> Made:
+        if self._decoder is None:
+            return Made(pl.DataFrame(records, infer_schema_length=None))
+        with _raising(self._source, "next_batch"):
+            payloads = [msgspec.json.encode(record) for record in records]
+        decoded = self._decoder.decode(payloads)
+        return Made(decoded.frame, decoded.bad, payloads)
+
+    def _end(self, reading: _PartitionReading) -> Offset | None:
+        now = time.monotonic()
+        if now < reading.end_due_s:
+            return reading.end
+        reading.end_due_s = now + END_S
+        with _raising(self._source, "end"):
+            return self._source.end(reading.name)
+
+    def _put_off(self, reading: _PartitionReading, error: HeadraceError) -> None:
+        with self._lock:
+            if error.retry:
+                pause = min(PAUSE_S_MAX, PAUSE_S * 2 ** min(reading.failures, 20))
+                reading.failures += 1
+                reading.due_s = time.monotonic() + pause
+                self._throttle.warning(
+                    "a source can't be read now; trying again", partition=str(reading.ssp), error=error.message
+                )
+            else:
+                error.message = f"{reading.ssp}: {error.message}"
+                self._failed = error
+                self._signal()
+            self._lock.notify_all()
+
+    def _close_partition(self, reading: _PartitionReading) -> None:
+        opened, reading.opened = reading.opened, None
+        if opened is not None:
+            try:
+                with _raising(self._source, "close"):
+                    opened.close()
+            except HeadraceError as error:
+                _log.warning("a source couldn't be closed", partition=str(reading.ssp), error=error.message)
+
+    def _signal(self) -> None:
+        """Make the descriptor readable. The lock is held."""
+        if not self._signalled and not self._closed:
+            self._signalled = True  # one byte is enough until the next poll, and can't fill the pipe
+            os.write(self._writable, b"\0")
+
+
+def rows_of(
+    given: Batch,
+    reading: _PartitionReading,
+    after: Offset,
+    positions: Sequence[int] | None,
+    decode: Callable[[Sequence[Any]], Made],
+) -> Rows:
+    """Return a batch as the contract of row systems has it. Raises ``DataError`` if its positions are impossible."""
+    table = as_polars(given)
+    if isinstance(table, pl.DataFrame):
+        made, count = Made(table), table.height
+    else:
+        records = as_records(table)
+        made, count = decode(records), len(records)
+    before = reading.fetched
+    if positions is None:
+        if after - before != count:
+            raise DataError(
+                f"a batch of {count} rows has moved the position from {before} to {after}",
+                hint="each row counts 1; if positions have gaps, define row_positions()",
+            )
+        offsets = None
+    else:
+        offsets = np.asarray(positions, dtype=np.int64)
+        bounded = np.concatenate(([before - 1], offsets, [after]))
+        if len(offsets) != count or (np.diff(bounded) < 1).any() or after < before:
+            raise DataError(
+                f"the positions of a batch of {count} rows don't rise from {before} on to the position after it, "
+                f"{after}: {list(offsets[:5])}"
+            )
+    places = range(before, after) if offsets is None else offsets
+    bad = [BadRecord(reading.ssp, int(places[index]), reason, made.payloads[index]) for index, reason in made.bad]
+    if offsets is not None and bad:
+        offsets = np.delete(offsets, [index for index, _ in made.bad])
+    return Rows(reading.ssp, made.frame, before, after, bad, reading.name, offsets=offsets)
+
+
+# -- sink --------------------------------------------------------------------------------------------
+class SinkSystem(RowSystem):
+    """Writes a sink."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+
+    @override
+    def admin(self) -> SinkAdmin:
+        return SinkAdmin(self.sink)
+
+    @override
+    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> Consumer:
+        raise self.admin().refused("can't be read")
+
+    @override
+    def target(self, stream: str) -> SinkTarget:
+        return SinkTarget(self.sink)
+
+
+class SinkAdmin(WriteOnlyAdmin):
+    """Describes a sink as a stream of any name."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    @override
+    def list(self) -> builtins.list[str]:
+        return []
+
+    @override
+    def describe(self, stream: str) -> StreamInfo:
+        return StreamInfo(stream, 1)
+
+    @override
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
+        with _raising(self._sink, "create"):
+            self._sink.create(columns)
+        return StreamInfo(stream, partitions, columns)
+
+    @override
+    def refused(self, why: str) -> UsageError:
+        return UsageError(f"the sink {type(self._sink).__name__} {why}")
+
+
+class SinkTarget(Target):
+    """Publishes versions into a sink. After an error, the next try is that of a new writer."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.replaces = sink.replaces
+        self._writers: dict[str, SinkWriter] = {}
+
+    @override
+    def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
+        with _raising(self._sink, "accept"):
+            return self._sink.accept(rows)
+
+    @override
+    def position(self, writer: str) -> int:
+        with self._used(writer) as used, _raising(self._sink, "position"):
+            return used.position()
+
+    @override
+    def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> None:
+        with self._used(writer) as used:
+            with _raising(self._sink, "position"):
+                if self._sink.keeps_positions and used.position() >= version:
+                    return
+            with _raising(self._sink, "write"):
+                for piece in rows:
+                    used.write(piece)
+            with _raising(self._sink, "commit"):
+                used.commit(version)
+
+    @override
+    def close(self) -> None:
+        for writer in list(self._writers):
+            self._drop(writer)
+
+    @contextmanager
+    def _used(self, writer: str) -> Iterator[SinkWriter]:
+        try:
+            if writer not in self._writers:
+                with _raising(self._sink, "open"):
+                    self._writers[writer] = self._sink.open(writer)
+            yield self._writers[writer]
+        except HeadraceError:
+            self._drop(writer)
+            raise
+
+    def _drop(self, writer: str) -> None:
+        used = self._writers.pop(writer, None)
+        if used is not None:
+            try:
+                with _raising(self._sink, "close"):
+                    used.close()
+            except HeadraceError as error:
+                _log.warning("a sink couldn't be closed", writer=writer, error=error.message)
