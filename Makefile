@@ -101,7 +101,7 @@ chaos: $(STAMP) $(SERVERS)  ## kill and freeze a real app's processes and cut th
 	$(ENTRY) chaos --seconds 60 $(if $(SEED),--seed $(SEED))
 	$(ENTRY) chaos --cluster --seconds 60 $(if $(SEED),--seed $(SEED)) || test $$? -eq 3
 
-soak: $(STAMP) $(SERVERS) .venv/spark.jsa  ## repeat what `make test` does once: more power cuts, kills, seeds and seams, three quarters of an hour
+soak: $(STAMP) $(SERVERS) .venv/spark.jsa  ## repeat what `make test` does once: more power cuts, kills, seeds and seams, and each connector deleted, an hour
 	$(ENTRY) pytest -n 2 --dist loadgroup -m soak
 	$(ENTRY) simulator --seeds 3000 --stages bare,moved,apps,cuts,restores,objects
 	$(ENTRY) seams

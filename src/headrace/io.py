@@ -42,6 +42,11 @@ if not TYPE_CHECKING:
         if not name.startswith("_") and (maker := plug_in("headrace.io", name)) is not None:
             found = globals()[name] = loaded(maker)
             return found
+        if name in __all__:
+            raise AttributeError(
+                f"hr.io.{name} belongs to a connector that this installation of Headrace was made without; "
+                "install it with all connectors: pip install --force-reinstall headrace"
+            )
         from headrace.api.other_names import IO, missing
 
         raise missing("hr.io", name, IO, __all__)

@@ -1,7 +1,8 @@
 """What packages bring by entry points: Headrace's own connectors and pages, and other people's plug-ins.
 
 Headrace's own are in its distribution, which is found in a millisecond. Reading the entry points of all distributions
-takes 20 ms, so they are searched only for what Headrace itself doesn't have.
+takes 20 ms, so they are searched only for what Headrace itself doesn't have. A connector whose folder was left out of
+an installation isn't there, though the distribution still names it.
 """
 
 from __future__ import annotations
@@ -27,14 +28,27 @@ def own_points(group: str) -> dict[str, str]:
         points = distribution(DISTRIBUTION).entry_points
     except PackageNotFoundError:  # a copy of the package that was never installed
         return {}
-    return {point.name: point.value for point in points if point.group == group}
+    return {point.name: point.value for point in points if point.group == group and _is_there(point.value)}
 
 
 def all_points(group: str) -> dict[str, str]:
     """Return the entry points of all installed packages, by their names."""
     from importlib.metadata import entry_points
 
-    return {point.name: point.value for point in entry_points(group=group)}
+    return {point.name: point.value for point in entry_points(group=group) if _is_there(point.value)}
+
+
+@cache
+def _is_there(value: str) -> bool:
+    """Whether a package of Headrace's own has its folder; another package is believed. Imports no connector."""
+    from importlib.util import find_spec
+
+    if not value.startswith(f"{DISTRIBUTION}."):
+        return True
+    try:
+        return find_spec(value.partition(":")[0].rpartition(".")[0]) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def loaded(value: str) -> Any:

@@ -27,7 +27,7 @@ def test_an_unknown_kind_names_what_is_installed() -> None:
     with pytest.raises(UsageError, match="of kind 'pulsar', which isn't installed here") as caught:
         open_system(SystemSpec("x", "pulsar"))
     assert caught.value.hint is not None
-    assert "files, kafka, kafka-log, kinesis, log, memory, remote, sql" in caught.value.hint
+    assert "files, kafka, kafka-log, kinesis, log, memory, remote, small, sql" in caught.value.hint
 
 
 def test_records_and_rows_are_distinguished_by_the_kind() -> None:
