@@ -11,12 +11,12 @@ PIP := --quiet --disable-pip-version-check
 unexport PYTHONDONTWRITEBYTECODE
 
 # Tests and simulations have small frames: what Polars' own threads say to each other takes longer than the work.
-test unit spark sim soak: export POLARS_MAX_THREADS := 1
+test unit dear spark sim soak: export POLARS_MAX_THREADS := 1
 # A process that crashes in C code says where.
-test unit spark soak: export PYTHONFAULTHANDLER := 1
+test unit dear spark soak: export PYTHONFAULTHANDLER := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo kafka docs test check style unit spark sim fuzz chaos soak bench-peers bench bench-guard clean
+.PHONY: help setup demo kafka docs test check style unit servers dear spark sim fuzz chaos soak bench-peers bench bench-guard clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -84,8 +84,14 @@ style: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
-unit: $(STAMP) $(SERVERS)  ## the tests that need no Spark, on two processes
-	$(ENTRY) pytest -n 2 -m "not spark"
+unit: $(STAMP)  ## the tests that need no Spark and no other process, in a third of the time of all
+	$(ENTRY) pytest -n 2 -m "not spark and not process" tests/unit tests/plan tests/tidy
+
+servers: $(SERVERS)  ## install Kafka and what stands in for Kinesis, for tests and chaos
+
+# Time on the clock says little on a machine that others use too.
+dear: installed .venv/spark.jsa  ## show which tests take most processor time, with their processes (TESTS=tests/unit)
+	$(ENTRY) pytest -q -p tests.processor_time $(TESTS)
 
 spark: $(STAMP) .venv/spark.jsa  ## the tests on real Spark
 	$(ENTRY) pytest -m spark

@@ -54,6 +54,9 @@ IN_ONE_PROCESS = {
 """Two sessions of Spark are too much for a machine with two processors, Apache Kafka takes long to start, and so does
 reading all files of the tree."""
 
+PROCESSES = {"postgres", "moto", "kinesis_local", "kinesalite", "kfake", "kafka_broker", "spawn"}
+"""Fixtures that start one."""
+
 _Broker = TypeVar("_Broker", bound=Broker)
 
 # Every full collection would look at all tests and modules again, and they stay anyway.
@@ -66,6 +69,11 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if PROCESSES.intersection(getattr(item, "fixturenames", ())):
+        item.add_marker(pytest.mark.process)
 
 
 @pytest.hookimpl(trylast=True)
@@ -183,7 +191,7 @@ def _broker(kind: Callable[[], _Broker]) -> _Broker:
         pytest.skip(f"{error.message}: {error.hint}")
 
 
-@pytest.fixture(params=["memory", "dynamodb"])
+@pytest.fixture(params=["memory", pytest.param("dynamodb", marks=pytest.mark.process)])
 def leases(request: pytest.FixtureRequest) -> Iterator[Leases]:
     """An empty lease table of each kind. The tests of its clients create it."""
     from servers.lease_tables import LeasesInDynamoDB, LeasesInMemory

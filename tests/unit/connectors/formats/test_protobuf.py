@@ -10,12 +10,12 @@ import pytest
 from google.protobuf import descriptor_pb2
 from hypothesis import given
 from hypothesis import strategies as st
-from protobuf_files import classes, file, message
 
 import headrace as hr
 from headrace.connectors.formats.registry import message_indexes
 from headrace.core.errors import DataError, DeclarationError, InfrastructureError
 from headrace.rows.formats import Decoded, FormatSpec, open_format
+from protobuf_files import classes, file, message
 from servers.schema_registry import SchemaRegistry, schema_registry
 
 

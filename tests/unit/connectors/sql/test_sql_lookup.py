@@ -34,7 +34,7 @@ class Database:
         return SqlSystem(SecretUrl(self.url), self.prefix + table, key)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.process)])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     if request.param == "sqlite":
         file = tmp_path / "results.db"
