@@ -235,6 +235,7 @@ def test_what_cannot_be_backfilled_is_refused(tmp_path: Path, spark_context: Spa
         direct.backfill("now", tables={"views": frame}, progress=False)
 
 
+@pytest.mark.soak  # a killed worker, above, has Spark compute again, too
 def test_an_executor_may_be_killed(tmp_path: Path, expected: dict[str, list[tuple[object, ...]]]) -> None:
     write_views(tmp_path, range(600))
     program = Path(backfill_program.__file__)

@@ -17,6 +17,7 @@ END_S = 600
 
 
 @pytest.mark.slow
+@pytest.mark.soak  # tests/local/test_snapshots_in_s3_killed.py takes an app's folders away, and so does the simulator
 def test_a_machine_may_lose_all_that_it_has() -> None:
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
     pytest.importorskip("psycopg", reason="psycopg is not installed")

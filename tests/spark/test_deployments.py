@@ -24,10 +24,10 @@ def read_all(status: AppStatus) -> bool:
 
 @pytest.mark.parametrize(
     "way",
-    [  # others here run an app in the first two ways
+    [  # others here run an app in the first two ways, and `test_driver_end.py` in the third
         pytest.param(TwoStages.python, marks=pytest.mark.soak),
         pytest.param(TwoStages.headrace_run, marks=pytest.mark.soak),
-        TwoStages.spark_submit,
+        pytest.param(TwoStages.spark_submit, marks=pytest.mark.soak),
     ],
 )
 def test_three_ways_to_run_a_bounded_app_give_the_same(tmp_path: Path, way: Callable[[TwoStages], list[str]]) -> None:
@@ -40,6 +40,7 @@ def test_three_ways_to_run_a_bounded_app_give_the_same(tmp_path: Path, way: Call
     app.assert_exact()
 
 
+@pytest.mark.soak  # `test_chaos.py` freezes an executor of a cluster, which is replaced
 def test_on_a_cluster_a_killed_executor_costs_nothing(tmp_path: Path) -> None:
     app = TwoStages(tmp_path)
     app.feed(20_000)
@@ -68,7 +69,7 @@ def test_an_interrupt_drains_and_the_next_start_continues(tmp_path: Path) -> Non
         assert "Traceback" not in run.errors()
     app.feed(5_000)
     app.seal()
-    with app.deploy(*app.python()) as run:
+    with app.deploy(*app.without_spark()) as run:
         assert run.wait(END_S) == 0, run.errors()
     app.assert_exact()
 
@@ -87,7 +88,7 @@ def test_a_killed_container_is_back_and_a_killed_driver_can_be_started_again(tmp
         until(lambda: not [p for p in run.processes() if p.is_python_side], "its containers are gone", END_S)
     app.feed(5_000)
     app.seal()
-    with app.deploy(*app.headrace_run()) as run:
+    with app.deploy(*app.without_spark()) as run:
         assert run.wait(END_S) == 0, run.errors()
     app.assert_exact()
 
@@ -98,10 +99,19 @@ def pids_by_command(app: TwoStages) -> list[int]:
     return [container["pid"] for container in found["containers"]]
 
 
-def test_two_apps_run_at_once_on_one_machine_and_one_home(tmp_path: Path) -> None:
+ON_SPARK_IN_SOAK = pytest.mark.parametrize(
+    "way", [TwoStages.without_spark, pytest.param(TwoStages.headrace_run, marks=pytest.mark.soak)]
+)
+"""What processes with coordinators of their own say to each other doesn't depend on Spark."""
+
+
+@ON_SPARK_IN_SOAK
+def test_two_apps_run_at_once_on_one_machine_and_one_home(
+    tmp_path: Path, way: Callable[[TwoStages], list[str]]
+) -> None:
     one = TwoStages(tmp_path, "one")
     two = TwoStages(tmp_path, "two", home=one.home)
-    with one.deploy(*one.python("local[1]")) as first, two.deploy(*two.python("local[1]")) as second:
+    with one.deploy(*way(one)) as first, two.deploy(*way(two)) as second:
         first.wait_running()
         second.wait_running()
         one.feed(20_000)
@@ -112,10 +122,11 @@ def test_two_apps_run_at_once_on_one_machine_and_one_home(tmp_path: Path) -> Non
     two.assert_exact()
 
 
-def test_stages_deployed_apart_give_the_same_as_together(tmp_path: Path) -> None:
+@ON_SPARK_IN_SOAK
+def test_stages_deployed_apart_give_the_same_as_together(tmp_path: Path, way: Callable[..., list[str]]) -> None:
     app = TwoStages(tmp_path)
     app.feed(20_000)
-    sources, totals = app.headrace_run("--stage", "orders"), app.headrace_run("--stage", "by-member")
+    sources, totals = way(app, "--stage", "orders"), way(app, "--stage", "by-member")
     with app.deploy(*sources) as first, app.deploy(*totals) as second:
         app.feed(5_000)
         app.seal()

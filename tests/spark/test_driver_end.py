@@ -95,11 +95,12 @@ def terminate_all(driver: int) -> None:
 @pytest.mark.parametrize(
     ("command", "master", "end"),
     [
-        (python, "local[2]", interrupt),
+        # `test_deployments.py` interrupts one, too.
+        pytest.param(python, "local[2]", interrupt, marks=pytest.mark.soak),
         pytest.param(python, "local[2]", terminate_group, marks=pytest.mark.soak),
         pytest.param(python, "local-cluster[2,1,1024]", terminate_all, marks=pytest.mark.soak),
         (spark_submit, "local[2]", terminate_all),
-        (spark_submit, "local-cluster[2,1,1024]", interrupt),
+        pytest.param(spark_submit, "local-cluster[2,1,1024]", interrupt, marks=pytest.mark.soak),
     ],
 )
 def test_the_driver_drains_whatever_else_gets_the_signal(

@@ -213,6 +213,7 @@ def rows_met(rounds: Rounds) -> int:
     return sum(task.rows_in for task in rounds.status().tasks if task.name.startswith("by-member/"))
 
 
+@pytest.mark.soak  # only the master differs from the tests above
 def test_on_executors_of_their_own(rounds: Rounds, tmp_path: Path) -> None:
     command = [sys.executable, str(rounds.file), "local-cluster[2,1,1024]"]
     with Deployment(command, rounds.home, "rounds", tmp_path / "run") as run:

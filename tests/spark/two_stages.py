@@ -85,6 +85,9 @@ class TwoStages:
     def headrace_run(self, *options: str) -> list[str]:
         return [*HEADRACE, "run", str(self.file), "--quiet", "--master", "local[2]", *options]
 
+    def without_spark(self, *options: str) -> list[str]:
+        return [*HEADRACE, "run", str(self.file), "--quiet", "--local", *options]
+
     def spark_submit(self) -> list[str]:
         return [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]", str(self.file)]
 
