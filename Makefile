@@ -107,9 +107,10 @@ chaos: $(STAMP) $(SERVERS)  ## kill and freeze a real app's processes and cut th
 	$(ENTRY) chaos --seconds 60 $(if $(SEED),--seed $(SEED))
 	$(ENTRY) chaos --cluster --seconds 60 $(if $(SEED),--seed $(SEED)) || test $$? -eq 3
 
-soak: $(STAMP) $(SERVERS) .venv/spark.jsa  ## repeat what `make test` does once: more power cuts, kills, seeds and seams, and each connector deleted, an hour
+soak: $(STAMP) $(SERVERS) .venv/spark.jsa  ## repeat what `make test` does once: more power cuts, kills, examples, seeds and seams, each connector deleted, three quarters of an hour
 	$(ENTRY) pytest -n 2 --dist loadgroup -m soak
-	$(ENTRY) simulator --seeds 3000 --stages bare,moved,apps,cuts,restores,objects
+	HEADRACE_EXAMPLES=4 $(ENTRY) pytest -n 2 -m "hypothesis and not soak"
+	$(ENTRY) simulator --seeds 3000 --stages bare,moved,apps,cuts,restores,objects,power
 	$(ENTRY) seams
 
 # Others that the benchmark measures, each in an environment of its own. It says so if one isn't there.

@@ -18,14 +18,18 @@ from hypothesis import HealthCheck, settings
 from chaos.kafka_server import Broker, KafkaServer, KfakeServer
 from chaos.kinesis_server import Kind, KinesisServer
 from chaos.postgres_server import PostgresServer, programs
+from drawn import examples
 from headrace.core.errors import InfrastructureError
 from servers.moto import ENVIRONMENT, MotoServer
 
 if TYPE_CHECKING:
     from servers.lease_tables import Leases
 
-# What a property says doesn't hang on how busy the machine is. All else is as Hypothesis has it, in CI too.
-settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# What a property says doesn't hang on how busy the machine is. All but the number of examples is as Hypothesis has it,
+# in CI too.
+settings.register_profile(
+    "headrace", deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("headrace")
 
 # JVMs of tests live for seconds: what the second compiler and a second thread of the collector take never pays.

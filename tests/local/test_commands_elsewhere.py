@@ -147,6 +147,7 @@ def test_commands_on_kfake(views: Views, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_commands_on_kafka(tmp_path: Path, kafka_broker: KafkaServer, capsys: pytest.CaptureFixture[str]) -> None:
     check_commands(Views(tmp_path / "home", kafka_broker.address), capsys)
 

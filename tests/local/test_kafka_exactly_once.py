@@ -21,7 +21,7 @@ from headrace.task.metrics import TaskMetrics
 from servers.kafka_topics import Topic
 
 
-@pytest.fixture(params=["kfake", pytest.param("kafka_broker", marks=pytest.mark.slow)])
+@pytest.fixture(params=["kfake", pytest.param("kafka_broker", marks=pytest.mark.soak)])
 def orders(request: pytest.FixtureRequest) -> Topic:
     broker: Broker = request.getfixturevalue(request.param)
     return Topic(broker, 2)

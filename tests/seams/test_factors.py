@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drawn import examples
 from seams.factors import FACTORS, RULES, Space, broken, coverage, covering, read, subsets, written
 
 
@@ -22,7 +23,7 @@ def spaces(draw: st.DrawFn) -> Space:
     )
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(spaces(), st.integers(0, 1000))
 def test_a_list_covers_each_pair_that_can_meet(space: Space, seed: int) -> None:
     cases = covering(space, seed)
@@ -33,7 +34,7 @@ def test_a_list_covers_each_pair_that_can_meet(space: Space, seed: int) -> None:
     assert len(cases) <= len(space.pairs())
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.data())
 def test_pairs_can_meet_if_a_whole_case_has_them(data: st.DataObject) -> None:
     """Against all cases of a space that is small enough to list them."""

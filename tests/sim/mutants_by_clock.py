@@ -209,7 +209,7 @@ mutant(
     remote(eternal),
     "app-cached",
     "app-around",
-    first_seed=206,
+    first_seed=228,
 )
 mutant(
     "caches miss writes",
@@ -217,5 +217,5 @@ mutant(
     remote(deaf),
     "app-cached",
     "app-around",
-    first_seed=505,
+    first_seed=568,
 )

@@ -41,7 +41,7 @@ mutant(
     "a restart begins each count window anew",
     operators(CountedWindow, stores=uncounted),
     "app-counted",
-    first_seed=3,
+    first_seed=10,
 )
 
 
@@ -57,6 +57,7 @@ mutant(
     "a window counts what is too late, and hands it to nobody",
     operators(AlignedWindow, too_late=late_without_a_word),
     "app-late",
+    first_seed=2,
 )
 
 
@@ -69,7 +70,7 @@ mutant(
     "a step that drops late messages forgets how far event time had come",
     operators(DropLateOperator, resume=resumed_in_the_past),
     "app-late",
-    first_seed=16,
+    first_seed=26,
 )
 
 
@@ -130,7 +131,7 @@ mutant(
     "a restart waits for those who had said they are silent",
     Parts(task=Muted),
     "app-silent",
-    first_seed=392,
+    first_seed=412,
 )
 
 

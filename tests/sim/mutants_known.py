@@ -128,7 +128,7 @@ class NoS(FrameJudge):
         return False
 
 
-mutant("F4 restore undoes nothing", "a task notes a restore without rolling back", node(judge_class=NoS), first_seed=6)
+mutant("F4 restore undoes nothing", "a task notes a restore without rolling back", node(judge_class=NoS), first_seed=18)
 
 
 def counting_checkpoint(self, parent, header, control, offset):
@@ -147,7 +147,7 @@ mutant(
     "F5 checkpoint is processed",
     "a checkpoint frame counts as processed",
     receiving(take_checkpoint=counting_checkpoint),
-    first_seed=6,
+    first_seed=9,
 )
 mutant("F5 covered is processed", "what the record covers counts as processed", receiving(load=covered_is_done))
 
@@ -225,7 +225,7 @@ mutant(
     "F10 commit, then feed",
     "when M jumps, buffers are fed after the commit",
     node(buffer_due=only_next),
-    first_seed=106,
+    first_seed=114,
 )
 
 
@@ -243,7 +243,7 @@ class HeardOnly(FrameJudge):
 
 
 mutant(
-    "F11 heard so far", "a parent that has not spoken yet is not waited for", node(judge_class=HeardOnly), first_seed=2
+    "F11 heard so far", "a parent that has not spoken yet is not waited for", node(judge_class=HeardOnly), first_seed=3
 )
 
 
@@ -276,7 +276,7 @@ mutant(
     "join",
     "shuffle",
     "wide",
-    first_seed=11,
+    first_seed=15,
 )
 
 

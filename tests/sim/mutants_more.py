@@ -33,7 +33,7 @@ def generation_only(self, parent, header, control):
 
 
 mutant(
-    "no seq check", "duplicates and gaps are not noticed", receiving(duplicate=generation_only, gap=no), first_seed=3
+    "no seq check", "duplicates and gaps are not noticed", receiving(duplicate=generation_only, gap=no), first_seed=6
 )
 
 
@@ -82,7 +82,7 @@ mutant(
     "watermarks and ends are not restored",
     Parts(),
     patches=((Attempt, "restore", without_times),),
-    first_seed=9,
+    first_seed=25,
 )
 
 
@@ -133,7 +133,7 @@ mutant(
     "void stays buffered",
     "a restore doesn't empty the message buffers of what is void",
     receiving(take_restore=keeps_buffered),
-    first_seed=293,
+    first_seed=403,
 )
 mutant(
     "early is on time",
@@ -190,7 +190,7 @@ mutant(
     "seq after the checkpoint",
     "the record's output seqs include the checkpoint frames",
     Parts(machine=CountsControls),
-    first_seed=2,
+    first_seed=6,
 )
 
 
@@ -210,7 +210,7 @@ class CountsAll(Changelog):
 
 
 mutant(
-    "all commits count", "a zombie's commit behind the fence is adopted", node(changelog_class=CountsAll), first_seed=3
+    "all commits count", "a zombie's commit behind the fence is adopted", node(changelog_class=CountsAll), first_seed=5
 )
 mutant("no restore", "a new generation isn't announced", sending(restores=lambda self, *a: ()))
 
@@ -346,7 +346,7 @@ mutant(
     "void watermarks and ends don't roll back",
     node(judge_class=UserOnly),
     "deep",
-    first_seed=133,
+    first_seed=175,
 )
 
 
@@ -370,7 +370,7 @@ mutant(
     "message buffers survive",
     "a rollback keeps early arrivals, which are read again",
     Parts(host=KeepsEarly),
-    first_seed=3,
+    first_seed=18,
 )
 
 
@@ -398,6 +398,7 @@ mutant(
     "a restore forgets only the early frames in memory",
     Parts(),
     patches=((VersionBuffer, "forget", what_is_in_memory),),
+    first_seed=33,
 )
 
 

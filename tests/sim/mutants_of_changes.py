@@ -30,7 +30,7 @@ mutant(
     "what is left of a dropped store goes into the one that begins with nothing",
     Parts(),
     "app-cut",
-    first_seed=169,
+    first_seed=177,
     patches=((TaskScope, "store_name", named_by_its_id),),
 )
 

@@ -120,6 +120,6 @@ mutant(
     "it may be of its replacement, which sends it as well",
     Parts(),
     *OBJECT_SHAPES,
-    first_seed=238,
+    first_seed=241,
     patches=((RemoteSnapshots, "taken", the_newest_in_the_folder),),
 )

@@ -24,6 +24,7 @@ mutant(
     "what a late task hasn't committed is committed downstream",
     receiving(set_aside=undoes_nothing),
     *SHAPES,
+    first_seed=11,
 )
 
 
@@ -37,6 +38,7 @@ mutant(
     "frames of a task that nobody waits for are processed before they are committed",
     node(judge_class=ProcessesOnSight),
     *SHAPES,
+    first_seed=18,
 )
 
 
@@ -51,6 +53,7 @@ mutant(
     Parts(),
     *SHAPES,
     patches=((Parent, "holds", Unheld.holds),),
+    first_seed=18,
 )
 
 mutant(
@@ -59,6 +62,7 @@ mutant(
     Parts(),
     *SHAPES,
     patches=((FrameJudge, "held", lambda self, label: frozenset()),),
+    first_seed=20,
 )
 
 
@@ -73,6 +77,7 @@ mutant(
     "a task that hasn't caught up is awaited again, and what it sends is late",
     receiving(_announced=at_once),
     *SHAPES,
+    first_seed=20,
 )
 
 
@@ -88,6 +93,7 @@ mutant(
     "a checkpoint of a task that nobody waits for doesn't have its frames processed",
     receiving(close=silently),
     *SHAPES,
+    first_seed=106,
 )
 
 
@@ -108,6 +114,7 @@ mutant(
     "after a restart, held frames count as committed",
     receiving(covered=closed_by_all),
     *SHAPES,
+    first_seed=18,
 )
 
 mutant(
@@ -119,6 +126,7 @@ mutant(
         (Cadence, "closed", lambda self, version, closed, whole=True, then=Cadence.closed: then(self, version, closed)),
         (TableMethods, "whole", property(lambda self: True)),
     ),
+    first_seed=5,
 )
 
 
@@ -131,4 +139,5 @@ mutant(
     "when all others have ended, the task that is awaited can't be left out of the end",
     receiving(_committable=the_end),
     *SHAPES,
+    first_seed=127,
 )

@@ -64,7 +64,7 @@ mutant(
     "the id is kept per task, not per partition",
     node(orders_class=ForTheTask),
     *SHAPES,
-    first_seed=6,
+    first_seed=10,
 )
 
 
@@ -119,7 +119,7 @@ mutant(
     Parts(),
     *SHAPES,
     patches=((Attempt, "move", lambda self, ssp, place: place.offset),),
-    first_seed=6,
+    first_seed=8,
 )
 
 APPLIED = TaskStartpoints.applied
@@ -206,6 +206,7 @@ mutant(
     Parts(),
     *SHAPES,
     patches=((Attempt, "move", one_more),),
+    first_seed=4,
 )
 
 

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headrace as hr
+from drawn import examples
 from headrace.api.operators.steps import Filter
 from headrace.plan.planner import plan
 from headrace.run.spark.session import open_session
@@ -211,7 +212,7 @@ STEP = 4 if os.environ.get("CI") else 1
 
 # Each example is a query of a second or more, so a failure isn't shrunk: it names the expression.
 few = settings(
-    max_examples=5,
+    max_examples=examples(5),
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=list(HealthCheck),

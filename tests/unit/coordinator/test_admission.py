@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drawn import examples
 from headrace.coordinator.listener import STRANGERS_MAX, Admission, Listener
 
 AUTHORIZED = {"authorization": "Bearer secret"}
@@ -55,7 +56,7 @@ def test_there_is_a_limit_for_known_ones_too() -> None:
         st.tuples(st.sampled_from(["arrives", "shows", "leaves", "waits"]), st.integers(0, 9)), min_size=1, max_size=200
     )
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_known_connection_stays_until_it_leaves(steps: list[tuple[str, int]]) -> None:
     admission = Admission[int](known_max=5, strangers_max=4, stranger_s=3)
     known: set[int] = set()

@@ -12,7 +12,9 @@ from changing_life import Life
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-EXAMPLES = int(os.environ.get("HEADRACE_CHANGES", "25"))
+from drawn import examples
+
+EXAMPLES = int(os.environ.get("HEADRACE_CHANGES", examples(25)))
 
 
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))

@@ -8,6 +8,7 @@ from graph_builder import AppBuilder, shuffled
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from drawn import examples
 from headrace.core.errors import PlanError
 from headrace.core.ids import SSP, StreamId
 from headrace.plan.partitions import join_groups
@@ -86,7 +87,7 @@ def figure_5() -> AppBuilder:
 
 @given(apps(), st.integers())
 @example(figure_5(), 7)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_an_app_declared_in_another_order_gives_the_same_plan_or_the_same_error(app: AppBuilder, seed: int):
     def outcome(graph):
         try:
@@ -100,7 +101,7 @@ def test_an_app_declared_in_another_order_gives_the_same_plan_or_the_same_error(
 
 
 @given(apps())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_every_plan_keeps_what_plans_promise(app: AppBuilder):
     try:
         result = app.plan()

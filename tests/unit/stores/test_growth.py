@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_values import Disk, in_small_pieces
 
+from drawn import examples
 from headrace.core.errors import CorruptLogError, DeclarationError
 from headrace.rows.schema import Schema
 from headrace.stores.base import GONE, SINCE, StateForm, StateStore, check_form, conformed, described, grown, misfit
@@ -109,7 +110,7 @@ def histories(draw: st.DrawFn) -> History:
     return history
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @pytest.mark.parametrize("kind", KINDS)
 @given(history=histories())
 def test_added_columns_are_null_in_old_rows(kind: str, history: History) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from stored_values import Disk, in_small_pieces
 
+from drawn import examples
 from headrace.core.errors import CorruptLogError
 from headrace.rows.ipc import decode_rows, encode_rows
 from headrace.stores import pieces
@@ -302,5 +303,5 @@ class DealtKeyedMachine(KeyedMachine):
 
 TestKeyedRows = KeyedMachine.TestCase
 TestDealtKeyedRows = DealtKeyedMachine.TestCase
-TestKeyedRows.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestKeyedRows.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)
 TestDealtKeyedRows.settings = TestKeyedRows.settings

@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from drawn import examples
 from headrace.kit.contracts import StoreLife
 from headrace.stores.keyvalue import KeyValueStore, after_prefix
 
@@ -108,8 +109,8 @@ class DatabaseMachine(StoreMachine):
         shutil.rmtree(self.folder.parent)
 
 
-StoreMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-DatabaseMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+StoreMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
+DatabaseMachine.TestCase.settings = settings(max_examples=examples(25), stateful_step_count=30, deadline=None)
 TestStoreInMemory = StoreMachine.TestCase
 TestStoreOverRocksDB = DatabaseMachine.TestCase
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drawn import examples
 from headrace.core.errors import DataError, DeclarationError, UsageError
 from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
 from headrace.stores.keyvalue import KeyValueStore
@@ -210,7 +211,7 @@ def same(tables: Sequence[Any], asked: Sequence[tuple[str | None, float | None]]
         assert ours_then == theirs_then
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(history=st.lists(STEPS, max_size=20), ttl_ms=st.sampled_from([None, TTL_MS]))
 def test_any_history_gives_what_a_table_on_disk_gives(history: list[tuple[str, Any]], ttl_ms: int | None) -> None:
     with TemporaryDirectory() as folder:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_values import Disk, in_small_pieces
 
+from drawn import examples
 from headrace.core.errors import UsageError
 from headrace.rows.hashing import partition_of
 from headrace.stores.base import Share, StateStore
@@ -198,7 +199,7 @@ def every(kinds: Iterable[Kind]) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(BATCHES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_what_moves_whole_is_equal(kind: str, batches: Batches) -> None:
     patch = in_small_pieces()
     (donor,) = donors(KINDS[kind], 1, batches)
@@ -220,7 +221,7 @@ def test_what_moves_whole_is_equal(kind: str, batches: Batches) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(batches=BATCHES, later=BATCHES, before=st.integers(1, 3), after=st.integers(1, 3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_tasks_that_got_shares_go_on_as_if_there_had_always_been_that_many(
     kind: str, batches: Batches, later: Batches, before: int, after: int
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drawn import examples
 from headrace.core.errors import CorruptLogError, DeclarationError
 from headrace.stores.encoding import KeyEncoding
 
@@ -49,7 +50,7 @@ def frames(draw: st.DrawFn) -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(frames())
 def test_keys_are_ordered_as_their_columns(frame: pl.DataFrame) -> None:
     encoded = KeyEncoding(dict(frame.schema)).encode(frame)
@@ -57,7 +58,7 @@ def test_keys_are_ordered_as_their_columns(frame: pl.DataFrame) -> None:
     assert frame[order].equals(frame.sort(frame.columns, nulls_last=False, maintain_order=True))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(frames())
 def test_keys_are_read_back(frame: pl.DataFrame) -> None:
     encoding = KeyEncoding(dict(frame.schema))
@@ -66,7 +67,7 @@ def test_keys_are_read_back(frame: pl.DataFrame) -> None:
     assert read.equals(frame)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(frames())
 def test_the_first_columns_are_a_prefix(frame: pl.DataFrame) -> None:
     whole = KeyEncoding(dict(frame.schema)).encode(frame)

@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from drawn import examples
 from headrace.core.errors import CorruptLogError
 from headrace.stores import outbox as outbox_module
 from headrace.stores.base import Share
@@ -239,5 +240,5 @@ class OutboxMachine(RuleBasedStateMachine):
             assert self.outbox.logged_to == self.logged
 
 
-OutboxMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+OutboxMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestOutbox = OutboxMachine.TestCase

@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from drawn import examples
 from headrace.core.errors import DataError
 from headrace.rows.schema import Schema
 from headrace.stores import records
@@ -181,7 +182,7 @@ class RecordMachine(RuleBasedStateMachine):
 def test_records_against_a_dict(rows_max: int) -> None:
     with patch.object(records, "_ROWS_MAX", rows_max):
         run_state_machine_as_test(
-            RecordMachine, settings=settings(max_examples=40, stateful_step_count=25, deadline=None)
+            RecordMachine, settings=settings(max_examples=examples(40), stateful_step_count=25, deadline=None)
         )
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
+from drawn import examples
 from headrace.core.errors import CorruptLogError, DataError
 from headrace.stores.encoding import ValueEncoding, layouts_of
 
@@ -51,7 +52,7 @@ def frames(draw: st.DrawFn) -> pl.DataFrame:
     return pl.DataFrame(columns) if columns else pl.DataFrame(height=height)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(frames())
 def test_rows_come_back(frame: pl.DataFrame) -> None:
     encoding = ValueEncoding(dict(frame.schema), 7)

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from persisted_runs import PersistedRuns
 from stored_values import Disk
 
+from drawn import examples
 from headrace.core.errors import CorruptLogError
 from headrace.stores import pieces
 from headrace.stores.runs import Runs
@@ -309,7 +310,7 @@ class DealtRunsMachine(PersistedRuns):
         assert self.store.entries() >= len(self.model)
 
 
-RunsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+RunsMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)
 DealtRunsMachine.TestCase.settings = RunsMachine.TestCase.settings
 TestRuns = RunsMachine.TestCase
 TestDealtRuns = DealtRunsMachine.TestCase

@@ -12,6 +12,7 @@ from hypothesis.stateful import invariant, rule
 from persisted_runs import PersistedRuns
 from stored_values import Disk
 
+from drawn import examples
 from headrace.rows.hashing import hash_rows
 from headrace.rows.ipc import encode_rows
 from headrace.stores import pieces
@@ -234,7 +235,7 @@ class LookUpsMachine(PersistedRuns):
         assert listed(self.store.held(FIRST, LAST)) == sorted(self.model)
 
 
-LookUpsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+LookUpsMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)
 TestLookUps = LookUpsMachine.TestCase
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
+from drawn import examples
 from headrace.core.errors import CorruptLogError
 from headrace.stores import pieces as slices
 from headrace.stores.pieces import SliceForm
@@ -45,7 +46,7 @@ def frames(draw: st.DrawFn) -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(rows=frames(), cut=st.integers(0, 19), size=st.sampled_from([1, 50, 4096]), data=st.data())
 def test_rows_come_back(rows: pl.DataFrame, cut: int, size: int, data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:

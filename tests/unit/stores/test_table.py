@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drawn import examples
 from headrace.core.errors import CorruptLogError, DataError, DeclarationError, UnavailableError
 from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
 from headrace.stores.keyvalue import CommittedKeyValues, KeyValueStore
@@ -126,7 +127,7 @@ ENTRY = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.lists(ENTRY, max_size=6)), max_size=8))
 def test_a_table_holds_what_a_dict_holds(steps: list[tuple[bool, list[tuple[str, int, int, str | None]]]]) -> None:
     people = table()

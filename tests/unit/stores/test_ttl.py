@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from drawn import examples
 from headrace.core.errors import DeclarationError, UsageError
 from headrace.kit.contracts import StoreLife
 from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
@@ -216,7 +217,7 @@ class ExpiringMachine(RuleBasedStateMachine):
         assert list(self.store.range()) == sorted(self.alive().items())
 
 
-ExpiringMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+ExpiringMachine.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=30, deadline=None)
 TestExpiring = ExpiringMachine.TestCase
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drawn import examples
 from headrace.core.errors import DataError, DeclarationError
 from headrace.stores import pieces
 from headrace.stores.base import GONE, SINCE, StateStore
@@ -296,7 +297,7 @@ class Life:
 
 
 @pytest.mark.parametrize("storage", ["disk", "memory"])
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(history=st.lists(STEPS, max_size=25), in_pieces=st.booleans())
 def test_any_history_gives_what_a_list_of_all_versions_gives(
     storage: str, history: list[tuple[str, Any]], in_pieces: bool

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from drawn import examples
 from headrace.api.specs import Guarantee, Role
 
 # The time has the name that results of windows give it, so that steps can come in any order.
@@ -145,7 +146,7 @@ def rows_of(seed: int, batches: int) -> list[pl.DataFrame]:
 MOMENTS = ["turn", "second", "restart", "settle"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     steps=st.lists(st.sampled_from(STEPS), min_size=1, max_size=4),
     seed=st.integers(0, 2**31),
@@ -155,7 +156,7 @@ def test_calls_change_nothing_in_what_comes_of_a_flow(steps: list[Step], seed: i
     assert outcome(steps, seed, moments, waits=True) == outcome(steps, seed, [[] for _ in moments], waits=False)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     steps=st.lists(st.sampled_from(STEPS), min_size=1, max_size=4),
     seed=st.integers(0, 2**31),

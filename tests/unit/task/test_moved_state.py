@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from drawn import examples
 from headrace.plan.chain_plan import chain_plan
 from headrace.plan.inventory import inventory_of
 from headrace.plan.model import Plan
@@ -240,7 +241,7 @@ class Stage:
 
 @pytest.mark.parametrize("case", CASES)
 def test_tasks_go_on_as_if_there_had_always_been_that_many(case: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    @settings(max_examples=8, deadline=None)
+    @settings(max_examples=examples(8), deadline=None)
     @given(first=STEPS, second=STEPS, before=st.integers(1, 3), after=st.integers(1, 3), small=st.booleans())
     def check(first: list[Step], second: list[Step], before: int, after: int, small: bool) -> None:
         with pytest.MonkeyPatch.context() as patch, ExitStack() as stages:

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from drawn import examples
 from tests.unit.task.one_at_a_time import Flow, OneAtATime, Restarted, plan_of
 
 COLUMNS = {"k": pl.Int64, "v": pl.Int64, "ts": pl.Int64}
@@ -361,7 +362,7 @@ def fed(flow: Flow, rows: pl.DataFrame, heights: list[int]) -> Flow:
 
 
 @pytest.mark.parametrize("declare", CASES, ids=lambda declare: declare.__name__)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(messages=messages, heights=cuts)
 def test_results_are_those_of_one_message_at_a_time(
     declare: Declare, messages: list[tuple[int, int, int]], heights: list[int]
@@ -455,7 +456,7 @@ turns = st.lists(st.tuples(st.sampled_from(("rows", "clock", "restart")), st.int
 
 
 @pytest.mark.parametrize("declare", BY_CLOCK, ids=lambda declare: declare.__name__)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(messages=messages, heights=cuts, turns=turns)
 @example(  # a clock that a restart has set back
     messages=[(1, 1, 0), (1, 2, 0), (2, 2, 0)],

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from publishing_scene import Crash, Scene, entry_points
 
+from drawn import examples
 from headrace.core.errors import FencedError, InfrastructureError, UnavailableError
 from headrace.task.connections import Connections
 from headrace.task.container import Container
@@ -166,9 +167,9 @@ def tell(scene: Scene, fuse: Fuse, happens: list[tuple[str, Any]]) -> None:
         scene.close()
 
 
-def unhurried(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def unhurried(count: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return settings(
-        max_examples=examples,
+        max_examples=examples(count),
         deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from drawn import examples
 from headrace.connectors.formats.registered_avro import RegisteredAvroFormat, avro_to_register
 from headrace.connectors.formats.registry import (
     UNKNOWN_TRIES,
@@ -321,7 +322,7 @@ PAYLOAD = st.one_of(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60))
 @given(st.lists(PAYLOAD, max_size=12))
 def test_rows_are_in_the_order_of_their_records(server: SchemaRegistry, drawn: list[tuple[int | None, Any]]) -> None:
     schemas = {1: record(n="long", note=["null", "string"]), 2: record(note=["string", "null"], n="long")}

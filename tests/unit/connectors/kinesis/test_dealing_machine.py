@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from drawn import examples
 from headrace.connectors.kinesis import dealing
 from headrace.connectors.kinesis.api import Phase, Position, ShardTree
 from headrace.connectors.kinesis.dealing import Arrivals, Beginnings, Dealing, Holdings, Moves
@@ -56,7 +57,7 @@ class DealingMachine(RuleBasedStateMachine):
 
 TestDealing = DealingMachine.TestCase
 TestDealing.settings = settings(
-    max_examples=150,
+    max_examples=examples(150),
     stateful_step_count=80,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from slot_reader import NOW_MS, SSP_0, Reader, name, put, stream
 from test_kpl import packed, sealed
 
+from drawn import examples
 from headrace.connectors.kinesis.api import (
     HOUR_MS,
     LOOK_MS,
@@ -213,7 +214,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(STEPS, st.sampled_from([0, 2]))
 def test_nothing_expires_in_silence(steps: list[tuple[str, float]], empty_every: int) -> None:
     """Whatever is put, read and expires: each record is read, or a gap is said after the one before it."""

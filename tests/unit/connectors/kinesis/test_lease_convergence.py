@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from drawn import examples
 from headrace.connectors.kinesis.api import FAILOVER_MS, Shard
 from headrace.connectors.kinesis.lease_mirror import LeaseMirror
 from headrace.connectors.kinesis.leases import RENEW_MS, Write, Written, followed
@@ -51,7 +52,7 @@ def wait(seconds: float) -> bool:
     random=st.randoms(use_true_random=False),
 )
 @example(turns=[([None, {"p": "SHARD_END"}], 1, False)], last=[{}, {"p": "SHARD_END"}], random=Random(1))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_rows_become_what_the_commits_say(
     turns: list[tuple[list[dict[str, str] | None], int, bool]], last: list[dict[str, str]], random: Random
 ) -> None:

@@ -7,6 +7,7 @@ from itertools import combinations, pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drawn import examples
 from headrace.operate.page.plan_page import Box, Layout, Link, lay_out
 
 BOX = Box(100, 40)
@@ -65,7 +66,7 @@ def pictures(draw: st.DrawFn) -> tuple[dict[str, Box], list[Link]]:
 
 
 @given(pictures())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_boxes_keep_apart_and_links_run_to_the_right(picture):
     boxes, links = picture
     layout = lay_out(boxes, links, gap_x=40, gap_y=20)

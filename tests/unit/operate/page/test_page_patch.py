@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drawn import examples
 from headrace.operate.page.view import difference, patched
 
 values = st.recursive(
@@ -16,7 +17,7 @@ documents = st.dictionaries(st.sampled_from("abcd"), values, max_size=4)
 
 
 @given(documents, documents)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_the_difference_makes_the_new_one_of_the_old_one(before, after):
     patch = difference(before, after)
     assert patched(before, patch) == after

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from drawn import examples
 from headrace.core.errors import StreamNotFoundError, UnsupportedPositionError, UsageError
 from headrace.core.ids import Offset
 from headrace.systems.files.stock import offset_of
@@ -25,7 +26,7 @@ def numbers_from(system: FilesSystem, offset: Offset, partition: int = 0) -> lis
     return [row[0] for row in rows_of(read(system, offset, partition)[0])]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     times=st.lists(st.lists(st.integers(0, 20) | st.none() | st.just("bad"), max_size=8), min_size=1, max_size=4),
     time_ms=st.integers(-1, 22),

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_harness import STREAM, append, log_file, new_log, read_all, ssp
 
+from drawn import examples
 from headrace.core.errors import CorruptLogError
 from headrace.systems.log import system as inspection
 from headrace.systems.log.layout import Seal, StreamFolder
@@ -68,7 +69,7 @@ def test_an_unfinished_append_is_no_damage(tmp_path: Path, left: int, later: boo
 
 
 @pytest.mark.parametrize("fill", [b"\0", b"\xf5", b"x"])
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(data=st.data())
 def test_a_repair_skips_the_records_that_were_hit_and_no_others(
     tmp_path_factory: pytest.TempPathFactory, fill: bytes, data: st.DataObject

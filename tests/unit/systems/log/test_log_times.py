@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_harness import STREAM, append, log_file, new_log, read_all, ssp, start_process
 
+from drawn import examples
 from headrace.core.clock import ManualClock
 from headrace.core.errors import CorruptLogError, StreamSealedError, TrimmedOffsetError, UsageError
 from headrace.systems.log import segment, time_index
@@ -117,7 +118,7 @@ def of_other_records(path: Path) -> None:
 HAPPENINGS = [untouched, lost, flipped, cut_within_an_entry, cut_after_an_entry, of_another_partition, of_other_records]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     steps=st.lists(st.integers(0, 5) | st.integers(-100, 100), min_size=1, max_size=60),
     writers=st.integers(1, 4),

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from drawn import examples
 
 COLUMNS = {"key": pl.String, "at": pl.Int64, "name": pl.String, "value": pl.Int64}
 LONG = "a name that doesn't fit into twelve bytes, "
@@ -127,7 +128,7 @@ batches = st.lists(
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("built_in", [True, False])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(batches, st.booleans())
 def test_every_aggregate(shape: str, built_in: bool, fed: list[list[Any]], restarted: bool) -> None:
     window, options, oracle = SHAPES[shape]

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from drawn import examples
 
 SIZE = 10
 LATENESS = 15
@@ -108,7 +109,7 @@ def results(output: pl.DataFrame) -> dict[tuple[str | None, int], list[dict[str,
     return found
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.one_of(feeds, feeds, feeds, st.just(Restart(checkpoint=True))), max_size=25))
 def test_every_aggregate_exactly_over_disorder_and_clean_restarts(history: list[Feed | Restart]) -> None:
     oracle, late = Oracle(), 0
@@ -127,7 +128,7 @@ def test_every_aggregate_exactly_over_disorder_and_clean_restarts(history: list[
     assert late == oracle.late
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.one_of(feeds, feeds, st.builds(Restart, st.booleans())), max_size=25), guarantees)
 def test_any_restarts(history: list[Feed | Restart], guarantee: Any) -> None:
     """Crashes at any moment; the work since the last checkpoint is repeated. Nothing is late here."""
@@ -153,7 +154,7 @@ def test_any_restarts(history: list[Feed | Restart], guarantee: Any) -> None:
             assert set(row["all"]) == set(values)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.lists(feeds, max_size=15))
 def test_windows_without_a_key_count_per_task(history: list[Feed]) -> None:
     app = hr.App("counting")

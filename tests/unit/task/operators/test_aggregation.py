@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from drawn import examples
 from headrace.core.errors import DataError, HeadraceError
 
 
@@ -97,7 +98,7 @@ def sums(dtype: Any, batches: list[list[Any]], shape: Any) -> list[Any]:
         return t.read("out")["total"].to_list()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.lists(signed(SIZES), min_size=1, max_size=4), min_size=1, max_size=4),
     st.sampled_from([pl.Int64(), pl.UInt64(), pl.Duration("ms")]),
@@ -126,7 +127,7 @@ def test_a_sum_of_integers_is_exact_or_refused_however_batches_are_cut(
         assert set(found) == {expected}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.lists(signed(DIGITS), min_size=1, max_size=4), min_size=1, max_size=4),
     st.integers(0, 38),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drawn import examples
 from headrace.task.operators.steps import chosen_apart
 
 
@@ -26,7 +27,7 @@ def found(rows: list[tuple[int, int]], distance: int) -> list[bool]:
     return mask
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 3), st.integers(-20, 60)), max_size=60),
     distance=st.integers(1, 25),

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from drawn import examples
 from headrace.kit.harness import TestApp
 
 COLUMNS = {"key": pl.String, "at": pl.Int64, "value": pl.Int64}
@@ -106,7 +107,7 @@ def declared(case: Case, names: list[str]) -> hr.App:
     return app
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(cases())
 def test_new_aggregates_count_from_the_change_on(case: Case) -> None:
     numbers = iter(range(1000))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from drawn import examples
 from headrace.kit.harness import TestApp
 
 VIEWS = {"member": pl.String, "ms": pl.Int64, "ts": pl.Int64}
@@ -87,7 +88,7 @@ MESSAGES = st.tuples(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.sampled_from([TUMBLING, HOPPING, SESSION]), st.lists(st.lists(MESSAGES, min_size=1, max_size=8), max_size=8))
 def test_results_and_late_counts_are_those_of_whole_messages(
     shape: hr.windows.Tumbling | hr.windows.Hopping | hr.windows.Session,

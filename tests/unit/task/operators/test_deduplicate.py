@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from small_pieces import small_pieces
 
 import headrace as hr
+from drawn import examples
 
 ORDERS = {"shop": pl.String, "order": pl.Int64, "ts": pl.Int64, "n": pl.Int64}
 
@@ -134,7 +135,7 @@ ORDERS_OF = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(orders=ORDERS_OF, within=st.sampled_from([1, 700, 2_000, 20_000]), ordered=st.booleans(), data=st.data())
 def test_any_order_and_any_restart_give_what_the_oracle_says(
     orders: list[Order], within: int, ordered: bool, data: st.DataObject

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from small_pieces import small_pieces
 
 import headrace as hr
+from drawn import examples
 
 ORDERS = {"key": pl.String, "ts": pl.Int64, "order": pl.Int64}
 PAYS = {"key": pl.String, "ts": pl.Int64, "amount": pl.Int64}
@@ -112,7 +113,7 @@ def test_what_a_join_emits_is_not_late_in_a_window_downstream() -> None:
 UNITS = {"ms": 10**6, "us": 1000, "ns": 1}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from([*UNITS, "i64"]),
     st.sampled_from([*UNITS, "i64"]),
@@ -201,7 +202,7 @@ MESSAGES = st.lists(st.tuples(st.sampled_from(["a", "a", "b", None]), st.integer
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "full"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(lefts=MESSAGES, rights=MESSAGES, data=st.data())
 def test_any_order_and_any_restart_give_what_the_oracle_says(
     how: How, lefts: list[tuple[str | None, int]], rights: list[tuple[str | None, int]], data: st.DataObject
@@ -224,7 +225,7 @@ def test_any_order_and_any_restart_give_what_the_oracle_says(
         assert sorted(found, key=repr) == oracle(how, orders, pays)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(lefts=MESSAGES, rights=MESSAGES)
 def test_in_the_order_of_time_nothing_is_forgotten_too_early(
     lefts: list[tuple[str | None, int]], rights: list[tuple[str | None, int]]

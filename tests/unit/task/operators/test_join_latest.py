@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from drawn import examples
 
 VIEWS = {"member": pl.String, "n": pl.Int64}
 CARTS = {"member": pl.String, "n": pl.Int64, "items": pl.Int64}
@@ -168,7 +169,7 @@ class Oracle:
                 self.last[side][key] = (number, now)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(history=st.lists(MESSAGES | PASSING | RESTARTS, max_size=25), how=st.sampled_from(["inner", "left", "full"]))
 def test_any_history_gives_what_two_dicts_give(history: list[tuple[str, Any]], how: How) -> None:
     oracle = Oracle(how)

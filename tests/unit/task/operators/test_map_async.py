@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from drawn import examples
 from gated_calls import TIME_MAX_S, Gate
 from headrace.kit.harness import TestApp
 from headrace.plan.render import render
@@ -369,7 +370,7 @@ def test_a_test_that_waits_for_a_call_that_never_ends_says_for_which(monkeypatch
 
 
 @given(st.booleans(), st.lists(st.integers(0, 3), min_size=1, max_size=8), st.integers(0, 2**32))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_any_order_of_answers_gives_the_same_rows_and_watermarks(ordered: bool, sizes: list[int], seed: int) -> None:
     gate, chance = Gate(), random.Random(seed)
     app = hr.App("asking")

@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from drawn import examples
 
 
 def view(member: str | None, ts: int = 0) -> dict[str, Any]:
     return {"member": member, "ms": 1, "ts": ts}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.one_of(st.none(), st.text(max_size=3))), max_size=30))
 def test_messages_of_one_key_meet_in_one_task(messages: list[tuple[int, str | None]]) -> None:
     """Each task counts separately, so a key in several tasks would have several counts."""

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from drawn import examples
 from headrace.api.specs import TableKind, TableStorage
 from headrace.stores import pieces
 
@@ -214,7 +215,7 @@ def test_a_null_event_time_is_an_error(input_: str) -> None:
 # -- any order, any restart
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(data=st.data(), how=st.sampled_from(["inner", "left"]), storage=st.sampled_from(["disk", "memory"]))
 def test_any_order_and_any_restart_give_what_the_oracle_says(
     data: st.DataObject, how: How, storage: TableStorage

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from drawn import examples
 from headrace.api.specs import TableKind, TableStorage
 from headrace.plan.planner import plan
 from headrace.plan.render import render, to_text
@@ -168,7 +169,7 @@ LEAVE = st.tuples(st.just("leavers"), st.lists(st.sampled_from("abc"), min_size=
 RESTART = st.tuples(st.just("restart"), st.none())
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(history=st.lists(TELL | LEAVE | RESTART, max_size=12), storage=st.sampled_from(["disk", "memory"]))
 def test_any_history_gives_what_a_dict_gives(history: list[tuple[str, Any]], storage: TableStorage) -> None:
     table: dict[str, str] = {}

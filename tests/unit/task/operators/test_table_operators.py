@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from drawn import examples
 
 VIEWS = {"member": pl.String, "ms": pl.Int64}
 PROFILES = {"id": pl.String, "country": pl.String, "ms": pl.Int64}
@@ -147,7 +148,7 @@ LOOKS = st.tuples(st.just("views"), st.sampled_from("abcd"), st.integers(0, 9))
 RESTARTS = st.tuples(st.sampled_from(["restart", "checkpoint"]), st.just(""), st.just(0))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.lists(CHANGES | LOOKS | RESTARTS, max_size=25), st.sampled_from(["inner", "left"]))
 def test_any_history_gives_what_a_dict_gives(
     history: list[tuple[str, str, int]], how: Literal["inner", "left"]

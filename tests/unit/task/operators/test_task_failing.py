@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from drawn import examples
 from headrace.stores.keyvalue import KeyValueStore
 
 COLUMNS = {"key": pl.String, "n": pl.Int64, "ts": pl.Int64}
@@ -64,7 +65,7 @@ def failing(n: int) -> bool:
 MESSAGES = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-1, 20)), max_size=20)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(MESSAGES, MESSAGES)
 def test_it_is_as_if_failing_messages_had_not_come(first: Any, second: Any) -> None:
     with app_of(Summing(), "skip").test() as t:

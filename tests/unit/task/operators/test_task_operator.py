@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from task_scene import COUNTS, TOLD, VIEWS, app_of, views
 
 import headrace as hr
+from drawn import examples
 
 # -- calls and their order
 
@@ -159,7 +160,7 @@ class Plain:
         self.take(again)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(STEPS)
 def test_event_time_timers_against_plain_python_with_disorder_and_kills(steps: list[Any]) -> None:
     app = hr.App("timing", checkpoint_interval="1h")

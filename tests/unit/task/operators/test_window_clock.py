@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from window_oracle import FOREVER, Key, Oracle, Result
 
 import headrace as hr
+from drawn import examples
 
 COLUMNS = {"key": pl.String, "at": pl.Int64, "value": pl.Int64}
 AGG = {"n": hr.count(), "values": hr.aggregates.implode("value")}
@@ -135,7 +136,7 @@ def as_result(row: dict[str, Any]) -> Result:
     return row["key"], *bounds, *pane, row["n"], tuple(sorted(row["values"]))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(shapes, steps)
 def test_windows_of_the_clock_are_those_of_plain_python(shape: Any, fed: list[Any]) -> None:
     oracle = Oracle(shape)
@@ -159,7 +160,7 @@ triggers = st.one_of(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(shapes, triggers, steps, st.booleans())
 def test_triggers_of_the_clock_are_those_of_plain_python(
     shape: Any, early: hr.triggers.Trigger, fed: list[Any], accumulating: bool

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from window_oracle import FOREVER, Key, Message, Oracle, Result
 
 import headrace as hr
+from drawn import examples
 from headrace.core.clock import to_ms
 
 COLUMNS = {"key": pl.String, "at": pl.Int64, "value": pl.Int64}
@@ -129,7 +130,7 @@ def expected(case: Case) -> Oracle:
     return oracle
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(cases())
 def test_windows_are_those_of_plain_python(case: Case) -> None:
     out, late, counted = found(case)
@@ -158,7 +159,7 @@ def orderly(draw: st.DrawFn) -> Case:
     return Case(shape, chosen, 200, draw(st.booleans()), fed)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(orderly())
 def test_any_restart_leaves_results_as_they_are(case: Case) -> None:
     app = hr.App("windows")
@@ -179,7 +180,7 @@ def test_any_restart_leaves_results_as_they_are(case: Case) -> None:
 # -- sliding windows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(1, 30), st.integers(0, 30), st.booleans(), steps)
 def test_sliding_windows_are_those_of_plain_python(
     size: int, lateness: int, keyed: bool, fed: list[list[Message] | bool]
@@ -218,7 +219,7 @@ def test_sliding_windows_are_those_of_plain_python(
 # -- count windows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(1, 6), st.integers(0, 5), st.booleans(), st.lists(st.one_of(batches, st.booleans()), max_size=8))
 def test_count_windows_are_those_of_plain_python(
     every: int, more: int, keyed: bool, fed: list[list[Message] | bool]
