@@ -36,7 +36,13 @@ class PublishesFirst(TaskHost):
         yield from super()._append_commit()
 
 
-mutant("outboxes before the record", "rows leave before the commit record", Parts(host=PublishesFirst), "app-outbox")
+mutant(
+    "outboxes before the record",
+    "rows leave before the commit record",
+    Parts(host=PublishesFirst),
+    "app-outbox",
+    first_seed=2,
+)
 
 
 class Unchecked(TaskHost):
@@ -52,7 +58,7 @@ mutant(
     "the batch before the check",
     "the changes of a commit get into the local state under the commit before it",
     Parts(host=Unchecked),
-    first_seed=100,
+    first_seed=109,
 )
 
 
@@ -75,7 +81,7 @@ mutant(
     "a task has finished although rows wait to be published",
     host(publish=over_is_finished),
     "app-outbox",
-    first_seed=21,
+    first_seed=35,
 )
 
 
@@ -98,7 +104,7 @@ class KeepsWaiting(TaskHost):
             self.attempt.chooser.offer(envelope)
 
 
-mutant("waiting frames survive", "a rollback keeps what waits to be processed", Parts(host=KeepsWaiting))
+mutant("waiting frames survive", "a rollback keeps what waits to be processed", Parts(host=KeepsWaiting), first_seed=2)
 
 
 class KeepsOutboxes(TaskHost):
@@ -110,7 +116,7 @@ class KeepsOutboxes(TaskHost):
 
 
 mutant(
-    "outboxes survive", "a rollback keeps rows to be published", Parts(host=KeepsOutboxes), "app-outbox", first_seed=2
+    "outboxes survive", "a rollback keeps rows to be published", Parts(host=KeepsOutboxes), "app-outbox", first_seed=3
 )
 
 
@@ -166,7 +172,7 @@ def without_news(self, now_ms):
 
 UNTIL_DUE = TaskHost._until_due
 mutant(
-    "no wake-up for watermarks", "a watermark waits for the next commit", host(_until_due=without_news), first_seed=14
+    "no wake-up for watermarks", "a watermark waits for the next commit", host(_until_due=without_news), first_seed=15
 )
 
 
@@ -188,7 +194,7 @@ mutant(
     "ticks only now and then",
     "a tick just before a checkpoint is due puts that off",
     Parts(),
-    first_seed=10,
+    first_seed=11,
     patches=((Ticks, "due", now_and_then),),
 )
 
@@ -222,6 +228,7 @@ mutant(
     "a task waits for the clock although envelopes wait",
     Parts(),
     patches=((RollCall, "at_once", nothing),),
+    first_seed=3,
 )
 
 mutant(
@@ -262,7 +269,7 @@ mutant(
     "what is committed isn't published when a drain ends",
     host(has_committed=unpublished),
     "app-outbox",
-    first_seed=193,
+    first_seed=214,
 )
 
 # -- sources that somebody else commits --------------------------------------------------------------------
@@ -277,7 +284,7 @@ mutant(
     "a checkpoint ignores what a source still holds",
     Parts(),
     *SOURCES,
-    first_seed=10,
+    first_seed=11,
     patches=((FrameReceiver, "_source_entry", as_processed),),
 )
 
@@ -292,7 +299,7 @@ mutant(
     "a restart hands out again what stood behind a held frame",
     Parts(),
     *SOURCES,
-    first_seed=20,
+    first_seed=33,
     patches=((CommittedSource, "entry", plain_again),),
 )
 
@@ -308,6 +315,6 @@ mutant(
     "a restart reads a source without knowing what was covered",
     Parts(),
     *SOURCES,
-    first_seed=20,
+    first_seed=33,
     patches=((CommittedSource, "__init__", held_anew),),
 )

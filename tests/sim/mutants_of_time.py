@@ -87,7 +87,7 @@ mutant(
     "a restart writes an end again",
     Parts(),
     "app-apart",
-    first_seed=41,
+    first_seed=48,
     patches=((Announcer, "resume", nothing_written),),
 )
 
@@ -104,7 +104,7 @@ mutant(
     Parts(),
     "app-apart",
     patches=((Attempt, "save", saved_before_it_is_written),),
-    first_seed=158,
+    first_seed=186,
 )
 
 
@@ -118,7 +118,7 @@ mutant(
     "a step ends again after a restart",
     Parts(task=EndsAgain),
     "app-apart",
-    first_seed=41,
+    first_seed=47,
 )
 
 
@@ -147,7 +147,7 @@ mutant(
     "a restart waits for the end of what has ended",
     Parts(task=Unended),
     "app-apart",
-    first_seed=3,
+    first_seed=10,
 )
 
 

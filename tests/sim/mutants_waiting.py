@@ -85,7 +85,7 @@ class Hanging(TaskHost):
             del self.attempt.close
 
 
-mutant("held rows survive", "a rollback keeps what steps wait for", Parts(host=Hanging), *APPS, first_seed=8)
+mutant("held rows survive", "a rollback keeps what steps wait for", Parts(host=Hanging), *APPS, first_seed=14)
 
 
 class Unasked(FunctionPublisher):
