@@ -74,7 +74,7 @@ test: installed  ## check, then run all tests
 # In a new clone, each process of the tests would compile all of them. What is wrong with one is said when tests run.
 .PHONY: compiled
 compiled: $(STAMP)
-	@$(ENTRY) pytest --collect-only -qq > /dev/null || true
+	@test -d tests/__pycache__ || $(ENTRY) pytest --collect-only -qq > /dev/null || true
 
 check: style  ## lint, format, types, import directions
 	$(BIN)/mypy
