@@ -1,7 +1,7 @@
 """A plugin for pytest: the processor time of each test, with its fixtures and all processes that they start.
 
 ``pytest -p tests.processor_time`` prints folders and the dearest tests. It writes lines of seconds, phase and test to
-the file that ``HEADRACE_TEST_TIMES`` names.
+the file that ``HEADRACE_TEST_TIMES`` names. A process that has outlived its parent, as Spark's JVM does, isn't counted.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ def test_the_protocol_passes_seeds_of_every_shape(shape):
 
 
 @pytest.mark.parametrize("app", CASES)
-def test_real_operators_and_stores_pass_seeds_of_every_app(app):
-    failed = [outcome for seed in range(1, 3) if (outcome := simulate(seed, (app,))).failure]
-    assert failed == []
+def test_real_operators_and_stores_pass_a_seed_of_every_app(app):
+    """Tests of savepoints and snapshots run each of them again."""
+    assert simulate(1, (app,)).failure is None
 
 
 @pytest.mark.parametrize("app", CASES)

@@ -49,8 +49,7 @@ def test_a_cut_that_does_not_fit_together_is_given_up(monkeypatch):
 
 @pytest.mark.parametrize("shape", RESTORED_SHAPES)
 def test_a_restored_app_goes_on_from_its_savepoint(shape):
-    failed = [outcome for seed in range(1, 3) if (outcome := simulate(seed, (shape,))).failure]
-    assert failed == []
+    assert simulate(1, (shape,)).failure is None
 
 
 @pytest.mark.parametrize("seed", range(30, 40))
