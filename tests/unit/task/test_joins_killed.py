@@ -10,6 +10,7 @@ import pytest
 from driven_app import INTERVAL_MS, DrivenApp
 
 import headrace as hr
+from drawn import seeds
 
 
 def test_last_messages_survive(tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ ORDERS = {"order": pl.Int64, "currency": pl.Int64, "ts": pl.Int64}
 LATENESS_MS = 2_000
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", seeds([1, 2, 3], 1))
 def test_each_order_finds_the_rate_of_its_time_however_often_tasks_are_killed(tmp_path: Path, seed: int) -> None:
     random = np.random.default_rng(seed)
     for name, columns in (("changes", RATES), ("orders", ORDERS)):
