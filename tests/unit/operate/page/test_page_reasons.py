@@ -7,8 +7,6 @@ from typing import get_args
 import pytest
 
 from headrace.coordinator import messages as m
-from headrace.operate import diagnosis
-from headrace.operate.cli import status_view
 from headrace.operate.diagnosis import Reason, reasons
 from page_scene import NOW, container, holdup, status, task
 
@@ -124,5 +122,4 @@ def test_the_longest_one_comes_first():
 
 
 def test_every_reason_why_a_task_waits_has_words() -> None:
-    assert diagnosis._WAITS.keys() | diagnosis._ALONE.keys() == set(get_args(m.What))
-    assert status_view._WAITS.keys() == set(get_args(m.What))
+    assert m.REASONS.keys() == set(get_args(m.What))
