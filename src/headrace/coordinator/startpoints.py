@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -304,11 +304,8 @@ class StartpointService:
 
     @contextmanager
     def _resolving(self) -> Iterator[_Resolving]:
-        connections = Connections()
-        try:
+        with closing(Connections()) as connections:
             yield _Resolving(self.inputs, self._committed(), connections)
-        finally:
-            connections.close()
 
     def _notes(self, request: SetStartpoint, moves: Sequence[Move]) -> tuple[str, ...]:
         notes: list[str] = []

@@ -64,7 +64,7 @@ _READ_BYTES = 8 << 20
 _log = logger(__name__)
 
 
-class Committed(NamedTuple):
+class ReadCommit(NamedTuple):
     """A commit and its offset in the changelog. ``bare``: no state was ever committed, so there is no database."""
 
     local: LocalCheckpoint
@@ -121,19 +121,19 @@ class Changelogs:
             raise ProtocolError(f"{ssp} changed while it was read")
         return found
 
-    def last_commits(self, tasks: Iterable[TaskName]) -> dict[TaskName, Committed]:
+    def last_commits(self, tasks: Iterable[TaskName]) -> dict[TaskName, ReadCommit]:
         """Return the last commit that counts of each of these tasks, if it has one."""
         found = {task: self._last_commit(task) for task in tasks}
         return {task: commit for task, commit in found.items() if commit is not None}
 
-    def _last_commit(self, task: TaskName) -> Committed | None:
+    def _last_commit(self, task: TaskName) -> ReadCommit | None:
         name = self.ssp(task).stream.name
         info = self.admin.describe(name)
         if info is None or task.number >= info.partitions:
             return None
         reading = self.read(task, self.admin.extents(name)[task.number])
         read = reading.changelog
-        return None if read.record is None or read.local is None else Committed(read.local, read.record, reading.bare)
+        return None if read.record is None or read.local is None else ReadCommit(read.local, read.record, reading.bare)
 
     def messages_wait(self, name: str, readers: Sequence[TaskName]) -> bool:
         """Return whether an intermediate stream has messages that its readers' commits don't cover.
@@ -198,15 +198,12 @@ class Changelogs:
         return reading or Reading(Changelog(0, "", None), bare=base is None)
 
     def _records(self, ssp: SSP, start: Offset, end: Offset) -> Iterator[tuple[Offset, Header, bytes]]:
-        consumer = self._connections.consumer(self.system)
-        try:
+        with closing(self._connections.consumer(self.system)) as consumer:
             consumer.register(ssp, Edge.OLDEST if start == 0 else start)
             for records in polled_to(consumer, ssp, end, _READ_BYTES):
                 if isinstance(records, Records):
                     for offset, payload in zip(records.offsets, records.payloads, strict=True):
                         yield offset, decode_header(payload), payload
-        finally:
-            consumer.close()
 
 
 @contextmanager
@@ -222,7 +219,7 @@ def opened_changelogs(metadata: MetadataStore, home: Path, app: str, timeline: i
 
 def last_commits(
     metadata: MetadataStore, home: Path, app: str, timeline: int, tasks: Iterable[TaskName]
-) -> dict[TaskName, Committed]:
+) -> dict[TaskName, ReadCommit]:
     """Return the last commit that counts of each of these tasks in this timeline, if it has one."""
     with opened_changelogs(metadata, home, app, timeline) as changelogs:
         return {} if changelogs is None else changelogs.last_commits(tasks)
@@ -262,7 +259,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base class of the results, which commands print as JSON."""
 
 
-class Position(_Part, frozen=True, kw_only=True):
+class InputPosition(_Part, frozen=True, kw_only=True):
     """A task's position in one input partition. ``lag`` is the distance to the end of the partition (None: unknown).
 
     ``shards``: the positions in the shards of a slot. While a startpoint with an end is under way, ``until`` is that
@@ -307,7 +304,7 @@ class TaskCheckpoint(_Part, frozen=True, kw_only=True):
     current_generation: int | None = None
     ended: bool = False
     age_ms: int | None = None
-    inputs: tuple[Position, ...] = ()
+    inputs: tuple[InputPosition, ...] = ()
     outputs: tuple[OutputSeq, ...] = ()
     changelog: str = ""
     changelog_bytes: int = 0
@@ -404,7 +401,7 @@ def _read(
     return facts if record is None else _committed(facts, record, changelogs)
 
 
-def _with_detour(position: Position, entry: SourceEntry) -> Position:
+def _with_detour(position: InputPosition, entry: SourceEntry) -> InputPosition:
     position = msgspec.structs.replace(position, shards=entry.shards or {})
     if entry.detour is UNSET:
         return position
@@ -412,9 +409,9 @@ def _with_detour(position: Position, entry: SourceEntry) -> Position:
 
 
 def _committed(facts: TaskCheckpoint, record: CommitRecord, changelogs: Changelogs) -> TaskCheckpoint:
-    def position(entry: InputEntry | SourceEntry) -> Position:
+    def position(entry: InputEntry | SourceEntry) -> InputPosition:
         lag = _lag(changelogs, StreamId.parse(entry.stream), entry.partition, entry.offset)
-        return Position(stream=entry.stream, partition=entry.partition, offset=entry.offset, lag=lag)
+        return InputPosition(stream=entry.stream, partition=entry.partition, offset=entry.offset, lag=lag)
 
     return msgspec.structs.replace(
         facts,
@@ -502,7 +499,7 @@ def position_in(checkpoint: TaskCheckpoint | None, one: AppInput, partition: int
     return None if found is None else found.offset
 
 
-def found_in(checkpoint: TaskCheckpoint | None, one: AppInput, partition: int) -> Position | None:
+def found_in(checkpoint: TaskCheckpoint | None, one: AppInput, partition: int) -> InputPosition | None:
     """What a commit says of a partition of an input."""
     for position in () if checkpoint is None else checkpoint.inputs:
         if (position.stream, position.partition) == (one.kept_as, partition):

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -325,13 +326,10 @@ def held_by_driver(plan: Plan, stages: Sequence[str] = ()) -> list[StreamSpec]:
 
 def stops_by_itself(plan: Plan, stages: Sequence[str] = ()) -> bool:
     """Return whether the run of these stages (default: all) ends when it has read its inputs' present contents."""
-    connections = Connections()
-    try:
+    with closing(Connections()) as connections:
         sources = [s.spec for s in plan.streams.values() if s.spec.role in (Role.SOURCE, Role.SIDE_INPUT)]
         found = [connections.admin(s.system).describe(s.stream.name) for s in sources if reads(plan, s.id, stages)]
         return any(info is not None and info.until_caught_up for info in found)
-    finally:
-        connections.close()
 
 
 def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:
@@ -340,8 +338,7 @@ def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:
     Raises ``StreamExistsError`` if one exists with another partition count: its contents were partitioned otherwise,
     so going on would tear keys apart. Raises ``StreamSealedError`` if these stages (default: all) write a sealed one.
     """
-    connections = Connections()
-    try:
+    with closing(Connections()) as connections:
         for stream in plan.streams.values():
             if stream.spec.role in (Role.INTERMEDIATE, Role.SINK):
                 _create(connections, plan, stream)
@@ -360,21 +357,16 @@ def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:
             if info is not None:
                 internal.add_partitions(name, len(stage.tasks))
             internal.create(name, len(stage.tasks))
-    finally:
-        connections.close()
 
 
 def prepare_outputs(plan: Plan) -> None:
     """Create the outputs that don't exist yet: all that a batch job writes."""
-    connections = Connections()
-    try:
+    with closing(Connections()) as connections:
         for stream in plan.streams.values():
             if stream.spec.role is Role.SINK:
                 _create(connections, plan, stream)
                 for stage in stream.writers:
                     _check_open(connections, stage, stream.spec)
-    finally:
-        connections.close()
 
 
 def _check_unsealed(connections: Connections, plan: Plan, stages: Sequence[str]) -> None:
@@ -401,15 +393,12 @@ def ask_targets(plan: Plan) -> dict[str, Answer]:
 
     A system that can't be asked from here is no reason to refuse: the app may run where it can.
     """
-    connections = Connections()
-    try:
+    with closing(Connections()) as connections:
         return {
             stream.spec.id: _asked(connections, plan, stream)
             for stream in plan.streams.values()
             if stream.spec.role is Role.SINK and keeps_rows(stream.spec.system)
         }
-    finally:
-        connections.close()
 
 
 def _asked(connections: Connections, plan: Plan, stream: StreamPlan) -> Answer:

@@ -26,7 +26,6 @@ from msgspec import UNSET, UnsetType
 from headrace.api.app import Declarations
 from headrace.coordinator.address import Address
 from headrace.coordinator.assignment import next_orders
-from headrace.coordinator.client import CoordinatorClient
 from headrace.coordinator.messages import Applied, SetAnswer, SetStartpoint, StartpointTarget
 from headrace.coordinator.publication import find_all
 from headrace.coordinator.startpoints import StartpointService
@@ -523,7 +522,7 @@ class Startpoints:
                 raise self._not_running()
             with self._service() as service:
                 return service.set(request)
-        with _client(addresses[0]) as client:
+        with closing(addresses[0].client()) as client:
             answer = client.set_startpoint(request)
         if apply and not dry_run and len(addresses) > 1:
             restarted = (*answer.restarted, *_apply(addresses[1:]).restarted)
@@ -613,15 +612,6 @@ def _me() -> str:
 def _apply(addresses: list[Address]) -> Applied:
     restarted: list[str] = []
     for address in addresses:
-        with _client(address) as client:
+        with closing(address.client()) as client:
             restarted += client.apply_startpoints().restarted
     return Applied(restarted=tuple(restarted))
-
-
-@contextmanager
-def _client(address: Address) -> Iterator[CoordinatorClient]:
-    client = address.client()
-    try:
-        yield client
-    finally:
-        client.close()

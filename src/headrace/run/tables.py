@@ -24,6 +24,7 @@ from __future__ import annotations
 import difflib
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -230,11 +231,8 @@ def _tables_of(metadata: MetadataStore, app: str) -> tuple[list[tuple[TableFacts
     addresses = find_all(metadata, app)
     if not addresses:
         raise _not_running(metadata, app)
-    client = addresses[0].client()
-    try:
+    with closing(addresses[0].client()) as client:
         listed = client.tables()
-    finally:
-        client.close()
     tables = [(one, next((a for a in addresses if one.stage in a.stages), None)) for one in listed.tables]
     return tables, listed.others
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -192,11 +193,8 @@ def restore(
         with existing_metadata(home, metadata) as store:
             outlook = preview(asked(store))
     else:
-        store = open_metadata(home, metadata)
-        try:
+        with closing(open_metadata(home, metadata)) as store:
             outlook = restore_now(asked(store))
-        finally:
-            store.close()
     if as_json:
         print_json(_outlook_facts(outlook) | {"dryRun": dry_run})
     else:
@@ -208,11 +206,8 @@ def undo(app: App, home: Home = HOME, metadata: Metadata = None, as_json: AsJson
     from headrace.life.metadata import open_metadata
     from headrace.run.savepoints.restoring import undo as undo_now
 
-    store = open_metadata(home, metadata)
-    try:
+    with closing(open_metadata(home, metadata)) as store:
         gone = undo_now(home, app, store)
-    finally:
-        store.close()
     if as_json:
         print_json({"app": app, "timeline": gone.before})
     else:
@@ -236,11 +231,8 @@ def timelines(
     from headrace.run.savepoints.restoring import delete_timeline
 
     if remove is not None:
-        writable = open_metadata(home, metadata)
-        try:
+        with closing(open_metadata(home, metadata)) as writable:
             delete_timeline(home, app, writable, remove, snapshots)
-        finally:
-            writable.close()
         print_note(f"deleted timeline {remove} of {app}")
     with existing_metadata(home, metadata) as store:
         known = Timelines(store, app)

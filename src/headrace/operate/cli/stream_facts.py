@@ -270,7 +270,7 @@ def _partition(place: Place, option: str, text: str, before: str, wanted: Sequen
 
 # -- trimming ----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Trim:
     """A trim of one partition: it deletes the ``size`` offsets below ``before``."""
 
     ssp: SSP
@@ -278,7 +278,7 @@ class Cut:
     size: int
 
 
-def plan_trim(place: Place, texts: Sequence[str], partition: int | None) -> list[Cut]:
+def plan_trim(place: Place, texts: Sequence[str], partition: int | None) -> list[Trim]:
     """Return the cuts that ``--before`` asks for; other partitions stay as they are. Changes nothing."""
     wanted = positions(place, "--before", texts, partition)
     extents = place.admin().extents(place.stream.name)
@@ -293,11 +293,11 @@ def plan_trim(place: Place, texts: Sequence[str], partition: int | None) -> list
                 f"--before {before} is outside {ssp}",
                 hint=f"its offsets go from {extent.oldest} to {extent.upcoming}",
             )
-        cuts.append(Cut(ssp, before, before - extent.oldest))
+        cuts.append(Trim(ssp, before, before - extent.oldest))
     return cuts
 
 
-def run_trim(place: Place, cuts: Sequence[Cut]) -> None:
+def run_trim(place: Place, cuts: Sequence[Trim]) -> None:
     """Make the cuts."""
     admin = place.admin()
     for cut in cuts:

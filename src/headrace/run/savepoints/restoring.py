@@ -395,8 +395,7 @@ class _Restore:
         if self._systems is None:  # nothing has run in it
             return
         system = self._systems.own_spec(asked.app, asked.home)
-        connections = Connections()
-        try:
+        with closing(Connections()) as connections:
             admin = connections.admin(system)
             known = {stage: admin.describe(changelog_name(asked.app, stage, number)) for stage in self._before.stages}
             counts = {stage: 0 if info is None else info.partitions for stage, info in known.items()}
@@ -414,8 +413,6 @@ class _Restore:
                 changelog.flush()
                 connections.sync_records()
                 changelog.close()
-        finally:
-            connections.close()
         self._latest_records = None  # what was committed until now counts
 
     def check_silence(self) -> None:

@@ -20,6 +20,7 @@ import threading
 import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -43,7 +44,7 @@ from headrace.core.ids import TaskName
 from headrace.core.log import logger
 from headrace.core.worker import WorkerThread
 from headrace.life.apps import recorded_systems
-from headrace.life.changelogs import Committed, last_commits
+from headrace.life.changelogs import ReadCommit, last_commits
 from headrace.life.folder import Progress, Shelf, copies, copy_tree, kept_commit, misfit, write_manifest
 from headrace.life.founding import Manifest
 from headrace.life.metadata import MetadataStore
@@ -290,7 +291,7 @@ def _keep_ended(taking: Taking, timeline: int, tasks: Sequence[TaskName], draft:
     return {task: commit.record.version for task, commit in commits.items()}
 
 
-def _copy_state(taking: Taking, timeline: int, task: TaskName, commit: Committed, target: Path) -> None:
+def _copy_state(taking: Taking, timeline: int, task: TaskName, commit: ReadCommit, target: Path) -> None:
     """Copy the local state of a task that has ended, which is closed."""
     local = state_folders_at(taking.home, taking.app, task, timeline).local
     try:
@@ -315,22 +316,16 @@ def _copy_state(taking: Taking, timeline: int, task: TaskName, commit: Committed
 
 def _write_bare(folder: Path, local: LocalCheckpoint) -> None:
     """Write the database of a task without state, which has made none."""
-    database = Database(folder)
-    try:
+    with closing(Database(folder)) as database:
         batch = database.batch()
         batch.put(LOCAL_KEY, local.encode())
         database.write(batch)
-    finally:
-        database.close()
 
 
 def _held(folder: Path) -> LocalCheckpoint | None:
-    database = Database(folder)
-    try:
+    with closing(Database(folder)) as database:
         data = database.get(LOCAL_KEY)
         return None if data is None else LocalCheckpoint.decode(data)
-    finally:
-        database.close()
 
 
 def _not_here(task: TaskName, local: Path) -> InfrastructureError:

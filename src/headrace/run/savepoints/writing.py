@@ -64,15 +64,12 @@ from headrace.task.task import task_factory
 def attempt_at_rest(plan: Plan, stage: StagePlan, task: TaskPlan) -> Iterator[Attempt]:
     """An attempt of a task that never begins. Its stores are empty and have no database."""
     scope = TaskScope.of(plan, stage, task)
-    connections = Connections()
-    try:
+    with closing(Connections()) as connections:
         machine = ProtocolMachine(scope.machine, writer="at rest")
         make = Factories(task_factory(plan, stage, scope))
         metrics = TaskMetrics(str(task.name))
         with closing(Attempt(scope, make, machine, connections, metrics, random.Random(), 0.0)) as attempt:
             yield attempt
-    finally:
-        connections.close()
 
 
 # -- writing -----------------------------------------------------------------------------------------
@@ -80,7 +77,7 @@ ROWS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Base:
+class _BaseSavepoint:
     """The savepoint that keeps what isn't replaced."""
 
     folder: Path
@@ -95,7 +92,7 @@ class _Writing:
     inventory: Inventory
     rows: Mapping[str, pl.DataFrame]
     version: int
-    base: _Base | None
+    base: _BaseSavepoint | None
 
     @property
     def tasks(self) -> Iterator[tuple[StagePlan, TaskPlan]]:
@@ -109,7 +106,7 @@ def write_state(app: Declarations, name: str, tables: Mapping[str, Rows], base: 
     shelf.check_free(name)
     check_can_be_saved(graph)
     with shelf.locked():
-        kept = None if base is None else _Base(folder=shelf.path(base), manifest=shelf.manifest(base))
+        kept = None if base is None else _BaseSavepoint(folder=shelf.path(base), manifest=shelf.manifest(base))
         planned, before, timeline = _planned(graph, kept)
         planned.changes.check()
         writing = _Writing(
@@ -140,7 +137,7 @@ def write_state(app: Declarations, name: str, tables: Mapping[str, Rows], base: 
     return manifest
 
 
-def _planned(graph: Graph, base: _Base | None) -> tuple[Planned, Inventory, int]:
+def _planned(graph: Graph, base: _BaseSavepoint | None) -> tuple[Planned, Inventory, int]:
     """Return the plan, the former inventory, and the timeline concerned."""
     if base is not None:
         return planned_against(graph, base.manifest.inventory), base.manifest.inventory, base.manifest.timeline
