@@ -205,14 +205,15 @@ class LeaseMirror:
         self._resume_ms = self._clock.monotonic_ms() + pause_ms
         self._throttle.warning("can't write leases", table=self._table.name, write=str(write), reason=error.message)
         self._trouble = error.message
-        if write.kind not in (Kind.CREATE, Kind.TAKE):
-            return
         before = self._supposed.get(write.shard)
+        reopens = write.kind is Kind.CHECKPOINT and before is not None and before.lease.checkpoint.finished
+        if write.kind not in (Kind.CREATE, Kind.TAKE) and not reopens:
+            return
         lease = parse_lease({**({} if before is None else before.lease.item()), **write.put})
         if lease is not None and not lease.checkpoint.finished:
             # The app may have a lease now, and the shard may be in no slot when that is tried again. So it is supposed
             # to have it: the next write of the row finds out. (Of a finished one there may be no next write. It is
-            # tried again, and does no harm where it is.)
+            # tried again, and does no harm where it is. A shard that is read again has a checkpoint that reopens it.)
             self._unanswered[write.shard] = Row(replace(lease, checkpoint_owner=None), -math.inf)
 
 

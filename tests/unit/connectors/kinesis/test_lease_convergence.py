@@ -52,6 +52,15 @@ def wait(seconds: float) -> bool:
     random=st.randoms(use_true_random=False),
 )
 @example(turns=[([None, {"p": "SHARD_END"}], 1, False)], last=[{}, {"p": "SHARD_END"}], random=Random(1))
+@example(
+    # The answer to the checkpoint that reopens the lease of c is lost, and then nobody reads c.
+    turns=[
+        ([None, {"p": "TRIM_HORIZON", "a": "TRIM_HORIZON", "b": "TRIM_HORIZON", "c": "SHARD_END"}], 10, True),
+        ([None, {"c": "TRIM_HORIZON"}], 15, False),
+    ],
+    last=[{}, {}],
+    random=Random(29),
+)
 @settings(max_examples=examples(150))
 def test_rows_become_what_the_commits_say(
     turns: list[tuple[list[dict[str, str] | None], int, bool]], last: list[dict[str, str]], random: Random
@@ -85,6 +94,35 @@ def test_rows_become_what_the_commits_say(
     for lease in table.leases():
         held = lease.owner is not None and not lease.checkpoint.finished
         assert (lease.counter > before[lease.shard]) == held, "who has a lease shows it, and nobody else"
+
+
+@pytest.mark.parametrize("lost", ["call", "answer"])
+def test_a_lease_that_may_have_been_reopened_is_given_up_when_nobody_reads_the_shard(lost: str) -> None:
+    clock, table = ManualClock(), LossyTable(Random(1))
+    table.chance = 0.0
+    mirror = LeaseMirror.open(table, "app", clock, wait)
+
+    def follow(*slots: dict[str, str]) -> None:
+        mirror.follow([SlotReport(1, shards) for shards in slots], LISTED)
+        clock.advance(250)
+
+    follow({}, {"c": "SHARD_END"})
+    follow({}, {"c": "TRIM_HORIZON"})  # reads it again: takes the lease
+    with pytest.MonkeyPatch.context() as patch:
+        real = table.write
+
+        def write(write: Write) -> Written:
+            if lost == "answer":
+                real(write)
+            raise UnavailableError(f"the {lost} was lost")
+
+        patch.setattr(table, "write", write)
+        for _ in range(int(RENEW_MS / 250) + 1):
+            follow({}, {"c": "TRIM_HORIZON"})
+    assert [lease.checkpoint.finished for lease in table.leases()] == [lost == "call"]
+    for _ in range(2 * FAILOVER_MS // 250):
+        follow({}, {})
+    assert [lease.owner for lease in table.leases() if not lease.checkpoint.finished] == [None] * (lost == "answer")
 
 
 @pytest.mark.parametrize("lost", ["call", "answer"])
