@@ -39,7 +39,8 @@ def settled(case: Case, rows: Iterable[Row]) -> list[tuple[Any, ...]]:
     rows = [{name: plain(value) for name, value in row.items() if name != MS} for row in rows]
     if case["step"] == "count-window":
         return sorted(_sizes(rows), key=repr)
-    if case["step"] == "filled-table" and case["behind"] == "nothing":
+    late_facts = case["step"] == "filled-table" or (case["step"] == "side-table" and case["arrival"] != "at-once")
+    if late_facts and case["behind"] == "nothing":
         rows = [{**row, "f": "right or not there yet"} if row["f"] in (None, _fact(case, row)) else row for row in rows]
     found = [tuple(row[name] for name in sorted(row)) for row in rows]
     if case["step"] == "join-latest" or case["output"] == "sql-by-key":
