@@ -109,7 +109,7 @@ chaos: $(STAMP) $(SERVERS)  ## kill and freeze a real app's processes and cut th
 
 soak: $(STAMP) $(SERVERS) .venv/spark.jsa  ## repeat what `make test` does once: more power cuts, kills, examples, seeds and seams, each connector deleted, three quarters of an hour
 	$(ENTRY) pytest -n 2 --dist loadgroup -m soak
-	HEADRACE_EXAMPLES=4 $(ENTRY) pytest -n 2 -m "hypothesis and not soak"
+	HEADRACE_EXAMPLES=4 $(ENTRY) pytest -n 2 --dist loadgroup -m "hypothesis and not soak"
 	$(ENTRY) simulator --seeds 3000 --stages bare,moved,apps,cuts,restores,objects,power
 	$(ENTRY) seams
 
