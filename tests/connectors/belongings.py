@@ -19,6 +19,7 @@ BELONGINGS: Mapping[str, tuple[str, ...]] = {
         "tests/local/test_into_delta.py",
         "tests/spark/test_delta_on_spark.py",
         "tests/unit/api/test_delta_descriptor.py",
+        "tests/unit/api/test_other_names.py::test_an_advice_names_what_exists",
     ),
     "formats": (
         "tests/contracts/test_fuzzed_decoders.py",
@@ -28,6 +29,7 @@ BELONGINGS: Mapping[str, tuple[str, ...]] = {
         "tests/servers/schema_registry.py",
         "tests/unit/api/test_kafka_descriptor.py",
         "tests/unit/api/test_kinesis.py",
+        "tests/unit/api/test_other_names.py::test_an_advice_names_what_exists",
         "tests/unit/api/test_record_formats.py",
     ),
     "kafka": (
@@ -123,7 +125,6 @@ BELONGINGS: Mapping[str, tuple[str, ...]] = {
         "tests/local/counting_program.py",
         "tests/local/test_calls_killed.py",
         "tests/local/test_into_postgres.py",
-        "tests/unit/api/test_other_names.py::test_an_advice_names_what_exists",
         "tests/unit/life/test_metadata_postgres.py",
         "tests/unit/operate/cli/test_cli_changed_apps.py::test_plan_asks_the_targets_what_the_start_would_do",
         "tests/unit/operate/cli/test_metadata_option.py::test_a_database_that_doesnt_answer_is_named",
