@@ -114,7 +114,7 @@ RULES: Sequence[Rule] = (
     _both("step", ["count-window"], "behind", ["rows"], "which messages share a window depends on arrival"),
     _both("step", ["count-window"], "end", ["open"], "only an end emits an incomplete window"),
     _both("output", ["sql-by-key"], "key", ["nulls"], "a key of a SQL table isn't null"),
-    _both("output", ["sql-by-key"], "step", ["count-window", "sliding"], "nothing names a result"),
+    _both("output", ["sql-by-key"], "step", ["count-window", "sliding", "join"], "nothing names a result"),
     _both("output", ["sql-by-key"], "move", ["replay"], "a row that is written again isn't seen"),
     Rule(
         ("end", "partitions", "idle"),

@@ -31,6 +31,9 @@ def declare(name, source):
 first = declare("first", "ended").start(master="local[2]", containers=1, progress=False)
 second = declare("second", "open").start(master="local[2]", containers=1, progress=False)
 print(first.wait(timeout="200s").state, SparkContext._active_spark_context is None)
+third = declare("third", "ended").start(master="local[2]", containers=1, progress=False, savepoint="at-once")
+third.drain()  # before any container has begun
+print(third.status().state, hr.read_savepoint(declare("third", "ended"), "at-once").app)
 seen = first.metrics().filter(pl.col("name") == "seen_total").sort("parity")
 print(seen.select("task", "parity", "value").rows())
 print(second.wait(timeout="1s").state != "failed")
@@ -62,6 +65,7 @@ def test_apps_share_the_spark_that_was_started_and_the_last_one_ends_it(tmp_path
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == [
         "finished False",
+        "finished third",
         "[('numbers/0', '0', 1.0), ('numbers/0', '1', 2.0)]",
         "True",
         "finished True",

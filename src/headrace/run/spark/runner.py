@@ -47,11 +47,11 @@ def run_on_spark(checked: Checked, options: RunOptions, progress: Progress | Non
             if not control.requested:
                 raise
             _log.info("the signal that asked the app to end has ended Spark as it started", error=error.message)
-            return _never_started(checked.planned.plan, checked, control)
+            return _never_started(checked.planned.plan, checked, control, options)
         try:
             containers = _container_count(context, checked, options, progress, control)
             if containers is None:
-                return _never_started(checked.planned.plan, checked, control)
+                return _never_started(checked.planned.plan, checked, control, options)
             changed = checked.deployment.planned(containers, stages)
             changed.changes.check()
             on_cluster = not is_on_this_machine(str(context.master))
@@ -59,7 +59,7 @@ def run_on_spark(checked: Checked, options: RunOptions, progress: Progress | Non
                 check_no_shared_disk(changed.plan, metadata, stages, options.savepoint)
                 check_standby(changed.plan)
             if not copy_dataframes(held_by_driver(changed.plan, stages), control):
-                return _never_started(changed.plan, checked, control)
+                return _never_started(changed.plan, checked, control, options)
             at = options.wanted.instead_of(driver_endpoint(str(context.master), conf_of(context).get))
             with started(
                 checked,
@@ -76,8 +76,14 @@ def run_on_spark(checked: Checked, options: RunOptions, progress: Progress | Non
             let_go(context)
 
 
-def _never_started(planned: Plan, checked: Checked, control: RunControl) -> AppStatus:
+def _never_started(planned: Plan, checked: Checked, control: RunControl, options: RunOptions) -> AppStatus:
     """The status of an app that was drained before it ran."""
+    if options.savepoint:
+        _log.warning(
+            "no savepoint was taken: the app was asked to end before it could start",
+            savepoint=options.savepoint,
+            hint="start it again, and end it when its tasks run",
+        )
     with coordinated(planned, checked.metadata, checked.stages, 1) as coordinator:
         control.attach(coordinator)
         coordinator.drain()
@@ -95,7 +101,8 @@ def _container_count(
         containers=options.containers,
         beside=options.beside,
     )
-    found = decide(context, asked, partial(say, progress=progress), lambda: control.requested)
+    # A savepoint needs the tasks, so a run that is to take one begins even if it has been asked to end.
+    found = decide(context, asked, partial(say, progress=progress), lambda: control.requested and not options.savepoint)
     if found is None:
         return None
     if found.note and progress is not None:
@@ -123,7 +130,7 @@ def _run(
     )
     named = f"headrace {planned.graph.app}: {containers} containers"
     job = ContainerJob(context, containers, container_main, ship(payload), named)
-    if control.requested:  # nothing runs yet
+    if control.requested and not coordinator.saving:  # nothing runs yet, and nothing is to be kept
         coordinator.drain()
         return coordinator.status()
     job.start()
