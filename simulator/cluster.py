@@ -412,7 +412,7 @@ class Cluster:
             self.coordinator.ledger.drain()
 
     def close(self) -> None:
-        """The run is over: whoever still lives lets go what it holds."""
+        """End the run: processes that still live let go of what they hold."""
         for container in self.containers:
             container.release()
 

@@ -42,7 +42,7 @@ Fail = Callable[[object, str], Any]
 
 @dataclass(frozen=True)
 class Written:
-    """A startpoint as the user wrote it: the how manieth."""
+    """A startpoint as the user wrote it, with its number."""
 
     number: int
     key: StartpointKey

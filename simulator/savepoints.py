@@ -216,7 +216,7 @@ class Taker:
         return KeptCommit.decode(data)
 
     def _copy_ended(self, task: TaskName, folder: Path) -> bool:
-        """As whoever takes a savepoint does it: the local state of a task that has ended, unless that is lost."""
+        """Read the local state of a task that has ended, as taking a savepoint does, unless that is lost."""
         offset, record = next(reversed(self.cluster.oracle.ledgers[task].commits.items()))
         scope = self.cluster.scopes[task]
         assert scope.folders is not None

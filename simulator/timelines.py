@@ -213,7 +213,7 @@ class Restorer:
         timeline.start()
 
     def _fence(self) -> dict[int, int]:
-        """As a restore does: whoever lives on in the timeline before commits nothing any more."""
+        """Fence off the timeline before, as a restore does: its tasks commit nothing more."""
         cluster = self.cluster
         issued = cluster.coordinator.generations.issue(sorted(cluster.scopes))
         for task, generation in issued.items():

@@ -247,7 +247,7 @@ Plain = (
     | ReleaseOrders
     | Keep
 )
-"""The instructions of which nothing else is to be said than that they are performed."""
+"""The instructions that have no answer: the host performs them, and that is all."""
 
 
 # -- parents -----------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ class ShardState(msgspec.Struct, frozen=True):
     def rank(self) -> tuple[int, tuple[int, int, float]]:
         """A key that sorts states of one shard in several slots.
 
-        Whoever goes on with it is further than who gave it up, at the same position too.
+        The slot that goes on with the shard is further than the one that gave it up, even at the same position.
         """
         return _RANKS[self.phase], self.position.order
 

@@ -486,7 +486,7 @@ def _later(before: SlotReport | None, now: SlotReport | None) -> SlotReport | No
 
 
 def _jump(holdings: Holdings, shard: str, to: ShardState, orders: _Orders) -> None:
-    """Have whoever goes on with a shard do that behind what another application has read."""
+    """Make the slot that goes on with a shard begin behind what another application has read."""
     order = END if to.phase is Phase.DONE else skip_to(to.position)
     for slot in holdings.slots(shard, Phase.READING):
         orders.give_first(slot, shard, order)
@@ -495,7 +495,7 @@ def _jump(holdings: Holdings, shard: str, to: ShardState, orders: _Orders) -> No
 
 
 def _hand_over(holdings: Holdings, arrivals: Arrivals, orders: _Orders, jumping: Collection[str]) -> None:
-    """Have shards that were released read by those whom they were released to, and dropped once these hold them.
+    """Order each released shard to be read by its next slot, and to be dropped by the last one once that slot holds it.
 
     Those that jump are handed over when they have done so.
     """

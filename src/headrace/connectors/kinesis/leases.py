@@ -373,7 +373,7 @@ def renew(lease: Lease) -> Write:
 
 
 def take(lease: Lease, owner: str) -> Write:
-    """Make ``owner`` the owner, whoever it was before."""
+    """Make ``owner`` the owner, in place of any other."""
     switched = {SWITCHES: 1} if lease.owner not in (None, owner) or lease.checkpoint_owner == owner else {}
     put = _moved(lease) | {OWNER: text(owner)}
     return Write(Kind.TAKE, lease.shard, _unmoved(lease), put, (CHECKPOINT_OWNER,), switched)

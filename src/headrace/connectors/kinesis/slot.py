@@ -142,7 +142,7 @@ class Slot:
                 order = read_from(self._start)
             if order.do in (Do.SKIP, Do.END):
                 if self._moved:
-                    continue  # whoever has moved the slot wants what is there
+                    continue  # the user who has moved the slot wants what is there
                 skipped.add(shard)
             after = _followed(before, order)
             if after == before:

@@ -321,7 +321,7 @@ def _looked_at(specs: Mapping[SSP, StreamSpec], system: str) -> tuple[dict[str, 
 
 
 def _register(consumer: Consumer, ssp: SSP, position: Position) -> None:
-    """Begin there. The position comes from a checkpoint, so when it can't be it is the stream that is wrong."""
+    """Begin at a position. It comes from a checkpoint, so if reading can't begin there, the stream is wrong."""
     try:
         consumer.register(ssp, position)
     except UsageError as error:

@@ -392,7 +392,7 @@ class _Output:
         return None
 
     def _writer_of(self, version: int, target: Target) -> str:
-        """As whom the task publishes a version: rows that replace others mustn't come late from a timeline before."""
+        """Return the name under which the task publishes: rows that replace others mustn't come late from an earlier timeline."""
         begun = None if target.replaces else self.outbox.timeline_of(version)
         return self._writer if begun is None else f"{self._writer}/{begun}"
 
