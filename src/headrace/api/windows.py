@@ -1,8 +1,5 @@
 """The shapes of windows, and the triggers that decide when they emit results.
 
-windows
-    The shapes of windows.
-
 triggers
     Triggers decide when a window emits results before its end (``early=``) and after it (``late=``).
 

@@ -2,9 +2,6 @@
 
 exposition
     Derive all metrics of an app from its status, for ``/metrics`` and other exporters. Pure.
-
-watching
-    Metrics and health checks, for monitoring.
 """
 
 from __future__ import annotations

@@ -5,9 +5,6 @@ clock
 
 duration
     Durations as users write them: ``"10s"``, ``"5m"``, ``"250ms"`` or a ``timedelta``. A bare number has no unit.
-
-moment
-    Moments as people read and write them: UTC, to the millisecond.
 """
 
 from __future__ import annotations

@@ -15,9 +15,6 @@ bounds
     function. A decimal has 128 bits, which hold more than the 38 digits that readers take, and Polars doesn't check the
     sums of groups. So such values are found where rows come in, where an expression or a function makes them, and
     before they are written.
-
-nulls
-    Null values in a column. Pure.
 """
 
 from __future__ import annotations

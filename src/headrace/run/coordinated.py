@@ -19,9 +19,6 @@ slot dealing
 
 place keeping
     A thread of the driver that notes on which hosts tasks have begun, so that the next run can put them there again.
-
-coordinated
-    The coordinator of a run, for any runner that hosts containers.
 """
 
 from __future__ import annotations

@@ -10,9 +10,6 @@ spec
     the members of ``OperatorSpec``, so they need no list of operators. A new operator overrides what differs from the
     defaults here; ``task/operators/registry.py`` names the class that runs it.
 
-wording
-    How operators describe themselves in plans.
-
 event time
     Follow the event time through a flow, and record where it gets lost.
 """

@@ -19,9 +19,6 @@ plain target
 
     What no commit says to be written is written again after a restart. Records of a key are in order, apart from
     repetitions. Their headers say which row each is, so that a reader can drop repetitions.
-
-output system
-    A topic of Kafka as an output.
 """
 
 from __future__ import annotations

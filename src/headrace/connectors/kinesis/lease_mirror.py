@@ -11,9 +11,6 @@ mirror
     A row that someone else has written shows in the answer to the next write, because its conditions fail then. If its
     owner is of this app, it was a call whose answer was lost, or the driver before this one: the mirror goes on from
     it. Every write begins with a row as it was last seen, so none is made twice.
-
-opening
-    Opens the lease table that an input names.
 """
 
 from __future__ import annotations

@@ -9,9 +9,6 @@ kpl
     An aggregate is a magic number, a message in protobuf, and the message's MD5. Fields of the message: 1 a table of
     keys, 2 a table of explicit hashes (decimal), 3 the records, each with 1 the index of its key, 2 perhaps that of its
     hash, 3 its data. Everything that isn't one, for whatever reason, is a plain record.
-
-unpacking
-    A page of a shard as user records, column by column. Pure.
 """
 
 from __future__ import annotations

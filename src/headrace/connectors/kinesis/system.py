@@ -17,9 +17,6 @@ admin
 
 opening
     Opens a stream of Kinesis. boto3 is imported only then: it is an extra.
-
-system
-    Kinesis as a row system: an input of slots, or an output.
 """
 
 from __future__ import annotations

@@ -5,9 +5,6 @@ console
 
     Results go to stdout and everything else to stderr, so that a pipe receives only results. Every command imports this
     module, so it imports nothing heavy.
-
-options
-    Options that several commands share.
 """
 
 from __future__ import annotations

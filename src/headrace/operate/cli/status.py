@@ -1,16 +1,10 @@
 """``headrace status``, ``check``, ``offsets`` and ``peek``: how an app does, as text.
 
-status
-    ``headrace status``.
-
 check
     ``headrace check``: report to monitoring tools whether an app is healthy.
 
 offsets
     ``headrace offsets``: the positions of an app's tasks in their inputs, and the extent of the inputs.
-
-peek
-    ``headrace peek``.
 """
 
 from __future__ import annotations

@@ -3,14 +3,8 @@
 manage
     ``headrace stream create``, ``add-column``, ``list``, ``describe``, ``seal`` and ``trim``.
 
-read
-    ``headrace stream read``.
-
 repair
     ``headrace stream verify`` and ``repair``: find damage in a stream's files, and make readers skip it.
-
-write
-    ``headrace stream write``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """The readers of file formats: Parquet, JSON lines and CSV as rows in pieces, from any row on.
 
-rowfile
-    What the readers of all formats have in common: rows in pieces, from any row on.
-
 source
     The bytes of an entry of a file list: from its start to its end, decompressed, as UTF-8.
 

@@ -392,7 +392,8 @@ class _Output:
         return None
 
     def _writer_of(self, version: int, target: Target) -> str:
-        """Return the name under which the task publishes: rows that replace others mustn't come late from an earlier timeline."""
+        """Return the name under which the task publishes. Rows that replace others mustn't come late from an
+        earlier timeline."""
         begun = None if target.replaces else self.outbox.timeline_of(version)
         return self._writer if begun is None else f"{self._writer}/{begun}"
 
