@@ -260,6 +260,39 @@ def readable(descriptor: int | None, ms: float | None) -> bool:
     return bool(which_readable(() if descriptor is None else (descriptor,), ms))
 
 
+class Bell:
+    """A descriptor that is readable from ``ring`` until ``clear``: one byte is enough, and can't fill the pipe.
+
+    Callers hold a lock of their own for each call but ``fileno``.
+    """
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe()
+        self._rung = self._closed = False
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait for."""
+        return self._reader
+
+    def ring(self) -> None:
+        """Make the descriptor readable. Does nothing once it is closed."""
+        if not self._rung and not self._closed:
+            self._rung = True
+            os.write(self._writer, b"\0")
+
+    def clear(self) -> None:
+        """Make the descriptor unreadable until it rings again."""
+        if self._rung:
+            os.read(self._reader, 1)
+            self._rung = False
+
+    def close(self) -> None:
+        """Release the descriptors. Called once."""
+        self._closed = True
+        os.close(self._reader)
+        os.close(self._writer)
+
+
 def which_readable(descriptors: Iterable[int], ms: float | None) -> frozenset[int]:
     """Wait until one of them has something to read or has ended. Returns those; none after ``ms``; None: no limit."""
     poll = select.poll()

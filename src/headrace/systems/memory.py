@@ -8,7 +8,6 @@ blocks while it is held.
 from __future__ import annotations
 
 import builtins
-import os
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from typing_extensions import override
 
 from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import StreamNotFoundError, StreamSealedError, TrimmedOffsetError, UsageError
+from headrace.core.files import Bell
 from headrace.core.ids import SSP, Offset, check_id
 from headrace.systems.base import (
     Admin,
@@ -232,23 +232,20 @@ class MemoryAdmin(Admin):
 
 
 class MemoryConsumer(RegisteringConsumer[Reading]):
-    """Reads the partitions of a memory system. A pipe wakes the thread that waits for records."""
+    """Reads the partitions of a memory system. A bell wakes the thread that waits for records."""
 
     def __init__(self, system: MemorySystem) -> None:
         super().__init__()
         self._system = system
         self._registered: set[tuple[str, int]] = set()
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        self._signalled = False
+        self._bell = Bell()
         with system._lock:
             system._consumers.add(self)
 
     def _wake(self, keys: set[tuple[str, int]]) -> None:
-        # One byte is enough until the next poll, and can't fill the pipe. The system's lock is held.
-        if not self._signalled and not self._registered.isdisjoint(keys):
-            self._signalled = True
-            os.write(self._wake_write, b"\0")
+        """Tell the reader of any of these partitions. The system's lock is held."""
+        if not self._registered.isdisjoint(keys):
+            self._bell.ring()
 
     @override
     def register(self, ssp: SSP, position: Position) -> None:
@@ -272,9 +269,7 @@ class MemoryConsumer(RegisteringConsumer[Reading]):
     def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
         out: list[Polled] = []
         with self._system._lock:
-            if self._signalled:
-                os.read(self._wake_read, 1)
-                self._signalled = False
+            self._bell.clear()
             for reading in self._asked(ssps):
                 out.extend(self._read(reading, max_bytes))
         return out
@@ -305,7 +300,7 @@ class MemoryConsumer(RegisteringConsumer[Reading]):
 
     @override
     def fileno(self) -> int | None:
-        return self._wake_read
+        return self._bell.fileno()
 
     @override
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
@@ -319,8 +314,7 @@ class MemoryConsumer(RegisteringConsumer[Reading]):
         with self._system._lock:
             self._system._consumers.discard(self)
             self._readings.clear()
-            os.close(self._wake_read)
-            os.close(self._wake_write)
+            self._bell.close()
 
 
 class MemoryProducer(Producer):

@@ -7,7 +7,6 @@ loop may not. It reads few batches ahead. A sink is used on the thread of its ta
 from __future__ import annotations
 
 import builtins
-import os
 import threading
 import time
 from collections import deque
@@ -31,6 +30,7 @@ from headrace.core.errors import (
     UsageError,
     UserFunctionError,
 )
+from headrace.core.files import Bell
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import Throttle, logger
 from headrace.rows.formats import FormatSpec, open_format
@@ -244,8 +244,7 @@ class SourceConsumer(RegisteringConsumer[_PartitionReading]):
         self._let_go: list[_PartitionReading] = []
         self._failed: HeadraceError | None = None
         self._closed = False
-        self._signalled = False
-        self._readable, self._writable = os.pipe()
+        self._bell = Bell()
         self._throttle = Throttle(_log)
         self._thread = threading.Thread(target=self._work, name="headrace-source", daemon=True)
 
@@ -286,9 +285,7 @@ class SourceConsumer(RegisteringConsumer[_PartitionReading]):
     def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
         """A batch is handed out as a whole."""
         with self._lock:
-            if self._signalled:
-                os.read(self._readable, 1)
-                self._signalled = False
+            self._bell.clear()
             if self._failed is not None:
                 raise self._failed
             found = [reading.waiting.popleft() for reading in self._asked(ssps) if reading.waiting]
@@ -300,7 +297,7 @@ class SourceConsumer(RegisteringConsumer[_PartitionReading]):
 
     @override
     def fileno(self) -> int | None:
-        return self._readable
+        return self._bell.fileno()
 
     @override
     def arriving(self, ssp: SSP, end: Offset, ms: float) -> bool:
@@ -343,8 +340,7 @@ class SourceConsumer(RegisteringConsumer[_PartitionReading]):
         if self._thread.ident is not None:
             self._thread.join(CLOSING_S)
         with self._lock:
-            os.close(self._readable)
-            os.close(self._writable)
+            self._bell.close()
 
     # -- on the thread ---------------------------------------------------------------------------------
 
@@ -392,7 +388,7 @@ class SourceConsumer(RegisteringConsumer[_PartitionReading]):
                 reading.waiting.append(found)
                 reading.fetched = found.next
                 reading.ended = isinstance(found, Ended)
-                self._signal()
+                self._bell.ring()
             self._lock.notify_all()
 
     def _next(self, reading: _PartitionReading) -> Polled | None:
@@ -437,7 +433,7 @@ class SourceConsumer(RegisteringConsumer[_PartitionReading]):
             else:
                 error.message = f"{reading.ssp}: {error.message}"
                 self._failed = error
-                self._signal()
+                self._bell.ring()
             self._lock.notify_all()
 
     def _close_partition(self, reading: _PartitionReading) -> None:
@@ -448,12 +444,6 @@ class SourceConsumer(RegisteringConsumer[_PartitionReading]):
                     opened.close()
             except HeadraceError as error:
                 _log.warning("a source couldn't be closed", partition=str(reading.ssp), error=error.message)
-
-    def _signal(self) -> None:
-        """Make the descriptor readable. The lock is held."""
-        if not self._signalled and not self._closed:
-            self._signalled = True  # one byte is enough until the next poll, and can't fill the pipe
-            os.write(self._writable, b"\0")
 
 
 def rows_of(

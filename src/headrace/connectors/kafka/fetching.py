@@ -13,7 +13,6 @@ librdkafka has no descriptor to wait for. What ``FetchSource`` does runs in the 
 
 from __future__ import annotations
 
-import os
 import threading
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
@@ -33,6 +32,7 @@ from headrace.connectors.kafka.client import (
     cannot_log_in,
 )
 from headrace.core.errors import HeadraceError
+from headrace.core.files import Bell
 from headrace.core.ids import Offset
 from headrace.core.log import Throttle, logger
 from headrace.rows.given import Headers
@@ -272,8 +272,7 @@ class FetchThread:
         self._source = source
         self._closed = False
         self._failed: HeadraceError | None = None
-        self._signalled = False
-        self._reader, self._writer = os.pipe()
+        self._bell = Bell()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._orders: list[tuple[PartitionFeed, bool]] = []
         self._feeds: dict[Key, PartitionFeed] = {}
@@ -315,9 +314,7 @@ class FetchThread:
     def look(self) -> None:
         """Clear the descriptor. Raises if fetching has failed permanently, or if a login is refused."""
         with self.lock:
-            if self._signalled:
-                os.read(self._reader, 1)
-                self._signalled = False
+            self._bell.clear()
             if self._failed is not None:
                 raise self._failed
         if not self._heard and (problem := cannot_log_in(self.client, self._source.doing)):
@@ -326,17 +323,11 @@ class FetchThread:
     def signal(self) -> None:
         """Make the descriptor readable: there is something left to do."""
         with self.lock:
-            self._signal()
-
-    def _signal(self) -> None:
-        """Signal. The lock is held."""
-        if not self._signalled and not self._closed:
-            self._signalled = True  # one byte is enough until the next look, and can't fill the pipe
-            os.write(self._writer, b"\0")
+            self._bell.ring()
 
     def fileno(self) -> int:
         """A descriptor that becomes readable when there is something new."""
-        return self._reader
+        return self._bell.fileno()
 
     def close(self) -> None:
         """End the thread, and release everything, the client too. Called once."""
@@ -345,8 +336,7 @@ class FetchThread:
             self.lock.notify()
         if self._thread.ident is not None:
             self._thread.join()
-        os.close(self._reader)
-        os.close(self._writer)
+        self._bell.close()
         self.client.raw.close()
 
     # -- its own thread
@@ -363,7 +353,7 @@ class FetchThread:
     def _fail(self, error: HeadraceError) -> None:
         with self.lock:
             self._failed = error
-            self._signal()
+            self._bell.ring()
 
     def _turn(self) -> bool:
         """Follow orders, and move what has arrived; False when everything is closed."""
@@ -459,7 +449,7 @@ class FetchThread:
         with self.lock:
             if not feed.closed:
                 feed.put(fetched)
-                self._signal()
+                self._bell.ring()
         if feed.mark is not None:
             self._drop(feed)
 
@@ -473,7 +463,7 @@ class FetchThread:
                     moved = offset > feed.fetched_to
                     feed.ended(offset)
                     if moved or self._source.wakes_at_end:
-                        self._signal()
+                        self._bell.ring()
         elif feed is not None and error.code() in OUT_OF_RANGE:
             self._jump(feed)
         elif feed is not None or partition in (None, -1):  # else it is of a partition that isn't read any more
@@ -489,7 +479,7 @@ class FetchThread:
     def _break(self, feed: PartitionFeed, error: HeadraceError) -> None:
         with self.lock:
             feed.error = error
-            self._signal()
+            self._bell.ring()
 
     def _jump(self, feed: PartitionFeed) -> None:
         """Handle an offset whose records, or whose whole topic, were deleted."""
@@ -502,5 +492,5 @@ class FetchThread:
             self.client.raw.incremental_unassign([feed.place])
             with self.lock:
                 feed.put(missing)
-                self._signal()
+                self._bell.ring()
             self.client.raw.incremental_assign([feed.place])

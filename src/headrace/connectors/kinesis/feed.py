@@ -13,7 +13,6 @@ fetching
 from __future__ import annotations
 
 import heapq
-import os
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -43,6 +42,7 @@ from headrace.connectors.kinesis.records import Buffer, Fetched, unpacked
 from headrace.core.calls import Retry
 from headrace.core.clock import Clock, utc_text
 from headrace.core.errors import HeadraceError, StreamNotFoundError, TrimmedOffsetError
+from headrace.core.files import Bell
 from headrace.core.log import Throttle, logger
 from headrace.systems.base import Unread
 
@@ -497,8 +497,7 @@ class FetchingByThreads(Fetching):
         self._resting: set[Feed] = set()
         self._threads: list[threading.Thread] = []
         self._closed = False
-        self._signalled = False
-        self._reader, self._writer = os.pipe()
+        self._bell = Bell()
 
     @override
     def begin(self, shard: str, position: Position) -> Feed:
@@ -521,9 +520,7 @@ class FetchingByThreads(Fetching):
     @override
     def look(self, feeds: Iterable[Feed]) -> None:
         with self._lock:
-            if self._signalled:
-                os.read(self._reader, 1)
-                self._signalled = False
+            self._bell.clear()
 
     @override
     def emptying(self) -> AbstractContextManager[object]:
@@ -537,7 +534,7 @@ class FetchingByThreads(Fetching):
 
     @override
     def fileno(self) -> int | None:
-        return self._reader
+        return self._bell.fileno()
 
     @override
     def close(self) -> None:
@@ -546,8 +543,7 @@ class FetchingByThreads(Fetching):
             self._closed = True
             self._queue.clear()
             self._lock.notify_all()
-            os.close(self._reader)
-            os.close(self._writer)
+            self._bell.close()
         self._api.close()
 
     def _enqueue(self, feed: Feed) -> None:
@@ -560,9 +556,8 @@ class FetchingByThreads(Fetching):
             with self._lock:
                 if self._closed:
                     return
-                if feed.take_in(answer, self._clock.monotonic_ms(), random.random()) and not self._signalled:
-                    self._signalled = True  # one byte is enough until the next poll, and can't fill the pipe
-                    os.write(self._writer, b"\0")
+                if feed.take_in(answer, self._clock.monotonic_ms(), random.random()):
+                    self._bell.ring()
                 if feed.hungry:
                     self._enqueue(feed)
                 elif not feed.closed:
