@@ -40,7 +40,6 @@ SMALL_LINES = 60
 SMALL_KNOWN = {
     "headrace.connectors.kafka.opening": "confluent_kafka is imported only behind it",
     "headrace.connectors.sql.opening": "psycopg is imported only behind it",
-    "headrace.core.plug_ins": "imports nothing, so that everything may use it",
     "headrace.kit.objects": "a test double",
     "headrace.task.standby_status": "the coordinator and commands read it too, so it imports little",
     "headrace.systems.slot_reports": "commands read it too, so it imports little",

@@ -22,13 +22,19 @@ def plug_in(group: str, name: str) -> str | None:
 @cache
 def own_points(group: str) -> dict[str, str]:
     """Return the entry points of Headrace's own distribution, by their names."""
+    return {name: value for its_group, name, value in _own() if its_group == group and _is_there(value)}
+
+
+@cache
+def _own() -> tuple[tuple[str, str, str], ...]:
+    """Read the group, name and value of each entry point of Headrace's own, once."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
         points = distribution(DISTRIBUTION).entry_points
     except PackageNotFoundError:  # a copy of the package that was never installed
-        return {}
-    return {point.name: point.value for point in points if point.group == group and _is_there(point.value)}
+        return ()
+    return tuple((point.group, point.name, point.value) for point in points)
 
 
 def all_points(group: str) -> dict[str, str]:
