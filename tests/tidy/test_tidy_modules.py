@@ -29,7 +29,7 @@ IMPORTS_KNOWN = {
     "headrace.spark.batch.backfill": 25,
     "headrace.spark.batch.runner": 27,
     "headrace.task.batch": 26,
-    "headrace.task.host.attempt": 26,
+    "headrace.task.host.attempt": 25,
     "headrace.task.host.task_host": 24,
     "headrace.task.standby": 21,
     "headrace.task.tables": 27,
@@ -43,7 +43,6 @@ SMALL_KNOWN = {
     "headrace.kit.objects": "a test double",
     "headrace.task.standby_status": "the coordinator and commands read it too, so it imports little",
     "headrace.systems.slot_reports": "commands read it too, so it imports little",
-    "headrace.protocol.detours": "a noun of its own: a range that is read again",
 }
 """Modules that are small on purpose, beside the namespaces of the public API and ``__init__``, and why."""
 

@@ -152,6 +152,8 @@ class ReaderPosition(_Body, frozen=True, kw_only=True):
 class Detour(_Body, frozen=True, kw_only=True):
     """What follows a past range that is read again: at ``until`` reading goes back to where it was before.
 
+    A startpoint with an end sends a task on one. A restart in the middle goes on exactly.
+
     The other fields are those of the ``SourceEntry`` to go back to.
     """
 
@@ -162,6 +164,26 @@ class Detour(_Body, frozen=True, kw_only=True):
     plain_before: Offset | UnsetType = UNSET
     since_ms: int | UnsetType = UNSET
     landmark: str | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, until: Offset, saved: SourceEntry | None, first: Offset) -> Detour:
+        """Make the detour that ends at ``until`` and begins at a saved position; without one, at ``first``.
+
+        If the position is on a detour itself, then this one leads back to the same place, so nothing is lost.
+        """
+        if saved is not None and saved.detour is not UNSET:
+            return msgspec.structs.replace(saved.detour, until=until)
+        if saved is None or saved.offset is None:
+            return cls(until=until, offset=first)
+        return cls(
+            until=until,
+            offset=saved.offset,
+            whole=saved.whole,
+            covered=saved.covered,
+            plain_before=saved.plain_before,
+            since_ms=saved.since_ms,
+            landmark=saved.landmark,
+        )
 
 
 class SourceEntry(_Body, frozen=True, kw_only=True):
@@ -186,11 +208,21 @@ class SourceEntry(_Body, frozen=True, kw_only=True):
     detour: Detour | UnsetType = UNSET
 
     @classmethod
-    def at(cls, ssp: SSP, position: Offset | ReaderPosition | Detour, *, since_ms: int | UnsetType = UNSET) -> Self:
-        """Make the entry of a partition that is at an offset, at a reader's position, or back from a detour."""
+    def at(
+        cls,
+        ssp: SSP,
+        position: Offset | ReaderPosition | Detour,
+        *,
+        since_ms: int | UnsetType = UNSET,
+        detour: Detour | UnsetType = UNSET,
+    ) -> Self:
+        """Make the entry of a partition that is at an offset, at a reader's position, or back from a detour.
+
+        ``detour`` is the one that begins there.
+        """
         stream, partition = str(ssp.stream), ssp.partition
         if isinstance(position, Offset):
-            return cls(stream=stream, partition=partition, offset=position, since_ms=since_ms)
+            return cls(stream=stream, partition=partition, offset=position, since_ms=since_ms, detour=detour)
         return cls(
             stream=stream,
             partition=partition,
@@ -199,6 +231,7 @@ class SourceEntry(_Body, frozen=True, kw_only=True):
             covered=position.covered,
             plain_before=position.plain_before,
             since_ms=position.since_ms if isinstance(position, Detour) else since_ms,
+            detour=detour,
         )
 
     def reader_at(self, offset: Offset) -> ReaderPosition:

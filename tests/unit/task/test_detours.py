@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from headrace.api.specs import Role
 from headrace.core.frame import Header, Kind, decode_header, encode
 from headrace.core.ids import SSP, StreamId, TaskName
-from headrace.protocol.detours import detour, started
 from headrace.protocol.record import Detour, SourceEntry
 from headrace.systems.base import Edge, Ended, Polled, Records, Rows
 from headrace.task.host.task_host import Detours, Doings
@@ -196,7 +195,7 @@ def test_each_message_of_the_range_once_and_then_the_rest_once(framed: bool, see
     known = len(reader.read)
     start = chance.randint(0, partition.end)
     until = chance.randint(start, partition.end)
-    saved = started(VIEWS, start, detour(until, before, 0))
+    saved = SourceEntry.at(VIEWS, start, detour=Detour.of(until, before, 0))
     reader.read, read = [], 0
     reader.begin(saved)
     for _ in range(chance.randint(0, 100)):
@@ -215,7 +214,7 @@ def test_each_message_of_the_range_once_and_then_the_rest_once(framed: bool, see
 def test_a_plain_reader_at_the_end_of_a_range_that_is_the_end_of_what_exists() -> None:
     partition = Partition([encode(Header(Kind.USER), b"")] * 3, [0, 1, 2], 3, sealed=False)
     reader = Reader(partition, random.Random(1))
-    reader.begin(started(VIEWS, 3, Detour(until=3, offset=2)))
+    reader.begin(SourceEntry.at(VIEWS, 3, detour=Detour(until=3, offset=2)))
     for _ in range(20):
         reader.turn()
     assert reader.read == [2]
@@ -223,9 +222,9 @@ def test_a_plain_reader_at_the_end_of_a_range_that_is_the_end_of_what_exists() -
 
 
 def test_where_a_detour_leads_back_to() -> None:
-    assert detour(9, None, 4) == Detour(until=9, offset=4)
-    back = detour(9, ENTRY, 4)
+    assert Detour.of(9, None, 4) == Detour(until=9, offset=4)
+    back = Detour.of(9, ENTRY, 4)
     assert back == Detour(until=9, offset=40, whole=True, since_ms=5, landmark="x")
-    on_it = started(VIEWS, 2, back)
+    on_it = SourceEntry.at(VIEWS, 2, detour=back)
     assert (on_it.offset, on_it.covered, on_it.since_ms, on_it.landmark) == (2, (), msgspec.UNSET, msgspec.UNSET)
-    assert detour(30, on_it, 4) == msgspec.structs.replace(back, until=30)
+    assert Detour.of(30, on_it, 4) == msgspec.structs.replace(back, until=30)

@@ -42,10 +42,9 @@ from headrace.core.errors import DeploymentError, UnavailableError
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import RecentWarnings, logger
 from headrace.protocol import instructions as do
-from headrace.protocol.detours import detour, started
 from headrace.protocol.machine import ProtocolMachine
 from headrace.protocol.protocol import Phase
-from headrace.protocol.record import CommitRecord, LocalCheckpoint, SourceEntry
+from headrace.protocol.record import CommitRecord, Detour, LocalCheckpoint, SourceEntry
 from headrace.stores.base import StateStore
 from headrace.systems.base import Edge, Ended, Position, Rows
 from headrace.systems.positions import Place
@@ -337,7 +336,8 @@ class Attempt:
         """
         saved = self._saved.pop(ssp, None)
         if place.until is not None:
-            self._saved[ssp] = started(ssp, place.offset, detour(place.until, saved, place.first))
+            ahead = Detour.of(place.until, saved, place.first)
+            self._saved[ssp] = SourceEntry.at(ssp, place.offset, detour=ahead)
         return place.offset
 
     def detours(self) -> dict[SSP, Offset]:

@@ -26,7 +26,6 @@ from headrace.core.frame import (
     decode_header,
 )
 from headrace.core.ids import SSP, Offset
-from headrace.protocol.detours import rejoined
 from headrace.protocol.instructions import Forget, Verdict
 from headrace.protocol.record import Detour, SourceEntry
 from headrace.systems.base import Ended, Records, Rows
@@ -116,7 +115,7 @@ class FrameReceiver:
     def rejoin(self, ssp: SSP) -> None:
         """Go on where a source was before its detour."""
         detour = self.detours.pop(ssp)
-        entry = rejoined(ssp, detour)
+        entry = SourceEntry.at(ssp, detour)
         self.positions[ssp] = detour.offset
         self._sources[ssp] = CommittedSource(ssp, detour.offset, entry)
         self._ended.discard(ssp)

@@ -16,7 +16,7 @@ committed source
     Frames of plain writers pass at once. So do bytes that can't be decoded as a frame, about which the intake's policy
     decides. A checkpoint keeps the position: the first frame still held, and the last frame handled of each producer.
 
-    On a detour (``protocol.detours``), frames behind its end only say what was committed before it.
+    On a detour (``protocol.record``), frames behind its end only say what was committed before it.
 """
 
 from __future__ import annotations
