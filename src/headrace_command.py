@@ -8,10 +8,13 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 
 _INTERRUPTED = 130
 _NEW_OBJECTS = 10_000
 """So many new objects are worth a look for garbage among them; Python's 700 are meant for smaller programs."""
+_OF_APPS = frozenset({"plan", "run", "backfill", "offsets"})
+"""These commands load an app, so they need all of the API."""
 
 
 def main() -> int:
@@ -21,6 +24,9 @@ def main() -> int:
         signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
     gc.disable()  # nothing that imports make is garbage, and looking for it takes a tenth of their time
     from headrace.operate.cli.main import main as command
+
+    if not _OF_APPS.isdisjoint(sys.argv) and "--help" not in sys.argv:
+        import headrace.api.app  # noqa: F401  # here, because Python may lose an interrupt while it imports
 
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS)  # a command imports more

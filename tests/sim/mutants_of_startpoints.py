@@ -13,14 +13,12 @@ from headrace.coordinator.startpoints import StartpointService
 from headrace.core.errors import UnavailableError
 from headrace.life.metadata import Delete
 from headrace.life.startpoints import StartpointBook, StartpointKey, _ordered
-from headrace.protocol import detours
 from headrace.protocol.machine import STEPS, ProtocolMachine, TaskOrders
 from headrace.protocol.protocol import Phase, Step
-from headrace.task.host import attempt
+from headrace.protocol.record import Detour, SourceEntry
 from headrace.task.host.attempt import Attempt
 from headrace.task.host.orders import TaskStartpoints
 from headrace.task.host.task_host import TaskHost
-from headrace.task.inputs import frame_receiver
 from headrace.task.inputs.frame_receiver import FrameReceiver
 from simulator.run import Parts
 from simulator.shapes import MOVED
@@ -177,11 +175,11 @@ mutant("no restart", "a task ignores the order to start over", host(restart_beyo
 
 # -- a startpoint with an end -------------------------------------------------------------------------------
 
-DETOUR, REJOINED = detours.detour, detours.rejoined
+DETOUR, ENTRY = Detour.of, SourceEntry.at
 MOVE, SOURCE_ENTRY = Attempt.move, FrameReceiver._source_entry
 
 
-def leads_on(until, saved, first):
+def leads_on(cls, until, saved, first):
     return msgspec.structs.replace(DETOUR(until, saved, first), offset=until)
 
 
@@ -191,7 +189,7 @@ mutant(
     Parts(),
     *SHAPES,
     first_seed=11,
-    patches=((attempt, "detour", leads_on),),
+    patches=((Detour, "of", classmethod(leads_on)),),
 )
 
 
@@ -232,7 +230,7 @@ mutant(
 )
 
 
-def back_into_the_first(until, saved, first):
+def back_into_the_first(cls, until, saved, first):
     return DETOUR(until, saved and msgspec.structs.replace(saved, detour=msgspec.UNSET), first)
 
 
@@ -242,12 +240,13 @@ mutant(
     Parts(),
     *SHAPES,
     first_seed=69,
-    patches=((attempt, "detour", back_into_the_first),),
+    patches=((Detour, "of", classmethod(back_into_the_first)),),
 )
 
 
-def knows_nobody(ssp, done):
-    return msgspec.structs.replace(REJOINED(ssp, done), covered=(), plain_before=msgspec.UNSET)
+def knows_nobody(cls, ssp, position, **others):
+    entry = ENTRY(ssp, position, **others)
+    return msgspec.structs.replace(entry, covered=(), plain_before=msgspec.UNSET) if type(position) is Detour else entry
 
 
 mutant(
@@ -256,7 +255,7 @@ mutant(
     Parts(),
     *SHAPES,
     first_seed=44,
-    patches=((frame_receiver, "rejoined", knows_nobody),),
+    patches=((SourceEntry, "at", classmethod(knows_nobody)),),
 )
 
 # -- who may say so -----------------------------------------------------------------------------------------
