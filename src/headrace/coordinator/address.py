@@ -244,10 +244,7 @@ class Wanted:
         (host, port), (called, called_port) = self.listen, self.advertise
         inherited = default.advertised_host if not host or _is_wildcard(host) else ""
         return Endpoint(
-            host=host or default.host,
-            port=port,
-            advertised_host=called or inherited,
-            advertised_port=called_port,
+            host=host or default.host, port=port, advertised_host=called or inherited, advertised_port=called_port
         )
 
 

@@ -256,10 +256,7 @@ class StandbyBook:
     """The standbys of one deployment; ``wanted`` of each task of these stages. Without any wanted, there are none."""
 
     def __init__(
-        self,
-        wanted: int = 0,
-        stages: Collection[str] = (),
-        noted: Mapping[TaskName, Collection[str]] | None = None,
+        self, wanted: int = 0, stages: Collection[str] = (), noted: Mapping[TaskName, Collection[str]] | None = None
     ) -> None:
         """``noted`` says on which hosts there is state of tasks already."""
         self._wanted = wanted

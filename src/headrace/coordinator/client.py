@@ -85,7 +85,6 @@ class CoordinatorClient(CoordinatorCalls):
             self._hang_up()
 
     # -- inside ------------------------------------------------------------------------------------
-
     def send(self, call: Declared[_A], message: messages.Message | None) -> _A:
         """Make a call; return its answer."""
         path = call.path
@@ -157,10 +156,7 @@ class CoordinatorClient(CoordinatorCalls):
         if self._closing.is_set():
             return UnavailableError(f"this client of the coordinator at {self._url} was closed")
         reason = why.message if isinstance(why, HeadraceError) else f"{why or type(why).__name__}"
-        return UnavailableError(
-            f"the coordinator at {self._url} doesn't answer {path}: {reason}",
-            hint=self._hint,
-        )
+        return UnavailableError(f"the coordinator at {self._url} doesn't answer {path}: {reason}", hint=self._hint)
 
 
 class HeartbeatThread(WorkerThread):

@@ -397,7 +397,6 @@ class Ledger:
         self._notes: deque[LedgerNote] = deque(maxlen=_NOTES_MAX)
 
     # -- messages of containers --------------------------------------------------------------------
-
     def register(self, message: messages.Register, now_ms: float) -> Seat:
         """Make this incarnation the current one. Return its remaining tasks; none if the app is over."""
         container = self._container(message.container)
@@ -519,7 +518,6 @@ class Ledger:
         return messages.Orders(stop=True, pause_ms=pause)
 
     # -- calls of the driver -----------------------------------------------------------------------
-
     def seat(self, seats: Seats) -> None:
         """Give each container other tasks, before any has registered."""
         for container, tasks in zip(self._containers, seats, strict=True):
@@ -580,7 +578,6 @@ class Ledger:
             self._note("warning", warning, self._containers[0])
 
     # -- queries -----------------------------------------------------------------------------------
-
     def slot_reports(self, of: SlottedInput) -> list[SlotReport | None]:
         """Return the tasks' present reports about the slots of an input."""
         return self.slots.reports(of, self._tasks.reports)
@@ -644,7 +641,6 @@ class Ledger:
         return notes
 
     # -- inside ------------------------------------------------------------------------------------
-
     def _note(
         self, level: Literal["info", "warning"], what: str, about: ContainerRecord | None = None, **fields: str | int
     ) -> None:

@@ -68,12 +68,7 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         name = type(error).__name__
         if isinstance(error, HeadraceError):
             return cls(
-                type=name,
-                message=error.message,
-                hint=error.hint,
-                fault=error.fault,
-                retry=error.retry,
-                traceback=text,
+                type=name, message=error.message, hint=error.hint, fault=error.fault, retry=error.retry, traceback=text
             )
         return cls(type=name, message=str(error) or name, retry=True, traceback=text)
 
@@ -170,10 +165,7 @@ REASONS: Mapping[What, Wording] = {
     ),
     "run loop": Wording(waiting="waiting for the end of", alone="{task} waits for the end of {where}", whole=True),
     "restore": Wording(
-        waiting="not ready:",
-        alone="{task} isn't ready: {where}",
-        remedy="wait: it continues by itself",
-        passes=True,
+        waiting="not ready:", alone="{task} isn't ready: {where}", remedy="wait: it continues by itself", passes=True
     ),
     "side inputs": Wording(
         waiting="reading its side inputs:",
@@ -239,8 +231,6 @@ class Refusal(Message, frozen=True, kw_only=True):
 
 
 # -- from the container ----------------------------------------------------------------------------------
-
-
 class LastWords(Nested, frozen=True, kw_only=True):
     """What a container that died has left behind: the call of the app's own code that it was in, and how it ended.
 
@@ -470,8 +460,6 @@ class Failure(Message, frozen=True, kw_only=True):
 
 
 # -- from the coordinator --------------------------------------------------------------------------------
-
-
 class TaskGrant(Message, frozen=True, kw_only=True):
     """The right to run a task as this generation, and the startpoints that it has to apply; see ``Grant``."""
 
@@ -511,8 +499,6 @@ class Assignment(Message, frozen=True, kw_only=True):
 
 
 # -- the state of the app --------------------------------------------------------------------------------
-
-
 class StageStatus(Nested, frozen=True, kw_only=True):
     """A stage. ``watermark`` is the lowest of its unfinished tasks; ``lag`` is None if one of them has none.
 
@@ -640,9 +626,8 @@ LIMIT_MAX = ROWS_MAX - 1
 LIMIT_MS_MAX = 30_000
 LIMIT_MS = 5_000
 
+
 # -- the tables --------------------------------------------------------------------------------------------
-
-
 class TableFacts(Nested, frozen=True, kw_only=True):
     """A table, or a store of a low-level task: its columns with their types in durable form, and its tasks.
 
@@ -674,8 +659,6 @@ class TableList(Message, frozen=True, kw_only=True):
 
 
 # -- between the client and the coordinator ----------------------------------------------------------------
-
-
 class ContainerLook(Nested, frozen=True, kw_only=True):
     """A look into running containers instead of a query of a table.
 
@@ -729,8 +712,6 @@ class Answers(Message, frozen=True, kw_only=True):
 
 
 # -- between the coordinator and a container ---------------------------------------------------------------
-
-
 class Question(Nested, frozen=True, kw_only=True):
     """The part of an ``Ask`` that concerns one container. ``bytes_max`` bounds each task's answer."""
 

@@ -267,14 +267,7 @@ class LifeSign(RepeatedStep):
 
 
 def publish(
-    metadata: MetadataStore,
-    app: str,
-    url: str,
-    token: str,
-    *,
-    stages: Sequence[str],
-    all_stages: bool,
-    started_at: int,
+    metadata: MetadataStore, app: str, url: str, token: str, *, stages: Sequence[str], all_stages: bool, started_at: int
 ) -> Publication:
     """Publish that this process runs these stages of the app, and remove the records of how they ended before.
 
@@ -365,10 +358,7 @@ def ended(metadata: MetadataStore, app: str | None = None) -> list[messages.AppS
 def unreachable(address: Address, error: HeadraceError) -> messages.AppStatus:
     """Return the status of a deployment whose driver doesn't answer; its machine may be unreachable from here."""
     return _last_status(
-        address,
-        "unreachable",
-        f"its driver ({address.driver}) doesn't answer: {error.message}",
-        address.way,
+        address, "unreachable", f"its driver ({address.driver}) doesn't answer: {error.message}", address.way
     )
 
 

@@ -410,7 +410,6 @@ class Coordinator:
         self.close()
 
     # -- for the driver ----------------------------------------------------------------------------
-
     def status(self) -> messages.AppStatus:
         """Return the present status of everything."""
         with self._noticing() as now_ms:
@@ -477,7 +476,6 @@ class Coordinator:
             self._ledger.fail(ErrorReport.of(error))
 
     # -- for containers, over HTTP or in this process --------------------------------------------------
-
     def register(self, message: messages.Register) -> messages.Assignment:
         """Register a container's process; return its tasks. The first ones of a run wait for the others."""
         self._seat(message)
@@ -575,7 +573,6 @@ class Coordinator:
             return self._ledger.cut(message, self._clock.now_ms())
 
     # -- slots -------------------------------------------------------------------------------------
-
     def slot_reports(self, of: SlottedInput) -> list[SlotReport | None]:
         """Return the tasks' reports about the slots of an input."""
         with self._changed:
@@ -594,7 +591,6 @@ class Coordinator:
         self._slot_news.clear()
 
     # -- questions ---------------------------------------------------------------------------------
-
     def listen(self, message: Listening) -> Questions:
         """Take a container's answer; block until there is a question for it, or for some seconds."""
         return self._query_broker.listen(message)
@@ -612,7 +608,6 @@ class Coordinator:
             arrivals.close()
 
     # -- silence -----------------------------------------------------------------------------------
-
     @property
     def _silent(self) -> bool:
         return self._silence is not None and self._silence.silent
@@ -640,7 +635,6 @@ class Coordinator:
         return mute is not None
 
     # -- startpoints -------------------------------------------------------------------------------
-
     def fan_out(self) -> None:
         """Turn written startpoints into orders. The driver calls this before containers start."""
         with self._granting:
@@ -671,7 +665,6 @@ class Coordinator:
         return Applied(restarted=tuple(map(str, restarted)), elsewhere=tuple(map(str, elsewhere)))
 
     # -- for the HTTP server -----------------------------------------------------------------------
-
     def _routes(self) -> dict[tuple[str, str], Route]:
         return {
             **dict(
@@ -699,7 +692,6 @@ class Coordinator:
         }
 
     # -- inside ------------------------------------------------------------------------------------
-
     def _check_current(self, container: int, incarnation: str) -> None:
         with self._changed:
             self._ledger.check_current(container, incarnation)

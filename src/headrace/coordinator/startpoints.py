@@ -122,7 +122,6 @@ class StartpointService:
         return cls(MemoryMetadata(), AppInputs(app, ()), lambda: lambda _: None, clock)
 
     # -- for users
-
     def set(self, request: SetStartpoint) -> SetAnswer:
         """Write the startpoints of the request, all or none; with ``dry_run``, only return their effect."""
         places = self._places(request)
@@ -162,7 +161,6 @@ class StartpointService:
         return StartpointList(app=self.inputs.app, startpoints=tuple(self.book.states(done=True)))
 
     # -- for the coordinator: only one thread at a time uses these
-
     def fan_out(self) -> list[TaskName]:
         """Turn written startpoints into orders; return the tasks with new orders."""
         found = self.book.fan_out(lambda present: fan_out(present, self._partitions, self._clock.now_ms()))
@@ -206,7 +204,6 @@ class StartpointService:
                 _log.info(f"a startpoint was {outcome.state}", task=task, where=where, **known)
 
     # -- inside
-
     def _named(self, name: str) -> list[AppInput]:
         """The input that a startpoint in the book may be for; none if the app has changed and doesn't read it."""
         if any(state.stream == name for state in self.book.states()):

@@ -85,11 +85,7 @@ _WHOLE = re.compile(r"[+-]?(\d+(ms|s|m|h|d))+")
 
 
 def to_ms(
-    value: Duration,
-    what: str = "duration",
-    *,
-    minimum: int | None = 0,
-    error: type[HeadraceError] = DeclarationError,
+    value: Duration, what: str = "duration", *, minimum: int | None = 0, error: type[HeadraceError] = DeclarationError
 ) -> int:
     """Return the duration in ms. Raises ``error``, naming ``what``, if it isn't one or is below ``minimum``."""
     bare: object = value  # what users pass may be of any type
@@ -160,8 +156,7 @@ def parse_moment(text: str) -> tuple[int, bool]:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(
-            f"{text!r} isn't a time",
-            hint="write it as 2026-01-31T12:00:00+01:00, or as milliseconds since the epoch",
+            f"{text!r} isn't a time", hint="write it as 2026-01-31T12:00:00+01:00, or as milliseconds since the epoch"
         ) from error
     return moment_ms(moment), moment.tzinfo is not None
 

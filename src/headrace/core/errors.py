@@ -39,8 +39,6 @@ class HeadraceError(Exception):
 
 
 # -- the user's app or command is wrong; running it again changes nothing ---------------------------
-
-
 class DeclarationError(HeadraceError):
     """The app declares something impossible: an unknown column, a duplicate id, a window of zero length."""
 
@@ -74,8 +72,6 @@ class UserFunctionError(HeadraceError):
 
 
 # -- the data is wrong -------------------------------------------------------------------------------
-
-
 class DataError(HeadraceError):
     """A message can't be read or doesn't fit the declared schema. Raised if the input's ``on_error`` is ``fail``."""
 
@@ -91,8 +87,6 @@ class CorruptLogError(DataError):
 
 
 # -- something outside the app is wrong --------------------------------------------------------------
-
-
 class InfrastructureError(HeadraceError):
     """Something outside the app is missing, full or not answering: Java, Spark slots, a disk, a server."""
 
@@ -158,8 +152,6 @@ class ThrottledError(UnavailableError):
 
 
 # -- the protocol --------------------------------------------------------------------------------------
-
-
 class FencedError(HeadraceError):
     """A newer generation of the task has taken over. The older one must stop; it has changed nothing since then."""
 

@@ -152,8 +152,6 @@ def is_milestone(before: int, now: int) -> bool:
 
 
 # -- settings and handler ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class LogSettings:
     """What is logged, and how it is written. Travels from the driver to its containers.

@@ -258,24 +258,15 @@ METRICS: tuple[Metric, ...] = (
         "It grows faster than you accept: raise the lateness.",
     ),
     _of_task(
-        "headrace_skipped_messages_total",
-        "Messages that were skipped because they couldn't be read.",
-        "It grows.",
+        "headrace_skipped_messages_total", "Messages that were skipped because they couldn't be read.", "It grows."
     ),
     _of_task(
-        "headrace_failed_messages_total",
-        "Messages that were skipped because a function failed on them.",
-        "It grows.",
+        "headrace_failed_messages_total", "Messages that were skipped because a function failed on them.", "It grows."
     ),
     _of_task(
-        "headrace_dead_lettered_messages_total",
-        "Messages that were written to a dead-letter stream.",
-        "It grows.",
+        "headrace_dead_lettered_messages_total", "Messages that were written to a dead-letter stream.", "It grows."
     ),
-    _of_task(
-        "headrace_duplicate_frames_total",
-        "Frames that came again after a restart upstream, and were ignored.",
-    ),
+    _of_task("headrace_duplicate_frames_total", "Frames that came again after a restart upstream, and were ignored."),
     _of_task(
         "headrace_lost_messages_total",
         "Messages that the source has deleted before they were read.",

@@ -49,14 +49,7 @@ from headrace.systems.base import System, Target
 from headrace.systems.small import Sink, Source
 from headrace.systems.small_system import SinkTarget
 
-__all__ = [
-    "ContractError",
-    "check_system",
-    "check_target",
-    "source_checks",
-    "system_checks",
-    "target_checks",
-]
+__all__ = ["ContractError", "check_system", "check_target", "source_checks", "system_checks", "target_checks"]
 
 
 # -- contracts ---------------------------------------------------------------------------------------

@@ -163,7 +163,6 @@ class TestApp:
         self.close()
 
     # -- what a test does
-
     def feed(self, input_: str, rows: Rows, *, partition: int | None = None, settle: bool = True) -> None:
         """Append messages to an input and process them.
 
@@ -391,7 +390,6 @@ class TestApp:
         return self._startpoints.book.states(done=done)
 
     # -- what a test checks
-
     def read(self, output: str, *, committed: bool = False) -> pl.DataFrame:
         """Return everything that an output, or another stream, holds, in the order of partitions and offsets.
 
@@ -466,7 +464,6 @@ class TestApp:
             self._release()
 
     # -- inside
-
     def _deployed(self, declared: Graph, consent: Consent) -> Planned:
         """The plan of a version of the app, whose changes are accepted and recorded, and whose streams exist."""
         graph = in_memory(declared, self._memory)

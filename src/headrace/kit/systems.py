@@ -263,17 +263,11 @@ POSITION_CHECKS: tuple[Callable[[Scene], None], ...] = (
 
 # -- system checks -----------------------------------------------------------------------------------
 # -- metadata ------------------------------------------------------------------------------------------
-
-
 def create_describe_list(scene: Scene) -> None:
     """A created stream is described and listed as it was created; creating it again changes nothing."""
     name = scene.stream() + "-typed"
     expect(scene.admin.describe(name) is None, "a stream that isn't there was described")
-    columns: dict[str, pl.DataType] = {
-        "key": pl.String(),
-        "at": pl.Datetime("us", "UTC"),
-        "n": pl.List(pl.Int64()),
-    }
+    columns: dict[str, pl.DataType] = {"key": pl.String(), "at": pl.Datetime("us", "UTC"), "n": pl.List(pl.Int64())}
     made = scene.admin.create(name, 3, columns, ("at", "key"))
     expect((made.name, made.partitions, made.columns) == (name, 3, columns), f"created as {made}")
     expect(made.key == ("at", "key"), f"created with the key {made.key}")
@@ -408,8 +402,6 @@ def missing_streams(scene: Scene) -> None:
 
 
 # -- reading what was written ----------------------------------------------------------------------------
-
-
 def order_within_a_partition(scene: Scene) -> None:
     """Records of each partition are read in the order in which they were sent, whichever handle sent them."""
     name = scene.stream(3)
@@ -431,10 +423,7 @@ def order_within_a_partition(scene: Scene) -> None:
         expect([payload for _, payload in records] == sent[n], f"partition {n} is out of order")
         offsets = [offset for offset, _ in records]
         expect(offsets == sorted(set(offsets)), "offsets don't grow")
-        expect(
-            mine[-1].next == ends[name, n] == consumer.position(ssp(name, n)),
-            "next, flush and position differ",
-        )
+        expect(mine[-1].next == ends[name, n] == consumer.position(ssp(name, n)), "next, flush and position differ")
 
 
 def offsets_read_again(scene: Scene) -> None:
@@ -451,10 +440,7 @@ def offsets_read_again(scene: Scene) -> None:
     expect(consumer.poll() == [], "something after the end")
     scene.write(name, [b"more"])
     again = scene.consumer(ssp(name), end)
-    expect(
-        scene.read(again, 1) == [(end, b"more")],
-        "the record at the flushed offset isn't the next one written",
-    )
+    expect(scene.read(again, 1) == [(end, b"more")], "the record at the flushed offset isn't the next one written")
 
 
 def edges(scene: Scene) -> None:
@@ -555,8 +541,6 @@ def readiness(scene: Scene) -> None:
 
 
 # -- the end, the beginning, positions ---------------------------------------------------------------------
-
-
 def seal_ends(scene: Scene) -> None:
     """After a seal readers get ``Ended`` once, after everything else; writers are refused."""
     name = scene.stream(2)

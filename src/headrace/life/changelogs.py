@@ -428,8 +428,6 @@ def _committed(facts: TaskCheckpoint, record: CommitRecord, changelogs: Changelo
 
 
 # -- sizes and ages -----------------------------------------------------------------------------------------
-
-
 def _lag(changelogs: Changelogs, stream: StreamId, partition: int, offset: Offset | None) -> int | None:
     """Return the distance from a position to the end; None where offsets aren't bytes."""
     known = changelogs.known(stream.system)
@@ -516,8 +514,7 @@ def with_memos(metadata: MetadataStore, graph: Graph) -> Graph:
     """The graph, whose systems know what the app remembers."""
     known = {id_: entry.value.decode() for id_, entry in metadata.scan(_namespace(graph.app)).items()}
     return replace(
-        graph,
-        streams={id_: _told(spec, known[id_]) if id_ in known else spec for id_, spec in graph.streams.items()},
+        graph, streams={id_: _told(spec, known[id_]) if id_ in known else spec for id_, spec in graph.streams.items()}
     )
 
 

@@ -169,8 +169,6 @@ def check_name(name: str) -> None:
 
 
 # -- manifests ----------------------------------------------------------------------------------------------
-
-
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of the savepoint in a folder."""
     path = folder / FILE
@@ -245,8 +243,6 @@ def _sum(path: Path) -> FileSum:
 
 
 # -- copies -------------------------------------------------------------------------------------------------
-
-
 def copy_tree(source: Path, target: Path, *, link: bool = True) -> None:
     """Copy a folder. ``link``: files that never change become hard links if possible."""
     with writing(target):

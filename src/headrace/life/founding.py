@@ -124,10 +124,7 @@ def _record(
         else:
             parts[id_] = part
     return msgspec.structs.replace(
-        record,
-        producers=tuple(producers[TaskName(record.stage, n)] for n in range(count)),
-        active=active,
-        parts=parts,
+        record, producers=tuple(producers[TaskName(record.stage, n)] for n in range(count)), active=active, parts=parts
     )
 
 
@@ -139,8 +136,6 @@ def _other_way(way: str, count: int) -> str:
 
 
 # -- streams ------------------------------------------------------------------------------------------------
-
-
 def _streams(inventory: Inventory, counts: Mapping[str, int]) -> dict[str, int]:
     """Return the counts by the ids of streams; a step or a table stands for the streams that its stage reads."""
     found: dict[str, int] = {}
@@ -188,14 +183,11 @@ def _reader(inventory: Inventory, id_: str) -> StageRecord:
         if part.id == id_ and part.kind == "stream" and part.reads:
             return record
     raise UsageError(
-        f"intermediate stream {id_!r} can't have another number of partitions: no stage reads it",
-        hint="leave it out",
+        f"intermediate stream {id_!r} can't have another number of partitions: no stage reads it", hint="leave it out"
     )
 
 
 # -- refusals -----------------------------------------------------------------------------------------------
-
-
 def _check(inventory: Inventory, id_: str, count: int, streams: Mapping[str, int], kept: Commits) -> None:
     if type(count) is not int or not 1 <= count <= MAX_PARTITIONS:
         raise UsageError(f"{id_!r} can't have {count!r} partitions", hint=f"give a number from 1 to {MAX_PARTITIONS}")
@@ -371,8 +363,6 @@ def _until(restored: Restored, task: TaskName) -> dict[tuple[str, int], Offset |
 
 
 # -- the first record ---------------------------------------------------------------------------------------
-
-
 def _first_record(restored: Restored, task: TaskName, donors: Sequence[TaskName]) -> CommitRecord:
     latest = restored.latest.get(task)
     kept = [restored.kept[donor] for donor in donors]
@@ -397,8 +387,6 @@ def _outputs(restored: Restored, latest: CommitRecord) -> tuple[OutputSeq, ...]:
 
 
 # -- event time ---------------------------------------------------------------------------------------------
-
-
 def _times(restored: Restored, task: TaskName, donors: Sequence[TaskName]) -> TimesCheckpoint:
     """Return the event time: the task's own, or the progress on which all donors of its state agree.
 

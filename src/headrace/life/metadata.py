@@ -314,7 +314,6 @@ class SqliteMetadata(MetadataStore):
             connection.close()
 
     # -- the file ----------------------------------------------------------------------------------
-
     def _check_format(self) -> None:
         with self._reading() as connection:
             owner = connection.execute("PRAGMA application_id").fetchone()[0]

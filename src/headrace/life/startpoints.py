@@ -143,7 +143,6 @@ class StartpointBook:
         self._namespace = f"startpoints/{app}"
 
     # -- for users
-
     def write(
         self, points: Mapping[StartpointKey, Startpoint], now_ms: int, *, by: str = "", note: str = ""
     ) -> dict[StartpointKey, StartpointState]:
@@ -216,7 +215,6 @@ class StartpointBook:
         return listed
 
     # -- for the coordinator
-
     def fan_out(self, decide: Callable[[UnfinishedStartpoints], FanOut]) -> FanOut:
         """Perform what ``decide`` says about what is in the book, all or nothing; return it.
 
@@ -283,7 +281,6 @@ class StartpointBook:
         raise self._overtaken("noted")
 
     # -- inside
-
     def _check_not_deleted(self, task: str, outcome: Outcome) -> None:
         id_ = outcome.order.startpoint.id
         done = self._store.get(self._namespace, _done(id_, task))

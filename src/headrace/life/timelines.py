@@ -101,9 +101,7 @@ class Timelines:
         """Make a new timeline the current one. Raises ``UnavailableError`` if another command has changed something."""
         if timeline.number != self.next or timeline.before != self.current:
             raise self._overtaken()
-        self._write(
-            _Record(current=timeline.number, highest=timeline.number, timelines=(*self.all, timeline)),
-        )
+        self._write(_Record(current=timeline.number, highest=timeline.number, timelines=(*self.all, timeline)))
 
     @property
     def silent(self) -> bool:
@@ -137,8 +135,7 @@ class Timelines:
         """Forget a timeline that isn't current."""
         if number == self.current:
             raise UsageError(
-                f"timeline {number} of app {self._app!r} is the current one",
-                hint="only older ones can be deleted",
+                f"timeline {number} of app {self._app!r} is the current one", hint="only older ones can be deleted"
             )
         left = []
         for one in self.all:

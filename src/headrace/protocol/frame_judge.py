@@ -101,7 +101,6 @@ class FrameJudge:
         self.load((), -1, -1)
 
     # -- events ----------------------------------------------------------------------------------------
-
     def receive(
         self, ssp: SSP, offset: Offset, after: Offset, header: Header, control: ControlMessage | None
     ) -> Verdict | Forget:
@@ -178,7 +177,6 @@ class FrameJudge:
         return True, any(parent.label > parent.closed for parent in late)
 
     # -- derived from the state ------------------------------------------------------------------------
-
     @property
     def closed_through(self) -> int:
         """The version through which all upstream tasks are complete; END when none is alive."""
@@ -239,7 +237,6 @@ class FrameJudge:
         return tuple((ssp, partition.position) for ssp, partition in self._inputs.items())
 
     # -- durable form ----------------------------------------------------------------------------------
-
     def save(self, version: int) -> tuple[InputEntry, ...]:
         """Return the input entries of a commit record: what the commit of ``version`` covers of each upstream task."""
         entries = []
@@ -294,7 +291,6 @@ class FrameJudge:
         parent.covered = 0 if parent.closed == END_VERSION else seq
 
     # -- guards ----------------------------------------------------------------------------------------
-
     def always(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
         """Hold for every frame: the last row of a kind."""
         return True
@@ -339,7 +335,6 @@ class FrameJudge:
         return header.version <= self.threshold and parent.aside is None
 
     # -- actions ---------------------------------------------------------------------------------------
-
     def drop(self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset) -> Verdict:
         """Ignore the frame."""
         return Verdict.DROP
@@ -431,7 +426,6 @@ class FrameJudge:
         return Verdict.BUFFER
 
     # -- closing ---------------------------------------------------------------------------------------
-
     def close(self, parent: Parent, version: int) -> None:
         """Set the version through which a parent is complete, and ``due`` if the task may now commit."""
         before, parent.closed = parent.closed, version

@@ -24,10 +24,9 @@ from headrace.core.ids import SSP, Offset, StreamId
 from headrace.protocol.record import AbortRecord, CommitRecord, LocalCheckpoint
 from headrace.systems.startpoints import Order
 
+
 # -- instructions ------------------------------------------------------------------------------------
 # -- verdicts on a received frame -------------------------------------------------------------------
-
-
 class Verdict(Enum):
     """What to do with a frame."""
 
@@ -57,8 +56,6 @@ class Forget:
 
 
 # -- instructions: start and rollback ----------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class TakeGeneration:
     """Drop uncommitted state, the version buffer and unreceived frames; get a new generation and call ``start``.
@@ -130,8 +127,6 @@ class ScanAhead:
 
 
 # -- instructions: running --------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Feed:
     """Process the buffered frames of this label in order, and remove them. They aren't received again.
@@ -156,8 +151,6 @@ class Keep:
 
 
 # -- instructions: commit ---------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class FlushOutputs:
     """Wait until everything sent to any output is acknowledged."""

@@ -213,7 +213,6 @@ class TableMethods:
         self._sealed: tuple[Header, CommitRecord] | None = None
 
     # -- instructions -------------------------------------------------------------------------------------
-
     def take_generation(self) -> Instruction:
         """Start over with a new generation."""
         return TakeGeneration()
@@ -299,7 +298,6 @@ class TableMethods:
         return Stop(self._changelog.stop_reason(self.config.task))
 
     # -- guards -------------------------------------------------------------------------------------------
-
     def always(self) -> bool:
         """Hold always: the last alternative."""
         return True
@@ -386,7 +384,6 @@ class TableMethods:
         return self._judge.closed_through == END_VERSION
 
     # -- decisions and effects --------------------------------------------------------------------------------
-
     def nothing(self) -> None:
         """Do nothing."""
 
@@ -562,7 +559,6 @@ class ProtocolMachine(TableMethods):
         self._steps = {step.phase: step for step in self.steps}
 
     # -- events -------------------------------------------------------------------------------------------
-
     def tick(self, now_ms: int) -> None:
         """Set the wall clock. It may jump in either direction."""
         self._cadence.tick(now_ms)
@@ -666,7 +662,6 @@ class ProtocolMachine(TableMethods):
         self._restart_soon = True
 
     # -- queries ------------------------------------------------------------------------------------------
-
     @property
     def due(self) -> bool:
         """Whether there may be an instruction to perform."""
@@ -697,10 +692,7 @@ class ProtocolMachine(TableMethods):
         return self._record_header(Kind.CHANGE, self.label)
 
     def seal(
-        self,
-        *,
-        sources: tuple[SourceEntry, ...] = (),
-        bookkeeping: bytes = b"null",
+        self, *, sources: tuple[SourceEntry, ...] = (), bookkeeping: bytes = b"null"
     ) -> tuple[Header, CommitRecord]:
         """Return header and record of the commit frame that ``AppendCommit`` asks for.
 
@@ -761,7 +753,6 @@ class ProtocolMachine(TableMethods):
         return self._judge.early()
 
     # -- inside ---------------------------------------------------------------------------------------------
-
     def _own(self, method: Callable[[Any], _Result]) -> Callable[[], _Result]:
         """Return a method of the tables as this machine has it, which a test may have replaced."""
         own: Callable[[], _Result] = getattr(self, method.__name__)
