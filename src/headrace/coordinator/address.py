@@ -1,19 +1,10 @@
 """The addresses of coordinators and of running deployments.
 
-machine
-    Identify the machine of a process, and check whether its process number is valid here.
+Commands find an app by its address. A killed driver leaves its address behind, so readers check that the process
+exists and answers as that app.
 
-address
-    The address of a running deployment, and the check whether it is still running.
-
-    Commands find an app by its address. A killed driver leaves its address behind, so readers check that the process
-    exists and answers as that app.
-
-endpoint
-    The addresses on which a coordinator listens, and at which containers and commands call it. Pure.
-
-    On one machine, both are loopback. On a cluster, it listens where Spark's driver does. In a pod, or behind network
-    address translation (NAT), the two addresses differ.
+On one machine, a coordinator listens on loopback; on a cluster, where Spark's driver does. In a pod, or behind
+network address translation (NAT), the address that containers and commands call is another one.
 """
 
 from __future__ import annotations
@@ -37,10 +28,7 @@ from headrace.core.errors import ProtocolError, UnavailableError, UsageError
 
 # -- machine -----------------------------------------------------------------------------------------
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """A space of process numbers: a machine since its last boot, or a container on it.
-
-    Names aren't enough, because several machines may have the same name.
-    """
+    """A machine since its last boot, or a container on it: a space of process numbers. Several may have one name."""
 
     host: str
     id: str
@@ -199,10 +187,7 @@ def _is_ip(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """The coordinator binds to ``host`` and ``port``; others call the advertised ones.
-
-    Port 0 picks a free port. By default the advertised host and port are those that it binds to.
-    """
+    """The coordinator binds to ``host`` and ``port`` (0: a free one); others call the advertised ones."""
 
     host: str = LOOPBACK
     port: int = 0

@@ -1,27 +1,14 @@
 """Which container gets which tasks, standbys and startpoints. Pure and deterministic.
 
-assignment
-    Assign tasks to containers: deterministic, balanced, and if possible to the host with their state. Pure.
+A standby is a copy of a task's state on another host. All tasks of a container have theirs on the same hosts,
+because Spark starts the replacement of a container as a whole: it finds all of them there, or none. They are dealt
+again when containers or tasks come or go. Orders go with the answers to heartbeats, so a keeper learns after a
+moment that it has to let go. A task that begins on its host waits for that moment.
 
-standbys
-    Which container keeps standbys of which tasks: pure and deterministic.
-
-    A standby is a copy of a task's state on another host. All tasks of a container have theirs on the same hosts,
-    because Spark starts the replacement of a container as a whole: it finds all of them there, or none.
-
-standby book
-    The standbys of a run: who keeps which now, and what is ordered. Pure; ``deal_standbys`` does the dealing.
-
-    Everything is dealt again when containers or tasks come or go. Orders go with the answers to heartbeats, so a keeper
-    learns after a moment that it has to let go. A task that begins on its host waits for that moment.
-
-fan out
-    Decide which task has to apply which startpoint. Pure.
-
-    A startpoint for a partition becomes an order for each task that reads it: for one task, or for several if the input
-    is broadcast. A startpoint for a task goes only to that task and takes precedence there until it is applied, so one
-    without a task never overwrites it. Otherwise a newer startpoint replaces an older one. A startpoint that fits
-    nothing that the app reads is kept with a reason, so that none is dropped silently.
+A startpoint for a partition becomes an order for each task that reads it: for one task, or for several if the input
+is broadcast. A startpoint for a task goes only to that task and takes precedence there until it is applied, so one
+without a task never overwrites it. Otherwise a newer startpoint replaces an older one. A startpoint that fits
+nothing that the app reads is kept with a reason, so that none is dropped silently.
 """
 
 from __future__ import annotations
@@ -66,10 +53,9 @@ def assign(stages: Mapping[str, Sequence[TaskName]], containers: int) -> Seats:
 
 
 def placed(seats: Seats, hosts: Mapping[int, str], held: Mapping[TaskName, str]) -> Seats:
-    """Return the same seats, reassigned so that more tasks are on the host that held them last.
+    """Return the same seats, reassigned so that more tasks are on the host that held them last, where that is known.
 
-    ``hosts`` are the hosts of containers, and ``held`` the hosts of tasks' state; both may be incomplete. Each
-    container gets as many tasks of each stage as some seat had, so the balance stays.
+    Each container gets as many tasks of each stage as some seat had, so the balance stays.
     """
     moved = _moved(seats, hosts, held)
     choices = [seats, moved, _swapped(seats, hosts, held), _swapped(moved, hosts, held)]
@@ -278,10 +264,7 @@ class StandbyBook:
         left: Callable[[Iterable[TaskName]], Sequence[TaskName]],
         now_ms: float,
     ) -> str:
-        """Deal the standbys again if something has changed. Return what there is to be warned of, once.
-
-        ``left`` returns those of the tasks that haven't ended.
-        """
+        """Deal the standbys again if something has changed. Return what there is to be warned of, once."""
         if not self._wanted:
             return ""
         hosts = {number: host for number, one in enumerate(containers) if (host := _host(one, now_ms))}

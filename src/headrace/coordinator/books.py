@@ -1,25 +1,15 @@
 """What the coordinator keeps beside the ledger: queries, slots and cuts. Pure and bounded.
 
-query book
-    Queries of tables and their answers so far. Pure and bounded.
+An ``Ask`` becomes one question for each container that has some of its tasks. A container gets its oldest unanswered
+question repeatedly until it answers. So a lost answer, or the replacement of a container, costs only time. The
+client stops waiting at its time limit; later answers are ignored.
 
-    An ``Ask`` becomes one question for each container that has some of its tasks. A container gets its oldest
-    unanswered question repeatedly until it answers. So a lost answer, or the replacement of a container, costs only
-    time. The client stops waiting at its time limit; later answers are ignored.
+Reports about slots arrive in heartbeats, and the answers carry orders. Orders belong to the generation whose reports
+they follow from; a task with another generation ignores them.
 
-slot book
-    The slots of a run: the tasks' reports about them, and the dealers' orders. Pure.
-
-    Reports arrive in heartbeats, and the answers carry orders. Orders belong to the generation whose reports they
-    follow from; a task with another generation ignores them.
-
-cuts
-    The cut that the coordinator has ordered, and its progress in each task. Pure.
-
-    A savepoint needs a version that every task of the app commits exactly, and the state of each task at that version
-    (``protocol.protocol``). The savepoint's creator chooses the version and a folder, and orders the same cut from
-    every deployment of the app. Containers receive the order in answers to their heartbeats, and report their progress
-    in heartbeats.
+A savepoint needs a version that every task of the app commits exactly, and the state of each task at that version
+(``protocol.protocol``). Its creator chooses the version and a folder, and orders the same cut from every deployment
+of the app. Containers receive the order in answers to their heartbeats, and report their progress in heartbeats.
 """
 
 from __future__ import annotations
@@ -230,7 +220,7 @@ class CutReport(Message, frozen=True, kw_only=True, rename="camel"):
     """The progress of the present cut in each task of this deployment, and the data for choosing one.
 
     ``now_ms`` is the coordinator's clock, and ``margin_ms`` how far ahead of it a cut must be, so that every task
-    learns of it in time. ``interval_ms`` is the checkpoint interval. ``scattered``: the app's machines share no disk.
+    learns of it in time. ``scattered``: the app's machines share no disk.
     """
 
     id: str | None = None
@@ -255,10 +245,7 @@ class CutBook:
     def order(
         self, message: CutOrder, statuses: Mapping[TaskName, TaskStatus], gone: Collection[TaskName], now_ms: int
     ) -> CutReport:
-        """Take an order; return the progress of the present cut.
-
-        ``gone`` are the tasks that have ended with their containers.
-        """
+        """Take an order; return the progress of the present cut. ``gone`` tasks ended with their containers."""
         if not message.ask:
             self.cut = message.cut
         states = {} if self.cut is None else {str(t): self._state(t, s, gone) for t, s in statuses.items()}

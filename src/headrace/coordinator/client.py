@@ -46,8 +46,7 @@ class CoordinatorClient(CoordinatorCalls):
     """Calls one coordinator. Threads may share the client; it makes one call at a time. Any thread may ``close`` it.
 
     ``timeout_s`` bounds one attempt; no attempt starts after ``patience_s``. All calls are idempotent and are retried.
-    Raises ``UnavailableError`` if the driver doesn't answer, and ``FencedError`` if the caller isn't its container's
-    current incarnation any more.
+    Raises ``UnavailableError`` if the driver doesn't answer, and ``FencedError`` if the caller was replaced.
     """
 
     def __init__(

@@ -1,8 +1,4 @@
-"""All metrics of an app from its status, and answers to health checks.
-
-exposition
-    Derive all metrics of an app from its status, for ``/metrics`` and other exporters. Pure.
-"""
+"""All metrics of an app from its status, for ``/metrics`` and other exporters, and answers to health checks."""
 
 from __future__ import annotations
 

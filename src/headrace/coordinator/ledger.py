@@ -1,30 +1,12 @@
 """The coordinator's state: containers, tasks, their progress and ends. Pure.
 
-container record
-    What the coordinator knows of one container: its current incarnation, how it does, and how its lives have ended.
+The ledger takes messages with the time of their arrival (monotonic milliseconds) and returns answers. The server
+owns the clock, the lock and all I/O. A container has a number and a current incarnation, which is the process that
+registered last. Any other incarnation is refused with ``FencedError``, which ends it.
 
-note
-    Notes of the ledger for the log.
-
-task book
-    The coordinator's knowledge of each task: its latest report, its rate, and whether it has ended. Pure.
-
-restarts
-    The tasks that have to start over in place, each with its generation at the time of the request. Pure.
-
-lives
-    Classify how the lives of containers end, and decide when too many have failed in a row. Pure.
-
-    A container that dies silently is restarted. That fixes external causes: a crashed machine, a kill, a lost executor.
-    It doesn't fix a function that ends its process, because the next life takes the same message again. The difference
-    is progress: after a life with a commit, the next one begins at another message.
-
-ledger
-    The coordinator's state: each container's current incarnation and tasks, and their progress and ends. Pure.
-
-    The ledger takes messages with the time of their arrival (monotonic milliseconds) and returns answers. The server
-    owns the clock, the lock and all I/O. A container has a number and a current incarnation, which is the process that
-    registered last. Any other incarnation is refused with ``FencedError``, which ends it.
+A container that dies silently is restarted. That fixes external causes: a crashed machine, a kill, a lost executor.
+It doesn't fix a function that ends its process, because the next life takes the same message again. The difference
+is progress: after a life with a commit, the next one begins at another message.
 """
 
 from __future__ import annotations
@@ -79,7 +61,8 @@ class ContainerRecord:
 
     number: int
     tasks: tuple[TaskName, ...]
-    _state: ContainerState = "waiting"
+    state: ContainerState = "waiting"
+    """Only ``become`` changes it."""
     registered: messages.Register | None = None
     superseded: str | None = None
     seen_ms: float | None = None
@@ -99,16 +82,11 @@ class ContainerRecord:
     lacks: str = ""
     """Why there is no slot for its next process."""
 
-    @property
-    def state(self) -> ContainerState:
-        """Its state, which only ``become`` changes."""
-        return self._state
-
     def become(self, state: ContainerState) -> None:
         """Change the state. Raises ``ProtocolError`` if ``TRANSITIONS`` doesn't have this change."""
-        if state not in TRANSITIONS[self._state]:
-            raise ProtocolError(f"container {self.number} is {self._state}, so it can't become {state}")
-        self._state = state
+        if state not in TRANSITIONS[self.state]:
+            raise ProtocolError(f"container {self.number} is {self.state}, so it can't become {state}")
+        self.state = state
 
     @property
     def alive(self) -> bool:
@@ -178,7 +156,7 @@ class TaskBook:
 
     def __init__(self, stages: Mapping[str, Sequence[TaskName]]) -> None:
         self._stages = {name: tuple(tasks) for name, tasks in stages.items()}
-        self._reports: dict[TaskName, TaskStatus] = {}
+        self.reports: dict[TaskName, TaskStatus] = {}
         self._before: dict[TaskName, list[Series]] = {}
         """The totals of former processes."""
         self._rates: dict[TaskName, Rate] = {}
@@ -189,25 +167,24 @@ class TaskBook:
     def start(self, tasks: Iterable[TaskName]) -> None:
         """Note that these tasks start, or start again, in a new process."""
         for task in tasks:
-            if task in self._reports:
-                self._before[task] = self._reports[task].series
-            self._reports[task] = TaskStatus(name=str(task), state="starting", series=self._before.get(task, []))
+            if task in self.reports:
+                self._before[task] = self.reports[task].series
+            self.reports[task] = TaskStatus(name=str(task), state="starting", series=self._before.get(task, []))
             self._rates[task] = Rate()
 
     def grant(self, generations: Mapping[TaskName, int]) -> None:
         """Note the generations that tasks have been given."""
         for task, generation in generations.items():
-            self._reports[task] = msgspec.structs.replace(self._reports[task], generation=generation)
+            self.reports[task] = msgspec.structs.replace(self.reports[task], generation=generation)
 
     def report(self, task: TaskName, status: TaskStatus, sent_ms: float) -> None:
         """Record a task's report; ``sent_ms`` is by the task's own clock."""
         self._rates[task].add(sent_ms, status.rows_in)
-        if self._reports[task] is status:
+        if self.reports[task] is status:
             return  # an unchanged report of a task in this process
-        before = self._before.get(task)
-        self._reports[task] = (
-            msgspec.structs.replace(status, series=summed(before, status.series)) if before else status
-        )
+        if before := self._before.get(task):
+            status = msgspec.structs.replace(status, series=summed(before, status.series))
+        self.reports[task] = status
         if status.state in _UNDER_WAY:
             self._under_way.add(task)
 
@@ -227,27 +204,19 @@ class TaskBook:
     @property
     def all_ended(self) -> bool:
         """Whether all tasks have ended."""
-        return len(self._ended) == len(self._reports)
+        return len(self._ended) == len(self.reports)
 
     @property
     def all_under_way(self) -> bool:
         """Whether every task has begun to work or has ended."""
-        return len(self._under_way) == len(self._reports)
-
-    @property
-    def reports(self) -> Mapping[TaskName, TaskStatus]:
-        """The latest report of each task."""
-        return self._reports
+        return len(self._under_way) == len(self.reports)
 
     @property
     def statuses(self) -> dict[TaskName, TaskStatus]:
-        """The latest report of each task; one that has ended is shown as finished.
-
-        A heartbeat may arrive after a later message that says that the task has ended.
-        """
+        """The latest reports; a task that has ended is finished, even if a late heartbeat says otherwise."""
         return {
             task: msgspec.structs.replace(report, state="finished") if task in self._ended else report
-            for task, report in self._reports.items()
+            for task, report in self.reports.items()
         }
 
     def stage_statuses(self, absent: Collection[TaskName]) -> list[StageStatus]:
@@ -258,30 +227,6 @@ class TaskBook:
             stage_status(name, [(statuses[task], rates[task]) for task in tasks])
             for name, tasks in self._stages.items()
         ]
-
-
-# -- restarts ----------------------------------------------------------------------------------------
-class Restarts:
-    """The generation that has to end, by task. A later one has started over already."""
-
-    def __init__(self) -> None:
-        self._generations: dict[TaskName, int] = {}
-
-    def ask(self, grants: Mapping[TaskName, int], tasks: Iterable[TaskName]) -> list[TaskName]:
-        """Ask the tasks that have been granted a generation to start over; return them."""
-        found = [task for task in tasks if task in grants]
-        self._generations |= {task: grants[task] for task in found}
-        return found
-
-    def granted(self, grants: Mapping[TaskName, int]) -> None:
-        """Forget tasks that have a new generation."""
-        for task, generation in grants.items():
-            if self._generations.get(task, generation) < generation:
-                del self._generations[task]
-
-    def of(self, tasks: Iterable[TaskName]) -> dict[str, int]:
-        """Return the restarts that these tasks owe."""
-        return {str(task): self._generations[task] for task in tasks if task in self._generations}
 
 
 # -- lives -------------------------------------------------------------------------------------------
@@ -331,10 +276,7 @@ _NOTES_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """The answer to a registration: the tasks left to run, and the former grants if the registration is repeated.
-
-    The container waits ``pause_ms`` before it starts them.
-    """
+    """The answer to a registration: the tasks left to run, and the former grants if it is repeated."""
 
     tasks: tuple[TaskName, ...]
     grants: Mapping[TaskName, int]
@@ -391,7 +333,8 @@ class Ledger:
         self._stopped = False
         self.saving = saves
         self.watching = watch(list(stages.values()), guarantee) if until_caught_up else None
-        self._restarts = Restarts()
+        self._restarts: dict[TaskName, int] = {}
+        """The generation that has to end, by task. A later one has started over already."""
         self.slots = slots or SlotBook()
         self._standbys = standbys or StandbyBook()
         self._notes: deque[LedgerNote] = deque(maxlen=_NOTES_MAX)
@@ -425,12 +368,12 @@ class Ledger:
         """Note the generations that were issued for a registration or request that the ledger accepted."""
         container = self._container(message.container)
         container.grants.update(grants)
-        self._restarts.granted(grants)
+        self._restarts = {task: ends for task, ends in self._restarts.items() if grants.get(task, ends) <= ends}
         self._tasks.grant(grants)
 
     def check_request(self, message: messages.GenerationRequest, now_ms: float) -> TaskName:
         """Return the task that may get a new generation. Raises ``FencedError`` if the sender may not run it."""
-        container = self._current(message.container, message.incarnation)
+        container = self.check_current(message.container, message.incarnation)
         (task,) = self._of_container(message.container, [message.task])
         if not container.alive or task not in self._left(container):
             raise FencedError(
@@ -442,7 +385,7 @@ class Ledger:
 
     def check_report(self, container: int, incarnation: str, task: str, generations: Iterable[int]) -> None:
         """Raise ``FencedError`` unless this incarnation runs the task, as the only one of these generations."""
-        current = self._current(container, incarnation)
+        current = self.check_current(container, incarnation)
         (name,) = self._of_container(container, [task])
         if strangers := set(generations) - {current.grants.get(name)}:
             raise FencedError(
@@ -450,13 +393,9 @@ class Ledger:
                 f"{current.grants.get(name)}"
             )
 
-    def check_current(self, container: int, incarnation: str) -> None:
-        """Raise ``FencedError`` unless this is the container's current incarnation."""
-        self._current(container, incarnation)
-
     def heartbeat(self, message: messages.Heartbeat, now_ms: float) -> messages.Orders:
         """Take the statuses of the container's tasks; return its orders."""
-        container = self._current(message.container, message.incarnation)
+        container = self.check_current(message.container, message.incarnation)
         if not container.alive:
             return messages.Orders(stop=True)
         self._seen(container, now_ms)
@@ -476,7 +415,7 @@ class Ledger:
 
     def finished(self, message: messages.Finished, now_ms: float) -> messages.Orders:
         """Note that tasks have ended, and with its last task the container."""
-        container = self._current(message.container, message.incarnation)
+        container = self.check_current(message.container, message.incarnation)
         tasks = self._of_container(message.container, message.tasks)
         self._tasks.end(tasks)
         container.progressed(map(str, tasks))
@@ -493,7 +432,7 @@ class Ledger:
         Transient errors of the environment, such as a full disk or an unreachable server, are retried without limit.
         Any other error ends the app when a container has failed more often in a row than it may restart.
         """
-        container = self._current(message.container, message.incarnation)
+        container = self.check_current(message.container, message.incarnation)
         error = message.error
         if container.state != "failed":  # otherwise this message is a repetition, because the first answer was lost
             container.failures = 1 if now_ms - container.born_ms >= STEADY_MS else container.failures + 1
@@ -505,16 +444,12 @@ class Ledger:
         elif container.failures > self._restarts_max and not (error.retry and error.fault == "environment"):
             times = f"container {message.container} failed {container.failures} times in a row, the last time with"
             self.fail(msgspec.structs.replace(error, message=f"{times}: {error.message}"))
-        pause = 0 if self._over else pause_ms(container.failures, self._chance())
+        what = f"{error.type}: {error.message}"
         if self._over:  # the driver raises the error, so a warning isn't needed here
-            self._note("info", f"the container failed, and the app ends: {error.type}: {error.message}", container)
-        else:
-            self._note(
-                "warning",
-                f"the container failed, and starts again: {error.type}: {error.message}",
-                container,
-                pause_ms=pause,
-            )
+            self._note("info", f"the container failed, and the app ends: {what}", container)
+            return messages.Orders(stop=True)
+        pause = pause_ms(container.failures, self._chance())
+        self._note("warning", f"the container failed, and starts again: {what}", container, pause_ms=pause)
         return messages.Orders(stop=True, pause_ms=pause)
 
     # -- calls of the driver -----------------------------------------------------------------------
@@ -542,13 +477,14 @@ class Ledger:
 
     def restart(self, tasks: Iterable[TaskName]) -> list[TaskName]:
         """Order these tasks to start over in place. Return those that run here and haven't ended."""
-        found: list[TaskName] = []
         wanted = set(tasks)
+        found: dict[TaskName, int] = {}
         for container in self._containers:
-            found += self._restarts.ask(container.grants, [task for task in self._left(container) if task in wanted])
+            found |= {t: container.grants[t] for t in self._left(container) if t in wanted and t in container.grants}
         if found:
             self._note("info", "tasks start over in place", tasks=_listed(found))
-        return found
+        self._restarts |= found
+        return list(found)
 
     def lack(self, reasons: Mapping[int, str]) -> None:
         """Note for which containers there is no slot, and why: these, and no others."""
@@ -590,9 +526,8 @@ class Ledger:
     def orders_for(self, container: int) -> messages.Orders:
         """Return the orders for one container."""
         tasks, keep = self._container(container).tasks, self._standbys.of(container)
-        return msgspec.structs.replace(
-            self.orders, restart=self._restarts.of(tasks), slots=self.slots.directions(tasks), keep=keep
-        )
+        restart = {str(task): self._restarts[task] for task in tasks if task in self._restarts}
+        return msgspec.structs.replace(self.orders, restart=restart, slots=self.slots.directions(tasks), keep=keep)
 
     @property
     def state(self) -> messages.AppState:
@@ -655,7 +590,8 @@ class Ledger:
             raise ProtocolError(f"app {self.app!r} has {len(self._containers)} containers, but no {number}")
         return self._containers[number]
 
-    def _current(self, number: int, incarnation: str) -> ContainerRecord:
+    def check_current(self, number: int, incarnation: str) -> ContainerRecord:
+        """Return the container. Raises ``FencedError`` unless this is its current incarnation."""
         container = self._container(number)
         if container.registered is None or container.registered.incarnation != incarnation:
             raise self._fenced(number, f"incarnation {incarnation}")

@@ -1,23 +1,14 @@
-"""A small HTTP server: requests need a token, bodies are bounded, errors are messages.
+"""A small HTTP server: requests need a token, except those of health checks, bodies are bounded, errors are JSON.
 
-admission
-    Decide which connections may stay: those that have shown the token, and briefly some that haven't. Pure.
+It runs inside a user's driver. So it is based on the standard library's server, which starts in 5 ms, installs no
+signal handler or event loop, and leaves no thread behind. One thread accepts connections, and each connection has
+its own thread; connections are kept alive, so a container has one. A route is called on the connection's thread and
+may block only that. Traffic isn't encrypted, so anyone who can read the network can read the token.
 
-    Any client that reaches the port can open connections and send nothing, or a byte now and then. So a connection that
-    hasn't shown the token, a *stranger*, must show it within a few seconds. If there are too many strangers, the oldest
-    one of the address with the most is closed. So no client can take the places of others, and containers need no
-    reserved places.
-
-listener
-    A small HTTP server: requests need a token, except those of health checks, bodies are bounded, errors are JSON.
-
-    Pages for browsers have rules of their own (``Pages``).
-
-    It runs inside a user's driver. So it is based on the standard library's server, which starts in 5 ms, installs no
-    signal handler or event loop, and leaves no thread behind. One thread accepts connections, and each connection has
-    its own thread; connections are kept alive, so a container has one. A route is called on the connection's thread and
-    may block only that. The accepting thread closes connections that don't show the token in time (``admission``).
-    Traffic isn't encrypted, so anyone who can read the network can read the token.
+Any client that reaches the port can open connections and send nothing, or a byte now and then. So a connection that
+hasn't shown the token, a *stranger*, must show it within a few seconds. If there are too many strangers, the oldest
+one of the address with the most is closed. So no client can take the places of others, and containers need no
+reserved places.
 """
 
 from __future__ import annotations
@@ -127,9 +118,7 @@ class Response:
 class EventStream(Protocol):
     """Server-sent events, as bytes. Waiting for the next one may take some seconds."""
 
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield the events."""
-        ...
+    def __iter__(self) -> Iterator[bytes]: ...
 
     def close(self) -> None:
         """Called once, when the client has disconnected or has received everything."""
@@ -234,7 +223,6 @@ class Listener(WorkerThread):
 
     @override
     def work(self) -> None:
-        """Accept connections."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._server, selectors.EVENT_READ)
             selector.register(self._wake_receiver, selectors.EVENT_READ)
@@ -278,7 +266,6 @@ class _Server(socketserver.TCPServer):
 
     @override
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in its own thread."""
         self._connections = {t: c for t, c in self._connections.items() if t.is_alive()}
         with self._lock:
             crowded_out = self._admission.arrived(request, client_address[0], time.monotonic())
@@ -301,25 +288,21 @@ class _Server(socketserver.TCPServer):
             self.shutdown_request(request)
 
     def showed_token(self, request: socket.socket) -> bool:
-        """Note that a connection has shown the token; return whether it may stay."""
         with self._lock:
             return self._admission.showed_token(request)
 
     def patience_s(self) -> float | None:
-        """Return how long the oldest connection without a token still has; None if there is none."""
         with self._lock:
             until = self._admission.next_s()
         return None if until is None else max(0.0, until - time.monotonic())
 
     def cut_strangers(self) -> None:
-        """Close the connections that haven't shown the token in time, which ends their threads."""
         with self._lock:
             late = self._admission.overdue(time.monotonic())
         for connection in late:
             _cut(connection)
 
     def cut_connections(self) -> None:
-        """Close all connections, and wait for their threads."""
         for connection in self._connections.values():
             _cut(connection)
         for thread in self._connections:
@@ -347,7 +330,6 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1  # so that head and body are sent in one packet
 
     def do_GET(self) -> None:
-        """Answer a query, or show a page."""
         pages, path = self.server.pages, self.path.partition("?")[0]
         if pages is not None and pages.owns(path):
             self._show(pages)
@@ -355,7 +337,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer()
 
     def do_POST(self) -> None:
-        """Answer a message."""
         self._answer()
 
     def _show(self, pages: Pages) -> None:

@@ -1,31 +1,14 @@
 """The messages between containers, the coordinator and commands: JSON in camelCase, with a format number.
 
-error report
-    Errors as parts of messages: what another process shows or raises.
+A container sends Register and gets an Assignment; then it sends Heartbeats and gets Orders. To roll a task back, it
+sends GenerationRequest and gets a TaskGrant. At the end it sends Finished or Failure. Times are in milliseconds.
 
-driver status
-    Other activities of the driver during a run, as parts of its status.
+For a query of tables, a client gets the ``TableList``, chooses the tasks to ask, sends ``Ask`` and blocks for
+``Answers``. A container sends ``Listening`` and blocks until there is a ``Question`` for it; its next ``Listening``
+carries the answer. So a container needs no port of its own. Keys and bounds are bytes, as ``stores.encoding`` encodes
+typed values; rows are Arrow. In JSON both are base64.
 
-messages
-    The messages between containers, the coordinator and commands: JSON in camelCase, with a format version.
-
-    A container sends Register and gets an Assignment; then it sends Heartbeats and gets Orders. To roll a task back, it
-    sends GenerationRequest and gets a TaskGrant. At the end it sends Finished or Failure. Times are in milliseconds.
-
-query messages
-    The messages for queries of tables, between clients, the coordinator and containers.
-
-    A client gets the ``TableList``, chooses the tasks to ask, sends ``Ask`` and blocks for ``Answers``. A container
-    sends ``Listening`` and blocks until there is a ``Question`` for it; its next ``Listening`` carries the answer. So a
-    container needs no port of its own, and without queries it only sends a request now and then.
-
-    Keys and bounds are bytes, as ``stores.encoding`` encodes typed values. Rows are Arrow, as in streams, so every
-    type survives. In JSON both are base64.
-
-startpoint messages
-    The messages about startpoints, for commands and for other people's tools: JSON like all others.
-
-    ``docs/openapi.json`` describes them, and is generated from these classes.
+``docs/openapi.json`` is generated from the messages that other people's tools use.
 """
 
 from __future__ import annotations
@@ -145,10 +128,9 @@ What = Literal[
 class Wording:
     """How status, pages and checks report one kind of holdup; ``holdups`` in ``run`` finds them.
 
-    ``waiting`` comes before the place in the status. ``alone`` is the sentence about a task with no cause but this, and
-    ``other`` is what such a task waits for of another one, if it may wait for one. ``remedy`` holds where the finder
-    knows no better. ``passes``: it passes by itself, and matters only if others wait. ``whole``: it holds up the whole
-    container.
+    ``waiting`` comes before the place in the status. ``alone`` is the sentence about a task with no other cause, and
+    ``other`` what such a task waits for of another one. ``remedy`` holds where the finder knows no better. ``passes``:
+    it passes by itself, and matters only if others wait. ``whole``: it holds up the whole container.
     """
 
     waiting: str
@@ -232,10 +214,10 @@ class Refusal(Message, frozen=True, kw_only=True):
 
 # -- from the container ----------------------------------------------------------------------------------
 class LastWords(Nested, frozen=True, kw_only=True):
-    """What a container that died has left behind: the call of the app's own code that it was in, and how it ended.
+    """What a dead container has left behind, as text: the call of the app's own code that it was in, and how it ended.
 
-    All are text for messages. ``task`` and ``step`` are empty if it was in no such call, ``how`` if it is unknown how
-    the process ended. ``by_itself``: its own code ended it, and nothing from outside.
+    ``task`` and ``step`` are empty if it was in no such call. ``by_itself``: its own code ended it, nothing from
+    outside.
     """
 
     task: str = ""
@@ -248,8 +230,7 @@ class LastWords(Nested, frozen=True, kw_only=True):
 class Register(Message, frozen=True, kw_only=True):
     """A container's process has started. ``incarnation`` is a new uuid in each process.
 
-    ``left`` is what incarnations of a container of this number have left behind where this one starts; of those that
-    run it says nothing final.
+    ``left`` is what incarnations of this container have left behind on this machine, which may still run.
     """
 
     container: int
@@ -261,10 +242,9 @@ class Register(Message, frozen=True, kw_only=True):
 
 
 class InputStatus(Nested, frozen=True, kw_only=True):
-    """One input partition of a task.
+    """One input partition of a task. ``holds``: the task's watermark is that of this partition, the first such one.
 
-    ``holds``: the task's watermark is that of this partition, and rises with it; of several, only the first one holds
-    it. ``held_by`` is the upstream task that holds the partition's watermark, the first of several.
+    ``held_by`` is the first upstream task that holds the partition's watermark.
     """
 
     position: int | None = None
@@ -279,8 +259,8 @@ class InputStatus(Nested, frozen=True, kw_only=True):
 class Holdup(Nested, frozen=True, kw_only=True):
     """Something that a task waits for: what and where, since when (milliseconds since the epoch), and what helps.
 
-    ``by`` names the tasks that it waits for, if it waits for tasks: what holds them up is the cause. ``still_ms`` says
-    of a function for how long it has been called for one message, and of a run loop how long its turn has taken.
+    ``by`` names the tasks that it waits for: what holds them up is the cause. ``still_ms`` says for how long a function
+    has been called for one message, or how long the turn of a run loop has taken.
     """
 
     what: What
@@ -326,10 +306,7 @@ class CommitParts(Nested, frozen=True, kw_only=True):
 
 
 class SlotDirections(Nested, frozen=True, kw_only=True):
-    """What the slots of one generation of a task are to do with which shards, by SSP as text.
-
-    ``number`` rises with later orders: a task that has seen later ones ignores these.
-    """
+    """The shards for the slots of one generation of a task, by SSP as text. Later orders have a higher ``number``."""
 
     generation: int
     number: int
@@ -346,8 +323,8 @@ class CutStatus(Nested, frozen=True, kw_only=True):
 class Series(Nested, frozen=True, kw_only=True):
     """The value of a metric for some labels. A histogram has ``buckets``: how many values are in each; it sums them.
 
-    ``bounds`` are the upper bounds of the buckets of a user's own histogram; those of others are ``SECONDS``. Labels
-    that say whose it is (app, stage and task) are left out where the place says that.
+    ``bounds`` are the upper bounds of a user's own histogram; those of others are ``SECONDS``. Labels for app, stage
+    and task are left out where the place says that.
     """
 
     name: str
@@ -364,13 +341,11 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
 
     ``waits_for`` is set when the next version is overdue: by input partition, the upstream tasks that have not closed
     it. ``overdue_ms`` is then the time since the last commit. ``early_bytes`` wait for their version,
-    ``early_stream_bytes`` of them in their streams. ``side_inputs_percent`` is set while the task reads its side
-    inputs, before anything else. ``idle``: no input has sent anything for its idle timeout, so the task's watermark
-    holds no other task back. ``holdups``: what the task waits for. ``caught_up`` is the version of a commit at which
-    the task had read what was there when it started: see module ``caught_up``. ``cut`` is set while one is ordered.
-    ``slots`` are its inputs that are slots, once it has resumed. ``warnings`` are the latest ones, as are ``commits``,
-    if they are traced. ``series`` are counters and histograms: a container sends those of its process, and the
-    coordinator shows the sum of all processes of the run.
+    ``early_stream_bytes`` of them in their streams. ``side_inputs_percent`` is set while side inputs are read, before
+    anything else. ``idle``: the task's watermark holds no other task back. ``caught_up`` is the version of a commit at
+    which the task had read what was there when it started. ``cut`` is set while one is ordered. ``slots`` are its
+    inputs that are slots. ``series`` are those of the process; the coordinator shows the sum of all processes of the
+    run.
     """
 
     name: str
@@ -403,10 +378,7 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
 
 
 class LogLine(Nested, frozen=True, kw_only=True):
-    """A log record of a container: when (milliseconds since the epoch), its level in ``logging``, and its text.
-
-    ``number`` rises in a process. A line may come twice.
-    """
+    """A log record of a container, at milliseconds since the epoch. ``number`` rises; a line may come twice."""
 
     number: int
     at_ms: int
@@ -419,8 +391,8 @@ class LogLine(Nested, frozen=True, kw_only=True):
 class Heartbeat(Message, frozen=True, kw_only=True):
     """A sign of life and the status of the container's tasks.
 
-    ``sent_ms`` is the sender's monotonic clock, which orders heartbeats and gives rates. ``wants_shutdown``: a task of
-    the container asks for the app to be drained. ``logs`` are lines for the driver's log, without ``logs_dropped``.
+    ``sent_ms`` is the sender's monotonic clock, which orders heartbeats and gives rates. ``wants_shutdown``: a task
+    asks for the app to be drained. ``logs`` are lines for the driver's log, without ``logs_dropped``.
     """
 
     container: int
@@ -474,8 +446,7 @@ class Orders(Message, frozen=True, kw_only=True):
 
     ``pause_ms`` is how long a container waits before it starts its tasks, or, if it has failed, before it ends.
     ``restart``: these tasks start over in place after their next commit, unless their generation is a later one.
-    ``cut`` is the one to take part in: see ``CutBook`` in ``books``. ``slots`` are the dealers' orders, by task. Of the
-    tasks in ``keep``, the container keeps standbys.
+    ``slots`` are the dealers' orders, by task. Of the tasks in ``keep``, the container keeps standbys.
     """
 
     drain: bool = False
@@ -500,9 +471,9 @@ class Assignment(Message, frozen=True, kw_only=True):
 
 # -- the state of the app --------------------------------------------------------------------------------
 class StageStatus(Nested, frozen=True, kw_only=True):
-    """A stage. ``watermark`` is the lowest of its unfinished tasks; ``lag`` is None if one of them has none.
+    """A stage. ``watermark`` is the lowest of its unfinished tasks that aren't idle; if all are idle, the highest.
 
-    ``idle`` is the number of idle tasks. Their watermarks don't count; if all tasks are idle, the highest one does.
+    ``idle`` is the number of idle tasks. ``lag`` is None if one of the tasks has none.
     """
 
     name: str
@@ -517,10 +488,9 @@ class StageStatus(Nested, frozen=True, kw_only=True):
 class ContainerStatus(Nested, frozen=True, kw_only=True):
     """A container. ``last_seen_ms`` is the time since its last message. ``warnings`` outlive its attempts.
 
-    ``restarts`` is the number of its processes in this run after the first one, and ``restarted_ago_ms`` says how long
-    ago the latest of them began. ``failures`` is the number of attempts that have failed in a row, and ``error`` what
-    the last one of them died of, until a task commits again. ``lacks`` says why there is no slot for it, if there is
-    none.
+    ``restarts`` is the number of its processes in this run after the first one, with their ages. ``failures`` is the
+    number of attempts that have failed in a row, and ``error`` what the last one died of, until a task commits again.
+    ``lacks`` says why there is no slot for it.
     """
 
     id: int
@@ -560,8 +530,8 @@ class HeldUp(Nested, frozen=True, kw_only=True):
 class AppStatus(Message, frozen=True, kw_only=True):
     """Everything that ``headrace status`` shows. Upstream stages come first.
 
-    ``drained``: the app was asked to drain, so its inputs need not have ended. ``ended_at``: this is the last status of
-    an app that has ended; if its driver is gone or can't be reached, the time at which it was last alive.
+    ``drained``: the app was asked to drain, so its inputs need not have ended. ``ended_at``: when the app ended, or
+    when a driver that is gone or can't be reached was last alive.
     """
 
     app: str
@@ -581,9 +551,6 @@ class AppStatus(Message, frozen=True, kw_only=True):
 
 
 _M = TypeVar("_M", bound=Message)
-_ENCODER = msgspec.json.Encoder()
-
-
 _BUILDING = threading.Lock()
 """Two threads that build decoders of one type at once end the process: msgspec 0.22 uses what is only half there."""
 
@@ -596,23 +563,20 @@ def _decoder(kind: type[_M]) -> msgspec.json.Decoder[_M]:
 
 def encode(message: Message) -> bytes:
     """Return the message as JSON."""
-    return _ENCODER.encode(message)
+    return msgspec.json.encode(message)
 
 
 def decode(kind: type[_M], data: bytes) -> _M:
     """Return the message in ``data``. Raises ``ProtocolError`` if it isn't of that kind, or of an unknown format."""
+    hint = "run the same version of Headrace in the driver, the containers and the commands"
+    name = kind.__name__
     try:
         message: _M = _decoder(kind).decode(data)
     except UNREADABLE as error:
-        raise ProtocolError(
-            f"not a message of type {kind.__name__}: {error}: {data[:200]!r}",
-            hint="run the same version of Headrace in the driver, the containers and the commands",
-        ) from error
+        raise ProtocolError(f"not a message of type {name}: {error}: {data[:200]!r}", hint=hint) from error
     if message.version != FORMAT:
-        raise ProtocolError(
-            f"a message of type {kind.__name__} has format {message.version}; this version of Headrace reads {FORMAT}",
-            hint="run the same version of Headrace in the driver, the containers and the commands",
-        )
+        found = f"a message of type {name} has format {message.version}"
+        raise ProtocolError(f"{found}; this version of Headrace reads {FORMAT}", hint=hint)
     return message
 
 
@@ -631,8 +595,7 @@ LIMIT_MS = 5_000
 class TableFacts(Nested, frozen=True, kw_only=True):
     """A table, or a store of a low-level task: its columns with their types in durable form, and its tasks.
 
-    ``owned_by`` names columns of the key. Their hash modulo the number of tasks gives the task of a row; with None, any
-    task may have it.
+    The hash of the key columns ``owned_by`` modulo the number of tasks gives the task of a row; None: any task.
     """
 
     id: str
@@ -648,10 +611,7 @@ class TableFacts(Nested, frozen=True, kw_only=True):
 
 
 class TableList(Message, frozen=True, kw_only=True):
-    """The tables of an app, including those of stages that run elsewhere.
-
-    ``others`` describes by id the steps whose state can't be queried.
-    """
+    """The tables of an app, also of stages that run elsewhere, and ``others``: steps whose state can't be queried."""
 
     app: str = ""
     tables: tuple[TableFacts, ...] = ()
@@ -663,8 +623,7 @@ class ContainerLook(Nested, frozen=True, kw_only=True):
     """A look into running containers instead of a query of a table.
 
     The first question with an ``id`` starts the look, and later ones ask for its progress: the ``rows`` of the answer
-    are JSON (``run.looks``). ``peek``: some rows that ``step`` receives in these tasks. ``profile``: the activity
-    of their containers' threads for ``seconds``.
+    are JSON (``run.looks``). ``peek``: some rows that ``step`` receives. ``profile``: the threads for ``seconds``.
     """
 
     id: str
@@ -674,10 +633,10 @@ class ContainerLook(Nested, frozen=True, kw_only=True):
 
 
 class Ask(Message, frozen=True, kw_only=True):
-    """A query for the rows of ``keys``, or without any for the rows with ``low <= key < high``.
+    """A query for the rows of ``keys``, or without any for the rows with ``low <= key < high`` (empty: no bound).
 
-    An empty ``high`` means no bound. Each task returns at most ``rows`` rows within ``limit_ms``. With ``at_ms``, a
-    table of versions returns its rows as of that event time.
+    Each task returns at most ``rows`` rows within ``limit_ms``. With ``at_ms``, a table of versions returns its rows as
+    of that event time.
     """
 
     table: str
@@ -694,7 +653,7 @@ class Ask(Message, frozen=True, kw_only=True):
 class TaskAnswer(Nested, frozen=True, kw_only=True):
     """One task's rows (Arrow) as of the commit ``version`` (None: it has no commit yet), or its error.
 
-    ``more``: rows after the key ``last`` were left out, because the answer had no room for them.
+    ``more``: the answer had no room for rows after the key ``last``.
     """
 
     task: str
@@ -758,10 +717,9 @@ class StartpointTarget(Message, frozen=True, kw_only=True):
 
 
 class SetStartpoint(StartpointTarget, frozen=True, kw_only=True):
-    """Write startpoints. The coordinator gives each an id and its time.
+    """Write startpoints. ``by`` says who sets them, as ``user@host``, and ``note`` why, in one line.
 
-    ``dry_run``: resolve them and change nothing. ``apply``: restart the tasks concerned now, and not only at the next
-    start. ``by`` says who sets them, as ``user@host``, and ``note`` why, in one line; lists show both.
+    ``dry_run``: resolve them and change nothing. ``apply``: restart the tasks concerned now.
     """
 
     startpoint: Startpoint
@@ -801,10 +759,7 @@ class Move(Nested, frozen=True, kw_only=True):
 
 
 class SetAnswer(Message, frozen=True, kw_only=True):
-    """What a request to set startpoints has done, or would do.
-
-    ``replaced`` are the startpoints that waited for the same, ``restarted`` the tasks that apply theirs now.
-    """
+    """What setting startpoints does: ``replaced`` waited for the same, the ``restarted`` tasks apply theirs now."""
 
     moves: tuple[Move, ...]
     written: tuple[StartpointState, ...] = ()
@@ -821,7 +776,7 @@ class StartpointList(Message, frozen=True, kw_only=True):
 
 
 class AllStartpoints(Message, frozen=True, kw_only=True):
-    """The startpoints of each app that has any, running or stopped; only those that aren't done with."""
+    """The startpoints that aren't done with of each app that has any, running or stopped."""
 
     apps: tuple[StartpointList, ...]
 

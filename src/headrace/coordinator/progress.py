@@ -1,46 +1,25 @@
 """How far a run is, by the reports of its tasks: caught up, held up, stuck in calls. Pure.
 
-caught up
-    Find out from all tasks' reports when a run has read what existed at its start, and may stop. Pure.
+When has a run read what existed at its start? Each task reports ``caught_up``, the version of a commit at which it
+had. With exactly-once, a version travels through the graph, and a commit of it includes exactly the effects of that
+version upstream. Let V be the highest version that any task reports. When all tasks have committed V or a later
+version, the commits include the effects of everything that existed. A task whose commit leaves out a late upstream
+task reports no version, and then that of its next whole commit.
 
-    Each task reports ``caught_up``, the version of a commit at which it had read everything that existed when the run
-    began.
+With at-least-once, versions say nothing about other tasks. A task reports the version of its last commit if no
+frame waited for it at that moment. So the stages are followed downstream: a stage has caught up when each of its
+tasks has made such a commit after the stage before it had caught up. A commit is later if the third report since
+then lacks it: the first may have been in flight, the second is sent after the first has arrived, and the third is
+of a later moment.
 
-    With exactly-once, a version travels through the graph, and a commit of it includes exactly the effects of that
-    version upstream. Let V be the highest version that any task reports. When all tasks have committed V or a later
-    version, the commits include the effects of everything that existed. A task whose commit leaves out a late upstream
-    task reports no version, and then that of its next whole commit.
+A container in a long call of the app's own code isn't lost, because another thread sends its heartbeats. But it does
+nothing else, so there are two limits: on the duration of a drain, and of a call, or of a run loop's turn.
 
-    With at-least-once, versions say nothing about other tasks. A task reports the version of its last commit if no
-    frame waited for it at that moment. So the stages are followed downstream: a stage has caught up when each of its
-    tasks has made such a commit after the stage before it had caught up. A commit is later if the third report since
-    then lacks it: the first may have been in flight, the second is sent after the first has arrived, and the third is
-    of a later moment.
+A process sends totals since its start. The totals of former processes are added to them, so no counter decreases
+while the driver lives, and a lost or repeated heartbeat changes nothing.
 
-long calls
-    Track long calls of the app's own code, from heartbeats, and decide when they have taken too long. Pure.
-
-    A container in a call isn't lost, because another thread sends its heartbeats. But it does nothing else, so there
-    are two limits: on the duration of a drain, and on the duration of a call. A long turn of a run loop outside a call
-    is treated the same way.
-
-stages
-    Compute a stage's watermark, rate and lag from the latest reports of its tasks. Pure.
-
-series
-    Counters and histograms of tasks, summed over the processes that have run them. Pure.
-
-    A process sends totals since its start. The coordinator adds the totals of former processes, so no counter decreases
-    while the driver lives, and a lost or repeated heartbeat changes nothing.
-
-versions
-    Find the task that keeps others from completing their next version, from all tasks' reports. Pure.
-
-    A version travels through the graph: a task commits it when every upstream task has closed it. So a late task may
-    itself wait for another late task. Following the waits to their end finds the task to name.
-
-holders
-    Find the input partitions that hold back the tasks' watermarks, upstream to the sources. Pure.
+Which task keeps others from completing their next version? A task commits a version when every upstream task has
+closed it, so a late task may itself wait for another one. Following the waits to their end finds the task to name.
 """
 
 from __future__ import annotations
@@ -165,10 +144,7 @@ _SAME_MS = 100
 
 @dataclass(frozen=True, slots=True)
 class LongCall:
-    """A long call, as the last heartbeat has described it, and when the first heartbeat about it arrived.
-
-    A function of single messages is called for each message of a batch; all of these count as one call here.
-    """
+    """A long call, or all calls for the messages of a batch, and when the first heartbeat about it arrived."""
 
     holdup: Holdup
     heard_ms: float
@@ -209,10 +185,7 @@ def doing_still(container: int, state: ContainerState, call: LongCall | None, ta
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """The limits on a drain and on one call; None means no limit.
-
-    ``replaced``: a container with a hanging call can be killed and restarted.
-    """
+    """The limits on a drain and on one call; None: no limit. ``replaced``: a hanging container can be restarted."""
 
     drain_timeout_ms: int = DRAIN_TIMEOUT_MS
     hung_after_ms: int | None = HUNG_AFTER_MS
@@ -390,8 +363,8 @@ def _reason(task: TaskStatus | None, container: ContainerStatus | None) -> str:
 def holders(tasks: Iterable[TaskStatus]) -> Mapping[tuple[str, str], int]:
     """Return how many tasks have their watermark from each input partition, by task and partition.
 
-    Each task counts once on each step of its path: at its own partition that holds it, at the partition of the
-    upstream task that holds that partition, and so on. A task that isn't among these ends the path.
+    Each task counts once on each step of its path upstream: at its own partition that holds it, at the partition of the
+    upstream task that holds that one, and so on. A task that isn't among these ends the path.
     """
     found: dict[tuple[str, str], int] = {}
     holding: dict[str, tuple[str, str]] = {}

@@ -1,23 +1,11 @@
 """Publish that a deployment is running, the book of an app's runs, and how they ended.
 
-runs
-    The book of an app's runs, in the metadata store: its running deployments, and how others have ended.
+The book is a namespace of the metadata store. ``<app>/running/<run>`` is the address of a deployment,
+``<app>/ended/<run>`` its last status. Each new deployment changes ``<app>/turn``, so that of two starting at once,
+the second one looks again. An address contains the token, so anyone who may read the store may drain the app.
 
-    It has one namespace. ``<app>/running/<run>`` is the address of a deployment, ``<app>/ended/<run>`` its last status.
-    Each new deployment changes ``<app>/turn``, so that of two starting at once, the second one looks again. An address
-    contains the token, so anyone who may read the store may drain the app.
-
-publication
-    Publish that a deployment is running, so that commands find it and no other run of its stages begins.
-
-    Two runs of the same stages would keep fencing each other off. While a deployment is running, a thread renews its
-    address every few seconds. So if a driver dies silently, the book shows when it was last alive.
-
-endings
-    The endings of an app's runs, for ``headrace status``.
-
-deployments
-    The status of all deployments, running or ended, for commands and for the page with all apps.
+Two runs of the same stages would keep fencing each other off. While a deployment is running, a thread renews its
+address every few seconds. So if a driver dies silently, the book shows when it was last alive.
 """
 
 from __future__ import annotations
@@ -193,10 +181,7 @@ class Publication:
         self._trouble = ""
 
     def touch(self) -> bool:
-        """Note that the driver is alive. Return False if another run took it for dead and replaced it.
-
-        If the store fails, that is logged, and the next renewal may succeed.
-        """
+        """Note that the driver is alive. Return False if another run replaced it. A failing store is only logged."""
         if self._version is None:
             return False
         address = msgspec.structs.replace(self.address, seen_at=WallClock().now_ms())
@@ -215,10 +200,7 @@ class Publication:
         return version is not None
 
     def close(self, ending: messages.AppStatus | None = None) -> None:
-        """Remove the address from the book, and record how the run has ended. Idempotent.
-
-        If that fails, it only logs, because the run's own result matters more.
-        """
+        """Remove the address from the book, and record how the run has ended. Errors are only logged. Idempotent."""
         if self._version is None:
             return
         try:
@@ -242,10 +224,7 @@ class Publication:
 
 
 class LifeSign(RepeatedStep):
-    """A thread that renews the address of a running deployment, from ``start`` to ``close``.
-
-    It calls ``end`` if another run has replaced this one, because both would keep fencing each other off.
-    """
+    """Renews the address of a running deployment. Calls ``end`` if another run has replaced this one."""
 
     def __init__(self, publication: Publication, end: Callable[[FencedError], None]) -> None:
         super().__init__("headrace-life-sign", TOUCH_S)
@@ -269,10 +248,7 @@ class LifeSign(RepeatedStep):
 def publish(
     metadata: MetadataStore, app: str, url: str, token: str, *, stages: Sequence[str], all_stages: bool, started_at: int
 ) -> Publication:
-    """Publish that this process runs these stages of the app, and remove the records of how they ended before.
-
-    Raises ``UsageError`` if a live run has one of them.
-    """
+    """Publish that this process runs these stages of the app. Raises ``UsageError`` if a live run has one of them."""
     address = Address(
         run=secrets.token_hex(8),
         app=app,
@@ -400,8 +376,8 @@ class DeploymentStatus(NamedTuple):
 def deployments(metadata: MetadataStore, app: str | None = None, *, patient: bool = True) -> list[DeploymentStatus]:
     """Return the status of each running deployment (of ``app``), then the last status of the others.
 
-    With ``patient``, a driver may take longer to answer, and errors of this machine are raised, because a user is
-    waiting. Otherwise a driver that doesn't answer soon and correctly counts as unreachable.
+    With ``patient``, because a user waits, drivers may answer later, and errors of this machine are raised. Otherwise a
+    driver that doesn't answer soon and correctly counts as unreachable.
     """
     found = []
     for address in find_all(metadata, app):

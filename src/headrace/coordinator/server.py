@@ -1,36 +1,15 @@
 """The coordinator: the ledger and its lock, an HTTP server for containers and commands, and the driver's methods.
 
-relay
-    Log the log lines of containers again in the driver, with the same loggers, and with app, container and task.
+It lives in the driver. Requests are handled on the connections' threads, the driver's calls on its own. One lock
+guards the ledger, another one the book of questions about tables; both are held for microseconds. Generations are
+issued under a third lock, so that no registration can come between the check that an incarnation is current and the
+generation that is issued because of it. Clients and containers that wait for questions or answers block on the
+threads of their own connections. Nothing polls: waiting threads are woken.
 
-query broker
-    The query broker: passes queries about tables to containers, and their answers back.
-
-    Clients and containers each block on the thread of their own connection. One lock guards the book of questions and
-    is held for microseconds. Nothing polls: waiting threads are woken.
-
-arrivals
-    The hosts of a run's containers. The first containers wait a few seconds until all have registered.
-
-    Assignments depend on the hosts, so a container gets no tasks earlier. Each waits on the thread of its own
-    connection.
-
-silence
-    Decide when an app that silently repeats its work writes again.
-
-    Restored with ``--outputs silent``, an app reads its inputs up to its former positions, and writes nothing. All its
-    tasks pause there. Once every task has committed all of that, nothing is in flight between tasks. The metadata store
-    then records permanently that the timeline *speaks*, and the tasks start over in place, downstream stages first, so
-    that no speaking task sends to a silent one.
-
-    ``Silence`` is pure. ``SilenceThread`` asks the coordinator now and then whether the silence can end.
-
-server
-    The coordinator: the ledger and its lock, an HTTP server for containers and commands, and methods for the driver.
-
-    It lives in the driver. Requests are handled on the connections' threads, the driver's calls on its own. One lock
-    guards the ledger and is held for microseconds. Generations are issued under a second lock, so that no registration
-    can come between the check that an incarnation is current and the generation that is issued because of it.
+Restored with ``--outputs silent``, an app reads its inputs up to its former positions, and writes nothing. All its
+tasks pause there. Once every task has committed all of that, nothing is in flight between tasks. The metadata store
+then records permanently that the timeline *speaks*, and the tasks start over in place, downstream stages first, so
+that no speaking task sends to a silent one.
 """
 
 from __future__ import annotations
@@ -89,7 +68,7 @@ _log = logger(__name__)
 
 
 class Relay:
-    """Logs the lines in heartbeats, on the threads of connections."""
+    """Logs the lines in heartbeats again, with the same loggers, and with app, container and task."""
 
     def __init__(self, app: str) -> None:
         self._app = app
@@ -245,7 +224,7 @@ WAIT_MS = 3000
 
 
 class HostArrivals:
-    """The hosts of a run's containers. Safe from any thread."""
+    """The hosts of a run's containers, on which the assignment depends: the first ones wait for the others."""
 
     def __init__(self, containers: int, clock: Clock, wait_ms: float = WAIT_MS) -> None:
         self._containers = containers
@@ -355,14 +334,10 @@ class Coordinator:
         watched: Callable[[], PagesStatus] = PagesStatus,
         telemetry: Hearer | None = None,
     ) -> None:
-        """``tables`` lists the tables that can be queried.
+        """``held`` is the last host of each task: containers there get it, or else those with standbys (``copied``).
 
-        ``held`` is the last host of each task; containers there get these tasks again. If there are none, containers on
-        hosts with standbys (``copied``) get them.
-
-        ``startpoints`` are those of the app; without them there are none to apply. ``silence`` belongs to an app that
-        silently repeats its work after the restore of a savepoint. ``pages`` are for browsers, and ``watched`` counts
-        their viewers. ``telemetry`` receives each heartbeat.
+        ``silence`` belongs to an app that silently repeats its work after the restore of a savepoint. ``pages`` are for
+        browsers, and ``watched`` counts their viewers. ``telemetry`` receives each heartbeat.
         """
         self.token = token or secrets.token_urlsafe(32)
         self._ledger = ledger

@@ -49,9 +49,9 @@ class WatchedRun(Protocol):
 
 
 class Watcher:
-    """The order of calls: it is made, ``pages`` and ``hearer`` are taken, ``threads`` start, the app runs, ``end``.
+    """It is made, ``pages`` and ``hearer`` are taken, ``threads`` start, the app runs, ``end``.
 
-    Everything has a default, which does nothing.
+    By default it does nothing.
     """
 
     pages: Pages | None = None

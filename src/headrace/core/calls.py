@@ -1,13 +1,6 @@
 """How slow calls are made: how many at once, how often a failed one is repeated, and how many per second.
 
-retry
-    Decide when to repeat a failed call and when to stop. Pure: the caller has the clock and draws the random number.
-
-calling
-    How a slow function is called: how many calls at once, how long each may take, and when a failed one is repeated.
-
-rate
-    A token bucket, which limits how much is done per second. Pure: the caller has the clock and does the waiting.
+Retries and rates are pure: the caller has the clock, does the waiting and draws the random number.
 """
 
 from __future__ import annotations

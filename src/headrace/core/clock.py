@@ -1,11 +1,4 @@
-"""Time: the clock as a parameter, durations as users write them, and moments as people read them.
-
-clock
-    The clock as a parameter, so that tests and the simulator can control time.
-
-duration
-    Durations as users write them: ``"10s"``, ``"5m"``, ``"250ms"`` or a ``timedelta``. A bare number has no unit.
-"""
+"""Time: the clock as a parameter, durations as users write them, and moments as people read them."""
 
 from __future__ import annotations
 

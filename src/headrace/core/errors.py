@@ -1,13 +1,7 @@
 """All errors that Headrace raises on purpose, also those about packages that are missing.
 
-errors
-    All errors that Headrace raises on purpose.
-
-    The message of an error says what is wrong and where. Every error also answers three questions: whose fault it is
-    (``fault``), whether the same call may succeed later (``retry``), and what to do now (``hint``).
-
-extras
-    Packages that aren't installed with Headrace itself.
+The message of an error says what is wrong and where. Every error also answers three questions: whose fault it is
+(``fault``), whether the same call may succeed later (``retry``), and what to do now (``hint``).
 """
 
 from __future__ import annotations
@@ -110,10 +104,7 @@ class TrimmedOffsetError(InfrastructureError):
 
 
 class StorageError(InfrastructureError):
-    """A write didn't reach the disk, which is full, read-only or gone. Nothing was acknowledged.
-
-    The hint says how to fix the disk. Callers that know what happens afterwards add that with ``then``.
-    """
+    """A write didn't reach the disk, which is full, read-only or gone. Nothing was acknowledged."""
 
     retry = True
 

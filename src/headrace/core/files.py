@@ -1,28 +1,9 @@
 """Files: durable and private ones, where Headrace's home is, small records, and file descriptors.
 
-private folder
-    Keep Headrace's files private to their owner, unless the owner opens them to others.
-
-    A new folder or file gets the rights that its folder gives the group, as far as the umask allows them, and others
-    get none. A folder that any user may read doesn't count as opened: new files in it are for its owner alone. Files
-    that RocksDB or Spark make have the modes that the umask says; they are in folders that are made here.
-
-durable
-    Making files durable. Small ones are complete or not there: neither a reader nor a crash finds half of one.
-
-home
-    Where Headrace keeps its data. Apps, commands and Python readers share this one rule.
-
-descriptors
-    How many files the process may have open: a container with many tasks needs more than the usual 1,024.
-
-readable
-    Wait for file descriptors.
-
-    ``select.select`` refuses descriptors above 1023, which a process with many files open has.
-
-records
-    Reading small durable records: JSON that begins with the number of its format.
+Headrace's files are private to their owner, unless the owner opens them to others. A new folder or file gets the
+rights that its folder gives the group, as far as the umask allows them, and others get none. A folder that any user
+may read doesn't count as opened: new files in it are for its owner alone. Files that RocksDB or Spark make have the
+modes that the umask says; they are in folders that are made here.
 """
 
 from __future__ import annotations
@@ -253,17 +234,14 @@ def make_room(least: int, why: str) -> None:
 
 # -- readable ----------------------------------------------------------------------------------------
 def readable(descriptor: int | None, ms: float | None) -> bool:
-    """Wait until there is something to read, at most ``ms`` if there is a limit; False when there isn't.
-
-    Without a descriptor, just wait.
-    """
+    """Wait until there is something to read, at most ``ms``; False when there isn't. No descriptor: just wait."""
     return bool(which_readable(() if descriptor is None else (descriptor,), ms))
 
 
 class Bell:
-    """A descriptor that is readable from ``ring`` until ``clear``: one byte is enough, and can't fill the pipe.
+    """A descriptor that is readable from ``ring`` until ``clear``.
 
-    Callers hold a lock of their own for each call but ``fileno``.
+    Callers hold a lock of their own, but not for ``fileno``.
     """
 
     def __init__(self) -> None:

@@ -1,29 +1,9 @@
 """Log lines with fields, the latest warnings, and what helps to look into a running process.
 
-log
-    Log lines with fields: standard ``logging`` under ``headrace``, silent until an application or a command turns it
-    on.
-
-    Modules log through ``logger(__name__)``: a sentence, and what it is about as fields (``task="views/0"``). Fields
-    are ``extra`` attributes of the record, so any handler can use them. ``logging_to`` attaches a handler of our own;
-    the ``headrace`` command uses it in the driver, and containers use it with the settings that the driver sends them.
-
-recent warnings
-    The latest warnings of a task or a container: logged, counted, and kept for ``headrace status``.
-
-thread stacks
-    Where all threads of this process are.
-
-    While Python collects the frames of all threads, it holds a lock that a starting thread waits for without letting
-    others run. If the garbage collector starts in the meantime, and calls Python code (``gc.callbacks``, a
-    ``__del__``), another thread may get its turn, and then the whole process waits forever. So the collector is off in
-    the meantime.
-
-long lived
-    What exists is no garbage: collections that needn't look at it again.
-
-    A full collection looks at every object of the process, 70,000 after the imports alone. That takes 40 to 80 ms, and
-    all messages wait for so long.
+Standard ``logging`` under ``headrace`` is silent until an application or a command turns it on. Modules log through
+``logger(__name__)``: a sentence, and what it is about as fields (``task="views/0"``). Fields are ``extra``
+attributes of the record, so any handler can use them. ``logging_to`` attaches a handler of our own; the ``headrace``
+command uses it in the driver, and containers use it with the settings that the driver sends them.
 """
 
 from __future__ import annotations
@@ -156,8 +136,7 @@ def is_milestone(before: int, now: int) -> bool:
 class LogSettings:
     """What is logged, and how it is written. Travels from the driver to its containers.
 
-    ``others`` is the level of loggers that aren't Headrace's, which containers send to the driver. ``sent``: containers
-    send Headrace's own lines, too, because they aren't visible where they are.
+    ``others`` is the level of foreign loggers, which containers send to the driver; with ``sent``, also Headrace's own.
     """
 
     level: Level = "off"
@@ -353,7 +332,11 @@ _alone = threading.Lock()
 
 
 def thread_stacks() -> dict[int, FrameType]:
-    """Return the innermost frame of each thread."""
+    """Return the innermost frame of each thread.
+
+    Meanwhile Python holds a lock that a starting thread waits for without letting others run. If the garbage collector
+    started then, and called Python code, another thread might get its turn, and the whole process would wait forever.
+    """
     with _alone:  # or one thread could turn the collector on again while another needs it off
         collects = gc.isenabled()
         gc.disable()

@@ -1,19 +1,10 @@
 """Every metric that Headrace has, once; and the series that users' code adds.
 
-metric
-    What a metric is. Pure.
+``/metrics``, the documentation, alert rules and boards are made from the table, or checked against it. Names and
+units are Prometheus': seconds and bytes, and ``_total`` at the end of what only grows.
 
-metric table
-    Every metric that Headrace has, once: its name, kind, unit and labels, what it means, and when to worry. Pure.
-
-    ``/metrics``, the documentation, alert rules and boards are made from this table, or checked against it. Names and
-    units are Prometheus': seconds and bytes, and ``_total`` at the end of what only grows.
-
-user metrics
-    What a user's own code counts, by task: a bounded number of series, added to from any thread.
-
-    The code that counts doesn't know its task. Whoever calls it says so by ``enter``, in the context of the calling
-    thread; calls that run elsewhere take that context along. Outside of tasks nothing is counted.
+The code of users that counts doesn't know its task. Whoever calls it says so by ``enter``, in the context of the
+calling thread; calls that run elsewhere take that context along. Outside of tasks nothing is counted.
 """
 
 from __future__ import annotations

@@ -1,14 +1,4 @@
-"""Secrets: options, places and URLs that never show their values.
-
-secret options
-    Options that may be secrets: names are shown, values never, not in plans, errors, log lines or tracebacks.
-
-secret places
-    Secrets by where they are: plans and logs have the place, and the value is read when it is used.
-
-url
-    A URL that may contain a password and never shows it: not in plans, errors, log lines or tracebacks.
-"""
+"""Secrets: options, places and URLs that never show their values: not in plans, errors, log lines or tracebacks."""
 
 from __future__ import annotations
 
@@ -90,10 +80,7 @@ class SecretPlace:
         )
 
     def read(self, environment: Mapping[str, str]) -> str:
-        """Return the secret. A line break at the end of a file isn't part of it.
-
-        Raises ``InfrastructureError`` if there is none.
-        """
+        """Return the secret, without a line break at its end. Raises ``InfrastructureError`` if there is none."""
         if self.kind == "env":
             if value := environment.get(self.name):
                 return value

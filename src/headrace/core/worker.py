@@ -16,8 +16,7 @@ from typing_extensions import override
 class WorkerThread:
     """A thread that does ``work`` from ``start`` until that returns, which it does soon after ``close``.
 
-    Subclasses have the ``work``, and ``wake`` if it waits for anything but ``closing``. An exception ends the thread;
-    ``failed`` gets it.
+    Subclasses have ``wake`` if ``work`` waits for anything but ``closing``. ``failed`` gets the exception that ends it.
     """
 
     def __init__(self, name: str, limit_s: float | None = None) -> None:

@@ -1,22 +1,8 @@
 """Check that an implementation keeps its contract. Works with any test framework, or without one.
 
-contracts
-    ``check_system`` checks a record system against the docstrings of ``headrace.systems.base``, ``check_target`` a
-    target. They raise ``ContractError``, which names the check that failed. Each check creates its own streams, so all
-    can use one system. Each check of a target writes under its own names, so all can use one target, too. Both check
-    sources and sinks of the small contract, ``headrace.systems.small``, too.
-
-metadata contract
-    ``check_metadata`` checks any metadata store against the contract of ``headrace.life.metadata``.
-
-    It needs no test framework: a broken rule is an ``AssertionError`` that names it.
-
-store contract
-    ``check_store`` checks any key-value state store against the contract of ``KeyValues`` and ``StateStore``.
-
-    It needs no test framework: a broken rule is a ``ContractError`` that names it. Each check goes through commits,
-    rollbacks and restarts like a task: a rollback is a new store over the same database, and nothing that was not
-    committed survives it.
+Each check of a system creates its own streams, and each check of a target writes under its own names, so all can use
+one system or target. A check of a store goes through commits, rollbacks and restarts like a task: a rollback is a
+new store over the same database, and nothing that was not committed survives it.
 """
 
 from __future__ import annotations
@@ -158,10 +144,7 @@ _SPACE = "check"
 
 
 def check_metadata(factory: Callable[[], MetadataStore]) -> None:
-    """Run every check.
-
-    ``factory`` returns a new handle on the same store each time; the store is empty at the first call.
-    """
+    """Check a metadata store. ``factory`` returns a new handle on the same store each time, empty at the first call."""
     for check in (
         _absent,
         _compare_and_set,
@@ -493,8 +476,7 @@ class StoreLife:
 def check_store(make: Make, folder: Path | None = None, *, only: str | None = None) -> None:
     """Run every check, or the one named ``only``, with stores that ``make`` returns, all new, empty and with one id.
 
-    With ``folder``, stores keep their entries in a database, in a new folder below it for each check. Without it, they
-    keep them in memory.
+    With ``folder``, stores keep their entries in a database, in a new folder below it for each check.
     """
     for check in _CHECKS:
         name = check.__name__.lstrip("_")

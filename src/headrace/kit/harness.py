@@ -1,23 +1,15 @@
 """Run an app in a test: the real plan, tasks and operators, in memory, on a clock that only the test moves.
 
-memory streams
-    The streams of an app under test: all in memory, and what is in them.
-
-harness
     with app.test() as t:
-            t.feed("page-views", [{"member": "a", "ts": 1_000}, {"member": "b", "ts": 12_000}])
-            t.end()
-            assert t.read("views-per-member").sort("member").to_dicts() == [...]
+        t.feed("page-views", [{"member": "a", "ts": 1_000}, {"member": "b", "ts": 12_000}])
+        t.end()
+        assert t.read("views-per-member").sort("member").to_dicts() == [...]
 
-    Supported: every operator and guarantee that a live run has; several stages; restarts (``restart``); event time and
-    its idle timeouts, by ``advance``. Not supported: real systems (all streams are kept in memory), several processes,
-    and measuring speed.
+Supported: every operator and guarantee that a live run has; several stages; restarts; event time and its idle
+timeouts, by ``advance``. Not supported: real systems, several processes, and measuring speed.
 
-preview
-    The first rows of a flow: a test run of the steps up to there, over the first rows of the app's inputs.
-
-    Nothing of it is durable, and inputs are only read. Rows are read where that leaves no trace: in logs, files and
-    DataFrames of Spark. Of other inputs the caller gives some.
+The preview of a flow is a test run of the steps up to there, over the first rows of the app's inputs. Nothing of it
+is durable. Rows are read where that leaves no trace: in logs, files and DataFrames of Spark.
 """
 
 from __future__ import annotations

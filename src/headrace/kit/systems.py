@@ -1,14 +1,4 @@
-"""The checks that ``check_system`` runs: one function for each promise of the system contract.
-
-system scene
-    What the checks of a system share: opening and writing streams, waiting, and raising errors.
-
-position checks
-    The checks of ``check_system`` of the positions that reading may start from: times, offsets, and the system's own.
-
-target checks
-    The checks of a target: what a writer, its replacement and its stale copy can do to one another.
-"""
+"""The checks that ``check_system`` and ``check_target`` run: one function for each promise of the contracts."""
 
 from __future__ import annotations
 
@@ -670,10 +660,7 @@ class TargetScene:
     def publish(
         self, target: Target, version: int, rows: int = 3, writer: str | None = None, at_once: int | None = None
     ) -> None:
-        """Publish the rows of this version, the same ones for every publisher; ``at_once`` is the size of a piece.
-
-        As a task does, it tries again after an error that may pass.
-        """
+        """Publish the rows of this version, in pieces of ``at_once``; as a task does, retry errors that may pass."""
         name = writer or self.writer
         pieces = [target.accept(piece) for piece in table(name, version, rows).iter_slices(at_once or rows)]
         end_s = time.monotonic() + _PUBLISHED_S

@@ -1,13 +1,7 @@
-"""What is recorded of an app for commands without its program: its systems, its inputs and their readers.
+"""The record of apps' systems in the metadata store, updated by each start, for commands without the app's program.
 
-app systems
-    The record of an app's systems for commands on other machines. Pure; JSON with a format number.
-
-    Secrets are recorded by their places (``core/secrets.py``). Of a system whose options aren't known to do so,
-    or can't be written as JSON, the name and the kind are recorded, and only the app's program can open it.
-
-app systems
-    The record of apps' systems in the metadata store. Each start updates it, for commands without the app's program.
+Secrets are recorded by their places (``core/secrets.py``). Of a system whose options aren't known to do so, or
+can't be written as JSON, the name and the kind are recorded, and only the app's program can open it.
 """
 
 from __future__ import annotations
@@ -45,7 +39,7 @@ _MOVES = frozenset({"brokers", "client", "oauth", "replication", "record_bytes"}
 class _Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A system. ``options`` None: only the app's program has them. ``home``: it is the log in the app's home.
 
-    ``at`` is the folder of another log, or the prefix of one in Kafka. It is always recorded; options may not be.
+    ``at`` is the folder of another log, or the prefix of one in Kafka; it is always recorded.
     """
 
     kind: str
@@ -99,8 +93,8 @@ class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def after(self, before: AppSystems, app: str, *, whole: bool) -> AppSystems:
         """This record, in place of the one of the start before it. If not ``whole``, other stages may use others.
 
-        Raises ``PlanError`` if the app's own streams or its snapshots would be elsewhere now: its tasks would find
-        nothing there.
+        Raises ``PlanError`` if the app's own streams or snapshots would be elsewhere: its tasks would find nothing
+        there.
         """
         self.check_own(before, app)
         before.check_snapshots(self.snapshots, app)
@@ -201,10 +195,7 @@ NAMESPACE = "systems"
 
 
 def check_systems(metadata: MetadataStore, app: str, settings: Settings) -> None:
-    """Raise ``PlanError`` if the app's own streams were elsewhere at its last start in this timeline.
-
-    The same holds for a timeline that begins with a savepoint in a system of another name.
-    """
+    """Raise ``PlanError`` if the app's own streams were elsewhere at the start or savepoint of this timeline."""
     own, before = settings.internal_system(), recorded_systems(metadata, app, settings.timeline)
     if before is not None:
         AppSystems.of(own, (), settings.home).check_own(before, app)
@@ -219,10 +210,7 @@ def check_systems(metadata: MetadataStore, app: str, settings: Settings) -> None
 
 
 def check_snapshots(metadata: MetadataStore, plan: Plan) -> None:
-    """Raise ``PlanError`` if the app's snapshots were elsewhere at its last start in this timeline.
-
-    A timeline that begins with a savepoint needs none from before, so its first start may put them anywhere.
-    """
+    """Raise ``PlanError`` if the app's snapshots were elsewhere at its last start in this timeline, if any."""
     app, settings = plan.graph.app, plan.graph.settings
     before = recorded_systems(metadata, app, settings.timeline)
     if before is not None:

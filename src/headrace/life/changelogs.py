@@ -1,29 +1,11 @@
 """The commits of an app's tasks, read from its changelogs, whether or not the app is running.
 
-changelogs
-    Read the commits of an app's tasks from its changelogs, in any system.
+Reading starts at the newest matching snapshot in this home, or else at the changelog's beginning. It opens nothing
+that a running task has locked. For local state and snapshots in this home, only the sizes of files are read.
 
-    The last commit that counts is in the changelog. Reading starts at the newest matching snapshot in this home, or
-    else at the changelog's beginning. It opens nothing that a running task has locked.
-
-stored snapshots
-    The snapshots that an app has in an object store, for commands: whether the app runs or not.
-
-checkpoints
-    The commits of apps' tasks and the data kept for them, whether or not the apps are running, for commands.
-
-    The last commit that counts is in the changelog. For local state and snapshots in this home, only the sizes of files
-    are read.
-
-committed
-    Read the last commits of an app's tasks, for displays of positions in inputs.
-
-memos
-    What an app remembers of the streams that it reads in slots, in the metadata store.
-
-    The first run writes it into the driver's home (``connectors/kinesis/system.py``). From here it goes into the
-    options of the system, and so with the plan: containers, commands and the next driver may be on machines without
-    that home.
+What an app remembers of the streams that it reads in slots (*memos*), its first run writes into the driver's home
+(``connectors/kinesis/system.py``). From here it goes into the options of the system, and so with the plan:
+containers, commands and the next driver may be on machines without that home.
 """
 
 from __future__ import annotations
@@ -136,10 +118,7 @@ class Changelogs:
         return None if read.record is None or read.local is None else ReadCommit(read.local, read.record, reading.bare)
 
     def messages_wait(self, name: str, readers: Sequence[TaskName]) -> bool:
-        """Return whether an intermediate stream has messages that its readers' commits don't cover.
-
-        The app must not be running. Messages that a restart would void count, too.
-        """
+        """Return whether readers' commits leave out messages of a stream, void ones included. The app must not run."""
         stream = StreamId(self.system.name, name)
         covered: dict[int, tuple[Offset | None, dict[int, tuple[int, int]]]] = {}
         for commit in self.last_commits(readers).values():
@@ -262,8 +241,8 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class InputPosition(_Part, frozen=True, kw_only=True):
     """A task's position in one input partition. ``lag`` is the distance to the end of the partition (None: unknown).
 
-    ``shards``: the positions in the shards of a slot. While a startpoint with an end is under way, ``until`` is that
-    end, and ``back`` where the task then goes on.
+    ``shards``: the positions in the shards of a slot. On the way of a startpoint with an end, ``until`` is that end,
+    and ``back`` where the task then goes on.
     """
 
     stream: str
@@ -276,10 +255,7 @@ class InputPosition(_Part, frozen=True, kw_only=True):
 
 
 class SnapshotFacts(_Part, frozen=True, kw_only=True):
-    """A snapshot: its commit, and its size, including files that it shares with the state or with other snapshots.
-
-    ``stored``: it is in the object store rather than in a folder.
-    """
+    """A snapshot: its commit, and its size, including shared files. ``stored``: it is in the object store."""
 
     offset: Offset
     generation: int
@@ -292,8 +268,7 @@ class TaskCheckpoint(_Part, frozen=True, kw_only=True):
     """The last commit of a task that counts, and the data kept for it. ``changelog_bytes`` may be an estimate.
 
     ``generation`` made the commit; ``current_generation`` is the newest one that has started. ``version`` is None
-    without a commit. ``age_ms`` is the time since the changelog was last written. ``problem`` says why nothing else is
-    known.
+    without a commit. ``age_ms`` is the time since the changelog was last written. ``problem``: nothing else is known.
     """
 
     app: str

@@ -1,34 +1,19 @@
 """The savepoints of an app on the disk: drafts, finished ones, copies, exports, and initial states.
 
-folder
-    The savepoints of an app on the disk: drafts, finished ones and copies, and the lock for changing them.
+A savepoint appears atomically: it is made in a draft folder, which is renamed when all of it is durable. A killed
+command leaves a draft, which the next command deletes. Tables of databases never change, so copies share them by
+hard links if the file system can. Everything here may block on the disk. In an exported archive, the manifest, which
+has a checksum of each file, comes last, so one that was cut short shows.
 
-    A savepoint appears atomically: it is made in a draft folder, which is renamed when all of it is durable. A killed
-    command leaves a draft, which the next command deletes. Tables of databases never change, so copies share them by
-    hard links if the file system can. Everything here may block on the disk.
+It isn't enough that all tasks have committed the version of a cut. A starting task takes its first label from the
+clock. If it doesn't know the cut yet and the label is above it, its readers take the label as a promise that
+nothing more up to the cut follows, and commit the cut. If the task then starts again before its first commit, and
+now knows the cut, it commits the cut, too. The frames that it sends before that reach its readers only after the
+states that they have kept. A commit record has both numbers: the last frame written to each partition, and the last
+frame read. So ``misfit`` checks that each task has processed what the tasks before it committed.
 
-fitting
-    Check that the states kept at a cut fit together: each task has processed what the tasks before it committed. Pure.
-
-    It isn't enough that all have committed the version of the cut. A starting task takes its first label from the
-    clock. If it doesn't know the cut yet and the label is above it, its readers take the label as a promise that
-    nothing more up to the cut follows, and commit the cut. If the task then starts again before its first commit, and
-    now knows the cut, it commits the cut, too. The frames that it sends before that reach its readers only after the
-    states that they have kept.
-
-    A commit record has both numbers: the last frame written to each partition, and the last frame read.
-
-exporting
-    Export a savepoint to a folder or one file, and import it under another app, name or home.
-
-    Both are complete or not there. The manifest, which has a checksum of each file, is the last one in an archive, so
-    one that was cut short shows.
-
-founding file
-    The initial state of a timeline's tasks on the disk: a folder for each timeline that began with a savepoint.
-
-    The folder has a copy of each donor, which shares the savepoint's files, and a description of how each task begins.
-    So the savepoint may be deleted after the restore. The folder appears atomically.
+Each timeline that began with a savepoint has a folder with a copy of each donor, which shares the savepoint's files,
+and a description of how each task begins. So the savepoint may be deleted after the restore.
 """
 
 from __future__ import annotations
@@ -284,10 +269,7 @@ class Misfit(NamedTuple):
 
 
 def misfit(kept: Mapping[TaskName, CommitRecord], producers: Mapping[int, TaskName]) -> Misfit | None:
-    """Return the first mismatch in the commits that tasks have kept; None if all fit.
-
-    ``producers`` are the tasks by the numbers under which they write.
-    """
+    """Return the first mismatch in the commits that tasks have kept; ``producers`` are the writers by their numbers."""
     sent: dict[tuple[int, str, int], OutputSeq] = {
         (producer, output.stream, output.partition): output
         for producer, task in producers.items()
@@ -456,10 +438,7 @@ def decode_founding(data: bytes, folder: Path) -> Founding:
 
 @contextmanager
 def new_founding_folder(home: Path, app: str, timeline: int) -> Iterator[Path]:
-    """Yield a draft of a timeline's folder, which becomes the folder if the block succeeds.
-
-    Remains of an interrupted restore are deleted. The caller holds the lock.
-    """
+    """Yield a draft of a timeline's folder, which it becomes if the block succeeds. The caller holds the lock."""
     folder = founding_folder(home, app, timeline)
     draft = folder.with_name(f".draft-{folder.name}")
     try:

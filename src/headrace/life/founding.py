@@ -1,27 +1,14 @@
 """How the tasks of a new timeline begin, from a savepoint, also with other partition counts. Pure.
 
-rescaling
-    Change partition counts of an app's intermediate streams: check whether that is possible, and adapt the inventory.
+A key assigns the messages of an intermediate stream to its partitions, and with them the state of the stage that
+reads it. At a savepoint, no message is in flight, so both can be assigned again. That is exact only if the key
+alone determines the task of a row. All other cases are refused with the reason.
 
-    A key assigns the messages of an intermediate stream to its partitions, and with them the state of the stage that
-    reads it. At a savepoint, no message is in flight, so both can be assigned again. That is exact only if the key
-    alone determines the task of a row. All other cases are refused with the reason. Pure.
+State and positions in sources are those of the savepoint. Facts that readers outside the app know continue from the
+present: the version is as high as any that the app has committed, and the seqs of outputs continue after the last
+commit. Intermediate streams are new and empty, so every task begins with a fresh view of its upstream tasks.
 
-founding
-    Compute how the tasks of a new timeline begin, from a savepoint, before the app starts. Pure.
-
-    State and positions in sources are those of the savepoint. Facts that readers outside the app know continue from the
-    present: the version is as high as any that the app has committed, and the seqs of outputs continue after the last
-    commit. Intermediate streams are new and empty, so every task begins with a fresh view of its upstream tasks.
-
-manifest
-    The manifest of a savepoint: its contents, with checksums that prove that it is complete. Pure data.
-
-    A savepoint is a folder: ``savepoint.json`` is the manifest, which is written last, and each task has a folder of
-    its own (``protocol.record``).
-
-renaming
-    The inventory of a new timeline. Only intermediate streams, which begin empty, get new names. Pure.
+``savepoint.json`` in the folder of a savepoint is the manifest, which is written last.
 """
 
 from __future__ import annotations
@@ -105,7 +92,6 @@ def _record(
     tasks: Mapping[str, int],
     producers: Mapping[TaskName, int],
 ) -> StageRecord:
-    """Return the record of a stage, which may have other tasks, read rescaled streams, and write rescaled ones."""
     active = tasks.get(record.stage, record.active)
     count = max(active, record.tasks)
     parts = {}
@@ -178,7 +164,6 @@ def _reading(inventory: Inventory) -> Iterator[str]:
 
 
 def _reader(inventory: Inventory, id_: str) -> StageRecord:
-    """Return the only stage that reads a stream."""
     for record, part in inventory.parts():
         if part.id == id_ and part.kind == "stream" and part.reads:
             return record
@@ -210,7 +195,6 @@ def _why_not_dealt(stream: Part) -> str | None:
 
 
 def _why_not_read(record: StageRecord, count: int, streams: Mapping[str, int]) -> tuple[str, str] | None:
-    """Return why another input of the stage fixes its number of tasks, if one does."""
     for part in record.parts.values():
         if part.kind == "input":
             return (
@@ -232,7 +216,6 @@ def _why_not_read(record: StageRecord, count: int, streams: Mapping[str, int]) -
 
 
 def _all_copied(record: StageRecord, side_input: Part) -> bool:
-    """Return whether every task reads all of a side input, for tables of which each has a copy."""
     tables = [part for part in record.parts.values() if part.kind == "table"]
     fed = side_input.fixed.get("tables", "").split(", ")
     return all(table.dealing.copied for table in tables if table.id in fed)
@@ -276,8 +259,7 @@ def _why_not_kept(part: Part) -> tuple[str, str] | None:
 class Rescaled:
     """A stage whose number of working tasks changes.
 
-    The first ``worked`` tasks had partitions at the savepoint. ``streams`` are the old names of the streams whose
-    messages are redistributed.
+    The first ``worked`` tasks had partitions at the savepoint. ``streams`` are the former names of what is dealt again.
     """
 
     worked: int
@@ -289,10 +271,9 @@ class Restored:
     """The beginning of a new timeline.
 
     ``kept`` are the commits in the savepoint, and ``folder`` says where each task has its state. ``latest`` are the
-    last commits of the timeline before: empty for an app that never ran. ``inventory`` is the new one. ``streams`` are
-    the new names of intermediate streams by their old ones, both with their system. ``former_streams`` are all
-    intermediate streams that any timeline has had. ``silent``: outputs aren't written until each input has been read to
-    its former position.
+    last commits of the timeline before. ``streams`` are the new names of intermediate streams by their old ones, both
+    with their system. ``former_streams`` are all intermediate streams that any timeline has had. ``silent``: outputs
+    aren't written until each input has been read to its former position.
     """
 
     version: int
@@ -463,7 +444,6 @@ def _renamed(restored: Restored, partition: PartitionCheckpoint) -> PartitionChe
 
 
 def _agreed(parts: Sequence[Progress]) -> Progress:
-    """Return the progress that holds for all of them."""
     whole = combined(parts)
     return whole._replace(
         watermark=min(part.watermark for part in parts), idle=whole.idle and all(part.idle for part in parts)
@@ -476,7 +456,6 @@ def _lowest(watermarks: Sequence[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _common(lists: Sequence[Sequence[str]]) -> list[str]:
-    """Return the common elements of all of them, in the order of the first."""
     return [one for one in lists[0] if all(one in other for other in lists[1:])]
 
 
@@ -513,8 +492,8 @@ class TaskCopy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A savepoint of ``app`` at ``version``: every task had committed exactly that.
 
-    ``stages`` is the inventory of the app, and ``gone`` are its former names. ``system`` is the name of
-    the system of its intermediate streams. ``written``: it was made of rows, not taken of a running app.
+    ``gone`` are former names of the app's parts. ``system`` has its intermediate streams. ``written``: it was made of
+    rows, not taken of a running app.
     """
 
     format: int = FORMAT

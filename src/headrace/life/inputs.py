@@ -34,10 +34,9 @@ INPUTS_FORMAT = 2
 
 
 class AppInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An input of a stage. ``kept_as`` is the name under which its tasks keep their positions in it.
+    """An input of a stage; ``stream`` is ``system.name``. Its tasks keep their positions under the name ``kept_as``.
 
-    ``stream`` is the stream as ``system.name``. ``tasks``: these tasks of the stage read all of it; None: task n reads
-    partition n.
+    ``tasks``: these tasks of the stage read all of it; None: task n reads partition n.
     """
 
     id: str
@@ -60,7 +59,7 @@ class AppInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class _StageInputs(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The inputs of a stage. ``inner`` are its intermediate streams and changelogs, and ``outputs`` its other outputs.
+    """``inner`` are the stage's intermediate streams and changelogs, and ``outputs`` its other outputs.
 
     ``timed``: the app has event time. ``customs``: the kinds of startpoint that it registers.
     """
@@ -78,10 +77,7 @@ _INPUTS_DECODER = msgspec.json.Decoder(_StageInputs)
 
 @dataclass(frozen=True, slots=True)
 class AppInputs:
-    """All inputs of an app. ``systems`` has those systems, by name, that can be opened here.
-
-    ``customs`` are known only of an app that was declared here.
-    """
+    """All inputs of an app. ``systems`` can be opened here; ``customs`` are known only of an app declared here."""
 
     app: str
     inputs: tuple[AppInput, ...]

@@ -1,36 +1,19 @@
 """The metadata store: its contract, in memory and in SQLite; generations of tasks and their places.
 
-store
-    The metadata store's contract: namespaces, versioned values, compare-and-set.
+What several processes must agree on, such as a task's generation, is written with ``write``: the writer that read
+the latest values wins, all others read again. Values are few and small. ``MemoryMetadata`` is the reference.
 
-    What several processes must agree on, such as a task's generation, is written with ``write``: the writer that read
-    the latest values wins, all others read again. Values are few and small.
+The SQLite file in the home is the default, for any number of processes on one machine. A write transaction takes the
+write lock at its start, so a compare-and-set never fails halfway. The file is in write-ahead mode, so readers don't
+wait for writers. Commits are synced: a generation that was issued must not be issued again after a power cut. A call
+blocks for the busy timeout at most. Other stores are opened by an entry point of the group ``headrace.metadata``: its
+name is the URL's scheme, and its function takes the URL and ``create``.
 
-memory
-    A metadata store in memory: the reference for the contract of ``headrace.life.metadata``.
+Generations fence off older copies of a task. They are kept here, not in the driver's memory. Otherwise a second
+driver, or one that was restarted, would issue the same numbers again, and nothing could distinguish two incarnations
+of one generation. The coordinator decides who may ask for one.
 
-sqlite
-    The metadata store in an SQLite file: the default, for any number of processes on one machine.
-
-    A write transaction takes the write lock at its start, so a compare-and-set never fails halfway. The file is in
-    write-ahead mode, so readers don't wait for writers. Commits are synced: a generation that was issued must not be
-    issued again after a power cut. A call blocks for the busy timeout at most.
-
-opening
-    Open the metadata store of a home: an SQLite file in it, or the one that a URL names.
-
-    An entry point of the group ``headrace.metadata`` opens it: its name is the URL's scheme, and its function takes the
-    URL and ``create``. Headrace brings one for PostgreSQL.
-
-generations
-    Issue generations, the numbers that fence off older copies of a task. No number is issued twice.
-
-    They are kept in the metadata store, not in the driver's memory. Otherwise a second driver, or one that was
-    restarted, would issue the same numbers again, and nothing could distinguish two incarnations of one generation. The
-    coordinator decides who may ask for one.
-
-places
-    Which host held each task of an app last: there its state still lies, so that a restart reads little. Only a hint.
+The place of a task is the host that had it last: there its state still lies. Only a hint.
 """
 
 from __future__ import annotations

@@ -49,15 +49,13 @@ class StartpointKey:
 
 
 class StartpointState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A startpoint and its state.
+    """A startpoint and its state. ``until`` and ``first``: see ``Order``. ``named``: the user wrote it for this task.
 
-    *pending*: written; it waits for the next start. *ordered*: a task has to apply it, as this ``generation``.
-    An earlier one has applied it if there is an ``offset``, and ended before a commit. ``until`` and ``first``: see
-    ``Order``.
-    *applied*: ``generation`` reads from ``offset``; no commit covers it yet. *failed*: ``reason`` says why. The others
-    are done with. *released*: a commit of ``version`` covers it. *replaced*: another one came before it was applied.
-    *deleted*: by a user. ``named``: the user wrote it for this task. ``at_ms``: when it came into this state.
-    ``by``: who set it, as ``user@host``. ``note``: why, in that user's words.
+    *pending*: written; it waits for the next start. *ordered*: a task has to apply it, as this ``generation``; if there
+    is an ``offset``, an earlier one has applied it, and ended before a commit. *applied*: ``generation`` reads from
+    ``offset``; no commit covers it yet. *failed*: ``reason`` says why. The others are done with. *released*: a commit
+    of ``version`` covers it. *replaced*: another one came before it was applied. *deleted*: by a user. ``by`` set it,
+    as ``user@host``, and ``note`` says why.
     """
 
     stream: str
@@ -148,8 +146,7 @@ class StartpointBook:
     ) -> dict[StartpointKey, StartpointState]:
         """Write startpoints, all or none; return the pending ones that they replace.
 
-        ``by`` says who sets them, and ``note`` why. Raises ``UnavailableError`` if another command writes one of them
-        at the same time.
+        Raises ``UnavailableError`` if another command writes one of them at the same time.
         """
         there = self._store.scan(self._namespace, _WRITTEN)
         changes: list[Change] = []
@@ -216,10 +213,7 @@ class StartpointBook:
 
     # -- for the coordinator
     def fan_out(self, decide: Callable[[UnfinishedStartpoints], FanOut]) -> FanOut:
-        """Perform what ``decide`` says about what is in the book, all or nothing; return it.
-
-        ``decide`` is called again if the book changes meanwhile.
-        """
+        """Perform what ``decide`` says about the book, all or nothing; ask it again if that changes meanwhile."""
         for _ in range(_MOST_ATTEMPTS):
             entries = self._unfinished()
             found = decide(self._present(entries))

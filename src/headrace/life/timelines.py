@@ -29,8 +29,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     ``before`` was the current timeline. ``version`` is the one with which its tasks begin: no task of the app has
     committed a higher one. ``spoken``: a timeline whose ``outputs`` were silent has caught up, and writes them.
-    ``partitions`` are the streams whose partition counts it changed, each with the new one. ``system`` is the name of
-    the system of its intermediate streams.
+    ``partitions`` are the new partition counts of streams. ``system`` has its intermediate streams.
     """
 
     number: int

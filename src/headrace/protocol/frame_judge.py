@@ -83,11 +83,7 @@ RULES = (
 
 
 class FrameJudge:
-    """Judges the frames of one task's intermediate inputs.
-
-    ``inputs`` names the producers of each partition. With ``barriers`` off (at-least-once) no frame is buffered and
-    no restore causes a rollback.
-    """
+    """Judges the frames of a task's intermediate inputs. Without ``barriers``, none is buffered or causes a rollback."""
 
     def __init__(self, inputs: Mapping[SSP, Collection[int]], barriers: bool) -> None:
         self._barriers = barriers

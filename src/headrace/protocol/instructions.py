@@ -1,12 +1,6 @@
-"""What the protocol returns, and what it knows of upstream tasks. Pure.
+"""What the protocol returns, and what it knows of upstream tasks. Plain data.
 
-instructions
-    What the protocol returns: a verdict on every frame, and the instructions that a task's host performs.
-
-    Plain data. The docstrings here say what each one asks of the host; ``protocol`` says in which order they come.
-
-parents
-    What a task knows of its upstream tasks, apart for each input partition. ``frame_judge`` explains the fields.
+The docstrings of instructions say what each one asks of the host; ``protocol`` says in which order they come.
 """
 
 from __future__ import annotations

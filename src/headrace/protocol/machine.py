@@ -1,28 +1,15 @@
-"""The protocol machine of one task, with the methods that the tables of ``protocol`` name. Pure.
+"""The protocol machine of one task, with the methods that the tables name. Pure. ``protocol`` explains it.
 
-cadence
-    Choose the version that a task commits next, and the label of the frames that it sends. Pure.
+Versions are milliseconds of the shared clock. A timer-driven task commits at multiples of the checkpoint interval,
+so tasks with equal intervals choose equal labels. A command-driven task commits versions that its upstream tasks
+have closed. A *cut* is a version that every task commits exactly, instead of passing over it. At a cut, every task
+has processed exactly the frames labelled up to it, so nothing is in flight between tasks, and their commits fit
+together.
 
-    Versions are milliseconds of the shared clock. A timer-driven task commits at multiples of the checkpoint interval,
-    so tasks with equal intervals choose equal labels. A command-driven task commits versions that its upstream tasks
-    have closed.
-
-    A *cut* is a version that every task commits exactly, instead of passing over it. At a cut, every task has processed
-    exactly the frames labelled up to it, so nothing is in flight between tasks, and their commits fit together.
-
-task orders
-    The startpoints that one task has to apply: which are due, and which a commit covers. Pure.
-
-    A startpoint is applied exactly once, because the commit record names the last one applied to each source partition.
-    An order that the record names is *covered*: it is never applied again, only released, and the coordinator deletes
-    it. An order that no record names is *due*: each start and each rollback applies it again, until a commit counts. So
-    it doesn't matter when a task dies, or whether the coordinator learns that an order was released.
-
-table methods
-    The methods that the tables of ``protocol`` name: one task's instructions, guards, decisions and effects. Pure.
-
-machine
-    The protocol machine of one task. ``protocol`` explains it, and holds its tables and the host's contract.
+A startpoint is applied exactly once, because the commit record names the last one applied to each source partition.
+An order that the record names is *covered*: it is never applied again, only released, and the coordinator deletes
+it. An order that no record names is *due*: each start and each rollback applies it again, until a commit counts. So
+it doesn't matter when a task dies, or whether the coordinator learns that an order was released.
 """
 
 from __future__ import annotations
@@ -108,10 +95,7 @@ class Cadence:
 
 # -- task orders -------------------------------------------------------------------------------------
 class TaskOrders:
-    """The orders of one task, from one start or rollback to the next.
-
-    ``due`` are to be applied at the start. ``covered`` are those that a commit which counts includes.
-    """
+    """The orders of one task, from a start or rollback to the next: those to apply, and those that a commit covers."""
 
     def __init__(self) -> None:
         self.due: tuple[Order, ...] = ()
@@ -154,9 +138,8 @@ class MachineConfig:
     """The part of the plan that the machine needs.
 
     ``inputs`` maps each intermediate input partition to all producers that write it, of every upstream stage.
-    ``outputs`` maps each framed stream that the task writes, intermediate or output, to its number of partitions. For
-    outputs of which it writes only one partition, ``own`` gives that partition.
-    ``founded`` is the first commit of a task of a new timeline, taken over from a savepoint.
+    ``outputs`` maps each framed stream that the task writes to its number of partitions; ``own`` gives the only one
+    that it writes of some outputs. ``founded`` is the first commit of a task of a new timeline.
     """
 
     task: TaskName
@@ -171,10 +154,7 @@ class MachineConfig:
 
 
 class TableMethods:
-    """The state of one task's protocol, and the methods that the rows of the tables name.
-
-    The tables and the classes of the parts are class attributes, so that tests can run a broken protocol.
-    """
+    """The state of one task's protocol. Tables and parts are class attributes, so that tests can break the protocol."""
 
     judge_class = FrameJudge
     stamper_class = FrameStamper
@@ -694,10 +674,7 @@ class ProtocolMachine(TableMethods):
     def seal(
         self, *, sources: tuple[SourceEntry, ...] = (), bookkeeping: bytes = b"null"
     ) -> tuple[Header, CommitRecord]:
-        """Return header and record of the commit frame that ``AppendCommit`` asks for.
-
-        ``sources`` and ``bookkeeping`` are the host's parts of the record; the latter is any JSON.
-        """
+        """Return header and record of the commit frame that ``AppendCommit`` asks for, with the host's parts."""
         self._expect("seal", Phase.COMMITTING)
         if self._sealed is not None:
             raise ProtocolError(f"task {self.config.task}: version {self._commit_version} is already sealed")
@@ -746,10 +723,7 @@ class ProtocolMachine(TableMethods):
         return self._judge.waiting_for()
 
     def early(self) -> dict[SSP, Offset]:
-        """Return the offset of the first frame in the version buffer, of each input partition that has any.
-
-        Frames of upstream tasks that are set aside don't count: they may be held for long.
-        """
+        """Return the first buffered offset of each input partition; tasks that are set aside don't count."""
         return self._judge.early()
 
     # -- inside ---------------------------------------------------------------------------------------------

@@ -1,42 +1,36 @@
 """The durable records of the exactly-once protocol, and what a task takes over from a savepoint.
 
-record
-    The durable records of the exactly-once protocol: changelog frame bodies, local checkpoint, reader position.
+There are five formats, each with its own format number; a reader refuses a number it doesn't know. SEP-10 defines
+the fields. This table says where each of them is:
 
-    There are five formats, each with its own format number; a reader refuses a number it doesn't know. SEP-10 defines
-    the fields. This table says where each of them is:
+==============================================  ===============================================================
+SEP-10                                          here
+==============================================  ===============================================================
+Change Log Topic Message: Generation            frame header ``generation``
+Change Log Topic Message: Key, Value            ``Change.change``: bytes that the named store writes and reads
+Commit: CheckpointMetadata.Generation           ``CommitRecord.generation`` (and the frame header's)
+Commit: CheckpointOutputSeq.Topic               ``OutputSeq.stream``
+Commit: PartitionAndSeq.Partition, Seq          ``OutputSeq.partition``, ``OutputSeq.seq``
+Commit: TopicPartitionMetadata.Topic            ``InputEntry.stream``
+Commit: PartitionMetadata.PartitionId, Offset   ``InputEntry.partition``, ``InputEntry.offset``
+Commit: ParentCheckpointMetadata.ProducerId     ``ParentEntry.producer``
+Commit: ParentCheckpointMetadata.Generation     ``ParentEntry.generation``
+Commit: ParentCheckpointMetadata                ``ParentEntry.version``: the version through which the parent
+  .CheckpointVersion                            is complete
+Commit: ParentCheckpointMetadata.Seq            ``ParentEntry.seq``: what this commit covers of the parent
+Commit: ParentCheckpointMetadata                ``ParentEntry.resume_offset``: where this parent's frames that
+  .ResumeOffset (RecoveryOffset)                the commit doesn't cover begin
+Abort: Generation                               ``AbortRecord.generation`` (and the frame header's)
+RocksDB checkpoint: Offset, Generation,         ``LocalCheckpoint.offset``, ``.generation``, ``.version``
+  CheckpointVersion
+==============================================  ===============================================================
 
-    ==============================================  ===============================================================
-    SEP-10                                          here
-    ==============================================  ===============================================================
-    Change Log Topic Message: Generation            frame header ``generation``
-    Change Log Topic Message: Key, Value            ``Change.change``: bytes that the named store writes and reads
-    Commit: CheckpointMetadata.Generation           ``CommitRecord.generation`` (and the frame header's)
-    Commit: CheckpointOutputSeq.Topic               ``OutputSeq.stream``
-    Commit: PartitionAndSeq.Partition, Seq          ``OutputSeq.partition``, ``OutputSeq.seq``
-    Commit: TopicPartitionMetadata.Topic            ``InputEntry.stream``
-    Commit: PartitionMetadata.PartitionId, Offset   ``InputEntry.partition``, ``InputEntry.offset``
-    Commit: ParentCheckpointMetadata.ProducerId     ``ParentEntry.producer``
-    Commit: ParentCheckpointMetadata.Generation     ``ParentEntry.generation``
-    Commit: ParentCheckpointMetadata                ``ParentEntry.version``: the version through which the parent
-      .CheckpointVersion                            is complete
-    Commit: ParentCheckpointMetadata.Seq            ``ParentEntry.seq``: what this commit covers of the parent
-    Commit: ParentCheckpointMetadata                ``ParentEntry.resume_offset``: where this parent's frames that
-      .ResumeOffset (RecoveryOffset)                the commit doesn't cover begin
-    Abort: Generation                               ``AbortRecord.generation`` (and the frame header's)
-    RocksDB checkpoint: Offset, Generation,         ``LocalCheckpoint.offset``, ``.generation``, ``.version``
-      CheckpointVersion
-    ==============================================  ===============================================================
+All these frames have SEP-10's message header: MessageType is ``kind``, ProducerId ``producer``, Generation
+``generation``, CheckpointVersion ``version`` and Seq ``seq``. In a changelog ``seq`` counts the records of a
+generation from 1.
 
-    All these frames have SEP-10's message header: MessageType is ``kind``, ProducerId ``producer``, Generation
-    ``generation``, CheckpointVersion ``version`` and Seq ``seq``. In a changelog ``seq`` counts the records of a
-    generation from 1.
-
-founding
-    The state that a task of a new timeline takes over from a savepoint, and that a task keeps for one. Plain data.
-
-    A savepoint has a folder for each task, with the task's database (``DATABASE_FOLDER``) and the commit to which the
-    database corresponds (``COMMIT_FILE``). That file is written last, so a folder without it is a draft.
+A savepoint has a folder for each task, with the task's database (``DATABASE_FOLDER``) and the commit to which the
+database corresponds (``COMMIT_FILE``). That file is written last, so a folder without it is a draft.
 """
 
 from __future__ import annotations
@@ -88,10 +82,9 @@ class OutputSeq(_Body, frozen=True, kw_only=True):
 
 
 class ParentEntry(_Body, frozen=True, kw_only=True):
-    """One upstream task as seen from one input partition.
+    """One upstream task as seen from one input partition: its frames up to (``generation``, ``seq``) are covered.
 
-    All its frames up to (``generation``, ``seq``) are covered by this commit or an earlier one. ``version`` is the
-    version through which it is complete in this partition.
+    ``version`` is the version through which it is complete in this partition.
     """
 
     producer: int
@@ -115,10 +108,7 @@ class InputEntry(_Body, frozen=True, kw_only=True):
 
 
 class Covered(_Body, frozen=True, kw_only=True):
-    """The last frame of one producer that a read_committed reader has released or dropped.
-
-    ``committed`` is the highest seq that the producer was known to have committed.
-    """
+    """The last frame of a producer that a reader has released or dropped, and its highest ``committed`` seq."""
 
     producer: int
     generation: int
@@ -152,9 +142,8 @@ class ReaderPosition(_Body, frozen=True, kw_only=True):
 class Detour(_Body, frozen=True, kw_only=True):
     """What follows a past range that is read again: at ``until`` reading goes back to where it was before.
 
-    A startpoint with an end sends a task on one. A restart in the middle goes on exactly.
-
-    The other fields are those of the ``SourceEntry`` to go back to.
+    A startpoint with an end begins one. A restart in the middle goes on exactly. The other fields are those of the
+    ``SourceEntry`` to go back to.
     """
 
     until: Offset
@@ -190,9 +179,7 @@ class SourceEntry(_Body, frozen=True, kw_only=True):
     """The position in one source partition. The fields from ``offset`` on are those of a ``ReaderPosition``.
 
     ``startpoint`` is the id of the startpoint that was applied to it last. ``shards``: the positions in the shards of a
-    slot. ``since_ms``: messages with an older event time are left out, because a backfill has read them from
-    elsewhere. ``landmark``: see ``InputEntry``. ``detour``: a startpoint with an end is under way, and this is what
-    follows it.
+    slot. ``since_ms``: messages with an older event time are left out, because a backfill has read them from elsewhere.
     """
 
     stream: str
@@ -216,10 +203,7 @@ class SourceEntry(_Body, frozen=True, kw_only=True):
         since_ms: int | UnsetType = UNSET,
         detour: Detour | UnsetType = UNSET,
     ) -> Self:
-        """Make the entry of a partition that is at an offset, at a reader's position, or back from a detour.
-
-        ``detour`` is the one that begins there.
-        """
+        """Make the entry of a partition that is at an offset, at a reader's position, or back from a detour."""
         stream, partition = str(ssp.stream), ssp.partition
         if isinstance(position, Offset):
             return cls(stream=stream, partition=partition, offset=position, since_ms=since_ms, detour=detour)
@@ -242,8 +226,8 @@ class SourceEntry(_Body, frozen=True, kw_only=True):
 class CommitRecord(_Body, frozen=True, kw_only=True):
     """Everything that a restart needs: the body of a changelog's commit frame.
 
-    ``parents_version`` is the highest version that any parent has announced as committed. ``bookkeeping`` (watermarks,
-    end-of-stream sets) belongs to the task and is any JSON.
+    ``parents_version`` is the highest version that any parent has announced as committed. ``bookkeeping`` belongs to
+    the task and is any JSON.
     """
 
     format: int = COMMIT_FORMAT
@@ -424,10 +408,9 @@ class Founding:
     """How a task with an empty changelog begins.
 
     ``record`` becomes its first commit. ``donors`` have its state. If ``shares`` is None, the task gets all of it;
-    otherwise ``shares`` gives for each store the columns that divide its rows among ``tasks`` tasks. Stores that are
-    ``copied`` are the same in all donors, and the task gets all rows of the first.
-    ``silent_until`` is the app's former position in each source partition, up to which the task reads silently; None
-    if the partition had ended.
+    otherwise ``shares`` gives for each store the columns that divide its rows among ``tasks`` tasks. Of stores that are
+    ``copied``, the task gets all rows of the first donor. ``silent_until`` is the app's former position in each source
+    partition, up to which the task reads silently; None if the partition had ended.
     """
 
     record: CommitRecord
