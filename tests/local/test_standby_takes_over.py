@@ -19,8 +19,7 @@ from standby_program import COLUMNS, planned
 
 import headrace as hr
 from chaos.deployment import until
-from headrace.coordinator.assignment import StandbyBook
-from headrace.coordinator.ledger import Ledger
+from headrace.coordinator.ledger import Ledger, StandbyBook
 from headrace.coordinator.server import Coordinator
 from headrace.life.metadata import SqliteMetadata
 from headrace.plan.inventory import keeps_state

@@ -7,10 +7,10 @@ import dataclasses
 import msgspec
 from mutant_kit import host, mutant, no, node, nothing, yes
 
-from headrace.coordinator import assignment as fan_out
 from headrace.coordinator.ledger import Ledger
 from headrace.coordinator.startpoints import StartpointService
 from headrace.core.errors import UnavailableError
+from headrace.life import startpoints as fan_out
 from headrace.life.metadata import Delete
 from headrace.life.startpoints import StartpointBook, StartpointKey, _ordered
 from headrace.protocol.machine import STEPS, ProtocolMachine, TaskOrders

@@ -1,30 +1,19 @@
-"""Which container gets which tasks, standbys and startpoints. Pure and deterministic.
+"""Which container gets which tasks and standbys. Pure and deterministic.
 
 A standby is a copy of a task's state on another host. All tasks of a container have theirs on the same hosts,
 because Spark starts the replacement of a container as a whole: it finds all of them there, or none. They are dealt
 again when containers or tasks come or go. Orders go with the answers to heartbeats, so a keeper learns after a
 moment that it has to let go. A task that begins on its host waits for that moment.
-
-A startpoint for a partition becomes an order for each task that reads it: for one task, or for several if the input
-is broadcast. A startpoint for a task goes only to that task and takes precedence there until it is applied, so one
-without a task never overwrites it. Otherwise a newer startpoint replaces an older one. A startpoint that fits
-nothing that the app reads is kept with a reason, so that none is dropped silently.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
 from itertools import product
-from typing import Protocol
 
-import msgspec
-
-from headrace.coordinator.messages import ContainerState, Register
 from headrace.core.errors import UsageError
 from headrace.core.ids import TaskName
-from headrace.life.startpoints import FanOut, StartpointKey, StartpointState, UnfinishedStartpoints
 
 # -- assignment --------------------------------------------------------------------------------------
 Seats = tuple[tuple[TaskName, ...], ...]
@@ -205,185 +194,3 @@ def _level(
                     load[least] += len(seat)
                     places[at] = least
                     moved = True
-
-
-# -- standby book ------------------------------------------------------------------------------------
-GATHERING_MS = 30_000
-"""How long standbys wait for all containers to register: those that come late find everything dealt out."""
-GONE_MS = 60_000
-"""A container that is silent for so long keeps nothing any more. Until then it is expected back."""
-
-
-class StandbyKeeper(Protocol):
-    """A container as the book sees it."""
-
-    @property
-    def tasks(self) -> tuple[TaskName, ...]:
-        """All its tasks."""
-        ...
-
-    @property
-    def state(self) -> ContainerState:
-        """Whether it has ended."""
-        ...
-
-    @property
-    def registered(self) -> Register | None:
-        """Where it is."""
-        ...
-
-    @property
-    def seen_ms(self) -> float | None:
-        """When its last message came."""
-        ...
-
-
-class StandbyBook:
-    """The standbys of one deployment; ``wanted`` of each task of these stages. Without any wanted, there are none."""
-
-    def __init__(
-        self, wanted: int = 0, stages: Collection[str] = (), noted: Mapping[TaskName, Collection[str]] | None = None
-    ) -> None:
-        """``noted`` says on which hosts there is state of tasks already."""
-        self._wanted = wanted
-        self._stages = frozenset(stages)
-        self._noted = {task: set(hosts) for task, hosts in (noted or {}).items()}
-        self._kept: dict[int, tuple[TaskName, ...]] = {}
-        self._hosts: dict[int, str] = {}
-        self._seats: list[tuple[TaskName, ...]] = []
-        self._first_ms: float | None = None
-        self._warned = False
-
-    def of(self, container: int) -> list[str]:
-        """The tasks of which a container is to keep standbys."""
-        return [str(task) for task in self._kept.get(container, ())]
-
-    def deal(
-        self,
-        containers: Sequence[StandbyKeeper],
-        left: Callable[[Iterable[TaskName]], Sequence[TaskName]],
-        now_ms: float,
-    ) -> str:
-        """Deal the standbys again if something has changed. Return what there is to be warned of, once."""
-        if not self._wanted:
-            return ""
-        hosts = {number: host for number, one in enumerate(containers) if (host := _host(one, now_ms))}
-        seats = [tuple(task for task in left(one.tasks) if task.stage in self._stages) for one in containers]
-        if self._first_ms is None and hosts:
-            self._first_ms = now_ms
-        late = self._first_ms is not None and now_ms - self._first_ms >= GATHERING_MS
-        gathered = late or all(one.registered is not None for one in containers)
-        if not gathered or (hosts, seats) == (self._hosts, self._seats):
-            return ""
-        for container, tasks in self._kept.items():
-            for task in tasks:
-                self._noted.setdefault(task, set()).add(self._hosts[container])
-        kept = {n: tasks for n, tasks in self._kept.items() if hosts.get(n) == self._hosts[n]}
-        self._kept = deal_standbys(tuple(seats), hosts, kept, self._wanted, self._noted)
-        self._hosts, self._seats = hosts, seats
-        return self._warning(len(set(hosts.values())))
-
-    def _warning(self, hosts: int) -> str:
-        if self._warned or hosts > self._wanted or not any(self._seats):
-            return ""
-        self._warned = True
-        if hosts < 2:
-            return f"no task has a standby (standby={self._wanted}): all containers are on one host"
-        return f"tasks have fewer standbys than standby={self._wanted}: the containers are on {hosts} hosts"
-
-
-def _host(container: StandbyKeeper, now_ms: float) -> str:
-    """Where a container keeps standbys, or is expected back; "" if it doesn't any more."""
-    who, seen_ms = container.registered, container.seen_ms
-    gone = container.state == "finished" or seen_ms is None or now_ms - seen_ms >= GONE_MS
-    return "" if gone or who is None else who.host
-
-
-# -- fan out -----------------------------------------------------------------------------------------
-Partitions = Mapping[tuple[str, int], Sequence[str]]
-"""The tasks that read each partition, by the name under which positions in the input are stored."""
-
-
-@dataclass(slots=True)
-class _Orders:
-    """The resulting orders by key, with the orders that they replace."""
-
-    before: Mapping[StartpointKey, StartpointState]
-    now_ms: int
-    new: dict[StartpointKey, StartpointState] = field(default_factory=dict)
-    done: list[StartpointState] = field(default_factory=list)
-
-    def give(self, task: str, point: StartpointState) -> None:
-        """Give a task this order, in place of its former one for the partition."""
-        key = StartpointKey(point.stream, point.partition, task)
-        old = self.new.get(key) or self.before.get(key)
-        if old is not None:
-            self.done.append(msgspec.structs.replace(old, state="replaced", at_ms=self.now_ms))
-        self.new[key] = msgspec.structs.replace(point, task=task, state="ordered", at_ms=self.now_ms, reason=None)
-
-    def yields(self, task: str, point: StartpointState) -> bool:
-        """Return whether a startpoint without a task may go to this task: not over an unapplied one that names it."""
-        key = StartpointKey(point.stream, point.partition, task)
-        old = self.new.get(key) or self.before.get(key)
-        return old is None or not old.named or old.offset is not None
-
-    def pass_over(self, task: str, point: StartpointState) -> None:
-        """Note that a task doesn't get this startpoint, because it has one of its own."""
-        reason = f"task {task} has a startpoint of its own"
-        self.done.append(msgspec.structs.replace(point, task=task, state="replaced", at_ms=self.now_ms, reason=reason))
-
-
-def fan_out(present: UnfinishedStartpoints, partitions: Partitions, now_ms: int) -> FanOut:
-    """Return the changes of the fan-out of these startpoints. ``partitions`` are all that the app reads."""
-    orders = _Orders(present.ordered, now_ms)
-    removed: list[StartpointKey] = []
-    kept: list[StartpointState] = []
-    # Startpoints that name a task come first, so that the others find them.
-    for key, point in sorted(present.written.items(), key=lambda item: (item[0].task is None, _order(item[0]))):
-        reason = _misfit(key, partitions)
-        if reason is not None:
-            if point.reason != reason:
-                kept.append(msgspec.structs.replace(point, state="failed", reason=reason, at_ms=now_ms))
-            continue
-        removed.append(key)
-        if key.task is not None:
-            orders.give(key.task, point)
-            continue
-        for task in partitions[key.stream, key.partition]:
-            if orders.yields(task, point):
-                orders.give(task, point)
-            else:
-                orders.pass_over(task, point)
-    stranded = [
-        msgspec.structs.replace(old, state="failed", reason=reason, at_ms=now_ms)
-        for key, old in present.ordered.items()
-        if key not in orders.new and (reason := _misfit(key, partitions)) is not None and old.reason != reason
-    ]
-    return FanOut([*orders.new.values(), *stranded], removed, kept, orders.done)
-
-
-def next_orders(present: UnfinishedStartpoints, partitions: Partitions) -> dict[StartpointKey, StartpointState]:
-    """Return the startpoint that each task applies next, if it starts now: those written and those ordered already."""
-    written = {state.startpoint.id: state for state in present.written.values()}
-    due = [*present.ordered.values(), *fan_out(present, partitions, 0).ordered]
-    return {state.key: written.get(state.startpoint.id, state) for state in due}
-
-
-def _misfit(key: StartpointKey, partitions: Partitions) -> str | None:
-    """Return why the app can't use a startpoint with this key; None if it can."""
-    readers = partitions.get((key.stream, key.partition))
-    if readers is None:
-        numbers = sorted(partition for stream, partition in partitions if stream == key.stream)
-        if not numbers:
-            return f"the app reads no input {key.stream!r}; delete the startpoint, or start the app that reads it"
-        return f"{key.stream} has no partition {key.partition}, only 0 to {numbers[-1]}; delete the startpoint"
-    if key.task is not None and key.task not in readers:
-        return (
-            f"task {key.task} doesn't read {key.stream}[{key.partition}]; what reads it: {', '.join(readers)}; "
-            "delete the startpoint"
-        )
-    return None
-
-
-def _order(key: StartpointKey) -> tuple[str, int, str]:
-    return key.stream, key.partition, key.task or ""

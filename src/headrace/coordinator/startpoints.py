@@ -9,8 +9,8 @@ with generations, and records their outcome.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -18,7 +18,6 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET
 
-from headrace.coordinator.assignment import fan_out
 from headrace.coordinator.messages import (
     AllStartpoints,
     Move,
@@ -36,8 +35,7 @@ from headrace.life.changelogs import LastCommits as Committed
 from headrace.life.changelogs import position_in
 from headrace.life.inputs import AppInput, AppInputs
 from headrace.life.metadata import MemoryMetadata, MetadataStore
-from headrace.life.startpoints import StartpointBook, StartpointKey
-from headrace.systems.base import Admin
+from headrace.life.startpoints import StartpointBook, StartpointKey, fan_out
 from headrace.systems.positions import as_custom, extent_of, resolve, resolve_end
 from headrace.systems.startpoints import (
     MOMENTS,
@@ -125,9 +123,10 @@ class StartpointService:
     def set(self, request: SetStartpoint) -> SetAnswer:
         """Write the startpoints of the request, all or none; with ``dry_run``, only return their effect."""
         places = self._places(request)
-        keys = list(dict.fromkeys(self._key(request, place) for place in places))
+        keys = list(dict.fromkeys(StartpointKey(one.input.kept_as, one.partition, request.task) for one in places))
         self._check(request, len({key.partition for key in keys}))
-        with self._resolving() as resolving:
+        with closing(Connections()) as connections:
+            resolving = _Resolving(self.inputs, self._committed(), connections)
             moves = tuple(resolving.move(place, request.startpoint) for place in places)
         self._check_not_empty(request.startpoint, moves)
         notes = self._notes(request, moves)
@@ -147,11 +146,8 @@ class StartpointService:
         names = {one.kept_as for one in self._named(target.input)} or {target.input}
 
         def wanted(key: StartpointKey) -> bool:
-            return (
-                key.stream in names
-                and target.partition in (None, key.partition)
-                and (target.task is None or target.task == key.task)
-            )
+            fits = target.partition in (None, key.partition) and target.task in (None, key.task)
+            return key.stream in names and fits
 
         gone = self.book.delete(wanted, self._clock.now_ms(), live=live)
         return StartpointList(app=self.inputs.app, startpoints=tuple(gone))
@@ -173,14 +169,8 @@ class StartpointService:
                 _log.info("a task gets a startpoint", app=app, task=state.task or "", where=where)
         for state in found.done:
             _log.info("a startpoint was replaced", app=app, where=f"{state.stream}[{state.partition}]")
-        states = self.book.states()
-        return sorted(
-            {
-                TaskName.parse(state.task)
-                for state in states
-                if state.task is not None and state.state == "ordered" and state.generation is None
-            }
-        )
+        new = (one for one in self.book.states() if one.state == "ordered" and one.generation is None)
+        return sorted({TaskName.parse(state.task) for state in new if state.task is not None})
 
     def grant(self, tasks: Mapping[TaskName, int]) -> dict[TaskName, tuple[Order, ...]]:
         """Return the orders that these generations of tasks have to apply."""
@@ -239,9 +229,6 @@ class StartpointService:
             )
         return found
 
-    def _key(self, request: SetStartpoint, place: _InputPlace) -> StartpointKey:
-        return StartpointKey(place.input.kept_as, place.partition, request.task)
-
     def _check(self, request: SetStartpoint, partitions: int) -> None:
         point = request.startpoint
         for name, text in (("note", request.note), ("by", request.by)):
@@ -253,11 +240,7 @@ class StartpointService:
         if isinstance(point, StartpointSpecific):
             if point.offset < 0:
                 raise UsageError(f"{point.offset} isn't an offset", hint="use an integer of at least 0")
-            if partitions > 1:
-                raise UsageError(
-                    f"input {request.input!r} has {partitions} partitions, each with its own offsets",
-                    hint=f"name the partition, as in {request.input}/0",
-                )
+            self._check_one_partition(request, partitions, "name the partition")
         if isinstance(point, StartpointTimestamp):
             check_past(point.time_ms, self._clock.now_ms())
         self._check_end(request, partitions)
@@ -273,11 +256,8 @@ class StartpointService:
                 "a startpoint at the upcoming message can't have an end: nothing is there to be read up to it",
                 hint="leave out until, or begin at an offset, a time or the oldest message",
             )
-        if isinstance(end, EndOffset) and partitions > 1:
-            raise UsageError(
-                f"input {request.input!r} has {partitions} partitions, each with its own offsets",
-                hint=f"give a time for the end, or name the partition, as in {request.input}/0",
-            )
+        if isinstance(end, EndOffset):
+            self._check_one_partition(request, partitions, "give a time for the end, or name the partition")
         if not isinstance(end, EndTime):
             return
         if end.time_ms > now_ms:
@@ -292,17 +272,19 @@ class StartpointService:
                 hint="give an end that is later than the start",
             )
 
+    def _check_one_partition(self, request: SetStartpoint, partitions: int, hint: str) -> None:
+        if partitions > 1:
+            raise UsageError(
+                f"input {request.input!r} has {partitions} partitions, each with its own offsets",
+                hint=f"{hint}, as in {request.input}/0",
+            )
+
     def _check_not_empty(self, point: Startpoint, moves: Sequence[Move]) -> None:
         if point.until is not UNSET and all(move.until_offset == move.to_offset is not None for move in moves):
             raise UsageError(
                 f"no message of {moves[0].input!r} lies in {in_words(point)}",
                 hint="headrace offsets shows the offsets and times of what the input holds",
             )
-
-    @contextmanager
-    def _resolving(self) -> Iterator[_Resolving]:
-        with closing(Connections()) as connections:
-            yield _Resolving(self.inputs, self._committed(), connections)
 
     def _notes(self, request: SetStartpoint, moves: Sequence[Move]) -> tuple[str, ...]:
         notes: list[str] = []
@@ -346,7 +328,10 @@ class _Resolving:
         spec = self._inputs.system(one)
         here = partial(Move, input=one.id, stream=one.stream, partition=place.partition, task=place.task)
         position = position_in(self._committed(place.task), one, place.partition)
-        if spec is None or (isinstance(point, StartpointCustom) and self._is_unknown(point)):
+        inputs = self._inputs
+        # A custom one may be resolvable only by the app's program, which isn't here.
+        away = isinstance(point, StartpointCustom) and not inputs.declared and point.name in inputs.kinds
+        if spec is None or away:
             return here(direction="unknown", from_offset=position, committed=position is not None)
         admin = self._connections.admin(spec)
         ssp = one.ssp(place.partition)
@@ -354,14 +339,14 @@ class _Resolving:
         if key not in self._offsets:
             self._offsets[key] = resolve(point, ssp, admin, self._inputs.customs)
         to = self._offsets[key]
-        start = self._default(one, place.partition, admin) if position is None else position
+        # Without a commit, the task begins at the oldest message, or where the end is then.
+        default = extent_of(ssp, admin).oldest if position is None and one.start == "oldest" else None
+        start = default if position is None else position
         until = None if point.until is UNSET else resolve_end(point.until, to, ssp, admin)
         near, far = (to, until) if until is not None else (start, to)
-        between = (
-            Distance(None, None)
-            if near is None
-            else distance(self._connections, spec, ssp, min(near, far), max(near, far))
-        )
+        between = Distance(None, None)
+        if near is not None:
+            between = distance(self._connections, spec, ssp, min(near, far), max(near, far))
         return here(
             direction=_direction(start, to) if until is None else "again",
             from_offset=start,
@@ -374,10 +359,6 @@ class _Resolving:
             to_ms=admin.time_of(ssp, to),
         )
 
-    def _is_unknown(self, point: StartpointCustom) -> bool:
-        """Whether only the app's program can resolve it, which isn't here."""
-        return not self._inputs.declared and point.name in self._inputs.kinds
-
     def _check_not_ended(self, place: _InputPlace) -> None:
         checkpoint = self._committed(place.task)
         if checkpoint is not None and checkpoint.ended:
@@ -385,7 +366,3 @@ class _Resolving:
                 f"task {place.task} of app {self._inputs.app!r} has ended: its inputs have, and it has processed them",
                 hint="to read them again, start the app under another name, or restore a savepoint",
             )
-
-    def _default(self, one: AppInput, partition: int, admin: Admin) -> Offset | None:
-        """Where the task begins without a commit; None if that is where the end is then."""
-        return extent_of(one.ssp(partition), admin).oldest if one.start == "oldest" else None

@@ -1,15 +1,19 @@
 """The book of an app's startpoints in the metadata store: written, ordered, done. Samza's StartpointManager.
 
 A user writes a startpoint under a partition of an input, or under that partition in one task. A fan-out turns it into
-an order for each task that reads the partition, in one all-or-nothing write (``coordinator.assignment`` decides
-which). A task is granted its orders with each generation. It stays in the book until a commit covers it, and the last
-ones of those that are done with are kept to be looked at.
+an order for each task that reads the partition, in one all-or-nothing write. A task is granted its orders with each
+generation. It stays in the book until a commit covers it, and the last ones of those that are done with are kept to
+be looked at.
+
+A startpoint for a task goes only to that task and takes precedence there until it is applied, so one without a task
+never overwrites it. Otherwise a newer startpoint replaces an older one. A startpoint that fits nothing that the app
+reads is kept with a reason, so that none is dropped silently.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 from urllib.parse import quote
 
@@ -116,6 +120,10 @@ class UnfinishedStartpoints:
     ordered: Mapping[StartpointKey, StartpointState] = field(default_factory=dict)
 
 
+Partitions = Mapping[tuple[str, int], Sequence[str]]
+"""The tasks that read each partition, by the name under which positions in the input are stored."""
+
+
 @dataclass(frozen=True, slots=True)
 class FanOut:
     """What a fan-out changes: orders that are new or different, written ones that it removes or that have a problem.
@@ -152,19 +160,11 @@ class StartpointBook:
         changes: list[Change] = []
         ended: list[StartpointState] = []
         for key, point in points.items():
-            name = _written(key)
-            old = there.get(name)
+            name, named = _written(key), key.task is not None
             new = StartpointState(
-                stream=key.stream,
-                partition=key.partition,
-                task=key.task,
-                startpoint=point,
-                state="pending",
-                at_ms=now_ms,
-                named=key.task is not None,
-                by=by,
-                note=note,
+                **asdict(key), startpoint=point, state="pending", at_ms=now_ms, named=named, by=by, note=note
             )
+            old = there.get(name)
             changes.append(_put(name, new, old))
             if old is not None:
                 ended.append(msgspec.structs.replace(self._read(name, old), state="replaced", at_ms=now_ms))
@@ -217,13 +217,9 @@ class StartpointBook:
         for _ in range(_MOST_ATTEMPTS):
             entries = self._unfinished()
             found = decide(self._present(entries))
-            changes: list[Change] = [
-                _put(name, state, entries.get(name))
-                for state, name in (
-                    *((state, _ordered(state.key)) for state in found.ordered),
-                    *((state, _written(state.key)) for state in found.kept),
-                )
-            ]
+            named = [(_ordered(state.key), state) for state in found.ordered]
+            named += [(_written(state.key), state) for state in found.kept]
+            changes: list[Change] = [_put(name, state, entries.get(name)) for name, state in named]
             changes += [Delete(name, entries[name].version) for name in map(_written, found.removed)]
             if not changes or self._commit([*changes, *self._closing(found.done)]):
                 return found
@@ -266,10 +262,9 @@ class StartpointBook:
                 reason=outcome.reason,
                 at_ms=now_ms,
             )
+            changes: list[Change] = [_put(name, new, entry)]
             if outcome.state == "released":
-                changes: list[Change] = [Delete(name, entry.version), *self._closing([new])]
-            else:
-                changes = [_put(name, new, entry)]
+                changes = [Delete(name, entry.version), *self._closing([new])]
             if self._commit(changes):
                 return new
         raise self._overtaken("noted")
@@ -337,33 +332,108 @@ class StartpointBook:
         )
 
 
+@dataclass(slots=True)
+class _Orders:
+    """The resulting orders by key, with the orders that they replace."""
+
+    before: Mapping[StartpointKey, StartpointState]
+    now_ms: int
+    new: dict[StartpointKey, StartpointState] = field(default_factory=dict)
+    done: list[StartpointState] = field(default_factory=list)
+
+    def give(self, task: str, point: StartpointState) -> None:
+        """Give a task this order, in place of its former one for the partition."""
+        key = StartpointKey(point.stream, point.partition, task)
+        if (old := self.new.get(key) or self.before.get(key)) is not None:
+            self.done.append(msgspec.structs.replace(old, state="replaced", at_ms=self.now_ms))
+        self.new[key] = msgspec.structs.replace(point, task=task, state="ordered", at_ms=self.now_ms, reason=None)
+
+    def yields(self, task: str, point: StartpointState) -> bool:
+        """Return whether a startpoint without a task may go to this task: not over an unapplied one that names it."""
+        key = StartpointKey(point.stream, point.partition, task)
+        old = self.new.get(key) or self.before.get(key)
+        return old is None or not old.named or old.offset is not None
+
+    def pass_over(self, task: str, point: StartpointState) -> None:
+        """Note that a task doesn't get this startpoint, because it has one of its own."""
+        reason = f"task {task} has a startpoint of its own"
+        self.done.append(msgspec.structs.replace(point, task=task, state="replaced", at_ms=self.now_ms, reason=reason))
+
+
+def fan_out(present: UnfinishedStartpoints, partitions: Partitions, now_ms: int) -> FanOut:
+    """Return the changes of the fan-out of these startpoints. ``partitions`` are all that the app reads."""
+    orders = _Orders(present.ordered, now_ms)
+    removed: list[StartpointKey] = []
+    kept: list[StartpointState] = []
+    # Startpoints that name a task come first, so that the others find them.
+    for key, point in sorted(present.written.items(), key=lambda item: (item[0].task is None, _by_key(item[0]))):
+        reason = _misfit(key, partitions)
+        if reason is not None:
+            if point.reason != reason:
+                kept.append(msgspec.structs.replace(point, state="failed", reason=reason, at_ms=now_ms))
+            continue
+        removed.append(key)
+        if key.task is not None:
+            orders.give(key.task, point)
+            continue
+        for task in partitions[key.stream, key.partition]:
+            if orders.yields(task, point):
+                orders.give(task, point)
+            else:
+                orders.pass_over(task, point)
+    stranded = [
+        msgspec.structs.replace(old, state="failed", reason=reason, at_ms=now_ms)
+        for key, old in present.ordered.items()
+        if key not in orders.new and (reason := _misfit(key, partitions)) is not None and old.reason != reason
+    ]
+    return FanOut([*orders.new.values(), *stranded], removed, kept, orders.done)
+
+
+def next_orders(present: UnfinishedStartpoints, partitions: Partitions) -> dict[StartpointKey, StartpointState]:
+    """Return the startpoint that each task applies next, if it starts now: those written and those ordered already."""
+    written = {state.startpoint.id: state for state in present.written.values()}
+    due = [*present.ordered.values(), *fan_out(present, partitions, 0).ordered]
+    return {state.key: written.get(state.startpoint.id, state) for state in due}
+
+
+def _misfit(key: StartpointKey, partitions: Partitions) -> str | None:
+    """Return why the app can't use a startpoint with this key; None if it can."""
+    readers = partitions.get((key.stream, key.partition))
+    if readers is None:
+        numbers = sorted(partition for stream, partition in partitions if stream == key.stream)
+        if not numbers:
+            return f"the app reads no input {key.stream!r}; delete the startpoint, or start the app that reads it"
+        return f"{key.stream} has no partition {key.partition}, only 0 to {numbers[-1]}; delete the startpoint"
+    if key.task is not None and key.task not in readers:
+        return (
+            f"task {key.task} doesn't read {key.stream}[{key.partition}]; what reads it: {', '.join(readers)}; "
+            "delete the startpoint"
+        )
+    return None
+
+
 def _told(state: StartpointState, generation: int) -> StartpointState:
-    """An order that this generation gets. A failed one remains so until the task has tried again."""
-    if state.state == "failed":
-        return msgspec.structs.replace(state, generation=generation)
-    return msgspec.structs.replace(state, state="ordered", generation=generation)
+    # A failed order remains so until the task has tried again.
+    now = state.state if state.state == "failed" else "ordered"
+    return msgspec.structs.replace(state, state=now, generation=generation)
 
 
 def _put(name: str, state: StartpointState, old: Entry | None) -> Put:
     return Put(name, msgspec.json.encode(_Record(startpoint=state)), None if old is None else old.version)
 
 
-def _by_key(state: StartpointState) -> tuple[str, int, str]:
-    return state.stream, state.partition, state.task or ""
-
-
-def _quoted(text: str) -> str:
-    return quote(text, safe="")
+def _by_key(one: StartpointKey | StartpointState) -> tuple[str, int, str]:
+    return one.stream, one.partition, one.task or ""
 
 
 def _written(key: StartpointKey) -> str:
-    name = f"{_WRITTEN}{_quoted(key.stream)}/{key.partition}"
-    return name if key.task is None else f"{name}/{_quoted(key.task)}"
+    name = f"{_WRITTEN}{quote(key.stream, safe='')}/{key.partition}"
+    return name if key.task is None else f"{name}/{quote(key.task, safe='')}"
 
 
 def _ordered(key: StartpointKey) -> str:
-    return f"{_ORDERED}{_quoted(str(key.task))}/{_quoted(key.stream)}/{key.partition}"
+    return f"{_ORDERED}{quote(str(key.task), safe='')}/{quote(key.stream, safe='')}/{key.partition}"
 
 
 def _done(id_: str, task: str | None) -> str:
-    return f"{_DONE}{id_}/{_quoted(task or '')}"
+    return f"{_DONE}{id_}/{quote(task or '', safe='')}"

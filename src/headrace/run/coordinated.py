@@ -40,9 +40,8 @@ import msgspec
 from typing_extensions import override
 
 from headrace.coordinator.address import ON_THIS_MACHINE, Endpoint
-from headrace.coordinator.assignment import StandbyBook
 from headrace.coordinator.books import SlotBook, SlottedInput
-from headrace.coordinator.ledger import Ledger
+from headrace.coordinator.ledger import Ledger, StandbyBook
 from headrace.coordinator.messages import AppStatus
 from headrace.coordinator.progress import CallLimits
 from headrace.coordinator.publication import LifeSign, publish

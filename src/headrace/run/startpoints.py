@@ -25,7 +25,6 @@ from msgspec import UNSET, UnsetType
 
 from headrace.api.app import Declarations
 from headrace.coordinator.address import Address
-from headrace.coordinator.assignment import next_orders
 from headrace.coordinator.messages import Applied, SetAnswer, SetStartpoint, StartpointTarget
 from headrace.coordinator.publication import find_all
 from headrace.coordinator.startpoints import StartpointService
@@ -37,7 +36,7 @@ from headrace.life.changelogs import LastCommits as Committed
 from headrace.life.changelogs import apps_with_checkpoints, committed_in, found_in
 from headrace.life.inputs import AppInput, AppInputs, inputs_of, recorded_inputs
 from headrace.life.metadata import MetadataStore, existing_metadata, open_metadata
-from headrace.life.startpoints import StartpointBook, StartpointKey, StartpointState, UnfinishedStartpoints
+from headrace.life.startpoints import StartpointBook, StartpointKey, StartpointState, UnfinishedStartpoints, next_orders
 from headrace.plan.inventory import NO_CONSENT
 from headrace.run.planning import Deployment
 from headrace.systems.base import Extent

@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from headrace.coordinator.assignment import fan_out, next_orders
-from headrace.life.startpoints import StartpointState, UnfinishedStartpoints
+from headrace.life.startpoints import StartpointState, UnfinishedStartpoints, fan_out, next_orders
 from headrace.systems.startpoints import StartpointOldest
 
 PARTITIONS = {

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.assignment import GATHERING_MS, GONE_MS, Seats, StandbyBook, assign, deal_standbys
-from headrace.coordinator.ledger import Ledger
+from headrace.coordinator.assignment import Seats, assign, deal_standbys
+from headrace.coordinator.ledger import GATHERING_MS, GONE_MS, Ledger, StandbyBook
 from headrace.coordinator.messages import Finished, Heartbeat, Register
 from headrace.core.ids import TaskName
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.coordinator.assignment import fan_out
 from headrace.core.errors import DataError, FencedError, IndeterminateWriteError, UnavailableError, UsageError
 from headrace.life.metadata import MemoryMetadata
-from headrace.life.startpoints import DONE_MAX, StartpointBook, StartpointKey
+from headrace.life.startpoints import DONE_MAX, StartpointBook, StartpointKey, fan_out
 from headrace.systems.startpoints import (
     Order,
     Outcome,
