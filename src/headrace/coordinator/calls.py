@@ -90,7 +90,6 @@ class Call(Declared[_A], Generic[_Q, _A]):
     @property
     @override
     def takes(self) -> type[Message] | None:
-        """The type of its body."""
         return self.message
 
     @overload
@@ -114,7 +113,6 @@ class Request(Declared[_A]):
     @property
     @override
     def takes(self) -> type[Message] | None:
-        """The type of its body, if it has any."""
         return None if self.body is None else type(self.body)
 
     @overload
@@ -207,10 +205,6 @@ _REFUSALS = {
 @cache
 def openapi() -> bytes:
     """Return the OpenAPI document of the calls that tools make, as JSON."""
-    return json.dumps(_document(), indent=2).encode() + b"\n"
-
-
-def _document() -> dict[str, Any]:
     calls = [call for call in declared() if call.by == "tool"]
     kinds = [Refusal, *(kind for call in calls for kind in (call.takes, call.answer) if kind is not None)]
     _, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
@@ -220,14 +214,14 @@ def _document() -> dict[str, Any]:
             "summary": call.summary,
             "operationId": (call.method.lower() + call.path).replace("/", "_"),
             "responses": {
-                "200": _content("It is done.", call.answer),
-                **{status: _content(why, Refusal) for status, why in _REFUSALS.items()},
+                "200": {"description": "It is done.", **_json(call.answer)},
+                **{status: {"description": why, **_json(Refusal)} for status, why in _REFUSALS.items()},
             },
         }
         if call.takes is not None:
             operation["requestBody"] = {"required": True, **_json(call.takes)}
         paths.setdefault(call.path, {})[call.method.lower()] = operation
-    return {
+    document = {
         "openapi": "3.1.0",
         "info": {
             "title": "Headrace: startpoints of a running app",
@@ -242,10 +236,7 @@ def _document() -> dict[str, Any]:
             "schemas": dict(sorted(components.items())),
         },
     }
-
-
-def _content(description: str, message: type[Message]) -> dict[str, Any]:
-    return {"description": description, **_json(message)}
+    return json.dumps(document, indent=2).encode() + b"\n"
 
 
 def _json(message: type[Message]) -> dict[str, Any]:

@@ -199,7 +199,6 @@ class HeartbeatThread(WorkerThread):
 
     @override
     def start(self) -> None:
-        """Start the thread; it sends the first heartbeat at once."""
         self._due.set()
         super().start()
 

@@ -60,12 +60,13 @@ def all_series(status: AppStatus, now_ms: int) -> Iterator[Series]:
 
 
 def _of_export(export: ExportStatus, labels: _Labels) -> Iterator[Series]:
-    attempts = {"sent": export.metrics_sent, "failed": export.metrics_failed}
-    for outcome, number in attempts.items():
-        yield _counter("headrace_otel_exports_total", {**labels, "signal": "metrics", "outcome": outcome}, number)
-    attempts = {"sent": export.traces_sent, "failed": export.traces_failed}
-    for outcome, number in attempts.items():
-        yield _counter("headrace_otel_exports_total", {**labels, "signal": "traces", "outcome": outcome}, number)
+    for signal, outcome, number in (
+        ("metrics", "sent", export.metrics_sent),
+        ("metrics", "failed", export.metrics_failed),
+        ("traces", "sent", export.traces_sent),
+        ("traces", "failed", export.traces_failed),
+    ):
+        yield _counter("headrace_otel_exports_total", {**labels, "signal": signal, "outcome": outcome}, number)
     yield _counter("headrace_otel_dropped_traces_total", labels, export.traces_dropped)
 
 
@@ -92,9 +93,8 @@ def _of_task(task: TaskStatus, labels: _Labels, now_ms: int) -> Iterator[Series]
         yield _gauge("headrace_task_watermark_seconds", labels, task.watermark / 1000)
         yield _gauge("headrace_task_watermark_behind_seconds", labels, max(0, now_ms - task.watermark) / 1000)
     for holdup in task.holdups:
-        yield _gauge(
-            "headrace_task_held_up_seconds", {**labels, "by": holdup.what}, max(0, now_ms - holdup.since_ms) / 1000
-        )
+        for_ms = max(0, now_ms - holdup.since_ms)
+        yield _gauge("headrace_task_held_up_seconds", {**labels, "by": holdup.what}, for_ms / 1000)
     if task.checkpoint is not None:
         yield _gauge("headrace_checkpoint_version", labels, task.checkpoint.version)
         yield _gauge("headrace_checkpoint_age_seconds", labels, task.checkpoint.age_ms / 1000)

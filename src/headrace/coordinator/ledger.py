@@ -22,10 +22,17 @@ from headrace.api.specs import INTERVAL_MS, RESTARTS_MAX
 from headrace.coordinator import messages
 from headrace.coordinator.assignment import Seats, assign, deal_standbys
 from headrace.coordinator.books import CutBook, CutOrder, CutReport, SlotBook, SlottedInput
-from headrace.coordinator.messages import ContainerState, ErrorReport, LastWords, Series, StageStatus, TaskStatus
+from headrace.coordinator.messages import (
+    ContainerState,
+    ErrorReport,
+    Holdup,
+    LastWords,
+    Series,
+    StageStatus,
+    TaskStatus,
+)
 from headrace.coordinator.progress import (
     CallLimits,
-    LongCall,
     Rate,
     doing_still,
     held_up,
@@ -77,7 +84,7 @@ class ContainerRecord:
     committed: set[str] = field(default_factory=set)
     """The tasks that have committed, or ended, in this life."""
     pause_ms: int = 0
-    call: LongCall | None = None
+    call: Holdup | None = None
     waited_for: int = 0
     lacks: str = ""
     """Why there is no slot for its next process."""
@@ -468,7 +475,7 @@ class Ledger:
         if container.heartbeat is None or message.sent_ms > container.heartbeat.sent_ms:
             statuses = self._of_container(message.container, [status.name for status in message.tasks])
             container.heartbeat = message
-            container.call = long_call(message, container.call, now_ms)
+            container.call = long_call(message, container.call)
             for task, status in zip(statuses, message.tasks, strict=True):
                 self._tasks.report(task, status, message.sent_ms)
             container.progressed(s.name for s in message.tasks if s.checkpoint is not None)
@@ -711,8 +718,8 @@ class Ledger:
     def _watch_drain(self, for_ms: float) -> None:
         waiting = [container for container in self._containers if self._left(container)]
         for one in waiting:
-            if one.call is not None and one.waited_for != one.call.holdup.since_ms:
-                one.waited_for = one.call.holdup.since_ms
+            if one.call is not None and one.waited_for != one.call.since_ms:
+                one.waited_for = one.call.since_ms
                 self._note("warning", f"the drain waits for the end of {one.call.where}", one)
         if for_ms >= self._calls.drain_timeout_ms:
             of = self._tasks.statuses

@@ -25,8 +25,9 @@ closed it, so a late task may itself wait for another one. Following the waits t
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Protocol
 
 import msgspec
@@ -70,7 +71,6 @@ class ExactlyOnce(Watch):
 
     @override
     def caught_up(self, tasks: Mapping[TaskName, TaskStatus]) -> bool:
-        """Return whether every task has committed and published the highest reported version."""
         open_ = [task for task in tasks.values() if task.state != "finished"]
         versions = [task.caught_up for task in open_ if task.caught_up is not None]
         if len(versions) < len(open_):
@@ -103,7 +103,6 @@ class AtLeastOnce(Watch):
 
     @override
     def caught_up(self, tasks: Mapping[TaskName, TaskStatus]) -> bool:
-        """Return whether every stage has caught up after the one before it."""
         for number, stage in enumerate(self._stages):
             statuses = [tasks[name] for name in stage.tasks]
             generations = [status.generation for status in statuses]
@@ -137,45 +136,19 @@ def _published(tasks: Iterable[TaskStatus]) -> bool:
 
 # -- long calls --------------------------------------------------------------------------------------
 _NAMED_MAX = 5
-
 _SAME_MS = 100
 """Each heartbeat computes when a call began. For one call, the results differ by less than this."""
 
 
-@dataclass(frozen=True, slots=True)
-class LongCall:
-    """A long call, or all calls for the messages of a batch, and when the first heartbeat about it arrived."""
-
-    holdup: Holdup
-    heard_ms: float
-
-    def after(self, message: Heartbeat) -> LongCall | None:
-        """Return the call that a heartbeat reports, if it is this one."""
-        holdup = _reported(message)
-        if holdup is None or abs(holdup.since_ms - self.holdup.since_ms) >= _SAME_MS:
-            return None
-        return LongCall(msgspec.structs.replace(holdup, since_ms=self.holdup.since_ms), self.heard_ms)
-
-    @property
-    def where(self) -> str:
-        """The function or the activity of the run loop, as text."""
-        return self.holdup.where
-
-
-def long_call(message: Heartbeat, before: LongCall | None, now_ms: float) -> LongCall | None:
+def long_call(message: Heartbeat, before: Holdup | None) -> Holdup | None:
     """Return the call of the app's own code that a heartbeat reports; ``before`` is the one known so far."""
-    if before is not None and (same := before.after(message)) is not None:
-        return same
-    holdup = _reported(message)
-    return None if holdup is None else LongCall(holdup, now_ms)
+    call = next((one for status in message.tasks for one in status.holdups if one.words.whole), None)
+    if call is not None and before is not None and abs(call.since_ms - before.since_ms) < _SAME_MS:
+        return msgspec.structs.replace(call, since_ms=before.since_ms)
+    return call
 
 
-def _reported(message: Heartbeat) -> Holdup | None:
-    calls = (one for status in message.tasks for one in status.holdups if one.words.whole)
-    return next(calls, None)
-
-
-def doing_still(container: int, state: ContainerState, call: LongCall | None, tasks: Iterable[TaskStatus]) -> str:
+def doing_still(container: int, state: ContainerState, call: Holdup | None, tasks: Iterable[TaskStatus]) -> str:
     """Describe what a container does instead of ending."""
     if state == "running" and call is not None:
         return f"container {container} is still in {call.where}"
@@ -191,9 +164,9 @@ class CallLimits:
     hung_after_ms: int | None = HUNG_AFTER_MS
     replaced: bool = True
 
-    def hangs(self, call: LongCall) -> bool:
+    def hangs(self, call: Holdup) -> bool:
         """Return whether the call will probably never end, because it hasn't moved to another message for too long."""
-        return self.hung_after_ms is not None and call.holdup.still_ms >= self.hung_after_ms
+        return self.hung_after_ms is not None and call.still_ms >= self.hung_after_ms
 
     def gave_up_drain(self, waits: Sequence[str]) -> ErrorReport:
         """Return the error that ends an app whose drain takes too long; ``waits`` describes each container."""
@@ -205,18 +178,21 @@ class CallLimits:
         )
         return ErrorReport.of(error, with_traceback=False)
 
-    def hung(self, container: int, host: str, call: LongCall) -> ErrorReport:
+    def hung(self, container: int, host: str, call: Holdup) -> ErrorReport:
         """Return the error of a container with a hanging call."""
         done = "it was killed and starts again" if self.replaced else "the app ends"
-        ours = call.holdup.what == "run loop"
+        ours = call.what == "run loop"
+        what = "turn" if ours else "call"
+        help_ = (
+            "check the load of the machine and its disks"
+            if ours
+            else "add a timeout to the call that the function waits for"
+        )
         return ErrorReport(
             type="InfrastructureError" if ours else "UserFunctionError",
-            message=f"container {container} on {host} has been in one {'turn' if ours else 'call'} for more than "
+            message=f"container {container} on {host} has been in one {what} for more than "
             f"{format_ms(self.hung_after_ms or 0)}, so {done}\n  in {call.where}",
-            hint="check the load of the machine and its disks; if a turn may take this long, raise hung_after"
-            if ours
-            else "add a timeout to the call that the function waits for; if a call may take this long, raise "
-            "hung_after",
+            hint=f"{help_}; if a {what} may take this long, raise hung_after",
             fault="environment" if ours else "user",
             retry=self.replaced,
         )
@@ -278,20 +254,19 @@ def summed(before: Iterable[Series], now: Iterable[Series]) -> list[Series]:
     """The totals of former processes and of the present one. Gauges are those of the present one."""
     found: dict[_Key, Series] = {_key(one): one for one in before if one.kind != "gauge"}
     for one in now:
-        key = _key(one)
-        found[key] = _sum(found[key], one) if key in found else one
+        former = found.get(key := _key(one))
+        if former is None:
+            found[key] = one
+            continue
+        buckets = one.buckets
+        if len(former.buckets) == len(buckets):
+            buckets = [n + more for n, more in zip(former.buckets, buckets, strict=True)]
+        found[key] = msgspec.structs.replace(one, value=former.value + one.value, buckets=buckets)
     return list(found.values())
 
 
 def _key(one: Series) -> _Key:
     return one.name, tuple(sorted(one.labels.items()))
-
-
-def _sum(before: Series, now: Series) -> Series:
-    buckets = now.buckets
-    if len(before.buckets) == len(buckets):
-        buckets = [one + other for one, other in zip(before.buckets, buckets, strict=True)]
-    return msgspec.structs.replace(now, value=before.value + now.value, buckets=buckets)
 
 
 # -- versions ----------------------------------------------------------------------------------------
@@ -325,23 +300,18 @@ def _culprits(task: TaskStatus, known: Mapping[str, TaskStatus]) -> set[str]:
     """Return the tasks at which the waits of this one end."""
     found: set[str] = set()
     seen: set[str] = set()
-    ahead = list(_waits_for(task))
+    ahead = list(chain(*task.waits_for.values()))
     while ahead:
         name = ahead.pop()
         if name in seen:
             continue
         seen.add(name)
         upstream = known.get(name)
-        further = [] if upstream is None else list(_waits_for(upstream))
+        further = [] if upstream is None else list(chain(*upstream.waits_for.values()))
         ahead += further
         if not further:
             found.add(name)
     return found
-
-
-def _waits_for(task: TaskStatus) -> Iterator[str]:
-    for names in task.waits_for.values():
-        yield from names
 
 
 def _reason(task: TaskStatus | None, container: ContainerStatus | None) -> str:
@@ -349,9 +319,8 @@ def _reason(task: TaskStatus | None, container: ContainerStatus | None) -> str:
         return "it isn't part of this deployment"
     if container is not None and container.state != "running":
         return f"its container {container.id} is {container.state}"
-    for holdup in task.holdups:
-        if holdup.words.whole:
-            return f"its run loop is in {holdup.where}"
+    if call := next((holdup for holdup in task.holdups if holdup.words.whole), None):
+        return f"its run loop is in {call.where}"
     if task.state == "blocked" and task.blocked_by is not None:
         return f"it is blocked: {task.blocked_by}"
     if task.state in ("starting", "restoring"):

@@ -38,24 +38,18 @@ class _Snapshot(Collector):
 def _family(found: Sequence[Series]) -> Metric:
     first = found[0]
     labels = sorted({label for one in found for label in one.labels})
-    match first.kind:
-        case "counter":
-            counter = CounterMetricFamily(first.name, help_of(first), labels=labels)
-            for one in found:
-                counter.add_metric(_values(one, labels), one.value)
-            return counter
-        case "gauge":
-            gauge = GaugeMetricFamily(first.name, help_of(first), labels=labels)
-            for one in found:
-                gauge.add_metric(_values(one, labels), one.value)
-            return gauge
-        case "histogram":
-            histogram = HistogramMetricFamily(first.name, help_of(first), labels=labels)
-            for one in found:
-                bounds = (*map(str, one.bounds or SECONDS), "+Inf")
-                totals = list(zip(bounds, accumulate(one.buckets), strict=True))
-                histogram.add_metric(_values(one, labels), totals, one.value)
-            return histogram
+    if first.kind == "histogram":
+        histogram = HistogramMetricFamily(first.name, help_of(first), labels=labels)
+        for one in found:
+            bounds = (*map(str, one.bounds or SECONDS), "+Inf")
+            totals = list(zip(bounds, accumulate(one.buckets), strict=True))
+            histogram.add_metric(_values(one, labels), totals, one.value)
+        return histogram
+    kind = CounterMetricFamily if first.kind == "counter" else GaugeMetricFamily
+    family = kind(first.name, help_of(first), labels=labels)
+    for one in found:
+        family.add_metric(_values(one, labels), one.value)
+    return family
 
 
 def _values(one: Series, labels: list[str]) -> list[str]:

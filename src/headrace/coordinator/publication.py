@@ -61,26 +61,16 @@ class Running(NamedTuple):
 
 
 class EndedRun(NamedTuple):
-    """Return the last status of a run; None if it can't be read."""
+    """A run that has ended, and its last status; None if that can't be read."""
 
     key: str
     version: Version
     status: messages.AppStatus | None
 
 
-def turn_key(app: str) -> str:
-    """Return the key that each deployment of the app changes when it starts."""
-    return f"{app}/turn"
-
-
 def running_key(address: Address) -> str:
     """Return the key of a deployment's address."""
     return f"{address.app}/running/{address.run}"
-
-
-def ended_key(address: Address) -> str:
-    """Return the key of a deployment's last status."""
-    return f"{address.app}/ended/{address.run}"
 
 
 def known_apps(metadata: MetadataStore) -> list[str]:
@@ -90,9 +80,8 @@ def known_apps(metadata: MetadataStore) -> list[str]:
 
 def all_running(metadata: MetadataStore, app: str | None = None) -> list[Running]:
     """Return every deployment in the book (of ``app``), including dead ones, by app and stages."""
-    found = [
-        Running(key, entry.version, _decoded(metadata, key, entry)) for key, entry in _entries(metadata, app, "running")
-    ]
+    entries = _entries(metadata, app, "running")
+    found = [Running(key, entry.version, _decoded(metadata, key, entry)) for key, entry in entries]
     return sorted(found, key=lambda one: (one.address.app, one.address.stages))
 
 
@@ -143,9 +132,8 @@ def _decoded(metadata: MetadataStore, key: str, entry: Entry) -> Address:
         if found == FORMAT:
             return _DECODER.decode(entry.value)
     except UNREADABLE as error:
-        raise InfrastructureError(
-            f"{where} is unreadable: {error}", hint="use the Headrace that runs the app"
-        ) from error
+        hint = "use the Headrace that runs the app"
+        raise InfrastructureError(f"{where} is unreadable: {error}", hint=hint) from error
     raise InfrastructureError(
         f"{where} is of format {found}; this version of Headrace reads {FORMAT}",
         hint="use the version of Headrace that runs the app",
@@ -207,7 +195,8 @@ class Publication:
             for _ in range(2):  # the second attempt covers a renewal that was written although it seemed to fail
                 changes: list[Change] = [Delete(running_key(self.address), self._version)]
                 if ending is not None:
-                    changes.append(Put(ended_key(self.address), messages.encode(ending), None))
+                    key = f"{self.address.app}/ended/{self.address.run}"
+                    changes.append(Put(key, messages.encode(ending), None))
                 done = self._metadata.write(SPACE, changes) is not None
                 mine = None if done else self._mine()
                 if mine is None:
@@ -236,12 +225,9 @@ class LifeSign(RepeatedStep):
         if self._publication.touch():
             return True
         address = self._publication.address
-        self._end(
-            FencedError(
-                f"another run of app {address.app!r} has replaced this one ({address.driver})",
-                hint=f"this driver gave no sign of life for {LOST_S:.0f} s; the other one continues",
-            )
-        )
+        what = f"another run of app {address.app!r} has replaced this one ({address.driver})"
+        hint = f"this driver gave no sign of life for {LOST_S:.0f} s; the other one continues"
+        self._end(FencedError(what, hint=hint))
         return False
 
 
@@ -263,10 +249,10 @@ def publish(
     )
     for _ in range(_MOST_ATTEMPTS):
         # Read the turn first, so that this write fails if another run begins after that.
-        turn = metadata.get(SPACE, turn_key(app))
+        turn = metadata.get(SPACE, f"{app}/turn")
         changes: list[Change] = [
             Put(running_key(address), msgspec.json.encode(address), None),
-            Put(turn_key(app), b"", turn.version if turn else None),
+            Put(f"{app}/turn", b"", turn.version if turn else None),
         ]
         changes += _forgotten(metadata, app, stages)
         if (versions := metadata.write(SPACE, changes)) is not None:
@@ -298,17 +284,10 @@ def _forgotten(metadata: MetadataStore, app: str, stages: Sequence[str]) -> list
 
 
 def _is_gone(metadata: MetadataStore, run: Running) -> bool:
-    match run.address.look():
-        case "alive":
-            return False
-        case "gone":
-            return True
-        case "out of reach":
-            return _shows_no_life(metadata, run)
-
-
-def _shows_no_life(metadata: MetadataStore, run: Running) -> bool:
-    """Watch the entry of a driver on another machine, using only this machine's clock."""
+    """Watch the entry of a driver on another machine that doesn't answer, using only this machine's clock."""
+    found = run.address.look()
+    if found != "out of reach":
+        return found == "gone"
     _log.warning(
         "a driver on another machine doesn't answer; waiting for a sign of life",
         driver=run.address.driver,
@@ -327,28 +306,20 @@ def _shows_no_life(metadata: MetadataStore, run: Running) -> bool:
 def ended(metadata: MetadataStore, app: str | None = None) -> list[messages.AppStatus]:
     """Return the last status of each deployment (of ``app``) that is no longer running, by app."""
     recorded = [one.status for one in all_ended(metadata, app) if one.status is not None]
-    gone = [_gone(run.address) for run in all_running(metadata, app) if run.address.look() == "gone"]
+    what = "has disappeared without an error"
+    hint = "the driver was killed or its machine crashed; start the app again, and it resumes from its last checkpoints"
+    dead = [run.address for run in all_running(metadata, app) if run.address.look() == "gone"]
+    gone = [_last_status(address, "gone", what, hint) for address in dead]
     return sorted([*recorded, *gone], key=lambda one: (one.app, one.started_at))
 
 
 def unreachable(address: Address, error: HeadraceError) -> messages.AppStatus:
     """Return the status of a deployment whose driver doesn't answer; its machine may be unreachable from here."""
-    return _last_status(
-        address, "unreachable", f"its driver ({address.driver}) doesn't answer: {error.message}", address.way
-    )
+    return _last_status(address, "unreachable", f"doesn't answer: {error.message}", address.way)
 
 
-def _gone(address: Address) -> messages.AppStatus:
-    return _last_status(
-        address,
-        "gone",
-        f"its driver ({address.driver}) has disappeared without an error",
-        "the driver was killed or its machine crashed; start the app again, and it resumes from its last checkpoints",
-    )
-
-
-def _last_status(address: Address, state: messages.AppState, message: str, hint: str) -> messages.AppStatus:
-    error = InfrastructureError(message, hint=hint)
+def _last_status(address: Address, state: messages.AppState, what: str, hint: str) -> messages.AppStatus:
+    error = InfrastructureError(f"its driver ({address.driver}) {what}", hint=hint)
     return messages.AppStatus(
         app=address.app,
         state=state,
@@ -384,10 +355,9 @@ def deployments(metadata: MetadataStore, app: str | None = None, *, patient: boo
         with closing(address.client() if patient else address.client(timeout_s=_SOON_S, patience_s=0)) as client:
             try:
                 found.append(DeploymentStatus(client.status(), address))
-            except UnavailableError as error:
-                found.append(DeploymentStatus(unreachable(address, error)))
-            except (UsageError, ProtocolError) as error:  # seen from here, another program answers at its address
-                if patient and address.machine.is_here:
+            except (UnavailableError, UsageError, ProtocolError) as error:
+                # If it isn't unavailable, another program answers at its address, seen from here.
+                if patient and address.machine.is_here and not isinstance(error, UnavailableError):
                     raise
                 found.append(DeploymentStatus(unreachable(address, error)))
     return found + [DeploymentStatus(status) for status in ended(metadata, app)]

@@ -35,11 +35,20 @@ class Metric:
     """One metric. ``worry`` says when to look into it; empty: it explains others."""
 
     name: str
-    kind: Kind
-    unit: str
     labels: tuple[str, ...]
     help: str
     worry: str = ""
+    histogram: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """What Prometheus makes of it; by its name, a counter ends with ``_total``."""
+        return "histogram" if self.histogram else "counter" if self.name.endswith("_total") else "gauge"
+
+    @property
+    def unit(self) -> str:
+        """What it counts, by its name; empty if that has no unit."""
+        return next((unit for unit in ("seconds", "bytes") if unit in self.name.split("_")), "")
 
 
 # -- metric table ------------------------------------------------------------------------------------
@@ -47,130 +56,90 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 """The upper bounds of the buckets of durations; one for what is longer follows."""
 
 
-def _of_task(name: str, meaning: str, worry: str = "") -> Metric:
-    """A counter of a task, without a unit."""
-    return Metric(name, "counter", "", TASK, meaning, worry)
-
-
 METRICS: tuple[Metric, ...] = (
     # -- the app
     Metric(
         "headrace_app_up",
-        "gauge",
-        "",
         (*APP, "state"),
         "1 for the state that the app is in.",
         "The state is failed, or the series is missing.",
     ),
     Metric(
         "headrace_app_start_time_seconds",
-        "gauge",
-        "seconds",
         APP,
         "When this run began, since the epoch.",
         "It changes although the app wasn't restarted.",
     ),
-    Metric(
-        "headrace_query_waiting",
-        "gauge",
-        "",
-        APP,
-        "Questions about tables that wait for an answer.",
-        "It keeps growing.",
-    ),
+    Metric("headrace_query_waiting", APP, "Questions about tables that wait for an answer.", "It keeps growing."),
     Metric(
         "headrace_queries_total",
-        "counter",
-        "",
         (*APP, "outcome"),
         "Questions about tables by how they ended: answered, timed_out or refused.",
         "timed_out or refused grows.",
     ),
-    Metric("headrace_pages_watching", "gauge", "", APP, "Live pages that watch the app."),
+    Metric("headrace_pages_watching", APP, "Live pages that watch the app."),
     Metric(
         "headrace_pages_refused_total",
-        "counter",
-        "",
         APP,
         "Live pages that were refused because too many were open.",
         "It grows: pages are left open somewhere.",
     ),
     Metric(
         "headrace_otel_exports_total",
-        "counter",
-        "",
         (*APP, "signal", "outcome"),
         "Attempts to send metrics or traces to OpenTelemetry's collector, if that is on: sent or failed.",
         "failed grows: the collector is away, or refuses them.",
     ),
     Metric(
         "headrace_otel_dropped_traces_total",
-        "counter",
-        "",
         APP,
         "Traces of versions that were dropped, because they couldn't be sent or too many waited for that.",
         "It grows, and you need them.",
     ),
     Metric(
         "headrace_otel_untraced_commits_total",
-        "counter",
-        "",
         TASK,
         "Commits that are in no trace, because traces are limited to ten versions a second.",
     ),
     # -- containers
     Metric(
         "headrace_container_up",
-        "gauge",
-        "",
         (*CONTAINER, "state"),
         "1 for the state that the container is in.",
         "The state is lost, hung or failed for longer than a restart takes.",
     ),
     Metric(
         "headrace_container_restarts_total",
-        "counter",
-        "",
         CONTAINER,
         "Processes of the container after the first one.",
         "It grows: headrace status says what the last one died of.",
     ),
     Metric(
         "headrace_container_failures",
-        "gauge",
-        "",
         CONTAINER,
         "Lives in a row that have failed without a commit.",
         "It is above 1: the app ends when it exceeds the allowed restarts.",
     ),
     Metric(
         "headrace_container_cpu_seconds_total",
-        "counter",
-        "seconds",
         CONTAINER,
         "Processor time of the container.",
         "It grows by 1 a second: the run loop is one thread.",
     ),
     Metric(
         "headrace_container_memory_bytes",
-        "gauge",
-        "bytes",
         CONTAINER,
         "Peak resident memory of the container's process.",
         "It comes close to what the executor may use.",
     ),
     Metric(
         "headrace_container_standby_lag_offsets",
-        "gauge",
-        "",
         CONTAINER,
         "Of all standbys that the container keeps, how far the last one is from the end of its changelog.",
         "It grows: a task that begins there reads that much.",
     ),
     Metric(
         "headrace_container_heartbeat_age_seconds",
-        "gauge",
-        "seconds",
         CONTAINER,
         "Time since the last message of the container.",
         "It is above some seconds.",
@@ -178,134 +147,120 @@ METRICS: tuple[Metric, ...] = (
     # -- messages
     Metric(
         "headrace_task_messages_in_total",
-        "counter",
-        "",
         TASK,
         "Messages that the task has read.",
         "It stands still while there is lag.",
     ),
-    Metric("headrace_task_messages_out_total", "counter", "", TASK, "Messages that the task has written."),
-    Metric("headrace_task_bytes_in_total", "counter", "bytes", TASK, "Bytes of messages that the task has read."),
-    Metric(
-        "headrace_task_bytes_out_total",
-        "counter",
-        "bytes",
-        TASK,
-        "Bytes of messages that the task has written to streams.",
-    ),
+    Metric("headrace_task_messages_out_total", TASK, "Messages that the task has written."),
+    Metric("headrace_task_bytes_in_total", TASK, "Bytes of messages that the task has read."),
+    Metric("headrace_task_bytes_out_total", TASK, "Bytes of messages that the task has written to streams."),
     Metric(
         "headrace_input_messages_total",
-        "counter",
-        "",
         INPUT,
         "Messages read of an input partition; they are read again after a rollback.",
         "One partition stands still while others of the input move.",
     ),
-    Metric(
-        "headrace_input_bytes_total", "counter", "bytes", INPUT, "Bytes read of an input partition, as they are stored."
-    ),
+    Metric("headrace_input_bytes_total", INPUT, "Bytes read of an input partition, as they are stored."),
     Metric(
         "headrace_output_messages_total",
-        "counter",
-        "",
         OUTPUT,
         "Messages written to an output.",
         "It stands still while messages come in.",
     ),
-    Metric(
-        "headrace_output_bytes_total",
-        "counter",
-        "bytes",
-        OUTPUT,
-        "Bytes written to a stream; targets that take rows aren't counted.",
-    ),
+    Metric("headrace_output_bytes_total", OUTPUT, "Bytes written to a stream; targets that take rows aren't counted."),
     Metric(
         "headrace_step_messages_total",
-        "counter",
-        "",
         STEP,
         "Messages that a step has taken.",
         "A step behind a filter takes far more, or fewer, than expected.",
     ),
     Metric(
         "headrace_input_lag_offsets",
-        "gauge",
-        "",
         INPUT,
         "How far the task is from the end of the partition, in what its offsets count: messages, or bytes for logs.",
         "It keeps growing.",
     ),
     Metric(
         "headrace_input_lag_seconds",
-        "gauge",
-        "seconds",
         INPUT,
         "How far the event time of what was read is behind the clock; 0 if all was read.",
         "It exceeds what results may be late by.",
     ),
-    _of_task(
+    Metric(
         "headrace_late_messages_total",
+        TASK,
         "Messages that came too late and had no effect.",
         "It grows faster than you accept: raise the lateness.",
     ),
-    _of_task(
-        "headrace_skipped_messages_total", "Messages that were skipped because they couldn't be read.", "It grows."
+    Metric(
+        "headrace_skipped_messages_total",
+        TASK,
+        "Messages that were skipped because they couldn't be read.",
+        "It grows.",
     ),
-    _of_task(
-        "headrace_failed_messages_total", "Messages that were skipped because a function failed on them.", "It grows."
+    Metric(
+        "headrace_failed_messages_total",
+        TASK,
+        "Messages that were skipped because a function failed on them.",
+        "It grows.",
     ),
-    _of_task(
-        "headrace_dead_lettered_messages_total", "Messages that were written to a dead-letter stream.", "It grows."
+    Metric(
+        "headrace_dead_lettered_messages_total",
+        TASK,
+        "Messages that were written to a dead-letter stream.",
+        "It grows.",
     ),
-    _of_task("headrace_duplicate_frames_total", "Frames that came again after a restart upstream, and were ignored."),
-    _of_task(
+    Metric(
+        "headrace_duplicate_frames_total", TASK, "Frames that came again after a restart upstream, and were ignored."
+    ),
+    Metric(
         "headrace_lost_messages_total",
+        TASK,
         "Messages that the source has deleted before they were read.",
         "It grows at all.",
     ),
-    _of_task(
+    Metric(
         "headrace_gaps_total",
+        TASK,
         "Places in shards where Kinesis may have deleted messages before they were read; it doesn't say how many.",
         "It grows at all.",
     ),
-    _of_task(
+    Metric(
         "headrace_misplaced_messages_total",
+        TASK,
         "Messages that were left out, because the Kinesis Producer Library had aggregated them for another shard.",
         "It grows though no shard has split or merged: the producer doesn't write them again.",
     ),
-    _of_task(
+    Metric(
         "headrace_backfilled_messages_total",
+        TASK,
         "Messages that were left out because a backfill had processed them.",
         "It still grows long after the start: new messages are older than the end of the backfill, and have no effect.",
     ),
-    _of_task(
+    Metric(
         "headrace_silenced_messages_total",
+        TASK,
         "Results that weren't written to an output, because the app repeats silently after a restore.",
         "It still grows after the app has caught up: nothing leaves the app.",
     ),
     # -- times of messages and of tasks
     Metric(
         "headrace_latency_seconds",
-        "histogram",
-        "seconds",
         (*TASK, "until"),
         "Time from the arrival of a message in the task until its results were sent, and until they were committed.",
         "The slowest hundredth exceeds what results may be late by. Committed includes the checkpoint interval.",
+        histogram=True,
     ),
     # -- event time
-    Metric("headrace_task_watermark_seconds", "gauge", "seconds", TASK, "The watermark, since the epoch."),
+    Metric("headrace_task_watermark_seconds", TASK, "The watermark, since the epoch."),
     Metric(
         "headrace_task_watermark_behind_seconds",
-        "gauge",
-        "seconds",
         TASK,
         "How far the watermark is behind the clock.",
         "It keeps growing: headrace_input_holds_watermarks says where, headrace_task_held_up_seconds why.",
     ),
     Metric(
         "headrace_input_holds_watermarks",
-        "gauge",
-        "",
         INPUT,
         "How many tasks, this one included, have their watermark from this partition: it is the one furthest behind on "
         "their way to the sources. 0: no task waits for it.",
@@ -313,16 +268,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "headrace_task_idle",
-        "gauge",
-        "",
         TASK,
         "1: no input has sent anything for its idle timeout, and no step keeps anything, so that no other task waits.",
     ),
     # -- what holds it up
     Metric(
         "headrace_task_held_up_seconds",
-        "gauge",
-        "seconds",
         (*TASK, "by"),
         "For how long the task has been held up, by what: user code, readers, target, calls, checkpoint, "
         "watermark, ...",
@@ -330,16 +281,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "headrace_task_blocked",
-        "gauge",
-        "",
         TASK,
         "1: back-pressure, a target or calls keep the task from reading.",
         "It is 1 most of the time.",
     ),
     Metric(
         "headrace_task_blocks_others_seconds",
-        "gauge",
-        "seconds",
         TASK,
         "For how long other tasks have been waiting for this one, at the end of their chain of waits.",
         "It is above a few checkpoint intervals.",
@@ -347,8 +294,6 @@ METRICS: tuple[Metric, ...] = (
     # -- time
     Metric(
         "headrace_task_time_seconds_total",
-        "counter",
-        "seconds",
         (*TASK, "state"),
         "What the task does with its time: busy; waiting, for targets, readers, calls, or other tasks of its "
         "container; idle.",
@@ -357,92 +302,64 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "headrace_function_seconds_total",
-        "counter",
-        "seconds",
         STEP,
         "Time in functions of the app, by step.",
         "One step takes most of what its task is busy.",
     ),
     # -- checkpoints
-    Metric("headrace_checkpoint_version", "gauge", "", TASK, "The version of the last commit, a time in milliseconds."),
+    Metric("headrace_checkpoint_version", TASK, "The version of the last commit, a time in milliseconds."),
     Metric(
         "headrace_checkpoint_age_seconds",
-        "gauge",
-        "seconds",
         TASK,
         "Time since the last commit.",
         "It exceeds several checkpoint intervals: a restart repeats all since then.",
     ),
-    Metric(
-        "headrace_checkpoints_total", "counter", "", TASK, "Versions that the task has committed.", "It stands still."
-    ),
+    Metric("headrace_checkpoints_total", TASK, "Versions that the task has committed.", "It stands still."),
     Metric(
         "headrace_checkpoints_asked_for_total",
-        "counter",
-        "",
         TASK,
         "Commits that a low-level task of the app asked for.",
         "It grows as fast as headrace_checkpoints_total, and tasks are busy with commits: ask less often.",
     ),
     Metric(
         "headrace_checkpoint_duration_seconds",
-        "histogram",
-        "seconds",
         (*TASK, "part"),
         "How long commits take, by part: flush (outputs), changes, changelog, store, snapshot; and the whole.",
         "The whole comes close to the checkpoint interval; the longest part says why.",
+        histogram=True,
     ),
     Metric(
         "headrace_checkpoint_overdue_seconds",
-        "gauge",
-        "seconds",
         TASK,
         "Time since the last commit if that is too long ago, else 0.",
         "It is above 0.",
     ),
     Metric(
         "headrace_early_bytes",
-        "gauge",
-        "bytes",
         (*TASK, "where"),
         "Frames that came early and wait for their version: in memory, or left in their stream.",
         "It keeps growing: a task upstream is late.",
     ),
     Metric(
-        "headrace_task_generation",
-        "gauge",
-        "",
-        TASK,
-        "The generation of the task; each start and each rollback takes a new one.",
+        "headrace_task_generation", TASK, "The generation of the task; each start and each rollback takes a new one."
     ),
     Metric(
         "headrace_rollbacks_total",
-        "counter",
-        "",
         TASK,
         "Rollbacks to the last commit, because a task upstream did so, or stays away.",
         "It grows without restarts of containers.",
     ),
     Metric(
         "headrace_output_waiting_versions",
-        "gauge",
-        "",
         OUTPUT,
         "Committed versions that the target doesn't have yet.",
         "It keeps growing.",
     ),
     Metric(
-        "headrace_output_waiting_bytes",
-        "gauge",
-        "bytes",
-        OUTPUT,
-        "Bytes that wait to be written to the target.",
-        "It keeps growing.",
+        "headrace_output_waiting_bytes", OUTPUT, "Bytes that wait to be written to the target.", "It keeps growing."
     ),
     Metric(
         "headrace_output_failures",
-        "gauge",
-        "",
         OUTPUT,
         "Attempts in a row at which the target could not be written.",
         "It is above 0 for minutes.",
@@ -450,61 +367,36 @@ METRICS: tuple[Metric, ...] = (
     # -- state
     Metric(
         "headrace_state_bytes",
-        "gauge",
-        "bytes",
         TASK,
         "Size of the local database of the task's state, roughly.",
         "It comes close to the disk's size.",
     ),
     Metric(
         "headrace_state_keys",
-        "gauge",
-        "",
         STEP,
         "Keys, or rows of a table, that a step keeps, roughly.",
         "It grows without a bound: give the state a time to live.",
     ),
     # -- calls and timers
-    Metric("headrace_calls_total", "counter", "", TASK, "Calls to other services."),
+    Metric("headrace_calls_total", TASK, "Calls to other services."),
     Metric(
-        "headrace_calls_in_flight",
-        "gauge",
-        "",
-        TASK,
-        "Calls whose answers are outstanding.",
-        "It stays at the step's concurrency.",
+        "headrace_calls_in_flight", TASK, "Calls whose answers are outstanding.", "It stays at the step's concurrency."
     ),
-    Metric("headrace_call_failures_total", "counter", "", TASK, "Calls that failed.", "It grows."),
-    Metric(
-        "headrace_call_retries_total",
-        "counter",
-        "",
-        TASK,
-        "Calls that were repeated.",
-        "It grows as fast as the calls.",
-    ),
-    Metric("headrace_call_timeouts_total", "counter", "", TASK, "Calls that took too long.", "It grows."),
-    Metric(
-        "headrace_call_seconds_total", "counter", "seconds", TASK, "Time that calls have taken; divide it by the calls."
-    ),
-    Metric("headrace_call_cache_hits_total", "counter", "", TASK, "Answers that a cache had."),
-    Metric("headrace_call_cache_misses_total", "counter", "", TASK, "Answers that a cache didn't have."),
-    Metric("headrace_timers_fired_total", "counter", "", TASK, "Timers that have fired."),
+    Metric("headrace_call_failures_total", TASK, "Calls that failed.", "It grows."),
+    Metric("headrace_call_retries_total", TASK, "Calls that were repeated.", "It grows as fast as the calls."),
+    Metric("headrace_call_timeouts_total", TASK, "Calls that took too long.", "It grows."),
+    Metric("headrace_call_seconds_total", TASK, "Time that calls have taken; divide it by the calls."),
+    Metric("headrace_call_cache_hits_total", TASK, "Answers that a cache had."),
+    Metric("headrace_call_cache_misses_total", TASK, "Answers that a cache didn't have."),
+    Metric("headrace_timers_fired_total", TASK, "Timers that have fired."),
     Metric(
         "headrace_timers_dropped_total",
-        "counter",
-        "",
         TASK,
         "Timers that won't fire, because they were set when all inputs had ended.",
         "It grows, and results depend on these timers.",
     ),
     Metric(
-        "headrace_warnings_total",
-        "counter",
-        "",
-        TASK,
-        "Warnings of the task; headrace status lists the latest ones.",
-        "It grows.",
+        "headrace_warnings_total", TASK, "Warnings of the task; headrace status lists the latest ones.", "It grows."
     ),
 )
 

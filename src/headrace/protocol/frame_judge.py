@@ -83,7 +83,7 @@ RULES = (
 
 
 class FrameJudge:
-    """Judges the frames of a task's intermediate inputs. Without ``barriers``, none is buffered or causes a rollback."""
+    """Judges the frames of a task's intermediate inputs. Without ``barriers``, none is buffered or rolls it back."""
 
     def __init__(self, inputs: Mapping[SSP, Collection[int]], barriers: bool) -> None:
         self._barriers = barriers
