@@ -98,28 +98,23 @@ class Throttle:
 
     def warning(self, message: str, *, by: int = 1, **fields: Field) -> bool:
         """Count ``by`` more, and log the message if it is time. Return whether it was logged."""
-        due, times = self._count(message, by)
-        if due:
-            self._log.warning(message, **fields, times=times)
-        return due
+        return self._count(self._log.warning, message, by, fields)
 
     def info(self, message: str, *, by: int = 1, **fields: Field) -> bool:
         """As ``warning``, at level info."""
-        due, times = self._count(message, by)
-        if due:
-            self._log.info(message, **fields, times=times)
-        return due
+        return self._count(self._log.info, message, by, fields)
 
-    def _count(self, message: str, by: int) -> tuple[bool, int | None]:
+    def _count(self, write: Callable[..., None], message: str, by: int, fields: Mapping[str, Field]) -> bool:
         if by <= 0:
-            return False, None
+            return False
         before = self._times.get(message, 0)
         times = self._times[message] = before + by
         now = self._clock()
         due = is_milestone(before, times) or now - self._logged_s.get(message, now) >= REPEAT_S
         if due:
             self._logged_s[message] = now
-        return due, times if times > 1 else None
+            write(message, **fields, times=times if times > 1 else None)
+        return due
 
 
 def is_milestone(before: int, now: int) -> bool:

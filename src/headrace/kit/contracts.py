@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -24,8 +25,10 @@ from headrace.kit.systems import (
     ContractError,
     Scene,
     TargetScene,
+    at_once,
     expect,
     expect_raises,
+    run_checks,
 )
 from headrace.life.metadata import Delete, MetadataStore, Put, update
 from headrace.stores.base import StateStore
@@ -72,25 +75,12 @@ def check_system(
         Names the check that failed.
     """
     if isinstance(make_system(), Source):
-        _check_source(cast("Callable[[], Source]", make_system), only, wait_s)
+        make_source = cast("Callable[[], Source]", make_system)
+        run_checks(SOURCE_CHECKS, only, lambda _: nullcontext(SourceScene(make_source, wait_s)))
         return
-    for check in CHECKS:
-        if only not in (None, check.__name__) or (not trims and "trim" in check.__name__):
-            continue
-        with Scene(cast("Callable[[], System]", make_system), check.__name__, wait_s) as scene:
-            try:
-                check(scene)
-            except ContractError as error:
-                raise ContractError(f"{check.__name__}: {error}") from error
-
-
-def _check_source(make_source: Callable[[], Source], only: str | None, wait_s: float) -> None:
-    for check in SOURCE_CHECKS:
-        if only in (None, check.__name__):
-            try:
-                check(SourceScene(make_source, wait_s))
-            except ContractError as error:
-                raise ContractError(f"{check.__name__}: {error}") from error
+    make = cast("Callable[[], System]", make_system)
+    checks = [check for check in CHECKS if trims or "trim" not in check.__name__]
+    run_checks(checks, only, lambda name: Scene(make, name, wait_s))
 
 
 def target_checks() -> list[str]:
@@ -125,18 +115,12 @@ def check_target(
         kept = TARGET_CHECKS if made.keeps_positions else WITHOUT_POSITIONS
     else:
         made.close()
-    for check in kept:
-        if only not in (None, check.__name__):
-            continue
-        with TargetScene(lambda: _as_target(make_target()), read, check.__name__) as scene:
-            try:
-                check(scene)
-            except ContractError as error:
-                raise ContractError(f"{check.__name__}: {error}") from error
 
+    def target() -> Target:
+        made = make_target()
+        return SinkTarget(made) if isinstance(made, Sink) else made
 
-def _as_target(made: Target | Sink) -> Target:
-    return SinkTarget(made) if isinstance(made, Sink) else made
+    run_checks(kept, only, lambda name: TargetScene(target, read, name))
 
 
 # -- metadata contract -------------------------------------------------------------------------------
@@ -146,21 +130,9 @@ _SPACE = "check"
 def check_metadata(factory: Callable[[], MetadataStore]) -> None:
     """Check a metadata store. ``factory`` returns a new handle on the same store each time, empty at the first call."""
     for check in (
-        _absent,
-        _compare_and_set,
-        _delete,
-        _versions_never_recur,
-        _all_or_nothing,
-        _no_key_twice,
-        _namespaces,
-        _scan,
-        _any_bytes,
-        _handles_agree,
-        _one_winner,
-        _writes_are_whole,
-        _versions_rise_as_they_show,
-        _no_update_is_lost,
-    ):
+        _absent, _compare_and_set, _delete, _versions_never_recur, _all_or_nothing, _no_key_twice, _namespaces, _scan,
+        _any_bytes, _handles_agree, _one_winner, _writes_are_whole, _versions_rise_as_they_show, _no_update_is_lost,
+    ):  # fmt: skip
         store = factory()
         try:
             for key, entry in store.scan(_SPACE).items():
@@ -221,11 +193,8 @@ def _delete(store: MetadataStore, factory: Factory) -> None:
 def _versions_never_recur(store: MetadataStore, factory: Factory) -> None:
     first = _created(store, "k")
     store.delete_if(_SPACE, "k", first)
-    other = factory()
-    try:
+    with closing(factory()) as other:
         again = _created(other, "k")
-    finally:
-        other.close()
     _expect(again > first, "a key that was deleted and made again gets a version that was never used")
 
 
@@ -289,38 +258,22 @@ def _any_bytes(store: MetadataStore, factory: Factory) -> None:
 
 def _handles_agree(store: MetadataStore, factory: Factory) -> None:
     version = _created(store, "k")
-    other = factory()
-    try:
+    with closing(factory()) as other:
         _expect(other.get(_SPACE, "k") == (b"1", version), "a write is seen by another handle at once")
         changed = other.put_if(_SPACE, "k", b"2", version)
         _expect(changed is not None, "another handle may change it")
-    finally:
-        other.close()
     _expect(store.get(_SPACE, "k") == (b"2", changed), "closing one handle leaves the others and the data")
 
 
 def _in_threads(factory: Factory, count: int, work: Callable[[MetadataStore, int], None]) -> None:
-    errors: list[BaseException] = []
     together = threading.Barrier(count)
 
     def run(number: int) -> None:
-        try:
-            handle = factory()
-            try:
-                together.wait(30)
-                work(handle, number)
-            finally:
-                handle.close()
-        except BaseException as error:  # noqa: BLE001
-            errors.append(error)
+        with closing(factory()) as handle:
+            together.wait(30)
+            work(handle, number)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    at_once(count, run)
 
 
 def _one_winner(store: MetadataStore, factory: Factory) -> None:
@@ -455,15 +408,15 @@ class StoreLife:
 
     def replayed(self) -> KeyValues:
         """Another store, in memory, that was given all changes and nothing else."""
-        store = self._make()
-        for change in self.log:
-            store.apply(change)
-        return store
+        return self._given(self.log)
 
     def moved(self) -> KeyValues:
         """Another store, in memory, that was given everything that this one has committed."""
+        return self._given(self.store.whole())
+
+    def _given(self, changes: Iterable[bytes]) -> KeyValues:
         store = self._make()
-        for change in self.store.whole():
+        for change in changes:
             store.apply(change)
         return store
 
@@ -478,17 +431,7 @@ def check_store(make: Make, folder: Path | None = None, *, only: str | None = No
 
     With ``folder``, stores keep their entries in a database, in a new folder below it for each check.
     """
-    for check in _CHECKS:
-        name = check.__name__.lstrip("_")
-        if only not in (None, name):
-            continue
-        life = StoreLife(make, None if folder is None else folder / name)
-        try:
-            check(life)
-        except ContractError as error:
-            raise ContractError(f"{name}: {error}") from error
-        finally:
-            life.close()
+    run_checks(_CHECKS, only, lambda name: closing(StoreLife(make, None if folder is None else folder / name)))
 
 
 def store_checks() -> list[str]:
@@ -696,20 +639,7 @@ def _moving(life: StoreLife) -> None:
 
 
 _CHECKS: Iterable[Callable[[StoreLife], None]] = (
-    _an_empty_store,
-    _puts_and_gets,
-    _large_values,
-    _an_empty_key,
-    _the_last_of_equal_keys,
-    _overwriting,
-    _deleting,
-    _ranges,
-    _writing_while_iterating,
-    _changes_are_reported_once,
-    _an_unknown_change,
-    _changes_are_small,
-    _rolling_back,
-    _clearing,
-    _many_entries,
-    _moving,
-)
+    _an_empty_store, _puts_and_gets, _large_values, _an_empty_key, _the_last_of_equal_keys, _overwriting, _deleting,
+    _ranges, _writing_while_iterating, _changes_are_reported_once, _an_unknown_change, _changes_are_small,
+    _rolling_back, _clearing, _many_entries, _moving,
+)  # fmt: skip

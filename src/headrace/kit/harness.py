@@ -250,8 +250,8 @@ class TestApp:
                         f"calls of the app aren't done after {CALLS_MS_MAX // 1000} s: {waiting}",
                         hint="make the app's functions answer, or continue without them: feed(..., settle=False)",
                     )
-            elif self._has_arrivals():  # what a task sends at the end of one turn is read in the next
-                quiet = 0
+            elif any(readable(fd, 0) for host in self._container.hosts for fd in host.inputs.filenos()):
+                quiet = 0  # what a task sends at the end of one turn is read in the next
             elif any(host.owes for host in self._container.hosts):
                 quiet = 0
                 self.clock.wait(max(1, int(sleep)))  # a watermark is announced a little later
@@ -260,9 +260,6 @@ class TestApp:
             if quiet == 2:
                 return
         raise UsageError(f"the app didn't settle in {_TURNS_MAX} turns")
-
-    def _has_arrivals(self) -> bool:
-        return any(readable(number, 0) for host in self._container.hosts for number in host.inputs.filenos())
 
     def restart(self, *, checkpoint: bool = False) -> None:
         """Stop as if killed, and restart from the last checkpoint.
@@ -519,11 +516,14 @@ class TestApp:
 
     def _start(self) -> Container:
         tasks = {task.name for stage in self.plan.stages for task in stage.tasks}
-        self._startpoints = StartpointService(
-            self._metadata, inputs_of(self.plan), lambda: lambda task: None, WallClock()
-        )
+        inputs = inputs_of(self.plan)
+        self._startpoints = StartpointService(self._metadata, inputs, lambda: lambda task: None, WallClock())
         self._startpoints.fan_out()
-        container = Container(self.plan, tasks, self._next_generation, self.clock, report=self._report)
+
+        def report(task: TaskName, outcomes: Sequence[Outcome]) -> None:
+            self._startpoints.note(str(task), outcomes)
+
+        container = Container(self.plan, tasks, self._next_generation, self.clock, report=report)
         for host in container.hosts:
             host.start()
         return container
@@ -532,9 +532,6 @@ class TestApp:
         self._generations[task] = self._generations.get(task, 0) + 1
         orders = self._startpoints.grant({task: self._generations[task]})
         return Grant(generation=self._generations[task], orders=orders.get(task, ()))
-
-    def _report(self, task: TaskName, outcomes: Sequence[Outcome]) -> None:
-        self._startpoints.note(str(task), outcomes)
 
     def _stop(self) -> None:
         for host in self._container.hosts:

@@ -178,10 +178,5 @@ def _brief(rows: list[Row]) -> str:
 
 
 SOURCE_CHECKS: tuple[Callable[[SourceScene], None], ...] = (
-    describes_itself,
-    has_rows,
-    the_same_again,
-    between_batches,
-    two_at_once,
-    the_end,
-)
+    describes_itself, has_rows, the_same_again, between_batches, two_at_once, the_end,
+)  # fmt: skip

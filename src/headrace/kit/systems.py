@@ -6,10 +6,13 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
@@ -27,6 +30,8 @@ from headrace.core.files import readable
 from headrace.core.ids import SSP, Offset, StreamId
 from headrace.systems.base import Consumer, Edge, Ended, Polled, Position, Producer, Records, System, Target
 
+S = TypeVar("S")
+
 
 # -- system scene ------------------------------------------------------------------------------------
 class ContractError(AssertionError):
@@ -37,6 +42,28 @@ def expect(holds: bool, said: str) -> None:
     """Raise ``ContractError`` unless ``holds``."""
     if not holds:
         raise ContractError(said)
+
+
+def run_checks(
+    checks: Iterable[Callable[[S], None]], only: str | None, scene_of: Callable[[str], AbstractContextManager[S]]
+) -> None:
+    """Run every check, or the one named ``only``, each with a scene of its own; an error names the check."""
+    for check in checks:
+        name = check.__name__.lstrip("_")
+        if only not in (None, name):
+            continue
+        with scene_of(name) as scene:
+            try:
+                check(scene)
+            except ContractError as error:
+                raise ContractError(f"{name}: {error}") from error
+
+
+def at_once(callers: int, act: Callable[[int], None]) -> None:
+    """Call ``act`` on several threads, each with its number. Raises what it raises."""
+    with ThreadPoolExecutor(callers) as pool:
+        for called in [pool.submit(act, number) for number in range(callers)]:
+            called.result()
 
 
 def expect_raises(error: type[HeadraceError], call: Callable[[], Any], said: str) -> None:
@@ -113,7 +140,8 @@ class Scene:
         deadline = time.monotonic() + self.wait_s
         while not enough(got):
             if time.monotonic() > deadline:
-                raise ContractError(f"not readable after {self.wait_s} s; so far: {_brief(got)}")
+                brief = ", ".join(f"{type(item).__name__} of {item.ssp} to {item.next}" for item in got)
+                raise ContractError(f"not readable after {self.wait_s} s; so far: {brief or 'nothing'}")
             polled = consumer.poll(**options)
             got.extend(polled)
             if not polled:
@@ -152,10 +180,6 @@ def records_in(polled: list[Polled]) -> list[tuple[Offset, bytes]]:
             expect(all(type(payload) is bytes for payload in item.payloads), "payloads are bytes")
             pairs.extend(zip(item.offsets, item.payloads, strict=True))
     return pairs
-
-
-def _brief(polled: list[Polled]) -> str:
-    return ", ".join(f"{type(item).__name__} of {item.ssp} to {item.next}" for item in polled) or "nothing"
 
 
 # -- position checks ---------------------------------------------------------------------------------
@@ -245,13 +269,6 @@ def custom_positions_unknown(scene: Scene) -> None:
     expect_raises(UnsupportedPositionError, lambda: scene.admin.custom_offset(ssp(name), kind, {}), "an unknown kind")
 
 
-POSITION_CHECKS: tuple[Callable[[Scene], None], ...] = (
-    positions_by_time, times_of_a_trimmed_partition, offsets_checked, offsets_checked_after_a_trim,
-    custom_positions_unknown,
-)  # fmt: skip
-
-
-# -- system checks -----------------------------------------------------------------------------------
 # -- metadata ------------------------------------------------------------------------------------------
 def create_describe_list(scene: Scene) -> None:
     """A created stream is described and listed as it was created; creating it again changes nothing."""
@@ -359,23 +376,16 @@ def create_racing(scene: Scene) -> None:
 
 
 def _race(act: Callable[[int], None], callers: int) -> None:
-    """Let several threads act at the same time; each gets its number."""
-    failures: list[BaseException] = []
     barrier = threading.Barrier(callers)
 
     def run(number: int) -> None:
-        try:
-            barrier.wait()
-            act(number)
-        except BaseException as error:  # noqa: BLE001  # a thread's failure is raised below
-            failures.append(error)
+        barrier.wait()
+        act(number)
 
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(callers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    expect(not failures, f"a racing caller failed: {failures}")
+    try:
+        at_once(callers, run)
+    except Exception as error:
+        raise ContractError(f"a racing caller failed: {error!r}") from error
 
 
 def missing_streams(scene: Scene) -> None:
@@ -625,7 +635,8 @@ CHECKS: tuple[Callable[[Scene], None], ...] = (
     order_within_a_partition, offsets_read_again, edges, poll_bounds,
     large_and_empty_records, many_partitions,
     nothing_before_flush_is_missing_after, readiness,
-    *POSITION_CHECKS,
+    positions_by_time, times_of_a_trimmed_partition, offsets_checked, offsets_checked_after_a_trim,
+    custom_positions_unknown,
     seal_ends, trim_gives_up_what_is_below, positions, lag_falls_to_zero,
 )  # fmt: skip
 
@@ -681,9 +692,9 @@ class TargetScene:
         who = writer or self.writer
         seen = self._read().filter(pl.col("writer") == who).select(*TARGET_COLUMNS).sort("version", "n").rows()
         wanted = [row for version in sorted(versions) for row in table(who, version, rows).rows()]
-        expect(
-            seen == wanted, f"versions {list(versions)} expected with {rows} rows each; visible are {_brief_rows(seen)}"
-        )
+        counts = Counter(version for _, version, _ in seen)
+        brief = ", ".join(f"version {version}: {count} rows" for version, count in counts.items()) or "none"
+        expect(seen == wanted, f"versions {list(versions)} expected with {rows} rows each; visible are {brief}")
 
 
 def table(writer: str, version: int, rows: int) -> pl.DataFrame:
@@ -691,13 +702,6 @@ def table(writer: str, version: int, rows: int) -> pl.DataFrame:
     return pl.DataFrame(
         {"writer": [writer] * rows, "version": [version] * rows, "n": range(rows)}, schema=TARGET_COLUMNS
     )
-
-
-def _brief_rows(rows: list[tuple[object, ...]]) -> str:
-    counts: dict[object, int] = {}
-    for row in rows:
-        counts[row[1]] = counts.get(row[1], 0) + 1
-    return ", ".join(f"version {version}: {count} rows" for version, count in counts.items()) or "none"
 
 
 def a_new_writer(scene: TargetScene) -> None:
@@ -769,39 +773,21 @@ def two_at_once(scene: TargetScene) -> None:
     """A task and its stale copy publish the same versions at the same time: each is visible once."""
     versions = range(1, 11)
     start = threading.Barrier(2)
-    failed: list[BaseException] = []
 
-    def run() -> None:
-        target = scene.make_target()
-        try:
+    def run(_: int) -> None:
+        with closing(scene.make_target()) as target:
             start.wait(10)
             for version in versions:
                 scene.publish(target, version)
-        except HeadraceError as error:
-            failed.append(error)
-        finally:
-            target.close()
 
-    threads = [threading.Thread(target=run) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise failed[0]
+    at_once(2, run)
     scene.expect_versions(versions)
 
 
 TARGET_CHECKS: tuple[Callable[[TargetScene], None], ...] = (
-    a_new_writer,
-    versions_in_order,
-    pieces_of_one_version,
-    the_same_again,
-    a_replacement_goes_on,
-    a_stale_copy_wakes,
-    writers_apart,
-    two_at_once,
-)
+    a_new_writer, versions_in_order, pieces_of_one_version, the_same_again, a_replacement_goes_on, a_stale_copy_wakes,
+    writers_apart, two_at_once,
+)  # fmt: skip
 
 WITHOUT_POSITIONS = (a_new_writer, pieces_of_one_version)
 """The checks of a sink that keeps no positions."""
