@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from headrace.api.specs import Graph, StreamSpec
+from headrace.api.specs import Graph
 from headrace.core.clock import WallClock
 from headrace.core.errors import HeadraceError, ProtocolError, StorageError, UnavailableError, UsageError
 from headrace.core.frame import Header, Kind, body_of, decode_header
@@ -42,6 +42,7 @@ from headrace.task.state.disk import Snapshot
 
 # -- changelogs --------------------------------------------------------------------------------------
 _READ_BYTES = 8 << 20
+_NO_MATCH = "a snapshot doesn't match the changelog; trying an older one"
 
 _log = logger(__name__)
 
@@ -152,11 +153,7 @@ class Changelogs:
                 reading.last = offset
                 match reading.changelog.take(offset, header, body_of(payload)):
                     case ReplayStep.MISFIT:
-                        _log.info(
-                            "a snapshot doesn't match the changelog; trying an older one",
-                            changelog=str(ssp),
-                            offset=start,
-                        )
+                        _log.info(_NO_MATCH, changelog=str(ssp), offset=start)
                         return None
                     case ReplayStep.HOLD:
                         reading.changes_bytes += len(payload)
@@ -170,9 +167,7 @@ class Changelogs:
         except HeadraceError:
             if base is None or reading is not None:
                 raise
-            _log.info(
-                "a snapshot doesn't match the changelog; trying an older one", changelog=str(ssp), offset=base.offset
-            )
+            _log.info(_NO_MATCH, changelog=str(ssp), offset=base.offset)
             return None  # a snapshot of another changelog, whose commit would be where no record begins
         return reading or Reading(Changelog(0, "", None), bare=base is None)
 
@@ -317,13 +312,10 @@ def read_checkpoints(
     tasks = sorted(Generations(metadata, app).latest())
     timeline = current_timeline(metadata, app)
     if not tasks:
-        known = ", ".join(apps_with_checkpoints(home, metadata))
-        raise UsageError(
-            f"app {app!r} has never run on {metadata.place}",
-            hint=f"apps that have: {known}"
-            if known
-            else "name the home folder that it uses with --home, or its metadata store with --metadata",
-        )
+        hint = "name the home folder that it uses with --home, or its metadata store with --metadata"
+        if known := apps_with_checkpoints(home, metadata):
+            hint = f"apps that have: {', '.join(known)}"
+        raise UsageError(f"app {app!r} has never run on {metadata.place}", hint=hint)
     wanted = [name for name in tasks if task in (None, str(name))]
     if not wanted:
         raise UsageError(f"app {app!r} has no task {task!r}", hint=f"it has {', '.join(map(str, tasks))}")
@@ -342,7 +334,7 @@ def _task(changelogs: Changelogs | None, home: Path, app: str, task: TaskName, t
         app=app,
         task=str(task),
         state_bytes=_size(folders.local),
-        snapshots=tuple(_snapshot(snapshot) for snapshot in Snapshot.all(folders.snapshots)),
+        snapshots=tuple(_facts(one.local, _size(one.folder)) for one in Snapshot.all(folders.snapshots)),
     )
     if changelogs is None:
         return msgspec.structs.replace(facts, problem="the app hasn't run since a savepoint was restored")
@@ -376,17 +368,15 @@ def _read(
     return facts if record is None else _committed(facts, record, changelogs)
 
 
-def _with_detour(position: InputPosition, entry: SourceEntry) -> InputPosition:
-    position = msgspec.structs.replace(position, shards=entry.shards or {})
-    if entry.detour is UNSET:
-        return position
-    return msgspec.structs.replace(position, until=entry.detour.until, back=entry.detour.offset)
-
-
 def _committed(facts: TaskCheckpoint, record: CommitRecord, changelogs: Changelogs) -> TaskCheckpoint:
     def position(entry: InputEntry | SourceEntry) -> InputPosition:
         lag = _lag(changelogs, StreamId.parse(entry.stream), entry.partition, entry.offset)
-        return InputPosition(stream=entry.stream, partition=entry.partition, offset=entry.offset, lag=lag)
+        found = InputPosition(stream=entry.stream, partition=entry.partition, offset=entry.offset, lag=lag)
+        if isinstance(entry, SourceEntry):
+            found = msgspec.structs.replace(found, shards=entry.shards or {})
+            if entry.detour is not UNSET:
+                found = msgspec.structs.replace(found, until=entry.detour.until, back=entry.detour.offset)
+        return found
 
     return msgspec.structs.replace(
         facts,
@@ -394,15 +384,11 @@ def _committed(facts: TaskCheckpoint, record: CommitRecord, changelogs: Changelo
         next_version=None if record.ended else record.next_version,
         generation=record.generation,
         ended=record.ended,
-        inputs=(
-            *(position(entry) for entry in record.inputs),
-            *(_with_detour(position(entry), entry) for entry in record.sources),
-        ),
+        inputs=(*map(position, record.inputs), *map(position, record.sources)),
         outputs=record.outputs,
     )
 
 
-# -- sizes and ages -----------------------------------------------------------------------------------------
 def _lag(changelogs: Changelogs, stream: StreamId, partition: int, offset: Offset | None) -> int | None:
     """Return the distance from a position to the end; None where offsets aren't bytes."""
     known = changelogs.known(stream.system)
@@ -411,11 +397,8 @@ def _lag(changelogs: Changelogs, stream: StreamId, partition: int, offset: Offse
     return max(0, known[1].extents(stream.name)[partition].upcoming - offset)
 
 
-def _snapshot(snapshot: Snapshot) -> SnapshotFacts:
-    local = snapshot.local
-    return SnapshotFacts(
-        offset=local.offset, generation=local.generation, version=local.version, bytes=_size(snapshot.folder)
-    )
+def _facts(of: LocalCheckpoint | Manifest, size: int, *, stored: bool = False) -> SnapshotFacts:
+    return SnapshotFacts(offset=of.offset, generation=of.generation, version=of.version, bytes=size, stored=stored)
 
 
 def _with_stored(place: ObjectPlace, found: Sequence[TaskCheckpoint], timeline: int) -> list[TaskCheckpoint]:
@@ -425,15 +408,11 @@ def _with_stored(place: ObjectPlace, found: Sequence[TaskCheckpoint], timeline: 
         objects = open_objects(place)
         for one in found:
             manifests = stored_snapshots(objects, one.app, TaskName.parse(one.task), timeline)
-            stored.append(tuple(_stored_facts(manifest) for manifest in manifests))
+            stored.append(tuple(_facts(manifest, manifest.size, stored=True) for manifest in manifests))
     except HeadraceError as error:
         return [msgspec.structs.replace(one, store_problem=error.message) for one in found]
     pairs = zip(found, stored, strict=True)
     return [msgspec.structs.replace(one, snapshots=(*one.snapshots, *facts)) for one, facts in pairs]
-
-
-def _stored_facts(m: Manifest) -> SnapshotFacts:
-    return SnapshotFacts(offset=m.offset, generation=m.generation, version=m.version, bytes=m.size, stored=True)
 
 
 def _size(folder: Path) -> int:
@@ -488,9 +467,12 @@ FILE, CONTENTS = "memo", "remembered"
 def with_memos(metadata: MetadataStore, graph: Graph) -> Graph:
     """The graph, whose systems know what the app remembers."""
     known = {id_: entry.value.decode() for id_, entry in metadata.scan(_namespace(graph.app)).items()}
-    return replace(
-        graph, streams={id_: _told(spec, known[id_]) if id_ in known else spec for id_, spec in graph.streams.items()}
-    )
+    streams = dict(graph.streams)
+    for id_, spec in streams.items():
+        if id_ in known and FILE in spec.system.options:  # the input may have been of another system before
+            options = {**spec.system.options, CONTENTS: known[id_]}
+            streams[id_] = replace(spec, system=replace(spec.system, options=options))
+    return replace(graph, streams=streams)
 
 
 def record_memos(metadata: MetadataStore, plan: Plan) -> Plan:
@@ -503,12 +485,6 @@ def record_memos(metadata: MetadataStore, plan: Plan) -> Plan:
     graph = with_memos(metadata, plan.graph)
     streams = {id_: replace(stream, spec=graph.streams[id_]) for id_, stream in plan.streams.items()}
     return replace(plan, graph=graph, streams=streams)
-
-
-def _told(spec: StreamSpec, contents: str) -> StreamSpec:
-    if FILE not in spec.system.options:  # the input was of another system before
-        return spec
-    return replace(spec, system=replace(spec.system, options={**spec.system.options, CONTENTS: contents}))
 
 
 def _read_memos(path: Path) -> bytes | None:

@@ -37,6 +37,7 @@ from headrace.core.files import (
     make_private,
     make_private_folder,
     open_private,
+    sync_file,
     sync_folder,
     write_private,
     writing,
@@ -50,7 +51,6 @@ from headrace.task.naming import founding_folder, savepoints_folder, task_folder
 # -- folder ------------------------------------------------------------------------------------------
 _DRAFT = ".draft-"
 _LOCK = ".lock"
-_CHUNK = 1 << 20
 _log = logger(__name__)
 
 Progress = Callable[[str], None]
@@ -70,17 +70,16 @@ class Shelf:
 
     def path(self, name: str) -> Path:
         """Return the folder of a savepoint. Raises ``UsageError`` if it doesn't exist."""
-        check_name(name)
+        check_id("the name of a savepoint", name)
         path = self.folder / name
         if not (path / FILE).exists():
-            there = ", ".join(self.names())
-            raise UsageError(
-                f"app {self._app!r} has no savepoint {name!r}",
-                hint=f"it has {there}"
-                if there
-                else f"take one of the running app: headrace savepoint create {self._app} "
-                f"{name}; or name the home folder that it uses with --home",
+            hint = (
+                f"take one of the running app: headrace savepoint create {self._app} {name}; or name the home folder "
+                "that it uses with --home"
             )
+            if there := ", ".join(self.names()):
+                hint = f"it has {there}"
+            raise UsageError(f"app {self._app!r} has no savepoint {name!r}", hint=hint)
         return path
 
     def manifest(self, name: str) -> Manifest:
@@ -89,7 +88,7 @@ class Shelf:
 
     def check_free(self, name: str) -> None:
         """Raise ``UsageError`` if a savepoint of this name exists."""
-        check_name(name)
+        check_id("the name of a savepoint", name)
         if (self.folder / name).exists():
             raise UsageError(
                 f"app {self._app!r} has a savepoint {name!r} already",
@@ -139,18 +138,12 @@ def locked(folder: Path, what: str) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(descriptor)
-        raise UnavailableError(
-            f"another command is changing {what}", hint="wait until it has ended, then try again"
-        ) from error
+        hint = "wait until it has ended, then try again"
+        raise UnavailableError(f"another command is changing {what}", hint=hint) from error
     try:
         yield
     finally:
         os.close(descriptor)
-
-
-def check_name(name: str) -> None:
-    """Raise if this can't be the name of a savepoint."""
-    check_id("the name of a savepoint", name)
 
 
 # -- manifests ----------------------------------------------------------------------------------------------
@@ -176,17 +169,13 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 def copies(folder: Path, tasks: list[TaskName]) -> tuple[TaskCopy, ...]:
     """Return a folder's files of these tasks, with checksums. Raises ``DataError`` if a task is missing."""
-    return tuple(_copy(folder, task) for task in sorted(tasks))
-
-
-def _copy(folder: Path, task: TaskName) -> TaskCopy:
-    mine = folder / task_folder(task)
-    files = sorted(path for path in mine.rglob("*") if path.is_file())
-    return TaskCopy(
-        task=str(task),
-        ended=kept_commit(folder, task).record.ended,
-        files={str(path.relative_to(mine)): _sum(path) for path in files},
-    )
+    found = []
+    for task in sorted(tasks):
+        mine, ended = folder / task_folder(task), kept_commit(folder, task).record.ended
+        paths = sorted(path for path in mine.rglob("*") if path.is_file())
+        files = {str(path.relative_to(mine)): _sum(path) for path in paths}
+        found.append(TaskCopy(task=str(task), ended=ended, files=files))
+    return tuple(found)
 
 
 def kept_commit(folder: Path, task: TaskName) -> KeptCommit:
@@ -219,12 +208,9 @@ def verify(folder: Path, manifest: Manifest, progress: Progress = lambda what: N
 
 
 def _sum(path: Path) -> FileSum:
-    digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-    return FileSum(size=size, sha256=digest.hexdigest())
+        digest = hashlib.file_digest(file, "sha256")
+        return FileSum(size=file.tell(), sha256=digest.hexdigest())
 
 
 # -- copies -------------------------------------------------------------------------------------------------
@@ -250,13 +236,8 @@ def _link_or_copy(source: str, target: str) -> str:
 
 def sync_tree(folder: Path) -> None:
     """Make a folder and its contents durable."""
-    for path in folder.rglob("*"):
-        if path.is_dir():
-            sync_folder(path)
-        else:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-    sync_folder(folder)
+    for path in (*folder.rglob("*"), folder):
+        sync_file(path)
 
 
 # -- fitting -----------------------------------------------------------------------------------------
@@ -270,12 +251,10 @@ class Misfit(NamedTuple):
 
 def misfit(kept: Mapping[TaskName, CommitRecord], producers: Mapping[int, TaskName]) -> Misfit | None:
     """Return the first mismatch in the commits that tasks have kept; ``producers`` are the writers by their numbers."""
-    sent: dict[tuple[int, str, int], OutputSeq] = {
-        (producer, output.stream, output.partition): output
-        for producer, task in producers.items()
-        if task in kept
-        for output in kept[task].outputs
-    }
+    sent: dict[tuple[int, str, int], OutputSeq] = {}
+    for producer, task in producers.items():
+        if task in kept:
+            sent |= {(producer, one.stream, one.partition): one for one in kept[task].outputs}
     for reader, record in kept.items():
         for entry in record.inputs:
             for parent in entry.parents:
@@ -342,24 +321,19 @@ def _pack(folder: Path, draft: Path) -> None:
     with open(draft, "wb", opener=open_private) as made, tarfile.open(fileobj=made, mode="w") as archive:
         for path in files:
             archive.add(path, str(path.relative_to(folder)))
-    with draft.open("rb") as file:
-        os.fsync(file.fileno())
+    sync_file(draft)
 
 
 def _unpack(source: Path, draft: Path) -> None:
+    again = "export the savepoint again"
     try:
         with tarfile.open(source, "r:") as archive:
             archive.extractall(draft, filter="data")
         make_private(draft)
     except (tarfile.TarError, EOFError) as error:
-        raise DataError(
-            f"{source} isn't an export of a savepoint, or was cut short: {error}", hint="export the savepoint again"
-        ) from error
+        raise DataError(f"{source} isn't an export of a savepoint, or was cut short: {error}", hint=again) from error
     if not (draft / FILE).exists():
-        raise DataError(
-            f"{source} was cut short, or isn't an export of a savepoint: it has no {FILE}",
-            hint="export the savepoint again",
-        )
+        raise DataError(f"{source} was cut short, or isn't an export of a savepoint: it has no {FILE}", hint=again)
 
 
 # -- founding file -----------------------------------------------------------------------------------
@@ -464,9 +438,5 @@ def write_foundings(draft: Path, foundings: Mapping[TaskName, Founding]) -> None
 def read_foundings(home: Path, app: str, timeline: int, tasks: Iterable[TaskName]) -> dict[TaskName, Founding]:
     """Return how tasks of a timeline begin: those that the savepoint had, or that a rescaling has added."""
     folder = founding_folder(home, app, timeline)
-    found: dict[TaskName, Founding] = {}
-    for task in tasks:
-        path = folder / _TASKS / f"{task_folder(task)}.json"
-        if path.exists():
-            found[task] = decode_founding(path.read_bytes(), folder)
-    return found
+    paths = {task: folder / _TASKS / f"{task_folder(task)}.json" for task in tasks}
+    return {task: decode_founding(path.read_bytes(), folder) for task, path in paths.items() if path.exists()}

@@ -27,7 +27,7 @@ from headrace.core.frame import END_VERSION
 from headrace.core.ids import MAX_PARTITIONS, Offset, TaskName
 from headrace.plan.inventory import Inventory, Part, StageRecord
 from headrace.plan.stages import producer_ids
-from headrace.protocol.record import CommitRecord, Donor, Founding, OutputSeq
+from headrace.protocol.record import CommitRecord, Donor, Founding
 from headrace.task.event_time import PartitionCheckpoint, Progress, TimesCheckpoint, combined, decode_times
 
 # -- rescaling ---------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ NO_COMMITS: Commits = MappingProxyType({})
 TO_ALL = "to all"
 """The key of a broadcast stream in the inventory."""
 
-_WAY = re.compile(r"^(?P<key>.*) over [0-9]+ partitions$")
+_WAY = re.compile(r" over [0-9]+ partitions$")
 
 
 def rescaled(app: str, inventory: Inventory, counts: Mapping[str, int], kept: Commits = NO_COMMITS) -> Inventory:
@@ -104,7 +104,9 @@ def _record(
             }
             parts[id_] = msgspec.structs.replace(part, fixed=fixed, writers=writers)
         elif "partitioning" in part.fixed and record.stage in tasks:
-            ways = (_other_way(way, active) for way in part.fixed["partitioning"].split("; "))
+            ways = part.fixed["partitioning"].split("; ")
+            there = f" over {active} partitions"
+            ways = [way if way.startswith(f"{TO_ALL} over ") else _WAY.sub(there, way) for way in ways]
             fixed = dict(part.fixed) | {"partitioning": "; ".join(sorted(ways))}
             parts[id_] = msgspec.structs.replace(part, fixed=fixed)
         else:
@@ -112,13 +114,6 @@ def _record(
     return msgspec.structs.replace(
         record, producers=tuple(producers[TaskName(record.stage, n)] for n in range(count)), active=active, parts=parts
     )
-
-
-def _other_way(way: str, count: int) -> str:
-    matched = _WAY.match(way)
-    if matched is None or matched["key"] == TO_ALL:
-        return way
-    return f"{matched['key']} over {count} partitions"
 
 
 # -- streams ------------------------------------------------------------------------------------------------
@@ -149,7 +144,7 @@ def _meant(inventory: Inventory, id_: str) -> list[str]:
             "stream, but the inputs directly",
             hint="put a partition_by before it",
         )
-    known = sorted(_reading(inventory))
+    known = sorted(part.id for _, part in inventory.parts() if part.kind == "stream" and part.reads)
     there = f"the app has {', '.join(known)}" if known else "the app has no intermediate stream"
     if mine:
         raise UsageError(
@@ -157,10 +152,6 @@ def _meant(inventory: Inventory, id_: str) -> list[str]:
             hint=f"only intermediate streams can be rescaled: {there}",
         )
     raise UsageError(f"the app has no intermediate stream {id_!r}", hint=there)
-
-
-def _reading(inventory: Inventory) -> Iterator[str]:
-    return (part.id for _, part in inventory.parts() if part.kind == "stream" and part.reads)
 
 
 def _reader(inventory: Inventory, id_: str) -> StageRecord:
@@ -178,7 +169,10 @@ def _check(inventory: Inventory, id_: str, count: int, streams: Mapping[str, int
         raise UsageError(f"{id_!r} can't have {count!r} partitions", hint=f"give a number from 1 to {MAX_PARTITIONS}")
     what = f"{id_!r} can't have {count} partitions"
     record = _reader(inventory, id_)
-    if (why := _why_not_dealt(record.parts[id_])) is not None:
+    if (key := record.parts[id_].fixed.get("key")) in (None, TO_ALL):
+        why = "it is a broadcast stream, of which every task reads all"
+        if key is None:
+            why = "its messages have no key to divide them by"
         raise UsageError(f"{what}: {why}", hint="leave it out")
     reasons = [_why_not_read(record, count, streams), *map(_why_not_kept, record.parts.values())]
     workers = {task: kept[task] for task in sorted(kept) if task.stage == record.stage and task.number < record.active}
@@ -186,12 +180,6 @@ def _check(inventory: Inventory, id_: str, count: int, streams: Mapping[str, int
     for reason in reasons:
         if reason is not None:
             raise UsageError(f"{what}: stage {record.stage!r}, which reads it, {reason[0]}", hint=reason[1])
-
-
-def _why_not_dealt(stream: Part) -> str | None:
-    if stream.fixed.get("key") == TO_ALL:
-        return "it is a broadcast stream, of which every task reads all"
-    return None if "key" in stream.fixed else "its messages have no key to divide them by"
 
 
 def _why_not_read(record: StageRecord, count: int, streams: Mapping[str, int]) -> tuple[str, str] | None:
@@ -321,9 +309,8 @@ def _founding(restored: Restored, record: StageRecord, task: TaskName) -> Foundi
 
 def _donors(restored: Restored, record: StageRecord, task: TaskName) -> list[TaskName]:
     """Return the tasks whose state this task takes over, completely or in part."""
-    if record.stage not in restored.rescaled:
-        return [task] if task in restored.kept else []
-    if task.number >= record.active:  # it reads nothing, and ends when its outbox is empty
+    # A task without a partition reads nothing, and ends when its outbox is empty.
+    if record.stage not in restored.rescaled or task.number >= record.active:
         return [task] if task in restored.kept else []
     return sorted(name for name in restored.kept if name.stage == record.stage)
 
@@ -346,25 +333,21 @@ def _until(restored: Restored, task: TaskName) -> dict[tuple[str, int], Offset |
 # -- the first record ---------------------------------------------------------------------------------------
 def _first_record(restored: Restored, task: TaskName, donors: Sequence[TaskName]) -> CommitRecord:
     latest = restored.latest.get(task)
+    # Intermediate streams are new; those of the timeline before are left alone.
+    outputs = () if latest is None else (one for one in latest.outputs if one.stream not in restored.former_streams)
     kept = [restored.kept[donor] for donor in donors]
-    whole = donors == [task] and task.stage not in restored.rescaled
-    alone = kept[0] if whole else None
+    alone = kept[0] if donors == [task] and task.stage not in restored.rescaled else None
     ended = alone is not None and alone.ended
     return CommitRecord(
         generation=0,
         version=restored.version,
         next_version=END_VERSION if ended else restored.version + 1,
-        outputs=() if latest is None else _outputs(restored, latest),
+        outputs=tuple(outputs),
         sources=kept[0].sources if kept else (),
         parents_version=restored.version,
         end_of_stream_sent=alone is not None and alone.end_of_stream_sent,
         bookkeeping=msgspec.Raw(msgspec.json.encode(_times(restored, task, donors))),
     )
-
-
-def _outputs(restored: Restored, latest: CommitRecord) -> tuple[OutputSeq, ...]:
-    """The seqs in outputs. Intermediate streams are new; those of the timeline before are left alone."""
-    return tuple(entry for entry in latest.outputs if entry.stream not in restored.former_streams)
 
 
 # -- event time ---------------------------------------------------------------------------------------------
@@ -565,7 +548,12 @@ def new_streams(app: str, inventory: Inventory, timeline: int, taken: Collection
 
 def renamed(inventory: Inventory, streams: Mapping[str, str], gone: Collection[str] = ()) -> Inventory:
     """Return the inventory with new names of streams. The old ones, and ``gone``, become former names."""
-    stages = {name: _renamed_record(record, streams) for name, record in inventory.stages.items()}
+    stages = {}
+    for name, record in inventory.stages.items():
+        moved = {id_: part for id_, part in record.parts.items() if part.kind == "stream"}
+        parts = {id_: msgspec.structs.replace(part, kept_as=streams[part.kept_as]) for id_, part in moved.items()}
+        former = tuple(sorted(streams[one] for one in record.former if one in streams))
+        stages[name] = msgspec.structs.replace(record, parts={**record.parts, **parts}, former=former)
     return Inventory(stages, frozenset({*inventory.gone, *streams, *gone}))
 
 
@@ -580,15 +568,3 @@ def for_app(app: str, inventory: Inventory) -> Inventory:
         for name, record in inventory.stages.items()
     }
     return Inventory(stages, inventory.gone)
-
-
-def _renamed_record(record: StageRecord, streams: Mapping[str, str]) -> StageRecord:
-    return msgspec.structs.replace(
-        record,
-        parts={id_: _part(part, streams) for id_, part in record.parts.items()},
-        former=tuple(sorted(streams[name] for name in record.former if name in streams)),
-    )
-
-
-def _part(part: Part, streams: Mapping[str, str]) -> Part:
-    return msgspec.structs.replace(part, kept_as=streams[part.kept_as]) if part.kind == "stream" else part

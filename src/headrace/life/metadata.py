@@ -25,6 +25,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar, cast
 
@@ -352,7 +353,6 @@ class SqliteMetadata(MetadataStore):
 
     @contextmanager
     def _translated(self, action: str) -> Iterator[None]:
-        """Raise errors of SQLite as ours, which say what went wrong, where, and whether a retry helps."""
         try:
             yield
         except sqlite3.Error as error:
@@ -492,11 +492,15 @@ class Generations:
         for _ in range(_MOST_ATTEMPTS):
             known = self._store.scan(self._namespace)
             issued = {task: self._next(task, known.get(str(task))) for task in wanted}
-            if self._write([self._put(task, issued[task], known.get(str(task))) for task in wanted]):
+            puts = []
+            for task, generation in issued.items():
+                entry = known.get(str(task))
+                record = msgspec.json.encode(_Record(generation=generation))
+                puts.append(Put(str(task), record, entry.version if entry else None))
+            if self._write(puts):
                 return issued
-            _log.info(
-                "another driver took the same generations; trying the next ones", app=self._app, tasks=len(wanted)
-            )
+            what = "another driver took the same generations; trying the next ones"
+            _log.info(what, app=self._app, tasks=len(wanted))
         raise UnavailableError(
             f"other drivers took a generation of {', '.join(map(str, wanted))} of app {self._app!r}"
             f" first, {_MOST_ATTEMPTS} times in a row",
@@ -526,10 +530,6 @@ class Generations:
                 hint="start the app under another name",
             )
         return generation
-
-    def _put(self, task: TaskName, generation: int, entry: Entry | None) -> Put:
-        record = msgspec.json.encode(_Record(generation=generation))
-        return Put(str(task), record, entry.version if entry else None)
 
     def _read(self, task: str, entry: Entry) -> int:
         where = f"the generation of task {task} of app {self._app!r} in the metadata store"
@@ -584,22 +584,12 @@ class Places:
         for stage in sorted({task.stage for task in (*hosts, *copies)}):
             on = {task.number: host for task, host in hosts.items() if task.stage == stage}
             also = {task.number: list(those) for task, those in copies.items() if task.stage == stage}
+            update(self._store, self._namespace, stage, partial(self._noted, stage, on, also))
 
-            def changed(
-                value: bytes | None,
-                stage: str = stage,
-                on: Mapping[int, str] = on,
-                also: Mapping[int, list[str]] = also,
-            ) -> bytes:
-                known = _PlaceRecord(hosts=[]) if value is None else self._record(stage, value)
-                before = known.standbys or []
-                return msgspec.json.encode(
-                    _PlaceRecord(
-                        hosts=_merged(known.hosts, on, ""), standbys=_merged(before, also, []) or msgspec.UNSET
-                    )
-                )
-
-            update(self._store, self._namespace, stage, changed)
+    def _noted(self, stage: str, on: Mapping[int, str], also: Mapping[int, list[str]], value: bytes | None) -> bytes:
+        known = _PlaceRecord(hosts=[]) if value is None else self._record(stage, value)
+        both = _merged(known.standbys or [], also, [])
+        return msgspec.json.encode(_PlaceRecord(hosts=_merged(known.hosts, on, ""), standbys=both or msgspec.UNSET))
 
     def _records(self) -> Iterator[tuple[str, _PlaceRecord]]:
         for stage, entry in self._store.scan(self._namespace).items():
