@@ -10,11 +10,10 @@ network address translation (NAT), the address that containers and commands call
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import os
 import socket
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -59,8 +58,7 @@ def this_machine() -> Machine:
     )
 
 
-def process_is_there(pid: int) -> bool:
-    """Return whether a process of this machine has the number."""
+def _process_is_there(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -121,10 +119,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def _is_on_its_own_machine(self) -> bool:
         host = urlsplit(self.url).hostname or ""
-        try:
-            return ip_address(host).is_loopback
-        except ValueError:
-            return host == "localhost"
+        ip = _ip(host)
+        return ip.is_loopback if ip else host == "localhost"
 
     @override
     def __repr__(self) -> str:  # without the token, which must not appear in tracebacks and logs
@@ -147,7 +143,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         another machine has to answer to prove anything, because its address may mean another place here.
         """
         here = self.machine.is_here
-        if self.machine.has_restarted or (here and not process_is_there(self.pid)):
+        if self.machine.has_restarted or (here and not _process_is_there(self.pid)):
             return "gone"
         client = self.client(timeout_s=_PROBE_S, patience_s=0)
         try:
@@ -170,19 +166,16 @@ LISTEN_VARIABLE = "HEADRACE_LISTEN"
 ADVERTISE_VARIABLE = "HEADRACE_ADVERTISE"
 
 
+def _ip(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
 def _is_wildcard(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return not host
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+    ip = _ip(host)
+    return ip.is_unspecified if ip else not host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +239,7 @@ def _parsed(option: str, text: str | None) -> tuple[str, int]:
     if not colon or (":" in host and not host.endswith("]")) or text.strip().endswith("]"):
         host, port = text.strip(), "0"  # only a host; one with several colons must be an IPv6 address
     host = host.removeprefix("[").removesuffix("]")
-    valid = port.isascii() and port.isdigit() and int(port) < 1 << 16 and (":" not in host or _is_ip(host))
+    valid = port.isascii() and port.isdigit() and int(port) < 1 << 16 and (":" not in host or _ip(host) is not None)
     if not valid or not (host or int(port)) or "/" in host or any(mark.isspace() for mark in host):
         raise UsageError(
             f"{option} {text!r} is neither HOST nor HOST:PORT",

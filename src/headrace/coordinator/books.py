@@ -18,6 +18,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from headrace.coordinator.messages import (
     KEYS_MAX,
     ROWS_MAX,
@@ -187,15 +189,13 @@ class SlotBook:
 
     def directions(self, tasks: Iterable[TaskName]) -> dict[str, SlotDirections]:
         """Return the orders for these tasks, each for the newest generation with orders."""
-        return {
-            str(task): _directions(self._numbers[task], self._orders[task]) for task in tasks if task in self._orders
-        }
-
-
-def _directions(number: int, orders: Mapping[SSP, tuple[int, SlotOrders]]) -> SlotDirections:
-    newest = max(generation for generation, _ in orders.values())
-    slots = {str(ssp): dict(one) for ssp, (generation, one) in orders.items() if generation == newest}
-    return SlotDirections(generation=newest, number=number, slots=slots)
+        found: dict[str, SlotDirections] = {}
+        for task in tasks:
+            if orders := self._orders.get(task):
+                newest = max(generation for generation, _ in orders.values())
+                slots = {str(ssp): dict(one) for ssp, (generation, one) in orders.items() if generation == newest}
+                found[str(task)] = SlotDirections(generation=newest, number=self._numbers[task], slots=slots)
+        return found
 
 
 # -- cuts --------------------------------------------------------------------------------------------
@@ -237,10 +237,10 @@ class CutBook:
 
     def __init__(self, guarantee: str, interval_ms: int, heartbeat_ms: int, *, scattered: bool = False) -> None:
         self.cut: Cut | None = None
-        self._guarantee = guarantee
-        self._scattered = scattered
-        self._interval_ms = interval_ms
-        self._margin_ms = SPARE_HEARTBEATS * heartbeat_ms + SPARE_INTERVALS * interval_ms
+        margin_ms = SPARE_HEARTBEATS * heartbeat_ms + SPARE_INTERVALS * interval_ms
+        self._report = CutReport(
+            guarantee=guarantee, now_ms=0, interval_ms=interval_ms, margin_ms=margin_ms, scattered=scattered
+        )
 
     def order(
         self, message: CutOrder, statuses: Mapping[TaskName, TaskStatus], gone: Collection[TaskName], now_ms: int
@@ -249,15 +249,8 @@ class CutBook:
         if not message.ask:
             self.cut = message.cut
         states = {} if self.cut is None else {str(t): self._state(t, s, gone) for t, s in statuses.items()}
-        return CutReport(
-            id=None if self.cut is None else self.cut.id,
-            states=states,
-            guarantee=self._guarantee,
-            now_ms=now_ms,
-            interval_ms=self._interval_ms,
-            margin_ms=self._margin_ms,
-            scattered=self._scattered,
-        )
+        id_ = None if self.cut is None else self.cut.id
+        return msgspec.structs.replace(self._report, id=id_, states=states, now_ms=now_ms)
 
     def _state(self, task: TaskName, status: TaskStatus, gone: Collection[TaskName]) -> CutState:
         known = status.cut is not None and self.cut is not None and status.cut.id == self.cut.id

@@ -150,7 +150,7 @@ class ContainerRecord:
 
 # -- note --------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class LedgerNote:
+class _Note:
     """An event of the app or of one container. The server logs it after releasing its lock."""
 
     level: Literal["info", "warning"]
@@ -163,7 +163,7 @@ class LedgerNote:
 _UNDER_WAY = {"running", "blocked", "finished"}
 
 
-class TaskBook:
+class _TaskBook:
     """The tasks of a run by stage. A task that has ended stays ended, whatever arrives late."""
 
     def __init__(self, stages: Mapping[str, Sequence[TaskName]]) -> None:
@@ -177,7 +177,6 @@ class TaskBook:
         self.start(task for tasks in self._stages.values() for task in tasks)
 
     def start(self, tasks: Iterable[TaskName]) -> None:
-        """Note that these tasks start, or start again, in a new process."""
         for task in tasks:
             if task in self.reports:
                 self._before[task] = self.reports[task].series
@@ -185,7 +184,6 @@ class TaskBook:
             self._rates[task] = Rate()
 
     def grant(self, generations: Mapping[TaskName, int]) -> None:
-        """Note the generations that tasks have been given."""
         for task, generation in generations.items():
             self.reports[task] = msgspec.structs.replace(self.reports[task], generation=generation)
 
@@ -201,26 +199,21 @@ class TaskBook:
             self._under_way.add(task)
 
     def end(self, tasks: Collection[TaskName]) -> None:
-        """Note that tasks have ended."""
         self._ended.update(tasks)
         self._under_way.update(tasks)
 
     def left(self, tasks: Iterable[TaskName]) -> tuple[TaskName, ...]:
-        """Return the tasks that haven't ended."""
         return tuple(task for task in tasks if task not in self._ended)
 
     def ended(self, tasks: Iterable[TaskName]) -> tuple[TaskName, ...]:
-        """Return the tasks that have ended."""
         return tuple(task for task in tasks if task in self._ended)
 
     @property
     def all_ended(self) -> bool:
-        """Whether all tasks have ended."""
         return len(self._ended) == len(self.reports)
 
     @property
     def all_under_way(self) -> bool:
-        """Whether every task has begun to work or has ended."""
         return len(self._under_way) == len(self.reports)
 
     @property
@@ -235,10 +228,8 @@ class TaskBook:
         """The status of each stage. Tasks that are absent, because their container isn't running, have no rate."""
         statuses = self.statuses
         rates = {task: 0.0 if task in absent else rate.per_second for task, rate in self._rates.items()}
-        return [
-            stage_status(name, [(statuses[task], rates[task]) for task in tasks])
-            for name, tasks in self._stages.items()
-        ]
+        stages = self._stages.items()
+        return [stage_status(name, [(statuses[task], rates[task]) for task in tasks]) for name, tasks in stages]
 
 
 # -- standby book ------------------------------------------------------------------------------------
@@ -401,7 +392,7 @@ class Ledger:
         self._cuts = CutBook(guarantee, interval_ms, heartbeat_ms, scattered=scattered)
         self._chance = chance
         self._containers = [ContainerRecord(number, tasks) for number, tasks in enumerate(assign(stages, containers))]
-        self._tasks = TaskBook(stages)
+        self._tasks = _TaskBook(stages)
         self._drain = False
         self._stopped = False
         self.saving = saves
@@ -410,7 +401,7 @@ class Ledger:
         """The generation that has to end, by task. A later one has started over already."""
         self.slots = slots or SlotBook()
         self._standbys = standbys or StandbyBook()
-        self._notes: deque[LedgerNote] = deque(maxlen=_NOTES_MAX)
+        self._notes: deque[_Note] = deque(maxlen=_NOTES_MAX)
 
     # -- messages of containers --------------------------------------------------------------------
     def register(self, message: messages.Register, now_ms: float) -> Seat:
@@ -642,7 +633,7 @@ class Ledger:
             error=self.error,
         )
 
-    def take_notes(self) -> list[LedgerNote]:
+    def take_notes(self) -> list[_Note]:
         """Return what has happened since the last call."""
         notes = list(self._notes)
         self._notes.clear()
@@ -652,7 +643,7 @@ class Ledger:
     def _note(
         self, level: Literal["info", "warning"], what: str, about: ContainerRecord | None = None, **fields: str | int
     ) -> None:
-        self._notes.append(LedgerNote(level, what, None if about is None else about.number, fields))
+        self._notes.append(_Note(level, what, None if about is None else about.number, fields))
 
     @property
     def _over(self) -> bool:

@@ -124,7 +124,7 @@ What = Literal[
 """What may hold a task up. ``REASONS`` has the words for each."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Wording:
     """How status, pages and checks report one kind of holdup; ``holdups`` in ``run`` finds them.
 
@@ -142,48 +142,42 @@ class Wording:
 
 
 REASONS: Mapping[What, Wording] = {
-    "user code": Wording(
-        waiting="waiting for the end of", alone="{where} is running", other="the run loop of", whole=True
-    ),
-    "run loop": Wording(waiting="waiting for the end of", alone="{task} waits for the end of {where}", whole=True),
-    "restore": Wording(
-        waiting="not ready:", alone="{task} isn't ready: {where}", remedy="wait: it continues by itself", passes=True
-    ),
+    "user code": Wording("waiting for the end of", "{where} is running", "the run loop of", whole=True),
+    "run loop": Wording("waiting for the end of", "{task} waits for the end of {where}", whole=True),
+    "restore": Wording("not ready:", "{task} isn't ready: {where}", remedy="wait: it continues by itself", passes=True),
     "side inputs": Wording(
-        waiting="reading its side inputs:",
-        alone="{task} reads its side inputs first: {where}",
+        "reading its side inputs:",
+        "{task} reads its side inputs first: {where}",
         remedy="wait: it continues by itself",
         passes=True,
     ),
     "readers": Wording(
-        waiting="waiting for readers:",
-        alone="{where}, and no task of this deployment reads it",
-        other="its reader",
+        "waiting for readers:",
+        "{where}, and no task of this deployment reads it",
+        "its reader",
         remedy="start the stage that reads it, or find out what holds that stage up",
     ),
     "target": Wording(
-        waiting="waiting for its target:",
-        alone="{task} can't write to its target: {where}",
+        "waiting for its target:",
+        "{task} can't write to its target: {where}",
         remedy="make the target reachable again; committed rows are then published",
     ),
     "calls": Wording(
-        waiting="waiting for calls:",
-        alone="{task} waits for calls of {where}",
+        "waiting for calls:",
+        "{task} waits for calls of {where}",
         remedy="look at the service that is called; the step's concurrency and timeout may be too low",
     ),
-    "checkpoint": Wording(waiting="waiting for a checkpoint of", alone="{where} isn't complete", other="the commit of"),
-    "watermark": Wording(
-        waiting="waiting for a watermark of", alone="{task} waits for {where}", other="the watermark of"
-    ),
+    "checkpoint": Wording("waiting for a checkpoint of", "{where} isn't complete", "the commit of"),
+    "watermark": Wording("waiting for a watermark of", "{task} waits for {where}", "the watermark of"),
     "late": Wording(
-        waiting="event time stands still:",
-        alone="the event time of {task} stands still: {where}",
+        "event time stands still:",
+        "the event time of {task} stands still: {where}",
         remedy="check their event times: after a message whose time is too far ahead, all others are late",
     ),
     "data": Wording(
-        waiting="waiting for messages of",
-        alone="{task} waits for messages of {where}",
-        other="messages from",
+        "waiting for messages of",
+        "{task} waits for messages of {where}",
+        "messages from",
         remedy="wait: it continues when messages arrive, or when the input ends; if others wait for this input "
         "meanwhile, give it an idle_timeout",
         passes=True,

@@ -19,6 +19,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import msgspec
 from typing_extensions import override
@@ -120,10 +121,15 @@ def _target(name: str) -> logging.Logger:
     return ours if shown and not named.hasHandlers() else named
 
 
+def _wait(changed: threading.Condition, clock: Clock, reached: Callable[[], bool], limit_ms: float) -> None:
+    deadline = clock.monotonic_ms() + limit_ms
+    while not reached() and (left_ms := deadline - clock.monotonic_ms()) > 0:
+        changed.wait(left_ms / 1000)
+
+
 # -- query broker ------------------------------------------------------------------------------------
 HOLD_MS = 15_000.0
 """How long a container's request is held open while there is no question for it."""
-
 
 _REASONS: dict[ContainerState, str] = {
     "waiting": "has not registered yet",
@@ -135,7 +141,7 @@ _REASONS: dict[ContainerState, str] = {
 }
 
 
-class QueryBroker:
+class _QueryBroker:
     """Takes queries and hands out questions. Safe from any thread."""
 
     def __init__(
@@ -149,13 +155,12 @@ class QueryBroker:
         self._book = QueryBook(containers)
         self._check_current = check_current
         self._state_of = state_of
-        self._clock = clock
         self._changed = threading.Condition()
+        self._wait = partial(_wait, self._changed, clock)
         self._closed = False
         self._throttle = Throttle(_log)
 
     def seat(self, containers: Sequence[Sequence[object]]) -> None:
-        """Note the tasks of each container, before any has registered."""
         with self._changed:
             self._book.seat(containers)
 
@@ -168,7 +173,7 @@ class QueryBroker:
             # Don't wait for a container that has ended, because it can't answer.
             ended = any(self._state_of(container) == "finished" for container in self._book.waits_for(number))
             if not ended:
-                self._wait(lambda: not self._book.waits_for(number), limit_ms)
+                self._wait(lambda: self._closed or not self._book.waits_for(number), limit_ms)
             return Answers(answers=self._book.take(number, self._why_no_answer(number)))
 
     def listen(self, message: Listening) -> Questions:
@@ -178,30 +183,20 @@ class QueryBroker:
             if message.answer is not None:
                 self._book.answer(message.container, message.answer)
                 self._changed.notify_all()
-            self._wait(lambda: self._book.next(message.container) is not None, HOLD_MS)
+            self._wait(lambda: self._closed or self._book.next(message.container) is not None, HOLD_MS)
             question = None if self._closed else self._book.next(message.container)
         # If it was replaced while it waited, the question is for its replacement.
         self._check_current(message.container, message.incarnation)
         return Questions(question=question)
 
     def status(self) -> QueriesStatus:
-        """Return the numbers of questions."""
         with self._changed:
             return self._book.status()
 
     def close(self) -> None:
-        """Wake all waiting threads; later calls don't block. Idempotent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-
-    def _wait(self, reached: Callable[[], bool], limit_ms: float) -> None:
-        deadline = self._clock.monotonic_ms() + limit_ms
-        while not self._closed and not reached():
-            left_ms = deadline - self._clock.monotonic_ms()
-            if left_ms <= 0:
-                return
-            self._changed.wait(left_ms / 1000)
 
     def _why_no_answer(self, number: int) -> ErrorReport | None:
         missing = self._book.waits_for(number)
@@ -241,11 +236,8 @@ class HostArrivals:
             self._hosts.setdefault(container, host)
             self._deadline = self._deadline or self._clock.monotonic_ms() + self._wait_ms
             self._changed.notify_all()
-            while not self._over and len(self._hosts) < self._containers:
-                left_ms = self._deadline - self._clock.monotonic_ms()
-                if left_ms <= 0:
-                    break
-                self._changed.wait(left_ms / 1000)
+            left_ms = self._deadline - self._clock.monotonic_ms()
+            _wait(self._changed, self._clock, lambda: self._over or len(self._hosts) >= self._containers, left_ms)
             self._over = True
             return dict(self._hosts)
 
@@ -361,7 +353,7 @@ class Coordinator:
         self._warnings = [
             RecentWarnings(self._clock, app=ledger.app, container=number) for number in range(len(ledger.assignments))
         ]
-        self._query_broker = QueryBroker(ledger.assignments, self._check_current, self._state_of, self._clock)
+        self._query_broker = _QueryBroker(ledger.assignments, self._check_current, self._state_of, self._clock)
         self._pages = pages
         self._watched = watched
         self._telemetry = telemetry
@@ -390,10 +382,8 @@ class Coordinator:
         with self._noticing() as now_ms:
             self._ledger.tick(now_ms)
             status = self._ledger.status(now_ms)
-        containers = [
-            msgspec.structs.replace(container, warnings=self._warnings[container.id].latest())
-            for container in status.containers
-        ]
+        warned = ((one, self._warnings[one.id].latest()) for one in status.containers)
+        containers = [msgspec.structs.replace(one, warnings=warnings) for one, warnings in warned]
         return msgspec.structs.replace(
             status,
             containers=containers,
@@ -465,13 +455,12 @@ class Coordinator:
             grants = {**seat.grants, **issued}
             startpoints = self._startpoints.grant({task: grants[task] for task in seat.tasks})
             silent = self._silent
+        tasks = []
+        for task in seat.tasks:
+            due = startpoints.get(task, ())
+            tasks.append(messages.TaskGrant(name=str(task), generation=grants[task], orders=due, silent=silent))
         return messages.Assignment(
-            tasks=[
-                messages.TaskGrant(
-                    name=str(task), generation=grants[task], orders=startpoints.get(task, ()), silent=silent
-                )
-                for task in seat.tasks
-            ],
+            tasks=tasks,
             heartbeat_ms=self._ledger.heartbeat_ms,
             traced=self._telemetry is not None and self._telemetry.traced,
             orders=msgspec.structs.replace(orders, pause_ms=seat.pause_ms),

@@ -63,7 +63,7 @@ from headrace.task.scope import run
 
 
 # -- memory streams ----------------------------------------------------------------------------------
-def in_memory(graph: Graph, memory: SystemSpec) -> Graph:
+def _in_memory(graph: Graph, memory: SystemSpec) -> Graph:
     """The same app with every stream in a memory system."""
     streams = {
         id_: spec
@@ -74,14 +74,14 @@ def in_memory(graph: Graph, memory: SystemSpec) -> Graph:
     return replace(graph, streams=streams, settings=replace(graph.settings, internal=memory, state_on_disk=False))
 
 
-def placed(stream: StreamPlan, rows: pl.DataFrame, partition: int | None) -> list[tuple[int, pl.DataFrame]]:
+def _placed(stream: StreamPlan, rows: pl.DataFrame, partition: int | None) -> list[tuple[int, pl.DataFrame]]:
     """The rows for each partition: this one; by default those of their keys, or the first if the input has no key."""
     if partition is not None or not stream.key:
         return [(partition or 0, rows)]
     return split(rows, partition_of(rows, stream.key, stream.partitions), stream.partitions)
 
 
-def user_frames(connections: Connections, spec: StreamSpec, *, committed: bool) -> Iterator[bytes]:
+def _user_frames(connections: Connections, spec: StreamSpec, *, committed: bool) -> Iterator[bytes]:
     """The messages of a stream, as whole frames. ``committed``: only those that readers of committed ones get."""
     readers: dict[SSP, ReadCommitted[bytes]] = {}
     for some in records(connections, spec):
@@ -173,7 +173,7 @@ class TestApp:
         self._check_open("feed")
         spec = self._spec(input_, Role.SOURCE, Role.SIDE_INPUT)
         table = given_rows(rows, Schema.of(spec.schema), input_)
-        for number, part in placed(self.plan.streams[input_], table, partition):
+        for number, part in _placed(self.plan.streams[input_], table, partition):
             self.feed_bytes(input_, encode(Header(Kind.USER), encode_rows(part)), partition=number, settle=False)
         if settle:
             self.settle()
@@ -397,7 +397,7 @@ class TestApp:
         self._check_open("read")
         spec = self._spec(output, *Role)
         frames = [
-            decode_rows(body_of(payload)) for payload in user_frames(self._connections, spec, committed=committed)
+            decode_rows(body_of(payload)) for payload in _user_frames(self._connections, spec, committed=committed)
         ]
         if not frames and spec.schema is not None:
             return spec.schema.empty()
@@ -455,7 +455,7 @@ class TestApp:
     # -- inside
     def _deployed(self, declared: Graph, consent: Consent) -> Planned:
         """The plan of a version of the app, whose changes are accepted and recorded, and whose streams exist."""
-        graph = in_memory(declared, self._memory)
+        graph = _in_memory(declared, self._memory)
         self._create_inputs(graph)
         deployment = Deployment(graph, self._metadata, consent)
         planned = deployment.planned()

@@ -33,7 +33,7 @@ class SourceScene:
 
     def rows(self, name: str, position: int, source: Source | None = None) -> list[Row]:
         """The rows of a partition from a position on, each with its position, and the position after them."""
-        reading = SourceReading(source or self.source, name, position)
+        reading = _Reading(source or self.source, name, position)
         try:
             while len(reading.rows) < ROWS_MAX and reading.more(self._wait_s):
                 pass
@@ -46,7 +46,7 @@ class SourceScene:
         return {name: self.rows(name, self.source.begin(name)) for name in self.source.partitions()}
 
 
-class SourceReading:
+class _Reading:
     """An open partition, and what it has returned so far."""
 
     def __init__(self, source: Source, name: str, position: int) -> None:
@@ -138,7 +138,7 @@ def between_batches(scene: SourceScene) -> None:
         found: list[Row] = []
         at = scene.source.begin(name)
         while len(found) < len(rows):
-            reading = SourceReading(scene.other, name, at)
+            reading = _Reading(scene.other, name, at)
             more = reading.more(1.0)
             reading.partition.close()
             expect(more, f"{name} opened at {at}: no rows, though there were more")
@@ -150,7 +150,7 @@ def between_batches(scene: SourceScene) -> None:
 def two_at_once(scene: SourceScene) -> None:
     """Two readers of a partition don't disturb each other."""
     for name, rows in scene.whole().items():
-        both = [SourceReading(source, name, source.begin(name)) for source in (scene.source, scene.source)]
+        both = [_Reading(source, name, source.begin(name)) for source in (scene.source, scene.source)]
         for _ in rows:  # by turns
             for reading in both:
                 if len(reading.rows) < len(rows):
@@ -163,7 +163,7 @@ def two_at_once(scene: SourceScene) -> None:
 def the_end(scene: SourceScene) -> None:
     """After the last row there is nothing; a bounded source says so, and ``end`` isn't before it."""
     for name, rows in scene.whole().items():
-        last = SourceReading(scene.source, name, rows[-1][0] if rows else scene.source.begin(name))
+        last = _Reading(scene.source, name, rows[-1][0] if rows else scene.source.begin(name))
         while last.more(1.0) and len(last.rows) < ROWS_MAX:
             pass
         last.partition.close()

@@ -104,7 +104,7 @@ class Shelf:
             with writing(self.folder / name):
                 make_private_folder(draft)
                 yield draft
-                sync_tree(draft)
+                _sync_tree(draft)
                 self.check_free(name)
                 draft.rename(self.folder / name)
                 sync_folder(self.folder)
@@ -234,8 +234,7 @@ def _link_or_copy(source: str, target: str) -> str:
     return target
 
 
-def sync_tree(folder: Path) -> None:
-    """Make a folder and its contents durable."""
+def _sync_tree(folder: Path) -> None:
     for path in (*folder.rglob("*"), folder):
         sync_file(path)
 
@@ -283,7 +282,7 @@ def export(shelf: Shelf, name: str, target: Path, progress: Progress) -> Manifes
                 _pack(folder, draft)
             else:
                 copy_tree(folder, draft, link=False)
-                sync_tree(draft)
+                _sync_tree(draft)
             draft.rename(target)
     finally:
         shutil.rmtree(draft, ignore_errors=True) if draft.is_dir() else draft.unlink(missing_ok=True)
@@ -421,7 +420,7 @@ def new_founding_folder(home: Path, app: str, timeline: int) -> Iterator[Path]:
         with writing(folder):
             make_private_folder(draft / DONORS)
             yield draft
-            sync_tree(draft)
+            _sync_tree(draft)
             draft.rename(folder)
             sync_folder(folder.parent)
     finally:
