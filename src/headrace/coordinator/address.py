@@ -25,7 +25,6 @@ from headrace.coordinator.client import CoordinatorClient
 from headrace.core.errors import ProtocolError, UnavailableError, UsageError
 
 
-# -- machine -----------------------------------------------------------------------------------------
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """A machine since its last boot, or a container on it: a space of process numbers. Several may have one name."""
 

@@ -20,26 +20,13 @@ from typing import Literal
 
 import msgspec
 
-from headrace.coordinator.messages import (
-    KEYS_MAX,
-    ROWS_MAX,
-    TASKS_MAX,
-    Answer,
-    Ask,
-    ErrorReport,
-    Message,
-    QueriesStatus,
-    Question,
-    SlotDirections,
-    TaskAnswer,
-    TaskStatus,
-)
+from headrace.coordinator import messages
+from headrace.coordinator.messages import Message
 from headrace.core.errors import ProtocolError, UnavailableError, UsageError
 from headrace.core.ids import SSP, TaskName
 from headrace.protocol.record import Cut
 from headrace.systems.slot_reports import SlotOrders, SlotReport
 
-# -- query book --------------------------------------------------------------------------------------
 WAITING_MAX = 64
 """How many queries may wait at once. Further ones are refused."""
 
@@ -51,10 +38,10 @@ TASK_BYTES_MIN = 32 << 10
 
 @dataclass(slots=True)
 class _Asked:
-    ask: Ask
+    ask: messages.Ask
     bytes_max: int
     open: dict[int, list[str]]
-    answers: dict[str, TaskAnswer] = field(default_factory=dict)
+    answers: dict[str, messages.TaskAnswer] = field(default_factory=dict)
 
 
 class QueryBook:
@@ -73,18 +60,18 @@ class QueryBook:
         for asked in self._asked.values():
             asked.open = self._by_container(asked.ask)
 
-    def ask(self, ask: Ask) -> int:
+    def ask(self, ask: messages.Ask) -> int:
         """Add a query; return its number. Raises ``UsageError``, or ``UnavailableError`` if too many wait."""
         if not ask.tasks or len(set(ask.tasks)) != len(ask.tasks):
             raise UsageError(f"a query of table {ask.table!r} has to name at least one task, and each once")
         if unknown := [task for task in ask.tasks if task not in self._container_of]:
             raise UsageError(f"no container of this run has the tasks {', '.join(unknown)}")
-        if len(ask.tasks) > TASKS_MAX:
-            raise UsageError(f"a query of {len(ask.tasks)} tasks at once", hint=f"ask at most {TASKS_MAX}")
-        if not 1 <= ask.rows <= ROWS_MAX:
-            raise UsageError(f"a query for {ask.rows} rows", hint=f"a page has 1 to {ROWS_MAX} rows")
-        if len(ask.keys) > KEYS_MAX:
-            raise UsageError(f"a query for {len(ask.keys)} keys at once", hint=f"ask for at most {KEYS_MAX}")
+        if len(ask.tasks) > messages.TASKS_MAX:
+            raise UsageError(f"a query of {len(ask.tasks)} tasks at once", hint=f"ask at most {messages.TASKS_MAX}")
+        if not 1 <= ask.rows <= messages.ROWS_MAX:
+            raise UsageError(f"a query for {ask.rows} rows", hint=f"a page has 1 to {messages.ROWS_MAX} rows")
+        if len(ask.keys) > messages.KEYS_MAX:
+            raise UsageError(f"a query for {len(ask.keys)} keys at once", hint=f"ask for at most {messages.KEYS_MAX}")
         if len(self._asked) >= WAITING_MAX:
             self._refused += 1
             raise UnavailableError(
@@ -96,18 +83,18 @@ class QueryBook:
         self._asked[number] = _Asked(ask, bytes_max, self._by_container(ask))
         return number
 
-    def _by_container(self, ask: Ask) -> dict[int, list[str]]:
+    def _by_container(self, ask: messages.Ask) -> dict[int, list[str]]:
         found: dict[int, list[str]] = {}
         for task in ask.tasks:
             found.setdefault(self._container_of[task], []).append(task)
         return found
 
-    def next(self, container: int) -> Question | None:
+    def next(self, container: int) -> messages.Question | None:
         """Return the container's next question, if any."""
         for number, asked in self._asked.items():
             if tasks := asked.open.get(container):
                 ask = asked.ask
-                return Question(
+                return messages.Question(
                     number=number,
                     table=ask.table,
                     tasks=tasks,
@@ -121,7 +108,7 @@ class QueryBook:
                 )
         return None
 
-    def answer(self, container: int, answer: Answer) -> None:
+    def answer(self, container: int, answer: messages.Answer) -> None:
         """Take a container's answer. A repeated or late answer changes nothing."""
         asked = self._asked.get(answer.number)
         if asked is None or container not in asked.open:
@@ -138,18 +125,18 @@ class QueryBook:
         """Return the tasks that haven't answered yet, by container."""
         return self._asked[number].open
 
-    def take(self, number: int, missing: ErrorReport | None = None) -> list[TaskAnswer]:
+    def take(self, number: int, missing: messages.ErrorReport | None = None) -> list[messages.TaskAnswer]:
         """End a query; return its answers, and ``missing`` for each task that hasn't answered."""
         asked = self._asked.pop(number)
         if asked.open:
             self._timed_out += 1
         else:
             self._answered += 1
-        return [asked.answers.get(task) or TaskAnswer(task=task, error=missing) for task in asked.ask.tasks]
+        return [asked.answers.get(task) or messages.TaskAnswer(task=task, error=missing) for task in asked.ask.tasks]
 
-    def status(self) -> QueriesStatus:
+    def status(self) -> messages.QueriesStatus:
         """Return the numbers of queries."""
-        return QueriesStatus(
+        return messages.QueriesStatus(
             waiting=len(self._asked), answered=self._answered, timed_out=self._timed_out, refused=self._refused
         )
 
@@ -173,7 +160,7 @@ class SlotBook:
         self._numbers: dict[TaskName, int] = {}
         self._number = 0
 
-    def reports(self, of: SlottedInput, tasks: Mapping[TaskName, TaskStatus]) -> list[SlotReport | None]:
+    def reports(self, of: SlottedInput, tasks: Mapping[TaskName, messages.TaskStatus]) -> list[SlotReport | None]:
         """Return the present reports about each slot of an input; None: nothing yet in this life of its task."""
         return [tasks[task].slots.get(str(ssp)) for task, ssp in of.slots]
 
@@ -187,14 +174,14 @@ class SlotBook:
                 self._numbers[task] = self._number
                 self._orders.setdefault(task, {})[ssp] = (report.generation, one)
 
-    def directions(self, tasks: Iterable[TaskName]) -> dict[str, SlotDirections]:
+    def directions(self, tasks: Iterable[TaskName]) -> dict[str, messages.SlotDirections]:
         """Return the orders for these tasks, each for the newest generation with orders."""
-        found: dict[str, SlotDirections] = {}
+        found: dict[str, messages.SlotDirections] = {}
         for task in tasks:
             if orders := self._orders.get(task):
                 newest = max(generation for generation, _ in orders.values())
                 slots = {str(ssp): dict(one) for ssp, (generation, one) in orders.items() if generation == newest}
-                found[str(task)] = SlotDirections(generation=newest, number=self._numbers[task], slots=slots)
+                found[str(task)] = messages.SlotDirections(generation=newest, number=self._numbers[task], slots=slots)
         return found
 
 
@@ -243,7 +230,11 @@ class CutBook:
         )
 
     def order(
-        self, message: CutOrder, statuses: Mapping[TaskName, TaskStatus], gone: Collection[TaskName], now_ms: int
+        self,
+        message: CutOrder,
+        statuses: Mapping[TaskName, messages.TaskStatus],
+        gone: Collection[TaskName],
+        now_ms: int,
     ) -> CutReport:
         """Take an order; return the progress of the present cut. ``gone`` tasks ended with their containers."""
         if not message.ask:
@@ -252,7 +243,7 @@ class CutBook:
         id_ = None if self.cut is None else self.cut.id
         return msgspec.structs.replace(self._report, id=id_, states=states, now_ms=now_ms)
 
-    def _state(self, task: TaskName, status: TaskStatus, gone: Collection[TaskName]) -> CutState:
+    def _state(self, task: TaskName, status: messages.TaskStatus, gone: Collection[TaskName]) -> CutState:
         known = status.cut is not None and self.cut is not None and status.cut.id == self.cut.id
         state: CutState = status.cut.state if status.cut is not None and known else "waiting"
         # The last heartbeat of a container may be older than the end of its tasks.

@@ -83,7 +83,6 @@ class CoordinatorClient(CoordinatorCalls):
         with self._lock:
             self._hang_up()
 
-    # -- inside ------------------------------------------------------------------------------------
     def send(self, call: Declared[_A], message: messages.Message | None) -> _A:
         """Make a call; return its answer."""
         path = call.path

@@ -9,32 +9,22 @@ from typing import get_args
 
 import msgspec
 
+from headrace.coordinator import messages
 from headrace.coordinator.listener import Response, Route
-from headrace.coordinator.messages import (
-    AppState,
-    AppStatus,
-    ContainerState,
-    ContainerStatus,
-    ExportStatus,
-    InputStatus,
-    Series,
-    TaskStatus,
-)
 from headrace.coordinator.progress import holders
 from headrace.core.clock import Clock
 from headrace.core.ids import stage_of
 from headrace.core.metrics import BY_NAME
 from headrace.task.standby_status import furthest_behind
 
-# -- exposition --------------------------------------------------------------------------------------
 _Labels = Mapping[str, str]
 _PARTITION = re.compile(r"(?P<stream>.*)\[(?P<number>\d+)\]")
 
 
-def all_series(status: AppStatus, now_ms: int) -> Iterator[Series]:
+def all_series(status: messages.AppStatus, now_ms: int) -> Iterator[messages.Series]:
     """Return every series of the app, with all its labels. ``now_ms`` is the time of day."""
     app = {"app": status.app}
-    for state in get_args(AppState):
+    for state in get_args(messages.AppState):
         yield _gauge("headrace_app_up", {**app, "state": state}, status.state == state)
     yield _gauge("headrace_app_start_time_seconds", app, status.started_at / 1000)
     yield _gauge("headrace_query_waiting", app, status.queries.waiting)
@@ -59,7 +49,7 @@ def all_series(status: AppStatus, now_ms: int) -> Iterator[Series]:
         yield _gauge("headrace_task_blocks_others_seconds", labels, held.for_ms / 1000)
 
 
-def _of_export(export: ExportStatus, labels: _Labels) -> Iterator[Series]:
+def _of_export(export: messages.ExportStatus, labels: _Labels) -> Iterator[messages.Series]:
     for signal, outcome, number in (
         ("metrics", "sent", export.metrics_sent),
         ("metrics", "failed", export.metrics_failed),
@@ -70,8 +60,8 @@ def _of_export(export: ExportStatus, labels: _Labels) -> Iterator[Series]:
     yield _counter("headrace_otel_dropped_traces_total", labels, export.traces_dropped)
 
 
-def _of_container(container: ContainerStatus, labels: _Labels) -> Iterator[Series]:
-    for state in get_args(ContainerState):
+def _of_container(container: messages.ContainerStatus, labels: _Labels) -> Iterator[messages.Series]:
+    for state in get_args(messages.ContainerState):
         yield _gauge("headrace_container_up", {**labels, "state": state}, container.state == state)
     yield _counter("headrace_container_restarts_total", labels, container.restarts)
     yield _gauge("headrace_container_failures", labels, container.failures)
@@ -83,7 +73,7 @@ def _of_container(container: ContainerStatus, labels: _Labels) -> Iterator[Serie
         yield _gauge("headrace_container_heartbeat_age_seconds", labels, container.last_seen_ms / 1000)
 
 
-def _of_task(task: TaskStatus, labels: _Labels, now_ms: int) -> Iterator[Series]:
+def _of_task(task: messages.TaskStatus, labels: _Labels, now_ms: int) -> Iterator[messages.Series]:
     for one in task.series:
         yield msgspec.structs.replace(one, labels={**labels, **one.labels})
     yield _gauge("headrace_task_generation", labels, task.generation)
@@ -111,7 +101,7 @@ def _of_task(task: TaskStatus, labels: _Labels, now_ms: int) -> Iterator[Series]
         yield _gauge("headrace_output_failures", where, state.failures)
 
 
-def _of_input(input_: InputStatus, labels: _Labels, now_ms: int) -> Iterator[Series]:
+def _of_input(input_: messages.InputStatus, labels: _Labels, now_ms: int) -> Iterator[messages.Series]:
     if input_.lag is not None:
         yield _gauge("headrace_input_lag_offsets", labels, input_.lag)
     if input_.lag == 0:
@@ -127,23 +117,23 @@ def _partition(ssp: str) -> dict[str, str]:
     return {"input": matched["stream"], "partition": matched["number"]}
 
 
-def _gauge(name: str, labels: _Labels, value: float) -> Series:
-    return Series(name=name, kind="gauge", labels=dict(labels), value=float(value))
+def _gauge(name: str, labels: _Labels, value: float) -> messages.Series:
+    return messages.Series(name=name, kind="gauge", labels=dict(labels), value=float(value))
 
 
-def _counter(name: str, labels: _Labels, value: float) -> Series:
-    return Series(name=name, kind="counter", labels=dict(labels), value=float(value))
+def _counter(name: str, labels: _Labels, value: float) -> messages.Series:
+    return messages.Series(name=name, kind="counter", labels=dict(labels), value=float(value))
 
 
-def by_name(series: Iterable[Series]) -> Mapping[str, Sequence[Series]]:
+def by_name(series: Iterable[messages.Series]) -> Mapping[str, Sequence[messages.Series]]:
     """Return the series of each metric."""
-    found: dict[str, list[Series]] = {}
+    found: dict[str, list[messages.Series]] = {}
     for one in series:
         found.setdefault(one.name, []).append(one)
     return found
 
 
-def help_of(one: Series) -> str:
+def help_of(one: messages.Series) -> str:
     """Return the description of a series; a user's own metric carries its description."""
     return BY_NAME[one.name].help if one.name in BY_NAME else one.help
 
@@ -153,7 +143,7 @@ PUBLIC = frozenset({("GET", "/healthz"), ("GET", "/readyz")})
 """These need no token, because they only say whether the app is healthy."""
 
 
-def watching_routes(status: Callable[[], AppStatus], clock: Clock) -> dict[tuple[str, str], Route]:
+def watching_routes(status: Callable[[], messages.AppStatus], clock: Clock) -> dict[tuple[str, str], Route]:
     """The routes of ``/metrics``, ``/healthz`` and ``/readyz``."""
 
     def metrics(_: bytes) -> Response:
@@ -168,12 +158,12 @@ def watching_routes(status: Callable[[], AppStatus], clock: Clock) -> dict[tuple
     }
 
 
-def healthy(status: AppStatus) -> Response:
+def healthy(status: messages.AppStatus) -> Response:
     """Answer 200 if the driver needn't be restarted: it answers, and the app hasn't failed."""
     return _verdict("failed" if status.state == "failed" else "")
 
 
-def ready(status: AppStatus) -> Response:
+def ready(status: messages.AppStatus) -> Response:
     """Answer 200 if all tasks work: each container is running, and no task is starting or restoring."""
     if status.state == "finished":
         return _verdict("")

@@ -46,7 +46,6 @@ from headrace.core.errors import FencedError, ProtocolError, UsageError
 from headrace.core.ids import TaskName
 from headrace.systems.slot_reports import SlotReport
 
-# -- container record --------------------------------------------------------------------------------
 TRANSITIONS: Mapping[ContainerState, frozenset[ContainerState]] = {
     "waiting": frozenset({"running", "finished", "failed"}),
     "running": frozenset({"lost", "hung", "finished", "failed"}),
@@ -148,7 +147,6 @@ class ContainerRecord:
         )
 
 
-# -- note --------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _Note:
     """An event of the app or of one container. The server logs it after releasing its lock."""
@@ -639,7 +637,6 @@ class Ledger:
         self._notes.clear()
         return notes
 
-    # -- inside ------------------------------------------------------------------------------------
     def _note(
         self, level: Literal["info", "warning"], what: str, about: ContainerRecord | None = None, **fields: str | int
     ) -> None:

@@ -122,7 +122,6 @@ class EventStream(Protocol):
 
     def close(self) -> None:
         """Called once, when the client has disconnected or has received everything."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,23 +146,18 @@ class Pages(Protocol):
 
     def owns(self, path: str) -> bool:
         """Return whether the path belongs to these pages."""
-        ...
 
     def knows(self, visit: Visit) -> bool:
         """Return whether the visitor may see them."""
-        ...
 
     def answer(self, visit: Visit) -> Response | Events:
         """Answer a visitor with access."""
-        ...
 
     def refusal(self, visit: Visit) -> Response:
         """Answer a visitor without access."""
-        ...
 
     def close(self) -> None:
         """End all events. Idempotent."""
-        ...
 
 
 Route = Callable[[bytes], bytes | Response]

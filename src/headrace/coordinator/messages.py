@@ -33,7 +33,6 @@ from headrace.systems.startpoints import Order, Outcome, Startpoint
 from headrace.task.standby_status import StandbyStatus
 
 
-# -- error report ------------------------------------------------------------------------------------
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """An error to show or raise elsewhere: what went wrong, whose fault it is, whether a retry helps, what to do."""
 
@@ -68,7 +67,6 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return not self.retry and self.fault in {"user", "data"}
 
 
-# -- driver status -----------------------------------------------------------------------------------
 class QueriesStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Numbers of queries of tables since the start: those waiting now, and how the others ended."""
 
@@ -99,7 +97,6 @@ class ExportStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     traces_dropped: int = 0
 
 
-# -- messages ----------------------------------------------------------------------------------------
 FORMAT = 1
 """The version of all messages together. Another one is refused; unknown fields are ignored."""
 
@@ -198,6 +195,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 class Nested(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base class of parts of messages."""
+
+
+class _Sent(Message, frozen=True, kw_only=True):
+    container: int
+    incarnation: str
 
 
 class Refusal(Message, frozen=True, kw_only=True):
@@ -382,15 +384,13 @@ class LogLine(Nested, frozen=True, kw_only=True):
     fields: dict[str, str] = {}
 
 
-class Heartbeat(Message, frozen=True, kw_only=True):
+class Heartbeat(_Sent, frozen=True, kw_only=True):
     """A sign of life and the status of the container's tasks.
 
     ``sent_ms`` is the sender's monotonic clock, which orders heartbeats and gives rates. ``wants_shutdown``: a task
     asks for the app to be drained. ``logs`` are lines for the driver's log, without ``logs_dropped``.
     """
 
-    container: int
-    incarnation: str
     sent_ms: float
     tasks: list[TaskStatus] = []
     cpu_ms: int = 0
@@ -401,27 +401,21 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     standbys: list[StandbyStatus] = []
 
 
-class GenerationRequest(Message, frozen=True, kw_only=True):
+class GenerationRequest(_Sent, frozen=True, kw_only=True):
     """A task is about to roll back, for which it needs a new generation."""
 
-    container: int
-    incarnation: str
     task: str
 
 
-class Finished(Message, frozen=True, kw_only=True):
+class Finished(_Sent, frozen=True, kw_only=True):
     """These tasks have ended or were drained, with everything committed; they won't run again."""
 
-    container: int
-    incarnation: str
     tasks: list[str]
 
 
-class Failure(Message, frozen=True, kw_only=True):
+class Failure(_Sent, frozen=True, kw_only=True):
     """The error that the container is about to die of."""
 
-    container: int
-    incarnation: str
     error: ErrorReport
 
 
@@ -687,11 +681,9 @@ class Answer(Nested, frozen=True, kw_only=True):
     answers: list[TaskAnswer]
 
 
-class Listening(Message, frozen=True, kw_only=True):
+class Listening(_Sent, frozen=True, kw_only=True):
     """A container's answer, if there was a question, and its request for the next one."""
 
-    container: int
-    incarnation: str
     answer: Answer | None = None
 
 
@@ -782,10 +774,8 @@ class Applied(Message, frozen=True, kw_only=True):
     elsewhere: tuple[str, ...] = ()
 
 
-class OutcomeReport(Message, frozen=True, kw_only=True):
+class OutcomeReport(_Sent, frozen=True, kw_only=True):
     """What happened to orders of a task that this container runs."""
 
-    container: int
-    incarnation: str
     task: str
     outcomes: tuple[Outcome, ...]

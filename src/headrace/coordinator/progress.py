@@ -34,17 +34,7 @@ import msgspec
 from typing_extensions import override
 
 from headrace.api.specs import DRAIN_TIMEOUT_MS, HUNG_AFTER_MS
-from headrace.coordinator.messages import (
-    ContainerState,
-    ContainerStatus,
-    ErrorReport,
-    Heartbeat,
-    HeldUp,
-    Holdup,
-    Series,
-    StageStatus,
-    TaskStatus,
-)
+from headrace.coordinator import messages
 from headrace.core.clock import format_ms
 from headrace.core.errors import UserFunctionError
 from headrace.core.ids import TaskName
@@ -56,9 +46,8 @@ _REPORTS = 3
 class Watch(Protocol):
     """Checks the newest reports, repeatedly."""
 
-    def caught_up(self, tasks: Mapping[TaskName, TaskStatus]) -> bool:
+    def caught_up(self, tasks: Mapping[TaskName, messages.TaskStatus]) -> bool:
         """Return whether the run has read everything that existed, and its results include it."""
-        ...
 
 
 def watch(stages: Sequence[Sequence[TaskName]], guarantee: str) -> Watch:
@@ -70,7 +59,7 @@ class ExactlyOnce(Watch):
     """Compares versions, and keeps no state."""
 
     @override
-    def caught_up(self, tasks: Mapping[TaskName, TaskStatus]) -> bool:
+    def caught_up(self, tasks: Mapping[TaskName, messages.TaskStatus]) -> bool:
         open_ = [task for task in tasks.values() if task.state != "finished"]
         versions = [task.caught_up for task in open_ if task.caught_up is not None]
         if len(versions) < len(open_):
@@ -102,7 +91,7 @@ class AtLeastOnce(Watch):
         self._stages = [_Stage(tasks) for tasks in stages]
 
     @override
-    def caught_up(self, tasks: Mapping[TaskName, TaskStatus]) -> bool:
+    def caught_up(self, tasks: Mapping[TaskName, messages.TaskStatus]) -> bool:
         for number, stage in enumerate(self._stages):
             statuses = [tasks[name] for name in stage.tasks]
             generations = [status.generation for status in statuses]
@@ -114,7 +103,7 @@ class AtLeastOnce(Watch):
                 return False
         return _published(tasks.values())
 
-    def _quiet(self, stage: _Stage, task: tuple[TaskName, TaskStatus], follows: bool) -> bool:
+    def _quiet(self, stage: _Stage, task: tuple[TaskName, messages.TaskStatus], follows: bool) -> bool:
         name, status = task
         if status.state == "finished":
             return True
@@ -126,11 +115,11 @@ class AtLeastOnce(Watch):
         return wave.reports == _REPORTS and status.caught_up is not None and status.caught_up > wave.version
 
 
-def _version(task: TaskStatus) -> int:
+def _version(task: messages.TaskStatus) -> int:
     return -1 if task.checkpoint is None else task.checkpoint.version
 
 
-def _published(tasks: Iterable[TaskStatus]) -> bool:
+def _published(tasks: Iterable[messages.TaskStatus]) -> bool:
     return not any(output.waiting for task in tasks for output in task.outputs.values())
 
 
@@ -140,7 +129,7 @@ _SAME_MS = 100
 """Each heartbeat computes when a call began. For one call, the results differ by less than this."""
 
 
-def long_call(message: Heartbeat, before: Holdup | None) -> Holdup | None:
+def long_call(message: messages.Heartbeat, before: messages.Holdup | None) -> messages.Holdup | None:
     """Return the call of the app's own code that a heartbeat reports; ``before`` is the one known so far."""
     call = next((one for status in message.tasks for one in status.holdups if one.words.whole), None)
     if call is not None and before is not None and abs(call.since_ms - before.since_ms) < _SAME_MS:
@@ -148,7 +137,9 @@ def long_call(message: Heartbeat, before: Holdup | None) -> Holdup | None:
     return call
 
 
-def doing_still(container: int, state: ContainerState, call: Holdup | None, tasks: Iterable[TaskStatus]) -> str:
+def doing_still(
+    container: int, state: messages.ContainerState, call: messages.Holdup | None, tasks: Iterable[messages.TaskStatus]
+) -> str:
     """Describe what a container does instead of ending."""
     if state == "running" and call is not None:
         return f"container {container} is still in {call.where}"
@@ -164,11 +155,11 @@ class CallLimits:
     hung_after_ms: int | None = HUNG_AFTER_MS
     replaced: bool = True
 
-    def hangs(self, call: Holdup) -> bool:
+    def hangs(self, call: messages.Holdup) -> bool:
         """Return whether the call will probably never end, because it hasn't moved to another message for too long."""
         return self.hung_after_ms is not None and call.still_ms >= self.hung_after_ms
 
-    def gave_up_drain(self, waits: Sequence[str]) -> ErrorReport:
+    def gave_up_drain(self, waits: Sequence[str]) -> messages.ErrorReport:
         """Return the error that ends an app whose drain takes too long; ``waits`` describes each container."""
         more = [f"{len(waits) - _NAMED_MAX} more containers"] if len(waits) > _NAMED_MAX else []
         error = UserFunctionError(
@@ -176,9 +167,9 @@ class CallLimits:
             f"{'; '.join([*waits[:_NAMED_MAX], *more])}",
             hint="the next run repeats what isn't committed; make functions faster, or raise drain_timeout",
         )
-        return ErrorReport.of(error, with_traceback=False)
+        return messages.ErrorReport.of(error, with_traceback=False)
 
-    def hung(self, container: int, host: str, call: Holdup) -> ErrorReport:
+    def hung(self, container: int, host: str, call: messages.Holdup) -> messages.ErrorReport:
         """Return the error of a container with a hanging call."""
         done = "it was killed and starts again" if self.replaced else "the app ends"
         ours = call.what == "run loop"
@@ -188,7 +179,7 @@ class CallLimits:
             if ours
             else "add a timeout to the call that the function waits for"
         )
-        return ErrorReport(
+        return messages.ErrorReport(
             type="InfrastructureError" if ours else "UserFunctionError",
             message=f"container {container} on {host} has been in one {what} for more than "
             f"{format_ms(self.hung_after_ms or 0)}, so {done}\n  in {call.where}",
@@ -223,7 +214,7 @@ class Rate:
         return (last_rows - first_rows) * 1000 / (last_ms - first_ms)
 
 
-def stage_status(name: str, tasks: Sequence[tuple[TaskStatus, float]]) -> StageStatus:
+def stage_status(name: str, tasks: Sequence[tuple[messages.TaskStatus, float]]) -> messages.StageStatus:
     """Return the status of a stage from its tasks' statuses and their rows per second."""
     living = [status for status, _ in tasks if status.state != "finished"]
     # Finished tasks hold nothing back. If all have finished, the lowest of their watermarks counts.
@@ -235,7 +226,7 @@ def stage_status(name: str, tasks: Sequence[tuple[TaskStatus, float]]) -> StageS
         watermark = max(known, default=None)  # readers of an idle stage also take the highest watermark
     else:
         watermark = min(known) if known and len(known) == len(times) else None
-    return StageStatus(
+    return messages.StageStatus(
         name=name,
         tasks=len(tasks),
         finished=len(tasks) - len(living),
@@ -250,9 +241,9 @@ def stage_status(name: str, tasks: Sequence[tuple[TaskStatus, float]]) -> StageS
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
-def summed(before: Iterable[Series], now: Iterable[Series]) -> list[Series]:
+def summed(before: Iterable[messages.Series], now: Iterable[messages.Series]) -> list[messages.Series]:
     """The totals of former processes and of the present one. Gauges are those of the present one."""
-    found: dict[_Key, Series] = {_key(one): one for one in before if one.kind != "gauge"}
+    found: dict[_Key, messages.Series] = {_key(one): one for one in before if one.kind != "gauge"}
     for one in now:
         former = found.get(key := _key(one))
         if former is None:
@@ -265,21 +256,23 @@ def summed(before: Iterable[Series], now: Iterable[Series]) -> list[Series]:
     return list(found.values())
 
 
-def _key(one: Series) -> _Key:
+def _key(one: messages.Series) -> _Key:
     return one.name, tuple(sorted(one.labels.items()))
 
 
 # -- versions ----------------------------------------------------------------------------------------
-def held_up(tasks: Iterable[TaskStatus], containers: Iterable[ContainerStatus]) -> list[HeldUp]:
+def held_up(
+    tasks: Iterable[messages.TaskStatus], containers: Iterable[messages.ContainerStatus]
+) -> list[messages.HeldUp]:
     """Return each task that others wait for but that waits for none itself, the longest wait first."""
     hosts = {task: container for container in containers for task in container.tasks}
     known = {task.name: _as_of_now(task, hosts.get(task.name)) for task in tasks}
-    late: defaultdict[str, list[TaskStatus]] = defaultdict(list)
+    late: defaultdict[str, list[messages.TaskStatus]] = defaultdict(list)
     for task in known.values():
         for culprit in sorted(_culprits(task, known)):
             late[culprit].append(task)
     found = [
-        HeldUp(
+        messages.HeldUp(
             by=culprit,
             reason=_reason(known.get(culprit), hosts.get(culprit)),
             for_ms=max(task.overdue_ms for task in waiting),
@@ -290,13 +283,13 @@ def held_up(tasks: Iterable[TaskStatus], containers: Iterable[ContainerStatus]) 
     return sorted(found, key=lambda one: (-one.for_ms, one.by))
 
 
-def _as_of_now(task: TaskStatus, container: ContainerStatus | None) -> TaskStatus:
+def _as_of_now(task: messages.TaskStatus, container: messages.ContainerStatus | None) -> messages.TaskStatus:
     """A finished task, or one whose container sends no heartbeats, waits for none, whatever it reported last."""
     absent = container is not None and container.state != "running"
     return msgspec.structs.replace(task, waits_for={}) if absent or task.state == "finished" else task
 
 
-def _culprits(task: TaskStatus, known: Mapping[str, TaskStatus]) -> set[str]:
+def _culprits(task: messages.TaskStatus, known: Mapping[str, messages.TaskStatus]) -> set[str]:
     """Return the tasks at which the waits of this one end."""
     found: set[str] = set()
     seen: set[str] = set()
@@ -314,7 +307,7 @@ def _culprits(task: TaskStatus, known: Mapping[str, TaskStatus]) -> set[str]:
     return found
 
 
-def _reason(task: TaskStatus | None, container: ContainerStatus | None) -> str:
+def _reason(task: messages.TaskStatus | None, container: messages.ContainerStatus | None) -> str:
     if task is None:
         return "it isn't part of this deployment"
     if container is not None and container.state != "running":
@@ -328,8 +321,7 @@ def _reason(task: TaskStatus | None, container: ContainerStatus | None) -> str:
     return "it is running, but hasn't committed it"
 
 
-# -- holders -----------------------------------------------------------------------------------------
-def holders(tasks: Iterable[TaskStatus]) -> Mapping[tuple[str, str], int]:
+def holders(tasks: Iterable[messages.TaskStatus]) -> Mapping[tuple[str, str], int]:
     """Return how many tasks have their watermark from each input partition, by task and partition.
 
     Each task counts once on each step of its path upstream: at its own partition that holds it, at the partition of the

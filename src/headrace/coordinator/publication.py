@@ -284,10 +284,12 @@ def _forgotten(metadata: MetadataStore, app: str, stages: Sequence[str]) -> list
 
 
 def _is_gone(metadata: MetadataStore, run: Running) -> bool:
-    """Watch the entry of a driver on another machine that doesn't answer, using only this machine's clock."""
     found = run.address.look()
-    if found != "out of reach":
-        return found == "gone"
+    return found == "gone" or (found == "out of reach" and _shows_no_life(metadata, run))
+
+
+def _shows_no_life(metadata: MetadataStore, run: Running) -> bool:
+    """Watch the entry of a driver on another machine, using only this machine's clock."""
     _log.warning(
         "a driver on another machine doesn't answer; waiting for a sign of life",
         driver=run.address.driver,
@@ -302,7 +304,6 @@ def _is_gone(metadata: MetadataStore, run: Running) -> bool:
     return True
 
 
-# -- endings -----------------------------------------------------------------------------------------
 def ended(metadata: MetadataStore, app: str | None = None) -> list[messages.AppStatus]:
     """Return the last status of each deployment (of ``app``) that is no longer running, by app."""
     recorded = [one.status for one in all_ended(metadata, app) if one.status is not None]

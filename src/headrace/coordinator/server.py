@@ -32,27 +32,6 @@ from headrace.coordinator.calls import CoordinatorCalls, openapi
 from headrace.coordinator.exposition import PUBLIC, watching_routes
 from headrace.coordinator.ledger import Ledger
 from headrace.coordinator.listener import Listener, Pages, Route
-from headrace.coordinator.messages import (
-    LIMIT_MS_MAX,
-    Answers,
-    Applied,
-    Ask,
-    ContainerState,
-    ErrorReport,
-    Heartbeat,
-    Listening,
-    LogLine,
-    OutcomeReport,
-    PagesStatus,
-    QueriesStatus,
-    Questions,
-    SetAnswer,
-    SetStartpoint,
-    StartpointList,
-    StartpointTarget,
-    TableList,
-    TaskStatus,
-)
 from headrace.coordinator.progress import watch
 from headrace.coordinator.startpoints import StartpointService
 from headrace.coordinator.watchers import Hearer
@@ -64,7 +43,6 @@ from headrace.core.worker import RepeatedStep
 from headrace.life.metadata import Generations, MetadataStore
 from headrace.systems.slot_reports import SlotOrders, SlotReport
 
-# -- relay -------------------------------------------------------------------------------------------
 _log = logger(__name__)
 
 
@@ -78,7 +56,7 @@ class Relay:
         self._last: dict[int, tuple[str, int]] = {}
         """The incarnation of each container, and the number of its last line."""
 
-    def log(self, heartbeat: Heartbeat) -> None:
+    def log(self, heartbeat: messages.Heartbeat) -> None:
         """Log the lines of a valid heartbeat, except those that have arrived before."""
         with self._lock:  # the last heartbeats of a container may arrive on two connections
             incarnation, last = self._last.get(heartbeat.container, ("", 0))
@@ -95,7 +73,7 @@ class Relay:
             container=heartbeat.container,
         )
 
-    def _log(self, line: LogLine, container: int) -> None:
+    def _log(self, line: messages.LogLine, container: int) -> None:
         record = logging.makeLogRecord(
             {
                 "name": line.logger,
@@ -131,7 +109,7 @@ def _wait(changed: threading.Condition, clock: Clock, reached: Callable[[], bool
 HOLD_MS = 15_000.0
 """How long a container's request is held open while there is no question for it."""
 
-_REASONS: dict[ContainerState, str] = {
+_REASONS: dict[messages.ContainerState, str] = {
     "waiting": "has not registered yet",
     "running": "is busy",
     "lost": "sends no heartbeats",
@@ -148,7 +126,7 @@ class _QueryBroker:
         self,
         containers: Sequence[Sequence[object]],
         check_current: Callable[[int, str], None],
-        state_of: Callable[[int], ContainerState],
+        state_of: Callable[[int], messages.ContainerState],
         clock: Clock,
     ) -> None:
         """``check_current`` raises if an incarnation isn't its container's current one."""
@@ -164,9 +142,9 @@ class _QueryBroker:
         with self._changed:
             self._book.seat(containers)
 
-    def ask(self, ask: Ask) -> Answers:
+    def ask(self, ask: messages.Ask) -> messages.Answers:
         """Block until all tasks have answered, or for as long as the query allows."""
-        limit_ms = max(0, min(ask.limit_ms, LIMIT_MS_MAX))
+        limit_ms = max(0, min(ask.limit_ms, messages.LIMIT_MS_MAX))
         with self._changed:
             number = self._book.ask(ask)
             self._changed.notify_all()
@@ -174,9 +152,9 @@ class _QueryBroker:
             ended = any(self._state_of(container) == "finished" for container in self._book.waits_for(number))
             if not ended:
                 self._wait(lambda: self._closed or not self._book.waits_for(number), limit_ms)
-            return Answers(answers=self._book.take(number, self._why_no_answer(number)))
+            return messages.Answers(answers=self._book.take(number, self._why_no_answer(number)))
 
-    def listen(self, message: Listening) -> Questions:
+    def listen(self, message: messages.Listening) -> messages.Questions:
         """Take a container's answer, and block until there is a question for it."""
         self._check_current(message.container, message.incarnation)
         with self._changed:
@@ -187,9 +165,9 @@ class _QueryBroker:
             question = None if self._closed else self._book.next(message.container)
         # If it was replaced while it waited, the question is for its replacement.
         self._check_current(message.container, message.incarnation)
-        return Questions(question=question)
+        return messages.Questions(question=question)
 
-    def status(self) -> QueriesStatus:
+    def status(self) -> messages.QueriesStatus:
         with self._changed:
             return self._book.status()
 
@@ -198,7 +176,7 @@ class _QueryBroker:
             self._closed = True
             self._changed.notify_all()
 
-    def _why_no_answer(self, number: int) -> ErrorReport | None:
+    def _why_no_answer(self, number: int) -> messages.ErrorReport | None:
         missing = self._book.waits_for(number)
         if not missing:
             return None
@@ -210,10 +188,9 @@ class _QueryBroker:
             f"no answer from {tasks} in time: {why}",
             hint="ask again, with a longer timeout if it is busy; headrace status shows the containers",
         )
-        return ErrorReport.of(error, with_traceback=False)
+        return messages.ErrorReport.of(error, with_traceback=False)
 
 
-# -- arrivals ----------------------------------------------------------------------------------------
 WAIT_MS = 3000
 """How long after the first arrival the others may register. It is shorter than one attempt of a client."""
 
@@ -262,16 +239,16 @@ class Silence:
         self._watch = watch(stages, guarantee)
         self._generations: dict[TaskName, int] = {}
 
-    def caught_up(self, tasks: Mapping[TaskName, TaskStatus]) -> bool:
+    def caught_up(self, tasks: Mapping[TaskName, messages.TaskStatus]) -> bool:
         """Return whether the app has committed everything up to its former positions."""
         return self._watch.caught_up(tasks)
 
-    def end(self, tasks: Mapping[TaskName, TaskStatus]) -> None:
+    def end(self, tasks: Mapping[TaskName, messages.TaskStatus]) -> None:
         """Note that the timeline speaks from now on."""
         self.silent = False
         self._generations = {task: status.generation for task, status in tasks.items()}
 
-    def to_restart(self, tasks: Mapping[TaskName, TaskStatus]) -> list[TaskName] | None:
+    def to_restart(self, tasks: Mapping[TaskName, messages.TaskStatus]) -> list[TaskName] | None:
         """Return the tasks to start over now: those of a stage follow the stages after it. None: all speak."""
         for stage in reversed(self._stages):
             open_ = [task for task in stage if tasks[task].state != "finished"]
@@ -302,7 +279,6 @@ class SilenceThread(RepeatedStep):
             return True
 
 
-# -- server ------------------------------------------------------------------------------------------
 class Coordinator:
     """Serves one run of an app. Containers need ``url`` and ``token`` to call it.
 
@@ -317,13 +293,13 @@ class Coordinator:
         endpoint: Endpoint = ON_THIS_MACHINE,
         token: str | None = None,
         clock: Clock | None = None,
-        tables: TableList | None = None,
+        tables: messages.TableList | None = None,
         startpoints: StartpointService | None = None,
         silence: Silence | None = None,
         held: Mapping[TaskName, str] | None = None,
         copied: Mapping[TaskName, Sequence[str]] | None = None,
         pages: Pages | None = None,
-        watched: Callable[[], PagesStatus] = PagesStatus,
+        watched: Callable[[], messages.PagesStatus] = messages.PagesStatus,
         telemetry: Hearer | None = None,
     ) -> None:
         """``held`` is the last host of each task: containers there get it, or else those with standbys (``copied``).
@@ -339,7 +315,7 @@ class Coordinator:
         self._granting = threading.Lock()
         self._slot_news = threading.Event()
         self._relay = Relay(ledger.app)
-        self._tables = tables or TableList(app=ledger.app)
+        self._tables = tables or messages.TableList(app=ledger.app)
         self._startpoints = startpoints or StartpointService.none(ledger.app, self._clock)
         self._silence = silence
         self._held = held or {}
@@ -438,7 +414,7 @@ class Coordinator:
     def fail(self, error: BaseException) -> None:
         """End the app with this error, unless a container has reported one before."""
         with self._noticing():
-            self._ledger.fail(ErrorReport.of(error))
+            self._ledger.fail(messages.ErrorReport.of(error))
 
     # -- for containers, over HTTP or in this process --------------------------------------------------
     def register(self, message: messages.Register) -> messages.Assignment:
@@ -498,7 +474,7 @@ class Coordinator:
             silent = self._silent
         return messages.TaskGrant(name=message.task, generation=issued[task], orders=orders, silent=silent)
 
-    def outcomes(self, message: OutcomeReport) -> messages.Orders:
+    def outcomes(self, message: messages.OutcomeReport) -> messages.Orders:
         """Record the outcome of a task's startpoints, reported by its current generation; return its orders."""
         with self._granting:
             generations = {outcome.generation for outcome in message.outcomes}
@@ -555,11 +531,11 @@ class Coordinator:
         self._slot_news.clear()
 
     # -- questions ---------------------------------------------------------------------------------
-    def listen(self, message: Listening) -> Questions:
+    def listen(self, message: messages.Listening) -> messages.Questions:
         """Take a container's answer; block until there is a question for it, or for some seconds."""
         return self._query_broker.listen(message)
 
-    def ask(self, message: Ask) -> Answers:
+    def ask(self, message: messages.Ask) -> messages.Answers:
         """Ask tasks; block until all have answered, or for as long as the question allows."""
         return self._query_broker.ask(message)
 
@@ -604,29 +580,29 @@ class Coordinator:
         with self._granting:
             self._startpoints.fan_out()
 
-    def startpoints(self) -> StartpointList:
+    def startpoints(self) -> messages.StartpointList:
         """Return all startpoints of the app."""
         return self._startpoints.all()
 
-    def delete_startpoints(self, target: StartpointTarget) -> StartpointList:
+    def delete_startpoints(self, target: messages.StartpointTarget) -> messages.StartpointList:
         """Delete startpoints that don't count yet; return them."""
         return self._startpoints.delete(target, live=True)
 
-    def set_startpoint(self, message: SetStartpoint) -> SetAnswer:
+    def set_startpoint(self, message: messages.SetStartpoint) -> messages.SetAnswer:
         """Write startpoints, and make their tasks apply them now if the message says so."""
         answer = self._startpoints.set(message)
         if not message.apply or message.dry_run:
             return answer
         return msgspec.structs.replace(answer, restarted=self.apply_startpoints().restarted)
 
-    def apply_startpoints(self) -> Applied:
+    def apply_startpoints(self) -> messages.Applied:
         """Fan out written startpoints, and make the tasks concerned start over in place."""
         with self._granting:
             tasks = self._startpoints.fan_out()
             with self._noticing():
                 restarted = self._ledger.restart(tasks)
         elsewhere = sorted(set(tasks) - set(restarted))
-        return Applied(restarted=tuple(map(str, restarted)), elsewhere=tuple(map(str, elsewhere)))
+        return messages.Applied(restarted=tuple(map(str, restarted)), elsewhere=tuple(map(str, elsewhere)))
 
     # -- for the HTTP server -----------------------------------------------------------------------
     def _routes(self) -> dict[tuple[str, str], Route]:
@@ -655,7 +631,6 @@ class Coordinator:
             **watching_routes(self.status, self._clock),
         }
 
-    # -- inside ------------------------------------------------------------------------------------
     def _check_current(self, container: int, incarnation: str) -> None:
         with self._changed:
             self._ledger.check_current(container, incarnation)

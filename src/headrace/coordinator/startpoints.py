@@ -193,7 +193,6 @@ class StartpointService:
                 known = {name: value for name, value in facts.items() if value is not None}
                 _log.info(f"a startpoint was {outcome.state}", task=task, where=where, **known)
 
-    # -- inside
     def _named(self, name: str) -> list[AppInput]:
         """The input that a startpoint in the book may be for; none if the app has changed and doesn't read it."""
         if any(state.stream == name for state in self.book.states()):

@@ -25,15 +25,12 @@ class Hearer(Protocol):
     @property
     def traced(self) -> bool:
         """Whether it wants commits to be in them."""
-        ...
 
     def hear(self, heartbeat: Heartbeat) -> None:
         """Record a heartbeat without blocking. Safe from any thread."""
-        ...
 
     def status(self) -> ExportStatus:
         """Return the numbers of transmissions."""
-        ...
 
 
 class WatchedRun(Protocol):
@@ -41,11 +38,9 @@ class WatchedRun(Protocol):
 
     def status(self) -> AppStatus:
         """Return the present status of everything."""
-        ...
 
     def ask(self, message: Ask) -> Answers:
         """Ask tasks; block until all have answered, or for as long as the question allows."""
-        ...
 
 
 class Watcher:

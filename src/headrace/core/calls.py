@@ -15,7 +15,6 @@ from typing_extensions import override
 from headrace.core.clock import format_ms
 
 
-# -- retry -------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Retry:
     """At most ``attempts`` attempts (None: no limit), with pauses that double from ``first_ms`` to ``longest_ms``."""
@@ -46,7 +45,6 @@ class Retry:
                 return f"tried up to {attempts} times"
 
 
-# -- calling -----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Calling:
     """At most ``concurrency`` calls at once; each attempt of one may take ``timeout_ms``."""
@@ -72,7 +70,6 @@ def called_by(function: Callable[..., object]) -> Callable[..., object]:
     return function if inspect.isroutine(function) or isinstance(function, type) else type(function).__call__
 
 
-# -- rate --------------------------------------------------------------------------------------------
 class TokenBucket:
     """A bucket of at most ``burst`` tokens that gains ``per_s`` tokens per second. It may be overdrawn.
 

@@ -13,17 +13,14 @@ from typing_extensions import override
 from headrace.core.errors import DeclarationError, HeadraceError, UsageError
 
 
-# -- clock -------------------------------------------------------------------------------------------
 class Clock(Protocol):
     """Milliseconds: wall time for labels and timers, monotonic time for waits."""
 
     def now_ms(self) -> int:
         """Wall-clock milliseconds since the epoch."""
-        ...
 
     def monotonic_ms(self) -> float:
         """Milliseconds since an arbitrary moment; they never decrease."""
-        ...
 
 
 class WallClock(Clock):

@@ -12,7 +12,6 @@ from typing import ClassVar, Literal, Self
 
 from typing_extensions import override
 
-# -- errors ------------------------------------------------------------------------------------------
 Fault = Literal["user", "data", "environment", "headrace"]
 
 
@@ -153,7 +152,6 @@ class ProtocolError(HeadraceError):
     """A rule of the exactly-once protocol was broken, for example by a gap between frames or an unknown generation."""
 
 
-# -- extras ------------------------------------------------------------------------------------------
 @contextmanager
 def needing(package: str, what: str, extra: str, where: str = "wherever drivers and containers run") -> Iterator[None]:
     """Raise ``InfrastructureError`` if the block can't import a package that ``what`` needs. ``extra`` installs it."""

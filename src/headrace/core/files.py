@@ -232,7 +232,6 @@ def make_room(least: int, why: str) -> None:
         )
 
 
-# -- readable ----------------------------------------------------------------------------------------
 def readable(descriptor: int | None, ms: float | None) -> bool:
     """Wait until there is something to read, at most ``ms``; False when there isn't. No descriptor: just wait."""
     return bool(which_readable(() if descriptor is None else (descriptor,), ms))

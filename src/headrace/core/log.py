@@ -27,7 +27,6 @@ from typing_extensions import override
 from headrace.core.clock import Clock
 from headrace.core.secrets import hide_passwords
 
-# -- log ---------------------------------------------------------------------------------------------
 Level = Literal["debug", "info", "warning", "error", "off"]
 Format = Literal["text", "json"]
 Field = str | int | float | bool | None
@@ -322,7 +321,6 @@ class RecentWarnings:
         return len(self._kept)
 
 
-# -- thread stacks -----------------------------------------------------------------------------------
 _alone = threading.Lock()
 
 
@@ -342,7 +340,6 @@ def thread_stacks() -> dict[int, FrameType]:
                 gc.enable()
 
 
-# -- long lived --------------------------------------------------------------------------------------
 @contextmanager
 def long_lived() -> Iterator[None]:
     """Have collections leave out everything that exists now. Afterwards they look at it as before.

@@ -19,7 +19,6 @@ from typing import Literal
 
 from headrace.core.errors import UsageError
 
-# -- metric ------------------------------------------------------------------------------------------
 Kind = Literal["counter", "gauge", "histogram"]
 
 APP = ("app",)
@@ -51,7 +50,6 @@ class Metric:
         return next((unit for unit in ("seconds", "bytes") if unit in self.name.split("_")), "")
 
 
-# -- metric table ------------------------------------------------------------------------------------
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """The upper bounds of the buckets of durations; one for what is longer follows."""
 

@@ -13,7 +13,6 @@ from typing_extensions import override
 
 from headrace.core.errors import DeclarationError, InfrastructureError
 
-# -- secret options ----------------------------------------------------------------------------------
 _HIDDEN = "***"
 _SECRET = re.compile(r"password|secret|passphrase|token$|key\.pem$|oauthbearer\.config$", re.IGNORECASE)
 

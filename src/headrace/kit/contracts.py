@@ -41,7 +41,6 @@ from headrace.systems.small_system import SinkTarget
 __all__ = ["ContractError", "check_system", "check_target", "source_checks", "system_checks", "target_checks"]
 
 
-# -- contracts ---------------------------------------------------------------------------------------
 def system_checks() -> list[str]:
     """Return the names of the checks of ``check_system``, in the order in which they run."""
     return [check.__name__ for check in CHECKS]
@@ -341,11 +340,9 @@ class KeyValues(StateStore, KeyValueReader, Protocol):
 
     def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Set each key to the value at the same position; the last one of equal keys counts."""
-        ...
 
     def delete_many(self, keys: Sequence[bytes]) -> None:
         """Delete each key that exists."""
-        ...
 
 
 Make = Callable[[], KeyValues]

@@ -452,7 +452,6 @@ class TestApp:
             self._stop()
             self._release()
 
-    # -- inside
     def _deployed(self, declared: Graph, consent: Consent) -> Planned:
         """The plan of a version of the app, whose changes are accepted and recorded, and whose streams exist."""
         graph = _in_memory(declared, self._memory)

@@ -33,7 +33,6 @@ from headrace.systems.base import Consumer, Edge, Ended, Polled, Position, Produ
 S = TypeVar("S")
 
 
-# -- system scene ------------------------------------------------------------------------------------
 class ContractError(AssertionError):
     """An implementation breaks its contract."""
 

@@ -40,7 +40,6 @@ from headrace.task.connections import Connections
 from headrace.task.naming import changelog_name, remote_folder, remote_timeline, state_folders_at
 from headrace.task.state.disk import Snapshot
 
-# -- changelogs --------------------------------------------------------------------------------------
 _READ_BYTES = 8 << 20
 _NO_MATCH = "a snapshot doesn't match the changelog; trying an older one"
 
@@ -425,7 +424,6 @@ def _size(folder: Path) -> int:
     return total
 
 
-# -- committed ---------------------------------------------------------------------------------------
 LastCommits = Callable[[str], TaskCheckpoint | None]
 """Returns the last commit of a task; None if it has none."""
 

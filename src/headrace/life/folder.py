@@ -48,7 +48,6 @@ from headrace.life.founding import FILE, FileSum, Manifest, TaskCopy
 from headrace.protocol.record import COMMIT_FILE, CommitRecord, Donor, Founding, KeptCommit, OutputSeq
 from headrace.task.naming import founding_folder, savepoints_folder, task_folder
 
-# -- folder ------------------------------------------------------------------------------------------
 _DRAFT = ".draft-"
 _LOCK = ".lock"
 _log = logger(__name__)

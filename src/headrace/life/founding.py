@@ -27,7 +27,7 @@ from headrace.core.frame import END_VERSION
 from headrace.core.ids import MAX_PARTITIONS, Offset, TaskName
 from headrace.plan.inventory import Inventory, Part, StageRecord
 from headrace.plan.stages import producer_ids
-from headrace.protocol.record import CommitRecord, Donor, Founding
+from headrace.protocol.record import CommitRecord, Donor, Founding, OutputSeq
 from headrace.task.event_time import PartitionCheckpoint, Progress, TimesCheckpoint, combined, decode_times
 
 # -- rescaling ---------------------------------------------------------------------------------------
@@ -330,11 +330,8 @@ def _until(restored: Restored, task: TaskName) -> dict[tuple[str, int], Offset |
     return {place: None if place in ended else offset for place, offset in until.items()}
 
 
-# -- the first record ---------------------------------------------------------------------------------------
 def _first_record(restored: Restored, task: TaskName, donors: Sequence[TaskName]) -> CommitRecord:
     latest = restored.latest.get(task)
-    # Intermediate streams are new; those of the timeline before are left alone.
-    outputs = () if latest is None else (one for one in latest.outputs if one.stream not in restored.former_streams)
     kept = [restored.kept[donor] for donor in donors]
     alone = kept[0] if donors == [task] and task.stage not in restored.rescaled else None
     ended = alone is not None and alone.ended
@@ -342,12 +339,17 @@ def _first_record(restored: Restored, task: TaskName, donors: Sequence[TaskName]
         generation=0,
         version=restored.version,
         next_version=END_VERSION if ended else restored.version + 1,
-        outputs=tuple(outputs),
+        outputs=() if latest is None else _outputs(restored, latest),
         sources=kept[0].sources if kept else (),
         parents_version=restored.version,
         end_of_stream_sent=alone is not None and alone.end_of_stream_sent,
         bookkeeping=msgspec.Raw(msgspec.json.encode(_times(restored, task, donors))),
     )
+
+
+def _outputs(restored: Restored, latest: CommitRecord) -> tuple[OutputSeq, ...]:
+    # Intermediate streams are new; those of the timeline before are left alone.
+    return tuple(entry for entry in latest.outputs if entry.stream not in restored.former_streams)
 
 
 # -- event time ---------------------------------------------------------------------------------------------

@@ -48,7 +48,6 @@ from headrace.core.log import logger
 from headrace.core.plug_ins import loaded, plug_in
 from headrace.core.secrets import SecretUrl
 
-# -- store -------------------------------------------------------------------------------------------
 Version = int
 """The version of a value. Above 0, never used twice in a store, even after a delete, and rising from write to write."""
 
@@ -93,11 +92,9 @@ class MetadataStore(Protocol):
     @property
     def place(self) -> str:
         """Where it is, for messages: a home folder, or the URL of a server without its secrets."""
-        ...
 
     def get(self, namespace: str, key: str) -> Entry | None:
         """Return the value and its version; None if the key doesn't exist."""
-        ...
 
     def write(self, namespace: str, changes: Sequence[Change]) -> list[Version] | None:
         """Make all changes or none. Return the new versions in order, with 0 for a delete.
@@ -105,15 +102,12 @@ class MetadataStore(Protocol):
         Returns None, and changes nothing, if one of the keys hasn't the version that its change expects. Each key may
         be there once (``check_changes``).
         """
-        ...
 
     def scan(self, namespace: str, prefix: str = "") -> dict[str, Entry]:
         """Return all keys of the namespace that begin with ``prefix``, sorted, as of one moment."""
-        ...
 
     def close(self) -> None:
         """Release the handle's resources. Idempotent."""
-        ...
 
     def put_if(self, namespace: str, key: str, value: bytes, expected: Version | None) -> Version | None:
         """Set the value if its version is ``expected`` (None: if absent). Return the new version, or None."""

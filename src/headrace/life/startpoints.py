@@ -269,7 +269,6 @@ class StartpointBook:
                 return new
         raise self._overtaken("noted")
 
-    # -- inside
     def _check_not_deleted(self, task: str, outcome: Outcome) -> None:
         id_ = outcome.order.startpoint.id
         done = self._store.get(self._namespace, _done(id_, task))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
 from typing_extensions import override
 
 from headrace.core.errors import HeadraceError, ProtocolError
@@ -19,7 +19,6 @@ from headrace.protocol.record import AbortRecord, CommitRecord, LocalCheckpoint
 from headrace.systems.startpoints import Order
 
 
-# -- instructions ------------------------------------------------------------------------------------
 # -- verdicts on a received frame -------------------------------------------------------------------
 class Verdict(Enum):
     """What to do with a frame."""
@@ -40,8 +39,7 @@ class Verdict(Enum):
     """A processed frame has become void: drop all uncommitted state, then perform ``next_step``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forget:
+class Forget(msgspec.Struct, frozen=True):
     """A restore frame was taken: drop the producer's buffered frames of partition ``ssp`` with a higher seq."""
 
     ssp: SSP
@@ -50,8 +48,7 @@ class Forget:
 
 
 # -- instructions: start and rollback ----------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class TakeGeneration:
+class TakeGeneration(msgspec.Struct, frozen=True):
     """Drop uncommitted state, the version buffer and unreceived frames; get a new generation and call ``start``.
 
     The metadata store issues the generation by compare-and-set, and only to the incarnation that the coordinator
@@ -59,24 +56,21 @@ class TakeGeneration:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class AppendAbort:
+class AppendAbort(msgspec.Struct, frozen=True):
     """Append this record to the changelog, wait, and call ``performed`` with the offset after it."""
 
     header: Header
     record: AbortRecord
 
 
-@dataclass(frozen=True, slots=True)
-class ReadChangelog:
+class ReadChangelog(msgspec.Struct, frozen=True):
     """Read the changelog from ``start`` (None: its oldest record) to ``end``; pass each record to ``changelog``."""
 
     start: Offset | None
     end: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(msgspec.Struct, frozen=True):
     """Restore bookkeeping and source positions from the record; seek each input partition to its offset.
 
     ``record`` is None if the task never committed. An offset of None means the oldest frame. ``orders`` are
@@ -88,13 +82,11 @@ class Resume:
     orders: tuple[Order, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """Fill the stores, which are empty, with what the task takes over from a savepoint. A commit follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class ControlFrame:
+class ControlFrame(msgspec.Struct, frozen=True):
     """A control frame and its destination."""
 
     stream: StreamId
@@ -103,15 +95,13 @@ class ControlFrame:
     message: ControlMessage
 
 
-@dataclass(frozen=True, slots=True)
-class SendControl:
+class SendControl(msgspec.Struct, frozen=True):
     """Send these frames after everything sent before. There is no need to wait for acknowledgement."""
 
     frames: tuple[ControlFrame, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ScanAhead:
+class ScanAhead(msgspec.Struct, frozen=True):
     """Read the headers from these offsets to the current end of each partition; call ``learn`` for each restore frame.
 
     Positions don't move: the frames are received afterwards from the same offsets.
@@ -121,8 +111,7 @@ class ScanAhead:
 
 
 # -- instructions: running --------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Feed:
+class Feed(msgspec.Struct, frozen=True):
     """Process the buffered frames of this label in order, and remove them. They aren't received again.
 
     But keep those of the (input partition, producer) pairs in ``held``.
@@ -132,68 +121,58 @@ class Feed:
     held: frozenset[tuple[SSP, int]] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(msgspec.Struct, frozen=True):
     """All inputs have ended: fire the open windows, then send end-of-stream to every output partition."""
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(msgspec.Struct, frozen=True):
     """Keep a durable copy of the local state, which holds the commit of ``version``, and of the commit's record."""
 
     version: int
 
 
 # -- instructions: commit ---------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class FlushOutputs:
+class FlushOutputs(msgspec.Struct, frozen=True):
     """Wait until everything sent to any output is acknowledged."""
 
 
-@dataclass(frozen=True, slots=True)
-class AppendChanges:
+class AppendChanges(msgspec.Struct, frozen=True):
     """Append the stores' changes since the last commit to the changelog; ``stamp_change`` stamps each frame."""
 
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class AppendCommit:
+class AppendCommit(msgspec.Struct, frozen=True):
     """``seal`` the commit record, append it, wait, and call ``performed`` with the offset after it."""
 
     version: int
     next_version: int
 
 
-@dataclass(frozen=True, slots=True)
-class WriteLocal:
+class WriteLocal(msgspec.Struct, frozen=True):
     """Write to RocksDB in one batch: the changes of this version, and ``local.encode()`` under ``LOCAL_KEY``."""
 
     local: LocalCheckpoint
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(msgspec.Struct, frozen=True):
     """Publish the offsets from which each input is still needed: frames below them may be trimmed."""
 
     version: int
     inputs: tuple[tuple[SSP, Offset | None], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseOrders:
+class ReleaseOrders(msgspec.Struct, frozen=True):
     """Tell the coordinator that a commit covers these orders, and wait until it knows."""
 
     orders: tuple[Order, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(msgspec.Struct, frozen=True):
     """The task is over. No instruction follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(msgspec.Struct, frozen=True):
     """This incarnation has lost its right to run, and has changed nothing since. Raise ``error``; do nothing more."""
 
     error: HeadraceError
@@ -241,8 +220,7 @@ Plain = (
 _NO_LIMIT = 2**63
 
 
-@dataclass(frozen=True, slots=True)
-class EarlyFrame:
+class EarlyFrame(msgspec.Struct, frozen=True):
     """A frame in the version buffer, under its label."""
 
     label: int

@@ -23,32 +23,11 @@ import msgspec
 from headrace.core.errors import ProtocolError
 from headrace.core.frame import END_VERSION, Bytes, ControlMessage, Header, Kind, Restore
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
+from headrace.protocol import instructions
 from headrace.protocol.changelog import ABORT_SEQ, Changelog, ReplayStep
 from headrace.protocol.frame_judge import FrameJudge
 from headrace.protocol.frame_stamper import FrameStamper
-from headrace.protocol.instructions import (
-    AppendAbort,
-    AppendChanges,
-    AppendCommit,
-    End,
-    Feed,
-    Finish,
-    FlushOutputs,
-    Forget,
-    Found,
-    Instruction,
-    Keep,
-    ReadChangelog,
-    ReleaseOrders,
-    Report,
-    Resume,
-    ScanAhead,
-    SendControl,
-    Stop,
-    TakeGeneration,
-    Verdict,
-    WriteLocal,
-)
+from headrace.protocol.instructions import Instruction
 from headrace.protocol.protocol import Decision, Phase, Step
 from headrace.protocol.record import AbortRecord, CommitRecord, InputEntry, LocalCheckpoint, SourceEntry
 from headrace.systems.startpoints import Order
@@ -195,87 +174,87 @@ class TableMethods:
     # -- instructions -------------------------------------------------------------------------------------
     def take_generation(self) -> Instruction:
         """Start over with a new generation."""
-        return TakeGeneration()
+        return instructions.TakeGeneration()
 
     def append_abort(self) -> Instruction:
         """Append the abort record, the first record of a generation, which fences off older generations."""
         record = AbortRecord(generation=self.generation, writer=self._writer)
-        return AppendAbort(self._record_header(Kind.ABORT, self.version), record)
+        return instructions.AppendAbort(self._record_header(Kind.ABORT, self.version), record)
 
     def read_changelog(self) -> Instruction:
         """At a start, read from the base through the own abort; at a commit, continue through the own commit."""
-        return ReadChangelog(self._read_from, self._read_to)
+        return instructions.ReadChangelog(self._read_from, self._read_to)
 
     def resume(self) -> Instruction:
         """Restore the host's part of the last commit."""
-        return Resume(self._changelog.record, self._judge.positions(), self._orders.due)
+        return instructions.Resume(self._changelog.record, self._judge.positions(), self._orders.due)
 
     def found(self) -> Instruction:
         """Take over the savepoint's state as the first commit."""
-        return Found()
+        return instructions.Found()
 
     def send_restores(self) -> Instruction:
         """Announce the committed seq to every downstream partition, and choose the label until the next commit."""
         self.label = self._first_label()
         self._stamper.label = self.label
-        return SendControl(self._stamper.restores(self.version, self.label))
+        return instructions.SendControl(self._stamper.restores(self.version, self.label))
 
     def scan_ahead(self) -> Instruction:
         """Learn which frames are void before processing any of them."""
-        return ScanAhead(self._judge.positions())
+        return instructions.ScanAhead(self._judge.positions())
 
     def feed(self) -> Instruction:
         """Process the buffered frames of the lowest label."""
-        return Feed(self._feeding, self._judge.held(self._feeding))
+        return instructions.Feed(self._feeding, self._judge.held(self._feeding))
 
     def finish(self) -> Instruction:
         """Fire open windows and send end-of-stream."""
-        return Finish()
+        return instructions.Finish()
 
     def flush_outputs(self) -> Instruction:
         """Wait until outputs are acknowledged: a commit, or the end, must not cover frames that may still be lost."""
-        return FlushOutputs()
+        return instructions.FlushOutputs()
 
     def append_changes(self) -> Instruction:
         """Append the changes before the commit that makes them count."""
-        return AppendChanges(self._commit_version)
+        return instructions.AppendChanges(self._commit_version)
 
     def append_commit(self) -> Instruction:
         """Append the commit record, the single step that decides whether the version happened."""
-        return AppendCommit(self._commit_version, self._next_version)
+        return instructions.AppendCommit(self._commit_version, self._next_version)
 
     def write_local(self) -> Instruction:
         """Update local state, which always follows the changelog."""
         local = self._changelog.local
         if local is None:
             raise ProtocolError(f"task {self.config.task}: no commit to write")
-        return WriteLocal(local)
+        return instructions.WriteLocal(local)
 
     def send_checkpoints(self) -> Instruction:
         """Announce the commit downstream, now that it is known to count."""
-        return SendControl(self._stamper.checkpoints(self._commit_version, self._next_version))
+        return instructions.SendControl(self._stamper.checkpoints(self._commit_version, self._next_version))
 
     def report(self) -> Instruction:
         """Report the input frames that the commit covers, which are no longer needed."""
         record = self._changelog.record
         inputs = record.inputs if record else ()
-        return Report(self.version, tuple((_ssp(entry), entry.offset) for entry in inputs))
+        return instructions.Report(self.version, tuple((_ssp(entry), entry.offset) for entry in inputs))
 
     def release_orders(self) -> Instruction:
         """Tell the coordinator which startpoints a commit covers, so that it may delete them."""
-        return ReleaseOrders(self._orders.covered)
+        return instructions.ReleaseOrders(self._orders.covered)
 
     def keep(self) -> Instruction:
         """Keep the state of the cut, which the local database holds regardless of later frames."""
-        return Keep(self.version)
+        return instructions.Keep(self.version)
 
     def end(self) -> Instruction:
         """End: the final commit is announced and acknowledged."""
-        return End()
+        return instructions.End()
 
     def stop(self) -> Instruction:
         """Stop: another incarnation has the right to run this task."""
-        return Stop(self._changelog.stop_reason(self.config.task))
+        return instructions.Stop(self._changelog.stop_reason(self.config.task))
 
     # -- guards -------------------------------------------------------------------------------------------
     def always(self) -> bool:
@@ -595,7 +574,7 @@ class ProtocolMachine(TableMethods):
 
     def receive(
         self, ssp: SSP, offset: Offset, after: Offset, header: Header, control: ControlMessage | None = None
-    ) -> Verdict | Forget:
+    ) -> instructions.Verdict | instructions.Forget:
         """Judge the next frame of an intermediate input: it is at ``offset``, and the frame after it at ``after``.
 
         ``control`` is the message of a checkpoint or restore frame, and None for all other frames.
@@ -605,7 +584,7 @@ class ProtocolMachine(TableMethods):
                 f"task {self.config.task}: received a frame before the instruction was performed ({self.phase.value})"
             )
         verdict = self._judge.receive(ssp, offset, after, header, control)
-        if verdict is Verdict.ROLLBACK:
+        if verdict is instructions.Verdict.ROLLBACK:
             self.rollbacks += 1
             self.phase = Phase.DOWN
         return verdict
@@ -726,7 +705,6 @@ class ProtocolMachine(TableMethods):
         """Return the first buffered offset of each input partition; tasks that are set aside don't count."""
         return self._judge.early()
 
-    # -- inside ---------------------------------------------------------------------------------------------
     def _own(self, method: Callable[[Any], _Result]) -> Callable[[], _Result]:
         """Return a method of the tables as this machine has it, which a test may have replaced."""
         own: Callable[[], _Result] = getattr(self, method.__name__)

@@ -49,7 +49,6 @@ from headrace.core.files import UNREADABLE, decode_record
 from headrace.core.frame import END_VERSION, Bytes
 from headrace.core.ids import SSP, Offset
 
-# -- record ------------------------------------------------------------------------------------------
 COMMIT_FORMAT = 4
 ABORT_FORMAT = 1
 CHANGE_FORMAT = 1
