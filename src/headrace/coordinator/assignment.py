@@ -42,10 +42,7 @@ def assign(stages: Mapping[str, Sequence[TaskName]], containers: int) -> Seats:
 
 
 def placed(seats: Seats, hosts: Mapping[int, str], held: Mapping[TaskName, str]) -> Seats:
-    """Return the same seats, reassigned so that more tasks are on the host that held them last, where that is known.
-
-    Each container gets as many tasks of each stage as some seat had, so the balance stays.
-    """
+    """Return the seats with more tasks on the hosts that held them last. Numbers of tasks by stage stay balanced."""
     moved = _moved(seats, hosts, held)
     choices = [seats, moved, _swapped(seats, hosts, held), _swapped(moved, hosts, held)]
     return max(choices, key=lambda one: at_home(one, hosts, held))  # the first of equally good ones

@@ -15,21 +15,48 @@ from typing import Any, Generic, Literal, Protocol, Self, TypeVar, overload
 import msgspec
 from typing_extensions import override
 
-from headrace.coordinator import messages
 from headrace.coordinator.books import CutOrder, CutReport
+from headrace.coordinator.messages import (
+    FORMAT,
+    Answers,
+    Applied,
+    ApplyStartpoints,
+    AppStatus,
+    Ask,
+    Assignment,
+    Failure,
+    Finished,
+    GenerationRequest,
+    Heartbeat,
+    Listening,
+    Message,
+    Orders,
+    OutcomeReport,
+    Questions,
+    Refusal,
+    Register,
+    SetAnswer,
+    SetStartpoint,
+    StartpointList,
+    StartpointTarget,
+    TableList,
+    TaskGrant,
+    decode,
+    encode,
+)
 
 Caller = Literal["container", "command", "tool"]
 """Who makes a call. Tools are other people's programs, and a refusal of theirs is the user's mistake."""
 
-_Q = TypeVar("_Q", bound=messages.Message)
-_A = TypeVar("_A", bound=messages.Message)
+_Q = TypeVar("_Q", bound=Message)
+_A = TypeVar("_A", bound=Message)
 _Served = tuple[tuple[str, str], Callable[[bytes], bytes]]
 
 
 class CallSender(Protocol):
     """What sends a call and returns its answer."""
 
-    def send(self, call: Declared[_A], message: messages.Message | None) -> _A:
+    def send(self, call: Declared[_A], message: Message | None) -> _A:
         """Send the message as the body of the call."""
 
 
@@ -43,7 +70,7 @@ class Declared(Generic[_A]):
     summary: str
 
     @property
-    def takes(self) -> type[messages.Message] | None:
+    def takes(self) -> type[Message] | None:
         """The type of its body, if it has any."""
         raise NotImplementedError
 
@@ -61,7 +88,7 @@ class Call(Declared[_A], Generic[_Q, _A]):
 
     @property
     @override
-    def takes(self) -> type[messages.Message] | None:
+    def takes(self) -> type[Message] | None:
         return self.message
 
     @overload
@@ -73,18 +100,18 @@ class Call(Declared[_A], Generic[_Q, _A]):
 
     def served(self, handle: Callable[[_Q], _A]) -> _Served:
         """Return the route that answers it."""
-        return (self.method, self.path), lambda body: messages.encode(handle(messages.decode(self.message, body)))
+        return (self.method, self.path), lambda body: encode(handle(decode(self.message, body)))
 
 
 @dataclass(frozen=True, slots=True)
 class Request(Declared[_A]):
     """A call that needs nothing from its caller: its body, if it has any, is always the same."""
 
-    body: messages.Message | None = None
+    body: Message | None = None
 
     @property
     @override
-    def takes(self) -> type[messages.Message] | None:
+    def takes(self) -> type[Message] | None:
         return None if self.body is None else type(self.body)
 
     @overload
@@ -99,8 +126,8 @@ class Request(Declared[_A]):
 
         def route(body: bytes) -> bytes:
             if self.takes is not None:
-                messages.decode(self.takes, body)
-            return messages.encode(handle())
+                decode(self.takes, body)
+            return encode(handle())
 
         return (self.method, self.path), route
 
@@ -109,54 +136,34 @@ class CoordinatorCalls:
     """All calls to a coordinator. A client inherits them, and a server has a route for each."""
 
     register = Call(
-        "/register",
-        messages.Assignment,
-        "container",
-        "Become the container's current incarnation; return its tasks.",
-        messages.Register,
+        "/register", Assignment, "container", "Become the container's current incarnation; return its tasks.", Register
     )
     heartbeat = Call(
-        "/heartbeat",
-        messages.Orders,
-        "container",
-        "Report the status of the container's tasks; return its orders.",
-        messages.Heartbeat,
+        "/heartbeat", Orders, "container", "Report the status of the container's tasks; return its orders.", Heartbeat
     )
     generation = Call(
-        "/generation",
-        messages.TaskGrant,
-        "container",
-        "Get a new generation for a task that rolls back.",
-        messages.GenerationRequest,
+        "/generation", TaskGrant, "container", "Get a new generation for a task that rolls back.", GenerationRequest
     )
-    finished = Call("/finished", messages.Orders, "container", "Report tasks that have ended.", messages.Finished)
-    failure = Call(
-        "/failure", messages.Orders, "container", "Report the error that ends the container.", messages.Failure
-    )
-    outcomes = Call(
-        "/outcomes",
-        messages.Orders,
-        "container",
-        "Report what happened to a task's startpoints.",
-        messages.OutcomeReport,
-    )
+    finished = Call("/finished", Orders, "container", "Report tasks that have ended.", Finished)
+    failure = Call("/failure", Orders, "container", "Report the error that ends the container.", Failure)
+    outcomes = Call("/outcomes", Orders, "container", "Report what happened to a task's startpoints.", OutcomeReport)
     listen = Call(
         "/questions",
-        messages.Questions,
+        Questions,
         "container",
         "Send an answer and wait for the next question. The client's timeout must exceed ``server.HOLD_MS``.",
-        messages.Listening,
+        Listening,
     )
-    tables = Request("/tables", messages.TableList, "command", "Return the tables that can be queried.")
+    tables = Request("/tables", TableList, "command", "Return the tables that can be queried.")
     ask = Call(
         "/tables",
-        messages.Answers,
+        Answers,
         "command",
         "Query a table. The client's timeout must be longer than the question's own limit.",
-        messages.Ask,
+        Ask,
     )
-    status = Request("/status", messages.AppStatus, "command", "Return the status of the app.")
-    drain = Request("/drain", messages.Orders, "command", "Order the app to drain.", messages.Orders(drain=True))
+    status = Request("/status", AppStatus, "command", "Return the status of the app.")
+    drain = Request("/drain", Orders, "command", "Order the app to drain.", Orders(drain=True))
     cut = Call(
         "/cut",
         CutReport,
@@ -165,24 +172,18 @@ class CoordinatorCalls:
         CutOrder,
     )
     startpoints = Request(
-        "/startpoints", messages.StartpointList, "tool", "List the startpoints, also the last ones that are done with."
+        "/startpoints", StartpointList, "tool", "List the startpoints, also the last ones that are done with."
     )
     set_startpoint = Call(
-        "/startpoints",
-        messages.SetAnswer,
-        "tool",
-        "Set startpoints, or show what they would do.",
-        messages.SetStartpoint,
+        "/startpoints", SetAnswer, "tool", "Set startpoints, or show what they would do.", SetStartpoint
     )
-    delete_startpoints = Call(
-        "/startpoints/delete", messages.StartpointList, "tool", "Delete startpoints.", messages.StartpointTarget
-    )
+    delete_startpoints = Call("/startpoints/delete", StartpointList, "tool", "Delete startpoints.", StartpointTarget)
     apply_startpoints = Request(
         "/startpoints/apply",
-        messages.Applied,
+        Applied,
         "tool",
         "Restart the tasks that have new startpoints, in place. The others go on.",
-        messages.ApplyStartpoints(),
+        ApplyStartpoints(),
     )
 
 
@@ -203,7 +204,7 @@ _REFUSALS = {
 def openapi() -> bytes:
     """Return the OpenAPI document of the calls that tools make, as JSON."""
     calls = [call for call in declared() if call.by == "tool"]
-    kinds = [messages.Refusal, *(kind for call in calls for kind in (call.takes, call.answer) if kind is not None)]
+    kinds = [Refusal, *(kind for call in calls for kind in (call.takes, call.answer) if kind is not None)]
     _, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     paths: dict[str, dict[str, Any]] = {}
     for call in calls:
@@ -212,7 +213,7 @@ def openapi() -> bytes:
             "operationId": (call.method.lower() + call.path).replace("/", "_"),
             "responses": {
                 "200": {"description": "It is done.", **_json(call.answer)},
-                **{status: {"description": why, **_json(messages.Refusal)} for status, why in _REFUSALS.items()},
+                **{status: {"description": why, **_json(Refusal)} for status, why in _REFUSALS.items()},
             },
         }
         if call.takes is not None:
@@ -222,7 +223,7 @@ def openapi() -> bytes:
         "openapi": "3.1.0",
         "info": {
             "title": "Headrace: startpoints of a running app",
-            "version": str(messages.FORMAT),
+            "version": str(FORMAT),
             "description": "Served by the coordinator of a running app. headrace startpoint address "
             "prints its URL and its token.",
         },
@@ -236,5 +237,5 @@ def openapi() -> bytes:
     return json.dumps(document, indent=2).encode() + b"\n"
 
 
-def _json(message: type[messages.Message]) -> dict[str, Any]:
+def _json(message: type[Message]) -> dict[str, Any]:
     return {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{message.__name__}"}}}}

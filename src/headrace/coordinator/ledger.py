@@ -347,10 +347,7 @@ class Seat:
 
 
 class Ledger:
-    """The state of one run of an app, or of the stages that this deployment runs.
-
-    ``until_caught_up``: the app drains once it has read everything that existed when it started.
-    """
+    """The state of one run. ``until_caught_up``: it drains once it has read everything that existed at its start."""
 
     def __init__(
         self,
@@ -372,9 +369,9 @@ class Ledger:
         standbys: StandbyBook | None = None,
         scattered: bool = False,
     ) -> None:
-        """``chance`` returns random numbers in [0, 1), which spread restarts. ``saves``: drain after a savepoint.
+        """``chance`` spreads restarts by numbers in [0, 1).
 
-        ``scattered``: the app's machines share no disk.
+        ``saves``: drain after a savepoint. ``scattered``: no shared disk.
         """
         if not any(stages.values()):
             raise UsageError(f"app {app!r} has no tasks to run")

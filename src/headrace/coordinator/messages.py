@@ -84,11 +84,7 @@ class PagesStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ExportStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The numbers of transmissions to OpenTelemetry's collector since the start.
-
-    ``sent`` and ``failed`` count attempts, each with all metrics or some traces. ``dropped`` counts traces that found
-    no room or couldn't be sent.
-    """
+    """Transmissions to OpenTelemetry's collector since the start. ``dropped`` traces found no room or weren't sent."""
 
     metrics_sent: int = 0
     metrics_failed: int = 0
@@ -639,10 +635,7 @@ class Ask(Message, frozen=True, kw_only=True):
 
 
 class TaskAnswer(Nested, frozen=True, kw_only=True):
-    """One task's rows (Arrow) as of the commit ``version`` (None: it has no commit yet), or its error.
-
-    ``more``: the answer had no room for rows after the key ``last``.
-    """
+    """One task's rows (Arrow) as of the commit ``version``, or its error. ``more``: rows after ``last`` had no room."""
 
     task: str
     version: int | None = None

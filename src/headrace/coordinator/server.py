@@ -580,14 +580,6 @@ class Coordinator:
         with self._granting:
             self._startpoints.fan_out()
 
-    def startpoints(self) -> messages.StartpointList:
-        """Return all startpoints of the app."""
-        return self._startpoints.all()
-
-    def delete_startpoints(self, target: messages.StartpointTarget) -> messages.StartpointList:
-        """Delete startpoints that don't count yet; return them."""
-        return self._startpoints.delete(target, live=True)
-
     def set_startpoint(self, message: messages.SetStartpoint) -> messages.SetAnswer:
         """Write startpoints, and make their tasks apply them now if the message says so."""
         answer = self._startpoints.set(message)
@@ -621,9 +613,9 @@ class Coordinator:
                     CoordinatorCalls.status.served(self.status),
                     CoordinatorCalls.drain.served(self.drain),
                     CoordinatorCalls.cut.served(self.cut),
-                    CoordinatorCalls.startpoints.served(self.startpoints),
+                    CoordinatorCalls.startpoints.served(self._startpoints.all),
                     CoordinatorCalls.set_startpoint.served(self.set_startpoint),
-                    CoordinatorCalls.delete_startpoints.served(self.delete_startpoints),
+                    CoordinatorCalls.delete_startpoints.served(partial(self._startpoints.delete, live=True)),
                     CoordinatorCalls.apply_startpoints.served(self.apply_startpoints),
                 )
             ),

@@ -44,7 +44,7 @@ class WatchedRun(Protocol):
 
 
 class Watcher:
-    """It is made, ``pages`` and ``hearer`` are taken, ``threads`` start, the app runs, ``end``.
+    """Made with the run, asked for ``pages``, ``hearer`` and ``threads``, and told the ``end``.
 
     By default it does nothing.
     """

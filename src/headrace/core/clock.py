@@ -136,10 +136,7 @@ def moment_ms(moment: datetime) -> int:
 
 
 def parse_moment(text: str) -> tuple[int, bool]:
-    """Read an ISO 8601 time, or milliseconds since the epoch; return it, and whether its zone is known.
-
-    Without a zone, it is read as UTC. Raises ``UsageError``.
-    """
+    """Read an ISO 8601 time, or milliseconds since the epoch; return it, and whether its zone is known (else UTC)."""
     if text.isascii() and text.isdigit():
         return int(text), True
     try:

@@ -238,10 +238,7 @@ def readable(descriptor: int | None, ms: float | None) -> bool:
 
 
 class Bell:
-    """A descriptor that is readable from ``ring`` until ``clear``.
-
-    Callers hold a lock of their own, but not for ``fileno``.
-    """
+    """A descriptor that is readable from ``ring`` until ``clear``. Callers hold a lock, but not for ``fileno``."""
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()

@@ -49,9 +49,9 @@ _KINDS = {int(kind): kind for kind in Kind}
 
 
 class Header(msgspec.Struct, frozen=True):
-    """Who wrote a frame, in which generation, and for which checkpoint version.
+    """Who wrote a frame, in which generation and for which version.
 
-    ``seq`` numbers the frames that the producer has written to the partition.
+    ``seq`` numbers the producer's frames in the partition.
     """
 
     kind: Kind

@@ -9,9 +9,10 @@ calling thread; calls that run elsewhere take that context along. Outside of tas
 
 from __future__ import annotations
 
+import re
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -20,13 +21,6 @@ from typing import Literal
 from headrace.core.errors import UsageError
 
 Kind = Literal["counter", "gauge", "histogram"]
-
-APP = ("app",)
-TASK = ("app", "stage", "task")
-INPUT = (*TASK, "input", "partition")
-OUTPUT = (*TASK, "output")
-STEP = (*TASK, "step")
-CONTAINER = ("app", "container")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,349 +48,229 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 """The upper bounds of the buckets of durations; one for what is longer follows."""
 
 
-METRICS: tuple[Metric, ...] = (
-    # -- the app
-    Metric(
-        "headrace_app_up",
-        (*APP, "state"),
-        "1 for the state that the app is in.",
-        "The state is failed, or the series is missing.",
-    ),
-    Metric(
-        "headrace_app_start_time_seconds",
-        APP,
-        "When this run began, since the epoch.",
-        "It changes although the app wasn't restarted.",
-    ),
-    Metric("headrace_query_waiting", APP, "Questions about tables that wait for an answer.", "It keeps growing."),
-    Metric(
-        "headrace_queries_total",
-        (*APP, "outcome"),
-        "Questions about tables by how they ended: answered, timed_out or refused.",
-        "timed_out or refused grows.",
-    ),
-    Metric("headrace_pages_watching", APP, "Live pages that watch the app."),
-    Metric(
-        "headrace_pages_refused_total",
-        APP,
-        "Live pages that were refused because too many were open.",
-        "It grows: pages are left open somewhere.",
-    ),
-    Metric(
-        "headrace_otel_exports_total",
-        (*APP, "signal", "outcome"),
-        "Attempts to send metrics or traces to OpenTelemetry's collector, if that is on: sent or failed.",
-        "failed grows: the collector is away, or refuses them.",
-    ),
-    Metric(
-        "headrace_otel_dropped_traces_total",
-        APP,
-        "Traces of versions that were dropped, because they couldn't be sent or too many waited for that.",
-        "It grows, and you need them.",
-    ),
-    Metric(
-        "headrace_otel_untraced_commits_total",
-        TASK,
-        "Commits that are in no trace, because traces are limited to ten versions a second.",
-    ),
-    # -- containers
-    Metric(
-        "headrace_container_up",
-        (*CONTAINER, "state"),
-        "1 for the state that the container is in.",
-        "The state is lost, hung or failed for longer than a restart takes.",
-    ),
-    Metric(
-        "headrace_container_restarts_total",
-        CONTAINER,
-        "Processes of the container after the first one.",
-        "It grows: headrace status says what the last one died of.",
-    ),
-    Metric(
-        "headrace_container_failures",
-        CONTAINER,
-        "Lives in a row that have failed without a commit.",
-        "It is above 1: the app ends when it exceeds the allowed restarts.",
-    ),
-    Metric(
-        "headrace_container_cpu_seconds_total",
-        CONTAINER,
-        "Processor time of the container.",
-        "It grows by 1 a second: the run loop is one thread.",
-    ),
-    Metric(
-        "headrace_container_memory_bytes",
-        CONTAINER,
-        "Peak resident memory of the container's process.",
-        "It comes close to what the executor may use.",
-    ),
-    Metric(
-        "headrace_container_standby_lag_offsets",
-        CONTAINER,
-        "Of all standbys that the container keeps, how far the last one is from the end of its changelog.",
-        "It grows: a task that begins there reads that much.",
-    ),
-    Metric(
-        "headrace_container_heartbeat_age_seconds",
-        CONTAINER,
-        "Time since the last message of the container.",
-        "It is above some seconds.",
-    ),
-    # -- messages
-    Metric(
-        "headrace_task_messages_in_total",
-        TASK,
-        "Messages that the task has read.",
-        "It stands still while there is lag.",
-    ),
-    Metric("headrace_task_messages_out_total", TASK, "Messages that the task has written."),
-    Metric("headrace_task_bytes_in_total", TASK, "Bytes of messages that the task has read."),
-    Metric("headrace_task_bytes_out_total", TASK, "Bytes of messages that the task has written to streams."),
-    Metric(
-        "headrace_input_messages_total",
-        INPUT,
-        "Messages read of an input partition; they are read again after a rollback.",
-        "One partition stands still while others of the input move.",
-    ),
-    Metric("headrace_input_bytes_total", INPUT, "Bytes read of an input partition, as they are stored."),
-    Metric(
-        "headrace_output_messages_total",
-        OUTPUT,
-        "Messages written to an output.",
-        "It stands still while messages come in.",
-    ),
-    Metric("headrace_output_bytes_total", OUTPUT, "Bytes written to a stream; targets that take rows aren't counted."),
-    Metric(
-        "headrace_step_messages_total",
-        STEP,
-        "Messages that a step has taken.",
-        "A step behind a filter takes far more, or fewer, than expected.",
-    ),
-    Metric(
-        "headrace_input_lag_offsets",
-        INPUT,
-        "How far the task is from the end of the partition, in what its offsets count: messages, or bytes for logs.",
-        "It keeps growing.",
-    ),
-    Metric(
-        "headrace_input_lag_seconds",
-        INPUT,
-        "How far the event time of what was read is behind the clock; 0 if all was read.",
-        "It exceeds what results may be late by.",
-    ),
-    Metric(
-        "headrace_late_messages_total",
-        TASK,
-        "Messages that came too late and had no effect.",
-        "It grows faster than you accept: raise the lateness.",
-    ),
-    Metric(
-        "headrace_skipped_messages_total",
-        TASK,
-        "Messages that were skipped because they couldn't be read.",
-        "It grows.",
-    ),
-    Metric(
-        "headrace_failed_messages_total",
-        TASK,
-        "Messages that were skipped because a function failed on them.",
-        "It grows.",
-    ),
-    Metric(
-        "headrace_dead_lettered_messages_total",
-        TASK,
-        "Messages that were written to a dead-letter stream.",
-        "It grows.",
-    ),
-    Metric(
-        "headrace_duplicate_frames_total", TASK, "Frames that came again after a restart upstream, and were ignored."
-    ),
-    Metric(
-        "headrace_lost_messages_total",
-        TASK,
-        "Messages that the source has deleted before they were read.",
-        "It grows at all.",
-    ),
-    Metric(
-        "headrace_gaps_total",
-        TASK,
-        "Places in shards where Kinesis may have deleted messages before they were read; it doesn't say how many.",
-        "It grows at all.",
-    ),
-    Metric(
-        "headrace_misplaced_messages_total",
-        TASK,
-        "Messages that were left out, because the Kinesis Producer Library had aggregated them for another shard.",
-        "It grows though no shard has split or merged: the producer doesn't write them again.",
-    ),
-    Metric(
-        "headrace_backfilled_messages_total",
-        TASK,
-        "Messages that were left out because a backfill had processed them.",
-        "It still grows long after the start: new messages are older than the end of the backfill, and have no effect.",
-    ),
-    Metric(
-        "headrace_silenced_messages_total",
-        TASK,
-        "Results that weren't written to an output, because the app repeats silently after a restore.",
-        "It still grows after the app has caught up: nothing leaves the app.",
-    ),
-    # -- times of messages and of tasks
-    Metric(
-        "headrace_latency_seconds",
-        (*TASK, "until"),
-        "Time from the arrival of a message in the task until its results were sent, and until they were committed.",
-        "The slowest hundredth exceeds what results may be late by. Committed includes the checkpoint interval.",
-        histogram=True,
-    ),
-    # -- event time
-    Metric("headrace_task_watermark_seconds", TASK, "The watermark, since the epoch."),
-    Metric(
-        "headrace_task_watermark_behind_seconds",
-        TASK,
-        "How far the watermark is behind the clock.",
-        "It keeps growing: headrace_input_holds_watermarks says where, headrace_task_held_up_seconds why.",
-    ),
-    Metric(
-        "headrace_input_holds_watermarks",
-        INPUT,
-        "How many tasks, this one included, have their watermark from this partition: it is the one furthest behind on "
-        "their way to the sources. 0: no task waits for it.",
-        "Watermarks are far behind the clock: the partition of a source where it is highest holds most of them.",
-    ),
-    Metric(
-        "headrace_task_idle",
-        TASK,
-        "1: no input has sent anything for its idle timeout, and no step keeps anything, so that no other task waits.",
-    ),
-    # -- what holds it up
-    Metric(
-        "headrace_task_held_up_seconds",
-        (*TASK, "by"),
-        "For how long the task has been held up, by what: user code, readers, target, calls, checkpoint, "
-        "watermark, ...",
-        "It is above a minute; headrace status names the place and the remedy.",
-    ),
-    Metric(
-        "headrace_task_blocked",
-        TASK,
-        "1: back-pressure, a target or calls keep the task from reading.",
-        "It is 1 most of the time.",
-    ),
-    Metric(
-        "headrace_task_blocks_others_seconds",
-        TASK,
-        "For how long other tasks have been waiting for this one, at the end of their chain of waits.",
-        "It is above a few checkpoint intervals.",
-    ),
-    # -- time
-    Metric(
-        "headrace_task_time_seconds_total",
-        (*TASK, "state"),
-        "What the task does with its time: busy; waiting, for targets, readers, calls, or other tasks of its "
-        "container; idle.",
-        "busy grows by 1 a second: the task is the bottleneck. waiting does: headrace_task_held_up_seconds "
-        "says for what.",
-    ),
-    Metric(
-        "headrace_function_seconds_total",
-        STEP,
-        "Time in functions of the app, by step.",
-        "One step takes most of what its task is busy.",
-    ),
-    # -- checkpoints
-    Metric("headrace_checkpoint_version", TASK, "The version of the last commit, a time in milliseconds."),
-    Metric(
-        "headrace_checkpoint_age_seconds",
-        TASK,
-        "Time since the last commit.",
-        "It exceeds several checkpoint intervals: a restart repeats all since then.",
-    ),
-    Metric("headrace_checkpoints_total", TASK, "Versions that the task has committed.", "It stands still."),
-    Metric(
-        "headrace_checkpoints_asked_for_total",
-        TASK,
-        "Commits that a low-level task of the app asked for.",
-        "It grows as fast as headrace_checkpoints_total, and tasks are busy with commits: ask less often.",
-    ),
-    Metric(
-        "headrace_checkpoint_duration_seconds",
-        (*TASK, "part"),
-        "How long commits take, by part: flush (outputs), changes, changelog, store, snapshot; and the whole.",
-        "The whole comes close to the checkpoint interval; the longest part says why.",
-        histogram=True,
-    ),
-    Metric(
-        "headrace_checkpoint_overdue_seconds",
-        TASK,
-        "Time since the last commit if that is too long ago, else 0.",
-        "It is above 0.",
-    ),
-    Metric(
-        "headrace_early_bytes",
-        (*TASK, "where"),
-        "Frames that came early and wait for their version: in memory, or left in their stream.",
-        "It keeps growing: a task upstream is late.",
-    ),
-    Metric(
-        "headrace_task_generation", TASK, "The generation of the task; each start and each rollback takes a new one."
-    ),
-    Metric(
-        "headrace_rollbacks_total",
-        TASK,
-        "Rollbacks to the last commit, because a task upstream did so, or stays away.",
-        "It grows without restarts of containers.",
-    ),
-    Metric(
-        "headrace_output_waiting_versions",
-        OUTPUT,
-        "Committed versions that the target doesn't have yet.",
-        "It keeps growing.",
-    ),
-    Metric(
-        "headrace_output_waiting_bytes", OUTPUT, "Bytes that wait to be written to the target.", "It keeps growing."
-    ),
-    Metric(
-        "headrace_output_failures",
-        OUTPUT,
-        "Attempts in a row at which the target could not be written.",
-        "It is above 0 for minutes.",
-    ),
-    # -- state
-    Metric(
-        "headrace_state_bytes",
-        TASK,
-        "Size of the local database of the task's state, roughly.",
-        "It comes close to the disk's size.",
-    ),
-    Metric(
-        "headrace_state_keys",
-        STEP,
-        "Keys, or rows of a table, that a step keeps, roughly.",
-        "It grows without a bound: give the state a time to live.",
-    ),
-    # -- calls and timers
-    Metric("headrace_calls_total", TASK, "Calls to other services."),
-    Metric(
-        "headrace_calls_in_flight", TASK, "Calls whose answers are outstanding.", "It stays at the step's concurrency."
-    ),
-    Metric("headrace_call_failures_total", TASK, "Calls that failed.", "It grows."),
-    Metric("headrace_call_retries_total", TASK, "Calls that were repeated.", "It grows as fast as the calls."),
-    Metric("headrace_call_timeouts_total", TASK, "Calls that took too long.", "It grows."),
-    Metric("headrace_call_seconds_total", TASK, "Time that calls have taken; divide it by the calls."),
-    Metric("headrace_call_cache_hits_total", TASK, "Answers that a cache had."),
-    Metric("headrace_call_cache_misses_total", TASK, "Answers that a cache didn't have."),
-    Metric("headrace_timers_fired_total", TASK, "Timers that have fired."),
-    Metric(
-        "headrace_timers_dropped_total",
-        TASK,
-        "Timers that won't fire, because they were set when all inputs had ended.",
-        "It grows, and results depend on these timers.",
-    ),
-    Metric(
-        "headrace_warnings_total", TASK, "Warnings of the task; headrace status lists the latest ones.", "It grows."
-    ),
-)
+_TABLE = """
+# the app
+headrace_app_up{app,state}
+    1 for the state that the app is in.
+    Worry: The state is failed, or the series is missing.
+headrace_app_start_time_seconds{app}
+    When this run began, since the epoch.
+    Worry: It changes although the app wasn't restarted.
+headrace_query_waiting{app}
+    Questions about tables that wait for an answer.
+    Worry: It keeps growing.
+headrace_queries_total{app,outcome}
+    Questions about tables by how they ended: answered, timed_out or refused.
+    Worry: timed_out or refused grows.
+headrace_pages_watching{app}
+    Live pages that watch the app.
+headrace_pages_refused_total{app}
+    Live pages that were refused because too many were open.
+    Worry: It grows: pages are left open somewhere.
+headrace_otel_exports_total{app,signal,outcome}
+    Attempts to send metrics or traces to OpenTelemetry's collector, if that is on: sent or failed.
+    Worry: failed grows: the collector is away, or refuses them.
+headrace_otel_dropped_traces_total{app}
+    Traces of versions that were dropped, because they couldn't be sent or too many waited for that.
+    Worry: It grows, and you need them.
+headrace_otel_untraced_commits_total{app,stage,task}
+    Commits that are in no trace, because traces are limited to ten versions a second.
+# containers
+headrace_container_up{app,container,state}
+    1 for the state that the container is in.
+    Worry: The state is lost, hung or failed for longer than a restart takes.
+headrace_container_restarts_total{app,container}
+    Processes of the container after the first one.
+    Worry: It grows: headrace status says what the last one died of.
+headrace_container_failures{app,container}
+    Lives in a row that have failed without a commit.
+    Worry: It is above 1: the app ends when it exceeds the allowed restarts.
+headrace_container_cpu_seconds_total{app,container}
+    Processor time of the container.
+    Worry: It grows by 1 a second: the run loop is one thread.
+headrace_container_memory_bytes{app,container}
+    Peak resident memory of the container's process.
+    Worry: It comes close to what the executor may use.
+headrace_container_standby_lag_offsets{app,container}
+    Of all standbys that the container keeps, how far the last one is from the end of its changelog.
+    Worry: It grows: a task that begins there reads that much.
+headrace_container_heartbeat_age_seconds{app,container}
+    Time since the last message of the container.
+    Worry: It is above some seconds.
+# messages
+headrace_task_messages_in_total{app,stage,task}
+    Messages that the task has read.
+    Worry: It stands still while there is lag.
+headrace_task_messages_out_total{app,stage,task}
+    Messages that the task has written.
+headrace_task_bytes_in_total{app,stage,task}
+    Bytes of messages that the task has read.
+headrace_task_bytes_out_total{app,stage,task}
+    Bytes of messages that the task has written to streams.
+headrace_input_messages_total{app,stage,task,input,partition}
+    Messages read of an input partition; they are read again after a rollback.
+    Worry: One partition stands still while others of the input move.
+headrace_input_bytes_total{app,stage,task,input,partition}
+    Bytes read of an input partition, as they are stored.
+headrace_output_messages_total{app,stage,task,output}
+    Messages written to an output.
+    Worry: It stands still while messages come in.
+headrace_output_bytes_total{app,stage,task,output}
+    Bytes written to a stream; targets that take rows aren't counted.
+headrace_step_messages_total{app,stage,task,step}
+    Messages that a step has taken.
+    Worry: A step behind a filter takes far more, or fewer, than expected.
+headrace_input_lag_offsets{app,stage,task,input,partition}
+    How far the task is from the end of the partition, in what its offsets count: messages, or bytes for logs.
+    Worry: It keeps growing.
+headrace_input_lag_seconds{app,stage,task,input,partition}
+    How far the event time of what was read is behind the clock; 0 if all was read.
+    Worry: It exceeds what results may be late by.
+headrace_late_messages_total{app,stage,task}
+    Messages that came too late and had no effect.
+    Worry: It grows faster than you accept: raise the lateness.
+headrace_skipped_messages_total{app,stage,task}
+    Messages that were skipped because they couldn't be read.
+    Worry: It grows.
+headrace_failed_messages_total{app,stage,task}
+    Messages that were skipped because a function failed on them.
+    Worry: It grows.
+headrace_dead_lettered_messages_total{app,stage,task}
+    Messages that were written to a dead-letter stream.
+    Worry: It grows.
+headrace_duplicate_frames_total{app,stage,task}
+    Frames that came again after a restart upstream, and were ignored.
+headrace_lost_messages_total{app,stage,task}
+    Messages that the source has deleted before they were read.
+    Worry: It grows at all.
+headrace_gaps_total{app,stage,task}
+    Places in shards where Kinesis may have deleted messages before they were read; it doesn't say how many.
+    Worry: It grows at all.
+headrace_misplaced_messages_total{app,stage,task}
+    Messages that were left out, because the Kinesis Producer Library had aggregated them for another shard.
+    Worry: It grows though no shard has split or merged: the producer doesn't write them again.
+headrace_backfilled_messages_total{app,stage,task}
+    Messages that were left out because a backfill had processed them.
+    Worry: It still grows long after the start: new messages are older than the end of the backfill, and have no effect.
+headrace_silenced_messages_total{app,stage,task}
+    Results that weren't written to an output, because the app repeats silently after a restore.
+    Worry: It still grows after the app has caught up: nothing leaves the app.
+# times of messages and of tasks
+headrace_latency_seconds{app,stage,task,until} histogram
+    Time from the arrival of a message in the task until its results were sent, and until they were committed.
+    Worry: The slowest hundredth exceeds what results may be late by. Committed includes the checkpoint interval.
+# event time
+headrace_task_watermark_seconds{app,stage,task}
+    The watermark, since the epoch.
+headrace_task_watermark_behind_seconds{app,stage,task}
+    How far the watermark is behind the clock.
+    Worry: It keeps growing: headrace_input_holds_watermarks says where, headrace_task_held_up_seconds why.
+headrace_input_holds_watermarks{app,stage,task,input,partition}
+    How many tasks, this one included, have their watermark from this partition: it is the one furthest behind on their
+    way to the sources. 0: no task waits for it.
+    Worry: Watermarks are far behind the clock: the partition of a source where it is highest holds most of them.
+headrace_task_idle{app,stage,task}
+    1: no input has sent anything for its idle timeout, and no step keeps anything, so that no other task waits.
+# what holds it up
+headrace_task_held_up_seconds{app,stage,task,by}
+    For how long the task has been held up, by what: user code, readers, target, calls, checkpoint, watermark, ...
+    Worry: It is above a minute; headrace status names the place and the remedy.
+headrace_task_blocked{app,stage,task}
+    1: back-pressure, a target or calls keep the task from reading.
+    Worry: It is 1 most of the time.
+headrace_task_blocks_others_seconds{app,stage,task}
+    For how long other tasks have been waiting for this one, at the end of their chain of waits.
+    Worry: It is above a few checkpoint intervals.
+# time
+headrace_task_time_seconds_total{app,stage,task,state}
+    What the task does with its time: busy; waiting, for targets, readers, calls, or other tasks of its container; idle.
+    Worry: busy grows by 1 a second: the task is the bottleneck. waiting does: headrace_task_held_up_seconds says for
+    what.
+headrace_function_seconds_total{app,stage,task,step}
+    Time in functions of the app, by step.
+    Worry: One step takes most of what its task is busy.
+# checkpoints
+headrace_checkpoint_version{app,stage,task}
+    The version of the last commit, a time in milliseconds.
+headrace_checkpoint_age_seconds{app,stage,task}
+    Time since the last commit.
+    Worry: It exceeds several checkpoint intervals: a restart repeats all since then.
+headrace_checkpoints_total{app,stage,task}
+    Versions that the task has committed.
+    Worry: It stands still.
+headrace_checkpoints_asked_for_total{app,stage,task}
+    Commits that a low-level task of the app asked for.
+    Worry: It grows as fast as headrace_checkpoints_total, and tasks are busy with commits: ask less often.
+headrace_checkpoint_duration_seconds{app,stage,task,part} histogram
+    How long commits take, by part: flush (outputs), changes, changelog, store, snapshot; and the whole.
+    Worry: The whole comes close to the checkpoint interval; the longest part says why.
+headrace_checkpoint_overdue_seconds{app,stage,task}
+    Time since the last commit if that is too long ago, else 0.
+    Worry: It is above 0.
+headrace_early_bytes{app,stage,task,where}
+    Frames that came early and wait for their version: in memory, or left in their stream.
+    Worry: It keeps growing: a task upstream is late.
+headrace_task_generation{app,stage,task}
+    The generation of the task; each start and each rollback takes a new one.
+headrace_rollbacks_total{app,stage,task}
+    Rollbacks to the last commit, because a task upstream did so, or stays away.
+    Worry: It grows without restarts of containers.
+headrace_output_waiting_versions{app,stage,task,output}
+    Committed versions that the target doesn't have yet.
+    Worry: It keeps growing.
+headrace_output_waiting_bytes{app,stage,task,output}
+    Bytes that wait to be written to the target.
+    Worry: It keeps growing.
+headrace_output_failures{app,stage,task,output}
+    Attempts in a row at which the target could not be written.
+    Worry: It is above 0 for minutes.
+# state
+headrace_state_bytes{app,stage,task}
+    Size of the local database of the task's state, roughly.
+    Worry: It comes close to the disk's size.
+headrace_state_keys{app,stage,task,step}
+    Keys, or rows of a table, that a step keeps, roughly.
+    Worry: It grows without a bound: give the state a time to live.
+# calls and timers
+headrace_calls_total{app,stage,task}
+    Calls to other services.
+headrace_calls_in_flight{app,stage,task}
+    Calls whose answers are outstanding.
+    Worry: It stays at the step's concurrency.
+headrace_call_failures_total{app,stage,task}
+    Calls that failed.
+    Worry: It grows.
+headrace_call_retries_total{app,stage,task}
+    Calls that were repeated.
+    Worry: It grows as fast as the calls.
+headrace_call_timeouts_total{app,stage,task}
+    Calls that took too long.
+    Worry: It grows.
+headrace_call_seconds_total{app,stage,task}
+    Time that calls have taken; divide it by the calls.
+headrace_call_cache_hits_total{app,stage,task}
+    Answers that a cache had.
+headrace_call_cache_misses_total{app,stage,task}
+    Answers that a cache didn't have.
+headrace_timers_fired_total{app,stage,task}
+    Timers that have fired.
+headrace_timers_dropped_total{app,stage,task}
+    Timers that won't fire, because they were set when all inputs had ended.
+    Worry: It grows, and results depend on these timers.
+headrace_warnings_total{app,stage,task}
+    Warnings of the task; headrace status lists the latest ones.
+    Worry: It grows.
+"""
+"""By name and labels: what each metric is, and when to worry."""
+
+
+def _metrics() -> Iterator[Metric]:
+    for name, labels, histogram, text in re.findall(r"(?m)^(\w+)\{([\w,]+)\}( histogram)?((?:\n    .*)+)", _TABLE):
+        meaning, _, worry = " ".join(text.split()).partition(" Worry: ")
+        yield Metric(name, tuple(labels.split(",")), meaning, worry, bool(histogram))
+
+
+METRICS = tuple(_metrics())
 
 BY_NAME: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in METRICS})
 

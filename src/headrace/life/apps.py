@@ -63,10 +63,7 @@ class SnapshotsPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The systems of an app, by their names in ids of streams. ``own`` has its changelogs and intermediate streams.
-
-    ``snapshots`` None: they are in the app's home.
-    """
+    """The systems of an app by their names. ``own`` has its own streams. Without ``snapshots``: in its home."""
 
     format: int
     own: str

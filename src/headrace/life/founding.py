@@ -245,10 +245,7 @@ def _why_not_kept(part: Part) -> tuple[str, str] | None:
 # -- founding ----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescaled:
-    """A stage whose number of working tasks changes.
-
-    The first ``worked`` tasks had partitions at the savepoint. ``streams`` are the former names of what is dealt again.
-    """
+    """A stage of which ``worked`` tasks had partitions, and the former names of the streams that are dealt again."""
 
     worked: int
     streams: frozenset[str]

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,10 +23,6 @@ from headrace.plan.model import Plan, StagePlan
 from headrace.systems.positions import Customs
 from headrace.systems.registry import SystemSpec
 from headrace.task.naming import changelog_name
-
-if TYPE_CHECKING:
-    from headrace.plan.model import Plan
-
 
 _MOST_ATTEMPTS = 10
 INPUTS_FORMAT = 2

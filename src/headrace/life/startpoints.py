@@ -42,10 +42,7 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True, order=True)
 class StartpointKey:
-    """What a startpoint is for: a partition of an input, in one task or (None) in every task that reads it.
-
-    ``stream`` is the name under which tasks keep their positions in the input.
-    """
+    """A partition of an input, named as tasks keep their positions in it, in one task or (None) in every reader."""
 
     stream: str
     partition: int
@@ -126,10 +123,7 @@ Partitions = Mapping[tuple[str, int], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class FanOut:
-    """What a fan-out changes: orders that are new or different, written ones that it removes or that have a problem.
-
-    ``done`` are those that another one has replaced.
-    """
+    """The changes of a fan-out: new orders, written ones that it removes or that have a problem, and replaced ones."""
 
     ordered: Sequence[StartpointState] = ()
     removed: Sequence[StartpointKey] = ()
@@ -154,7 +148,7 @@ class StartpointBook:
     ) -> dict[StartpointKey, StartpointState]:
         """Write startpoints, all or none; return the pending ones that they replace.
 
-        Raises ``UnavailableError`` if another command writes one of them at the same time.
+        ``UnavailableError``: another command did.
         """
         there = self._store.scan(self._namespace, _WRITTEN)
         changes: list[Change] = []

@@ -64,7 +64,10 @@ class Timelines:
         self._store = store
         self._app = app
         self._entry: Entry | None = store.get(NAMESPACE, app)
-        self._record = _Record() if self._entry is None else self._read(self._entry)
+        self._record = _Record()
+        if self._entry is not None:
+            where = f"the record of the timelines of app {app!r} in the metadata store"
+            self._record = decode_record(_DECODER, self._entry.value, where, FORMAT)
 
     @property
     def current(self) -> int:
@@ -84,13 +87,10 @@ class Timelines:
     @property
     def numbers(self) -> tuple[int, ...]:
         """The numbers of all timelines that haven't been deleted, perhaps with the first one."""
-        begun = {one.number for one in self.all}
-        first = (
-            {FIRST_TIMELINE}
-            if self.current == FIRST_TIMELINE or any(one.before == FIRST_TIMELINE for one in self.all)
-            else set()
-        )
-        return tuple(sorted(begun | first))
+        found = {one.number for one in self.all}
+        if FIRST_TIMELINE in (self.current, *(one.before for one in self.all)):
+            found.add(FIRST_TIMELINE)
+        return tuple(sorted(found))
 
     def get(self, number: int) -> Timeline | None:
         """Return what is recorded of a timeline; None for the first one, and for one that doesn't exist."""
@@ -136,11 +136,9 @@ class Timelines:
             raise UsageError(
                 f"timeline {number} of app {self._app!r} is the current one", hint="only older ones can be deleted"
             )
-        left = []
-        for one in self.all:
-            if one.number != number:
-                left.append(msgspec.structs.replace(one, before=0) if one.before == number else one)
-        self._write(_Record(current=self.current, highest=self._record.highest, timelines=tuple(left)))
+        left = (one for one in self.all if one.number != number)
+        changed = (msgspec.structs.replace(one, before=0) if one.before == number else one for one in left)
+        self._write(msgspec.structs.replace(self._record, timelines=tuple(changed)))
 
     def _write(self, record: _Record) -> None:
         expected = None if self._entry is None else self._entry.version
@@ -155,10 +153,6 @@ class Timelines:
             f"another command changed the timelines of app {self._app!r} at the same time",
             hint=f"check headrace savepoint timelines {self._app}, then try again",
         )
-
-    def _read(self, entry: Entry) -> _Record:
-        where = f"the record of the timelines of app {self._app!r} in the metadata store"
-        return decode_record(_DECODER, entry.value, where, FORMAT)
 
 
 def current_timeline(store: MetadataStore | None, app: str) -> int:

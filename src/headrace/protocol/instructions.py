@@ -112,10 +112,7 @@ class ScanAhead(msgspec.Struct, frozen=True):
 
 # -- instructions: running --------------------------------------------------------------------------
 class Feed(msgspec.Struct, frozen=True):
-    """Process the buffered frames of this label in order, and remove them. They aren't received again.
-
-    But keep those of the (input partition, producer) pairs in ``held``.
-    """
+    """Process the buffered frames of this label in order, and remove them, but keep those of the producers ``held``."""
 
     label: int
     held: frozenset[tuple[SSP, int]] = frozenset()

@@ -524,10 +524,7 @@ class ProtocolMachine(TableMethods):
         self._woken = True
 
     def start(self, generation: int, base: LocalCheckpoint | None, orders: Iterable[Order] = ()) -> None:
-        """Start, or restart after a rollback, as ``generation``, with the startpoints that are still to be applied.
-
-        ``base`` is the commit that the local state holds.
-        """
+        """Start, or restart after a rollback, as ``generation``. ``base`` is the commit that the local state holds."""
         if self.phase is not Phase.DOWN or generation <= self.generation:
             raise ProtocolError(
                 f"task {self.config.task}: generation {generation} can't start while generation "

@@ -81,10 +81,7 @@ class OutputSeq(_Body, frozen=True, kw_only=True):
 
 
 class ParentEntry(_Body, frozen=True, kw_only=True):
-    """One upstream task as seen from one input partition: its frames up to (``generation``, ``seq``) are covered.
-
-    ``version`` is the version through which it is complete in this partition.
-    """
+    """An upstream task in an input partition: covered up to (``generation``, ``seq``), complete through ``version``."""
 
     producer: int
     generation: int
@@ -356,10 +353,7 @@ FORMAT = 1
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An order to all tasks of an app: commit exactly ``version``, and keep the state in a subfolder of ``folder``.
-
-    ``last``: a task processes nothing more once it has kept its state.
-    """
+    """Commit exactly ``version`` in all tasks of an app, and keep the state below ``folder``. ``last``: then pause."""
 
     id: str
     version: int
