@@ -16,8 +16,8 @@ from simulator import expected
 from simulator.case import AppCase, read, ticks
 from simulator.expected import Outputs, Sources, columns, differ
 
-_VIEWS = SystemSpec("kinesis-views", "kinesis")
-_ORDERS = SystemSpec("kinesis-orders", "kinesis")
+_VIEWS = SystemSpec("kinesis-views", "kinesis", slots=True)
+_ORDERS = SystemSpec("kinesis-orders", "kinesis", slots=True)
 
 
 def _declare_counts(app: App) -> None:

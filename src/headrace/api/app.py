@@ -53,7 +53,7 @@ from headrace.core.ids import StreamId, check_id
 from headrace.rows.schema import Schema
 from headrace.stores.snapshots import ObjectPlace, snapshots_of
 from headrace.systems.positions import CustomStartpoint, check_customs
-from headrace.systems.registry import SystemSpec, has_slots, keeps_rows
+from headrace.systems.registry import SystemSpec, keeps_rows
 
 
 # -- input key ---------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class Declarations:
                 dead_letter=letters,
                 start=start,
                 broadcast=bool(broadcast),
-                slots=has_slots(stream.system),
+                slots=stream.system.slots,
                 key=input_key(key, columns, stream.system),
             )
             node = self._draft.read(spec, here)

@@ -46,7 +46,7 @@ from headrace.core.files import decode_record
 from headrace.core.ids import StreamId
 from headrace.plan.keys import Partitioning, flow_of, partitionings
 from headrace.plan.model import Plan, StagePlan, reachable
-from headrace.systems.registry import grows, keeps_rows
+from headrace.systems.registry import keeps_rows
 
 # -- shares ------------------------------------------------------------------------------------------
 Partitionings = Mapping[str, Partitioning | None]
@@ -384,7 +384,7 @@ def _spread(plan: Plan, stage: StagePlan, nodes: Iterable[str]) -> dict[str, str
                 continue
             if graph.streams[stream].role is Role.INTERMEDIATE:
                 ways.add(f"{_key(graph, stream) or 'unknown'} over {plan.streams[stream].partitions} partitions")
-            elif grows(graph.streams[stream].system):
+            elif graph.streams[stream].system.growing:
                 ways.add(f"as input {stream!r} is, over {plan.streams[stream].partitions} partitions")
     return {"partitioning": "; ".join(sorted(ways))} if ways else {}
 

@@ -34,7 +34,7 @@ from headrace.plan.model import KeptKey, topological_order
 from headrace.plan.partitions import Facts
 from headrace.rows.hashing import hash_kind
 from headrace.systems.base import StreamInfo
-from headrace.systems.registry import Hash, hash_of, keeps_rows
+from headrace.systems.registry import Hash, keeps_rows
 
 Keys = Mapping[str, tuple[str, ...]]
 """For each stream the columns that choose the partition of its messages; none if that isn't known."""
@@ -322,7 +322,7 @@ def _read(graph: Graph, stream: str, keys: Keys, counts: Mapping[str, int]) -> _
         return _Flow(together=single, origin=stream)
     # A partition_by into one partition could have more, so another key than that of its steps is a mistake even there.
     key = keys.get(stream, ())
-    by = Partitioning(stream, tuple(frozenset([name]) for name in key), hash_of(spec.system)) if key else None
+    by = Partitioning(stream, tuple(frozenset([name]) for name in key), spec.system.key_hash) if key else None
     return _Flow(by, single, stream)
 
 

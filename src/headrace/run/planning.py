@@ -53,7 +53,7 @@ from headrace.plan.validate import missing, other_count
 from headrace.run.savepoints.restoring import GONE, encode_gone, read_inventory
 from headrace.stores.transfer import check_objects
 from headrace.systems.base import Admin, StreamInfo
-from headrace.systems.registry import has_slots, keeps_rows
+from headrace.systems.registry import keeps_rows
 from headrace.task.connections import Connections
 from headrace.task.naming import changelog_name, inventory_namespace
 
@@ -444,7 +444,7 @@ def _written(plan: Plan, spec: StreamSpec) -> dict[str, pl.DataType] | None:
 
 def _check_count(spec: StreamSpec, found: int) -> None:
     """Raise ``PlanError`` if an output was declared with another number of partitions than it has."""
-    if not has_slots(spec.system) and spec.partitions not in (None, found):
+    if not spec.system.slots and spec.partitions not in (None, found):
         raise other_count(spec, found)
 
 

@@ -67,7 +67,6 @@ from headrace.rows.given import concat_rows
 from headrace.rows.hashing import partition_of
 from headrace.rows.ipc import decode_rows
 
-# -- share -------------------------------------------------------------------------------------------
 Mask = npt.NDArray[np.bool_]
 
 
@@ -114,28 +113,23 @@ class Share:
         )
 
 
-# -- base --------------------------------------------------------------------------------------------
 class View(Protocol):
     """One store's keys in the local database, for reading."""
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value, or None."""
-        ...
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the value of each key, or None."""
-        ...
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Return the entries whose keys start with ``prefix``, in key order."""
-        ...
 
     def range(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Return the entries with ``start <= key < stop`` (None: to the end), in key order or reversed.
 
         They are as of the moment when the first one is taken: later writes don't show.
         """
-        ...
 
 
 class PinnableView(View, Protocol):
@@ -143,7 +137,6 @@ class PinnableView(View, Protocol):
 
     def pinned(self) -> AbstractContextManager[PinnableView]:
         """Return the same view, unaffected by later writes. Use it only briefly: it keeps old files on the disk."""
-        ...
 
 
 class Writes(Protocol):
@@ -151,23 +144,18 @@ class Writes(Protocol):
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set a key."""
-        ...
 
     def put_many(self, keys: Iterable[bytes], values: Iterable[bytes]) -> None:
         """Set each key to the value at the same position."""
-        ...
 
     def delete(self, key: bytes) -> None:
         """Delete a key, if it exists."""
-        ...
 
     def delete_many(self, keys: Iterable[bytes]) -> None:
         """Delete each key that exists."""
-        ...
 
     def delete_all(self) -> None:
         """Delete all keys of the store. Keys put afterwards remain."""
-        ...
 
 
 class StateStore(Protocol):
@@ -176,27 +164,21 @@ class StateStore(Protocol):
     @property
     def id(self) -> str:
         """The durable name of the store, unique in the task: the id that the user gave the operator."""
-        ...
 
     def take_changes(self, version: int) -> list[bytes]:
         """Return the changes since the last call, or since the start. They become part of commit ``version``."""
-        ...
 
     def apply(self, change: bytes) -> None:
         """Apply a change again. ``take_changes`` doesn't return it."""
-        ...
 
     def attach(self, view: View) -> None:
         """Continue from what ``persist`` wrote. Called once, while the store is empty."""
-        ...
 
     def persist(self, writes: Writes) -> None:
         """Write what was committed since the last call. The caller writes the batch after this has returned."""
-        ...
 
     def clear(self) -> None:
         """Make the store empty, as at the start."""
-        ...
 
     def whole(self, share: Share | None = None) -> Iterator[bytes]:
         """Yield the changes that make an empty store equal to what this one has committed, or to a share of it.
@@ -205,18 +187,14 @@ class StateStore(Protocol):
         is, and nothing may be written to it meanwhile. Raises ``UsageError`` for a store that can't be dealt, and for a
         share whose columns its rows don't have.
         """
-        ...
 
     def frames(self) -> Iterator[pl.DataFrame]:
         """Yield its committed contents as rows with readable columns, some at a time, for display."""
-        ...
 
     def entries(self) -> int:
         """Return about how many entries the store has, for status pages."""
-        ...
 
 
-# -- changes -----------------------------------------------------------------------------------------
 CHANGE_BYTES_MAX = 900_000
 """Kafka's default limit of a record is 1 MiB. Header, store id and Arrow's own bytes are added to this."""
 
@@ -232,10 +210,7 @@ def encode_changes(
 
 
 def encode_entries(
-    operation: bytes,
-    keys: Sequence[bytes],
-    values: Sequence[bytes | None],
-    bytes_max: int = CHANGE_BYTES_MAX,
+    operation: bytes, keys: Sequence[bytes], values: Sequence[bytes | None], bytes_max: int = CHANGE_BYTES_MAX
 ) -> list[bytes]:
     """Like ``encode_changes``, of keys and the value at the same position."""
     if not keys:
@@ -288,7 +263,6 @@ def _cuts(sizes: np.ndarray[tuple[int], np.dtype[np.int64]], bytes_max: int) -> 
         low = high
 
 
-# -- form --------------------------------------------------------------------------------------------
 TAKE_BACK = "undo the change of the declaration, or give the step another id (then its state starts empty)"
 FORM = b"\x05"
 """The operation of a change that holds a form. No other kind of store uses it, so it identifies the kind."""
@@ -381,7 +355,6 @@ def _shown(columns: Mapping[str, str]) -> str:
     return ", ".join(f"{name}: {what}" for name, what in columns.items()) or "(none)"
 
 
-# -- conform -----------------------------------------------------------------------------------------
 SINCE = "__since"
 """The column with the event time (ms) from which a version of a row holds."""
 GONE = "__gone"
@@ -447,7 +420,6 @@ def _shown_column(columns: Mapping[str, pl.DataType]) -> str:
     return ", ".join(f"{name}: {dtype}" for name, dtype in columns.items())
 
 
-# -- readable ----------------------------------------------------------------------------------------
 _MS = pl.Datetime("ms")
 _READABLE = {
     "__start": "window_start",
@@ -483,7 +455,6 @@ def _moment(name: str) -> pl.Expr:
     return pl.when(pl.col(name).is_between(_EARLIEST, _LATEST)).then(pl.col(name)).cast(_MS)
 
 
-# -- portions ----------------------------------------------------------------------------------------
 PORTION_ROWS_MAX = 1 << 14
 PORTION_BYTES = 8 << 20
 _FIRST_PORTION = 256

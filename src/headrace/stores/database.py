@@ -198,7 +198,6 @@ def classified(folder: Path, error: Exception) -> InfrastructureError:
     )
 
 
-# -- database options --------------------------------------------------------------------------------
 _BLOB_BYTES_MIN = 2048
 """Values of at least this size are stored in blob files, so that compaction need not copy them."""
 _BLOOM_BITS = 10  # one in a hundred lookups of an absent key reads a block
@@ -251,7 +250,6 @@ def options(cache: Cache) -> Options:
     return built
 
 
-# -- pinned ------------------------------------------------------------------------------------------
 _PORTION_ENTRIES = 512
 
 
@@ -337,7 +335,6 @@ class Pin:
         return found
 
 
-# -- database ----------------------------------------------------------------------------------------
 _CACHE_BYTES = 64 << 20
 _SORTED_MIN = 4096
 

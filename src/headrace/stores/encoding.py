@@ -77,7 +77,6 @@ from headrace.core.errors import CorruptLogError, DataError, DeclarationError
 from headrace.rows.casting import filled
 from headrace.rows.values import column, misfit
 
-# -- binary columns ----------------------------------------------------------------------------------
 Words = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
@@ -231,7 +230,6 @@ def _decimals(series: pl.Series) -> pa.Array:
     return array if array.offset == 0 else pa.concat_arrays([array])
 
 
-# -- ordered keys ------------------------------------------------------------------------------------
 _ESCAPED = b"\x00\xff"
 
 
@@ -378,7 +376,6 @@ def _first_from(ends: Places, starts: Places) -> Places:
     return ends[found]
 
 
-# -- row values --------------------------------------------------------------------------------------
 FORMAT = 1
 LAYOUTS_MAX = 256
 
@@ -454,7 +451,6 @@ def layouts_of(values: Sequence[bytes]) -> Words:
     return heads[1::2]
 
 
-# -- scalar rows -------------------------------------------------------------------------------------
 _STRUCT_CODES: dict[type[pl.DataType], str] = {
     pl.Int8: "b", pl.Int16: "h", pl.Int32: "i", pl.Int64: "q",
     pl.UInt8: "B", pl.UInt16: "H", pl.UInt32: "I", pl.UInt64: "Q",
@@ -652,9 +648,6 @@ def one_row(columns: Mapping[str, pl.DataType], values: Sequence[Any]) -> pl.Dat
     return pl.DataFrame(series)
 
 
-# -- keys ---------------------------------------------------------------------------------------------
-
-
 def _key_codec(dtype: pl.DataType) -> tuple[_Write, _Read] | None:
     """Return the codec of one column of a key; None if it needs the columnar encoding."""
     if _is_text(dtype):
@@ -750,9 +743,6 @@ def _text_codec(dtype: pl.DataType) -> tuple[_Write, _Read]:
         return (data.decode() if is_string else data), end + 1
 
     return write, read
-
-
-# -- values -------------------------------------------------------------------------------------------
 
 
 def _head_of(encoding: ValueEncoding) -> tuple[int, ...]:

@@ -45,7 +45,6 @@ from headrace.stores.matching import spread
 from headrace.stores.pieces import VALUE_ROWS_MAX, Kept, PieceRows, Pieces, Places, bits_for, together
 from headrace.stores.tiers import EMPTY, Crowd, Manifest, Tiers, crowd, lot_rows, unknown_change
 
-# -- segment -----------------------------------------------------------------------------------------
 NEVER_DUE = 2**63 - 1
 _HASH = "__hash of a row"
 
@@ -317,7 +316,6 @@ def _little(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return column.astype(column.dtype.newbyteorder("<"), copy=False)
 
 
-# -- keyed -------------------------------------------------------------------------------------------
 _ADD = b"\x01"
 _REMOVE = b"\x02"
 _REMOVE_DUE = b"\x03"

@@ -64,7 +64,6 @@ from headrace.stores.base import (
     other_kind,
 )
 
-# -- overlay -----------------------------------------------------------------------------------------
 _INSERTED_ONE_BY_ONE_MAX = 16
 
 
@@ -186,7 +185,6 @@ def merge(
         yield from base
 
 
-# -- ttl ---------------------------------------------------------------------------------------------
 _TIME = struct.Struct(">Q")
 _FOREVER = b"\xff" * _TIME.size
 _ROUNDS_IN_A_LIFE = 8
@@ -279,7 +277,6 @@ class Sweep:
         self._began, self._oldest, self.cursor = None, _FOREVER, b""
 
 
-# -- keyvalue ----------------------------------------------------------------------------------------
 _PLAIN = b"\x01"
 _STAMPED = b"\x02"
 _ABOUT = b""  # no entry has an empty key
@@ -305,11 +302,9 @@ class Contents(Protocol):
 
     def dealt(self, share: Share, keys: Sequence[bytes], values: Sequence[bytes]) -> Dealt:
         """Say which entries belong to a share."""
-        ...
 
     def shown(self, keys: Sequence[bytes], values: Sequence[bytes]) -> pl.DataFrame:
         """Return entries as rows, for people."""
-        ...
 
 
 class Ahead(Protocol):
@@ -317,11 +312,9 @@ class Ahead(Protocol):
 
     def write(self) -> None:
         """Write to the store what it doesn't have yet."""
-        ...
 
     def forget(self) -> None:
         """Drop everything: the contents of the store are replaced, or expire."""
-        ...
 
 
 class KeyValueReader(Protocol):
@@ -330,15 +323,12 @@ class KeyValueReader(Protocol):
     @property
     def id(self) -> str:
         """The store's durable name."""
-        ...
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value, or None."""
-        ...
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the value of each key, or None."""
-        ...
 
     def range(
         self, start: bytes = b"", stop: bytes | None = None, *, reverse: bool = False
@@ -347,7 +337,6 @@ class KeyValueReader(Protocol):
 
         Writes during the iteration may show or not. They never make it fail, and no key comes twice.
         """
-        ...
 
 
 def after_prefix(prefix: bytes) -> bytes | None:
@@ -733,6 +722,5 @@ def _check_stamped(id_: str, stamped: bool, stamps: Stamps | None) -> None:
     if stamped != (stamps is not None):
         was, now = ("with", "without") if stamped else ("without", "with")
         raise DeclarationError(
-            f"store {id_!r} was stored {was} a time to live, but is now declared {now} one",
-            hint=TAKE_BACK,
+            f"store {id_!r} was stored {was} a time to live, but is now declared {now} one", hint=TAKE_BACK
         )

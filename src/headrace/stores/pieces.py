@@ -54,7 +54,6 @@ from headrace.stores.base import View, Writes
 from headrace.stores.encoding import DELETE_LOCAL_STATE, from_bytes, from_words, is_bytes, to_bytes, to_words, words_of
 from headrace.stores.encoding import Places as BytePlaces
 
-# -- slices ------------------------------------------------------------------------------------------
 SLICE_BYTES = 2048
 """The least size of a full slice. Smaller slices make reading a whole piece expensive, larger ones reading a row."""
 _ROWS_MIN, _ROWS_MAX = 8, 1024
@@ -340,7 +339,6 @@ def _damaged() -> CorruptLogError:
     return CorruptLogError("a slice of rows in the local state is malformed", hint=DELETE_LOCAL_STATE)
 
 
-# -- pieces ------------------------------------------------------------------------------------------
 KEPT_BYTES_MAX = 128 << 20
 """How much of its data in the database a store may also keep in memory."""
 _NO_LIMIT = 1 << 62

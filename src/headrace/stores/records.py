@@ -36,7 +36,6 @@ from headrace.stores.encoding import MISFITS, RowCodec, ScalarKeys, ScalarValues
 from headrace.stores.keyvalue import Ahead, KeyValueStore
 from headrace.stores.table import SCANNED_ROWS, TableStore
 
-# -- quick records -----------------------------------------------------------------------------------
 Row = tuple[Any, ...]
 """The values of a record, in the order of its columns."""
 
@@ -115,7 +114,6 @@ def quick_records(
     return QuickRecords(known["get"], known["put"], known["is_quick"])
 
 
-# -- records -----------------------------------------------------------------------------------------
 _ROWS_END = b"\x02"
 _ROWS_MAX = 1 << 15
 _BYTES_MAX = 8 << 20

@@ -69,7 +69,6 @@ from headrace.stores.pieces import (
 )
 from headrace.stores.tiers import EMPTY, Crowd, Manifest, Tiers, crowd, lot_rows, unknown_change
 
-# -- worth -------------------------------------------------------------------------------------------
 _LEFT_OUT = 7
 _WORTH_IT = 0.8
 """A merge that leaves at most this share of its rows was worth its time."""
@@ -93,7 +92,6 @@ class Worth:
         self._to_leave_out[before.bit_length()] = _LEFT_OUT if after > _WORTH_IT * before else 0
 
 
-# -- hash index --------------------------------------------------------------------------------------
 Times = npt.NDArray[np.int64]
 
 _KEY = struct.Struct(">cQ")
@@ -222,7 +220,6 @@ def places_of(held: Hashes, wanted: Hashes) -> Places:
     return spread(starts, counts)
 
 
-# -- runs --------------------------------------------------------------------------------------------
 _ADD = b"\x01"
 _TAKE = b"\x02"
 _TAKEN = b"\x03"

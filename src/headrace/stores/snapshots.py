@@ -39,7 +39,6 @@ from headrace.core.errors import DataError, DeclarationError
 from headrace.core.files import UNREADABLE, decode_record
 from headrace.core.secrets import check_no_credentials
 
-# -- contract ----------------------------------------------------------------------------------------
 Chunks = Callable[[], Iterator[bytes]]
 """Reads something from its beginning, a piece at a time."""
 
@@ -79,7 +78,6 @@ class ObjectStore(ABC):
         """Delete objects, in no particular order. Those that aren't there do no harm."""
 
 
-# -- place -------------------------------------------------------------------------------------------
 SNAPSHOTS_VARIABLE = "HEADRACE_SNAPSHOTS"
 _SCHEMES = {"s3": "s3://bucket/prefix", "gs": "gs://bucket/prefix", "az": "az://container/prefix"}
 _BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?) ?(kB|MB|GB)/s")
@@ -159,7 +157,6 @@ def _bytes_per_s(text: str) -> float:
     return float(matched[1]) * _UNITS[matched[2]]
 
 
-# -- layout ------------------------------------------------------------------------------------------
 FORMAT = 1
 SNAPSHOTS_KEPT = 2
 """How many complete snapshots of its own a generation keeps."""

@@ -47,7 +47,6 @@ from headrace.stores.encoding import DELETE_LOCAL_STATE, LAYOUTS_MAX, KeyEncodin
 from headrace.stores.keyed import KeyedRows
 from headrace.stores.keyvalue import Dealt, KeyValueReader, KeyValueStore
 
-# -- table -------------------------------------------------------------------------------------------
 SCANNED_ROWS = 8192
 
 _LAYOUTS_KEY = b"\xff"  # the key of a row begins with 0 or 1
@@ -65,38 +64,30 @@ class RowTable(Protocol):
     @property
     def store(self) -> StateStore:
         """The store that holds the rows."""
-        ...
 
     def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
         """Return the other columns for each row of ``keys``, in its order; null for keys without a row.
 
         ``found`` names a column to add, which says whether there is a row.
         """
-        ...
 
     def put_rows(self, rows: pl.DataFrame) -> None:
         """Set the rows; of equal keys the last one counts. Columns that the table doesn't have are ignored."""
-        ...
 
     def delete_rows(self, keys: pl.DataFrame) -> None:
         """Delete the row of each key, if there is one."""
-        ...
 
     def check(self) -> None:
         """Raise ``DeclarationError`` if stored rows have another key, or columns of other types."""
-        ...
 
     def entries(self) -> int:
         """Return about how many rows there are."""
-        ...
 
     def advance(self, now_ms: int) -> None:
         """Set the time, which decides what has expired."""
-        ...
 
     def sweep(self, now_ms: int, budget: int) -> int:
         """Delete the expired rows among the next ``budget`` ones, and return how many."""
-        ...
 
 
 class _Layouts(msgspec.Struct, frozen=True, kw_only=True):
@@ -382,7 +373,6 @@ def _spread(rows: pl.DataFrame, is_found: np.ndarray[Any, np.dtype[np.bool_]]) -
     return rows.select(pl.all().gather(row_of.set(~pl.Series(is_found), None)))
 
 
-# -- memory table ------------------------------------------------------------------------------------
 _PUT = "__put"
 _KEY = "__key"
 
@@ -397,13 +387,7 @@ class MemoryTable:
     """Reads and writes rows as ``TableStore`` does. The task checkpoints ``store``."""
 
     def __init__(
-        self,
-        id_: str,
-        columns: Columns,
-        key: Sequence[str],
-        *,
-        ttl_ms: int | None = None,
-        in_memory: bool = True,
+        self, id_: str, columns: Columns, key: Sequence[str], *, ttl_ms: int | None = None, in_memory: bool = True
     ) -> None:
         """With ``ttl_ms``, a row expires that long after it was last put, in the time that ``advance`` sets.
 
@@ -529,8 +513,7 @@ class MemoryTable:
     def _time(self) -> int:
         if self._now is None:
             raise UsageError(
-                f"store {self._id!r} has a time to live, but its clock was never set",
-                hint="call advance(now_ms) first",
+                f"store {self._id!r} has a time to live, but its clock was never set", hint="call advance(now_ms) first"
             )
         return self._now
 

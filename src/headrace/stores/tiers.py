@@ -37,7 +37,6 @@ from headrace.stores import pieces
 from headrace.stores.base import FORM, StateForm, View, Writes, check_form, grown, other_kind
 from headrace.stores.pieces import Kept, Pieces
 
-# -- tiers -------------------------------------------------------------------------------------------
 MANIFEST = b"manifest"
 _SMALL_PARTS_MAX = 8
 
@@ -48,20 +47,16 @@ class Part(Protocol):
     @property
     def pieces(self) -> Pieces:
         """Where the rows are."""
-        ...
 
     @property
     def living(self) -> int:
         """How many rows a merge would keep, roughly."""
-        ...
 
     def write(self, writes: Writes) -> None:
         """Write what isn't in the database yet."""
-        ...
 
     def erase(self, writes: Writes) -> None:
         """Remove it from the database."""
-        ...
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,7 +220,6 @@ def unknown_change(store: str, operation: bytes) -> CorruptLogError:
     )
 
 
-# -- lots --------------------------------------------------------------------------------------------
 _PIECES = 4
 
 

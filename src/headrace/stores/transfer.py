@@ -34,7 +34,6 @@ from headrace.core.plug_ins import loaded, plug_in
 from headrace.stores import snapshots
 from headrace.stores.snapshots import Chunks, Content, Manifest, ObjectPlace, ObjectStore, StoredFile
 
-# -- sending -----------------------------------------------------------------------------------------
 T = TypeVar("T")
 Work = Generator[float, None, T]
 """Calls to a store: before each, how long (ms) to wait."""
@@ -205,7 +204,6 @@ class Sender:
         return snapshots.garbage(names, self._generation, self._complete)
 
 
-# -- queue -------------------------------------------------------------------------------------------
 AGAIN_MS = 30_000.0
 """How long something waits that couldn't be done, before it is tried again."""
 
@@ -255,7 +253,6 @@ class Waiting:
         return max(0.0, min(due for due, _ in self._jobs.values()) - now_ms) if self._jobs else None
 
 
-# -- opening -----------------------------------------------------------------------------------------
 GROUP = "headrace.object_stores"
 """The group of the entry point of the client of object stores."""
 
@@ -295,7 +292,6 @@ def check_objects(place: ObjectPlace | None) -> None:
         )
 
 
-# -- fetching ----------------------------------------------------------------------------------------
 PIECE_BYTES = 8 << 20
 """A file is fetched in pieces of this size: a call has a time limit, and on a slow line all of a file takes longer."""
 LOOKS_MAX = 10
@@ -315,15 +311,12 @@ class Receiver(Protocol):
 
     def begin(self, snapshot: str) -> None:
         """Forget the files so far, because those of this snapshot follow."""
-        ...
 
     def take(self, name: str, start: int, data: bytes) -> None:
         """Keep the bytes of a file from ``start``. A file comes from its beginning to its end."""
-        ...
 
     def complete(self) -> None:
         """Note that all files have arrived undamaged."""
-        ...
 
 
 Together = Callable[[Sequence[Work[Came]]], Work[Sequence[Came]]]

@@ -60,7 +60,6 @@ class NewestRows(Protocol):
 
     def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
         """Return the other columns for each row of ``keys``, as ``RowReader.get_rows`` does."""
-        ...
 
 
 class Versions:

@@ -73,7 +73,6 @@ from headrace.systems.base import Producer, System
 from headrace.systems.log.system import LogSystem
 from headrace.systems.registry import LOG, SystemSpec, open_system, require_stream
 
-# -- writer records ----------------------------------------------------------------------------------
 RECORD_FORMAT = 1
 FILE = "writers.db"
 """Its name in the folder of the stream, so that deleting the stream deletes its writers."""
@@ -175,7 +174,6 @@ def _key(producer: int) -> str:
     return f"{producer:010d}"
 
 
-# -- place -------------------------------------------------------------------------------------------
 def open_log(home: str | Path) -> LogSystem:
     """The embedded log of a home."""
     return LogSystem(Path(home) / "streams")
@@ -189,7 +187,6 @@ def opened(system: SystemDescriptor | SystemSpec | None, home: str | Path) -> tu
     return spec.name, open_system(spec)
 
 
-# -- committed writer --------------------------------------------------------------------------------
 VERSION_MAX = 2**62
 _MOST_ATTEMPTS = 100
 
@@ -252,7 +249,6 @@ class CommittedWriter:
         self.close()
 
     # -- an attempt ------------------------------------------------------------------------------------
-
     def _attempt(self, version: int | None, frames: Frames) -> bool:
         """Publish a version; None: just settle what earlier attempts have left."""
         known = self._take_generation()
@@ -349,7 +345,6 @@ def committed_writer_in(root: Path, stream: StreamId, name: str) -> CommittedWri
     return CommittedWriter(LogSystem(root), stream, name, records)
 
 
-# -- writer slots ------------------------------------------------------------------------------------
 SLOTS = 16
 """How many writes without a name may be published at a time."""
 

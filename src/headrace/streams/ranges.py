@@ -36,7 +36,6 @@ from headrace.streams.committed_writer import CommittedWriter, committed_writer_
 from headrace.streams.reader import UNWATCHED_WAIT_MS, WAIT_MS, Frame, control_of
 from headrace.systems.base import Consumer, Edge, Ended, Records, System
 
-# -- ranges ------------------------------------------------------------------------------------------
 _log = logger(__name__)
 
 T = TypeVar("T")
@@ -211,7 +210,6 @@ class RangeReader(Generic[T]):
             consumer.register(self._ssp, Edge.OLDEST)
 
 
-# -- results -----------------------------------------------------------------------------------------
 class StreamOfResults:
     """One output."""
 

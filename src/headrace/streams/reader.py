@@ -48,7 +48,6 @@ from headrace.systems.registry import LOG, SystemSpec, require_stream
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# -- frames ------------------------------------------------------------------------------------------
 WAIT_MS = 500
 UNWATCHED_WAIT_MS = 50
 """The longest wait (ms), and the one for systems whose consumers have no descriptor to wait on."""
@@ -110,15 +109,12 @@ class Gate(Protocol):
     @property
     def held(self) -> int:
         """How many frames are held."""
-        ...
 
     def admit(self, frame: Frame) -> Sequence[Frame]:
         """Take a frame; return the frames to show now: none, this one, or some that were held until now."""
-        ...
 
     def position(self, ssp: SSP) -> ReaderPosition | None:
         """Where to resume once everything shown so far is processed; None if nothing has arrived."""
-        ...
 
 
 class OpenGate(Gate):
@@ -245,7 +241,6 @@ class FrameReader:
             yield from self._gate.admit(Frame(records.ssp, offset, after, header, body_of(payload)))
 
 
-# -- reader ------------------------------------------------------------------------------------------
 POSITION_FORMAT = 1
 READERS = "headrace.readers"
 """The group of entry points of functions that read a stream with another library."""

@@ -44,7 +44,6 @@ from headrace.systems.base import Consumer, Edge, StreamInfo, System
 from headrace.systems.registry import SystemSpec, require_stream
 from headrace.systems.shape import partitioned
 
-# -- marks -------------------------------------------------------------------------------------------
 _NUMBER_MAX = 2**31 - 1
 
 
@@ -91,7 +90,6 @@ def _wait(consumer: Consumer) -> bool:
     return True
 
 
-# -- row writer --------------------------------------------------------------------------------------
 FRAME_ROWS = 1 << 16
 _HEADER = encode(Header(Kind.USER))
 _NUMBER = "__number"
@@ -129,12 +127,7 @@ class RowWriter:
     """
 
     def __init__(
-        self,
-        system: System,
-        stream: StreamId,
-        info: StreamInfo,
-        keys: Sequence[str] = (),
-        partition: int | None = None,
+        self, system: System, stream: StreamId, info: StreamInfo, keys: Sequence[str] = (), partition: int | None = None
     ) -> None:
         self._stream = stream.name
         self._partitions = info.partitions
@@ -213,7 +206,6 @@ class RowWriter:
         return len(payload)
 
 
-# -- writer ------------------------------------------------------------------------------------------
 def create_stream(
     name: str,
     partitions: int,
@@ -258,11 +250,7 @@ def create_stream(
 
 
 def add_columns(
-    name: str,
-    schema: object,
-    *,
-    home: str | Path | None = None,
-    system: SystemDescriptor | SystemSpec | None = None,
+    name: str, schema: object, *, home: str | Path | None = None, system: SystemDescriptor | SystemSpec | None = None
 ) -> None:
     """Add columns to a stream. Succeeds if they exist already.
 

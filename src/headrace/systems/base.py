@@ -1,37 +1,8 @@
 """The contracts of systems: admin, consumer, producer and target; and what all implementations share.
 
-targets
-    The contracts of foreign systems that take rows and look them up: targets of outputs, and remote tables.
-
-wakeups
-    The contract of consumers that are woken together. ``base`` has the other contracts.
-
-syncing
-    What a power cut could take, and waiting until it can't: for many places at once, and once for each.
-
-base
-    The contracts of a system: admin, consumer, and producer or target.
-
-    ``headrace.kit.check_system`` checks an implementation against the docstrings here. The memory system is the
-    reference. These contracts name no vendor's type.
-
-    There are two kinds of systems. A *record* system (log, memory) stores opaque bytes: frames. A *row* system (files,
-    sql, kinesis) has foreign data: it returns rows, and accepts the rows of whole versions through a *target*.
-
-registered
-    What the consumers of all systems do in the same way: find a registered partition, and let go of it.
-
-row cuts
-    Rows up to an offset. Pure.
-
-whole
-    Reading what a partition has up to an offset, from systems that return it at once and from those that fetch it.
-
-unwatched
-    Admins of streams whose writers wait for no reader.
-
-write only
-    The admin of a system that is only written: it has no offsets, and can't be sealed or trimmed.
+``headrace.kit.check_system`` checks an implementation against the docstrings here; the memory system is the reference.
+These contracts name no vendor's type. A *record* system (log, memory) stores opaque bytes: frames. A *row* system
+(files, sql, kinesis) has foreign data: it returns rows, and accepts the rows of whole versions through a *target*.
 """
 
 from __future__ import annotations
@@ -40,7 +11,7 @@ import builtins
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -63,7 +34,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-# -- targets -----------------------------------------------------------------------------------------
 class Target(Protocol):
     """A foreign system for results that stores each writer's position in one transaction with the data.
 
@@ -77,23 +47,22 @@ class Target(Protocol):
     """Whether a row may replace an older one. Then what a stale copy publishes late must never count."""
 
     def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows of a version as ``publish`` will get them. It isn't committed yet.
+        """Return the rows of a version as ``publish`` will get them, before the version is committed.
 
         Raises ``DataError`` for what can't be published: once it is committed, no other version of the app can help.
         """
         return rows
 
     def prepare(self, writer: str, published: int) -> float | None:
-        """Find the position of ``writer``, of which a commit says that ``published`` was published.
+        """Find the position of ``writer``, which by a commit has published ``published``.
 
-        Return after how many milliseconds to make the same call again, and None when ``position`` won't have to wait.
+        Return after how many milliseconds to make the same call again; None once ``position`` won't have to wait.
         A target that can lose positions raises an error if it has lost this one, because its contents are then unknown.
         """
         return None
 
     def position(self, writer: str) -> int:
         """Return the highest version that ``writer`` has published; -1 if there is none, or the target keeps none."""
-        ...
 
     def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
         """Add the rows and set the writer's position to ``version``, both or neither, durably, before returning.
@@ -102,14 +71,12 @@ class Target(Protocol):
         pieces of one table, at least one. Raises an error whose ``retry`` says whether the same call may succeed later;
         even then the call may have succeeded. Must not block for more than seconds.
 
-        A target may work in the background, or take a version in parts if it has no transactions: it returns after
-        how many milliseconds to make the same call again, and None when it has everything.
+        A target may work in the background, or take a version in parts: it returns after how many milliseconds to make
+        the same call again, and None when it has everything.
         """
-        ...
 
     def close(self) -> None:
         """Release everything. Called once."""
-        ...
 
 
 class Lookup(Protocol):
@@ -118,42 +85,34 @@ class Lookup(Protocol):
     def read(self, keys: pl.DataFrame) -> pl.DataFrame:
         """Return the rows with these keys, in the requested columns. The keys are distinct and not null.
 
-        Raises an error whose ``retry`` says whether the same call may succeed later. Must not block for more than
-        seconds.
+        Raises an error whose ``retry`` says whether the same call may succeed later. Must not block for long.
         """
-        ...
 
     def close(self) -> None:
         """Release everything. Called once, possibly from another thread, and while ``read`` is running."""
-        ...
 
 
-# -- wakeups -----------------------------------------------------------------------------------------
 class Wakeups(Protocol):
     """Consumers that one thread uses, which are woken together."""
 
     def consumer(self) -> Consumer:
         """Return a new consumer. Its ``fileno`` is that of the group, and ``poll`` doesn't clear it."""
-        ...
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when a ``poll`` of one of them may return something new."""
-        ...
 
     def stirred(self) -> Collection[Consumer]:
         """Return the consumers that may have something new since the last call, and clear the descriptor.
 
-        A consumer that is named has to be polled until it returns nothing. Some may be named without cause.
+        Poll each until it returns nothing. Some may be named without cause.
         """
-        ...
 
     def close(self) -> None:
         """Release the descriptor. The consumers are closed by then."""
-        ...
 
 
-# -- syncing -----------------------------------------------------------------------------------------
 SYNCS_AT_ONCE = 8
+"""How many places are waited for at the same time: a file system writes its journal once for several of them."""
 """How many places are waited for at the same time: a file system writes its journal once for several of them."""
 
 
@@ -161,8 +120,8 @@ SYNCS_AT_ONCE = 8
 class Unsynced:
     """Something that a power cut could take.
 
-    ``wait`` waits until it survives, on any thread, and raises ``IndeterminateWriteError``. What is at an equal
-    ``place`` survives, too. Then ``done`` is called, on the thread that uses the consumer or producer.
+    ``wait`` waits until it and all else at an equal ``place`` survives, on any thread, or raises
+    ``IndeterminateWriteError``. Then ``done`` is called, on the thread that uses the consumer or producer.
     """
 
     place: Hashable
@@ -171,7 +130,7 @@ class Unsynced:
 
 
 def sync_all(unsynced: Iterable[Unsynced], pool: ThreadPoolExecutor | None = None) -> None:
-    """Wait until all of it survives a power cut; in this pool, if there are several places."""
+    """Wait until all of it survives a power cut; several places at once, if there is a pool."""
     places: dict[Hashable, list[Unsynced]] = {}
     for each in unsynced:
         places.setdefault(each.place, []).append(each)
@@ -187,7 +146,6 @@ def sync_all(unsynced: Iterable[Unsynced], pool: ThreadPoolExecutor | None = Non
             each.done()
 
 
-# -- base --------------------------------------------------------------------------------------------
 class Edge(Enum):
     """A position that is resolved to an offset when reading starts."""
 
@@ -202,12 +160,11 @@ Position = Offset | Edge
 class StreamInfo:
     """The facts about a stream. ``columns`` is the schema that its writer declared, if any.
 
-    ``added`` names the columns added after the stream was created. Older frames and frames of writers that don't know
-    them yet lack them, and readers see null there. ``bounded``: the stream ends. ``until_caught_up``: it doesn't end,
-    but a run stops when it has read what existed at its start. ``until_offset``: it can be read up to any offset of its
-    extents, although it is a stream of rows. ``identity`` distinguishes it from a later stream of its name, if the
-    system has such ids. ``key``: a row is in the partition that ``rows.hashing`` gives for these columns; empty if
-    that isn't promised.
+    Columns in ``added`` came after the stream was created: they are null in older frames and in those of writers that
+    don't know them yet. ``bounded``: the stream ends. ``until_caught_up``: it doesn't, but a run stops when it has read
+    what existed at its start. ``until_offset``: a stream of rows that can be read up to any offset of its extents.
+    ``identity`` distinguishes it from a later stream of its name, if the system has such ids. ``key``: a row is in the
+    partition that ``rows.hashing`` gives for these columns; empty if that isn't promised.
     """
 
     name: str
@@ -256,9 +213,6 @@ def check_within(ssp: SSP, offset: Offset, extent: Extent) -> None:
         )
 
 
-# -- results of a poll -----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class BadRecord:
     """A piece of input that can't be decoded. The input's ``on_error`` policy decides what happens to it."""
@@ -298,10 +252,10 @@ class Rows:
     names the origin of the rows in errors. Without rows, only the position moves to ``next``.
 
     A slot's rows are all from ``shard``, and ``shards`` has the position in each shard of the slot after them.
-    ``holding`` are shards that can't be read before others have made progress; the watermark waits for them.
+    The watermark waits for the shards in ``holding``, which can't be read before others have made progress.
 
     ``offsets``: the rows' offsets if there are gaps. ``unread`` is what has no row though it was, or may have been, in
-    the partition before ``next``. ``bytes`` is about how much memory the rows take, if whoever made them knows it.
+    the partition before ``next``. ``bytes`` is about how much memory the rows take, 0 if that is unknown.
     ``arrived_ms`` is when a task has polled them (monotonic).
     """
 
@@ -309,7 +263,7 @@ class Rows:
     frame: pl.DataFrame
     offset: Offset
     next: Offset
-    bad: Sequence[BadRecord] = field(default=())
+    bad: Sequence[BadRecord] = ()
     place: str = ""
     shard: str = ""
     shards: Shards | None = None
@@ -341,11 +295,9 @@ class Consumer(Protocol):
         Raises ``StreamNotFoundError`` if there is no such partition, ``TrimmedOffsetError`` if the offset is below the
         oldest one, ``UsageError`` if it is past the end.
         """
-        ...
 
     def unregister(self, ssp: SSP) -> None:
         """Stop reading ``ssp``."""
-        ...
 
     def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
         """Return the records available now, in order within each partition. Never blocks; the list may be empty.
@@ -353,28 +305,25 @@ class Consumer(Protocol):
         ``ssps`` limits the poll to these partitions; back-pressure pauses a partition this way. ``max_bytes`` bounds
         the bytes from each partition, but at least one available record is returned, however large it is.
         """
-        ...
 
     def position(self, ssp: SSP) -> Offset:
         """Return the next offset that ``poll`` would read."""
-        ...
 
     def fileno(self) -> int | None:
         """Return a descriptor that becomes readable when ``poll`` may return something new; None to poll by the clock.
 
-        ``poll`` clears it, even for partitions that this poll left out, and however much ``max_bytes`` held back. So
-        poll until nothing is returned. It may become readable without cause, but must never miss a record.
+        ``poll`` clears it, even for partitions that it left out, and however much ``max_bytes`` held back: poll until
+        nothing is returned. It may become readable without cause, but must never miss a record.
         """
-        ...
 
     def more(self) -> bool:
         """Whether another poll may return something even if nothing becomes available meanwhile."""
         return True
 
     def arriving(self, ssp: SSP, end: Offset, ms: float) -> bool:
-        """Wait for more records before ``end``, up to a limit. Return False if ``poll`` returns all of them at once.
+        """Wait up to ``ms`` for more records before ``end``. Return False if ``poll`` returns all of them at once.
 
-        With a broker, a poll may return nothing although the partition has records, because they are still in flight.
+        With a broker, a poll may return nothing because records are still in flight.
         """
         return False
 
@@ -389,8 +338,7 @@ class Consumer(Protocol):
     def unsynced(self) -> Iterable[Unsynced]:
         """Return the polled data that a power cut could still lose, whoever wrote it.
 
-        A reader waits for it to be synced before it commits its position, which the partition may not reach after the
-        cut.
+        A reader waits until it is synced before it commits its position: after a cut the partition may end before it.
         """
         return ()
 
@@ -399,15 +347,13 @@ class Consumer(Protocol):
         sync_all(self.unsynced())
 
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
-        """Return the distance from the position, or from the earlier offset ``since``, to the end of the partition.
+        """Return the distance from the position, or the earlier offset ``since``, to the end; None if unknown.
 
-        It is in the unit of offsets, and 0 at the end; a system may estimate. None if unknown.
+        It is in the unit of offsets, and may be an estimate, but not at the end: there it is 0.
         """
-        ...
 
     def close(self) -> None:
         """Release everything. Called once."""
-        ...
 
 
 class Producer(Protocol):
@@ -415,7 +361,6 @@ class Producer(Protocol):
 
     def send(self, stream: str, partition: int, payload: bytes) -> None:
         """Append a record. It may stay in a bounded buffer until ``flush``."""
-        ...
 
     def flush(self) -> dict[tuple[str, int], Offset]:
         """Wait until everything that was sent is acknowledged.
@@ -424,17 +369,13 @@ class Producer(Protocol):
         ``StorageError`` if something was certainly not written, ``IndeterminateWriteError`` if it may have been,
         ``StreamSealedError`` if the stream has ended.
         """
-        ...
 
     def landmark(self, stream: str, partition: int) -> str:
         """Return a landmark (see ``Consumer``) of the last record that it has written to a partition; or ""."""
         return ""
 
     def unsynced(self) -> Iterable[Unsynced]:
-        """Return the acknowledged data that a power cut could still lose.
-
-        It is empty if the system's acknowledgements imply durability, or if the system doesn't outlive its process.
-        """
+        """Return the acknowledged data that a power cut could still lose. Empty if acknowledged means durable."""
         return ()
 
     def sync(self) -> None:
@@ -443,7 +384,6 @@ class Producer(Protocol):
 
     def close(self) -> None:
         """Flush and release. Called once."""
-        ...
 
 
 class Admin(Protocol):
@@ -451,23 +391,19 @@ class Admin(Protocol):
 
     def list(self) -> list[str]:
         """Return the names of all streams, sorted."""
-        ...
 
     def describe(self, stream: str) -> StreamInfo | None:
         """Return the facts about a stream; None if it doesn't exist."""
-        ...
 
     def create(
         self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
     ) -> StreamInfo:
         """Create a stream, or return the existing one if it has the same shape. Concurrent callers get the same one.
 
-        Without ``columns`` an existing stream may have any. ``columns`` need not name those that were added later.
-        ``key`` is kept for ``StreamInfo``, and all writers obey it; without one an existing stream may have any. A row
-        system ignores it. Raises ``StreamExistsError`` if the stream exists with another partition count, schema or
-        key.
+        ``columns`` need not name those that were added later. ``key`` is kept for ``StreamInfo``, and all writers obey
+        it; a row system ignores it. Without columns or a key, an existing stream may have any. Raises
+        ``StreamExistsError`` if the stream exists with another partition count, schema or key.
         """
-        ...
 
     def would_create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> Creation:
         """Return what ``create`` would do now, and change nothing. Raises what it would raise."""
@@ -481,7 +417,6 @@ class Admin(Protocol):
         Raises ``StreamNotFoundError``, ``StreamExistsError`` if a column has another type, ``UsageError`` if the
         stream's columns aren't declared.
         """
-        ...
 
     def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
         """Add partitions until there are this many, and return the new facts. Existing partitions stay.
@@ -489,7 +424,6 @@ class Admin(Protocol):
         Of concurrent callers, the one with the highest count wins. Raises ``StreamNotFoundError``,
         ``StreamSealedError``, and ``DeclarationError`` if no stream can have so many.
         """
-        ...
 
     def begin_run(self, stream: str) -> None:
         """Record the stream's present contents. A driver calls this before a run reads the stream. Few systems do."""
@@ -497,7 +431,6 @@ class Admin(Protocol):
 
     def extents(self, stream: str) -> builtins.list[Extent]:
         """Return the offsets of each partition, in partition order. Raises ``StreamNotFoundError``."""
-        ...
 
     def extent(self, ssp: SSP) -> Extent:
         """Return the offsets of one partition. Raises ``StreamNotFoundError``."""
@@ -507,11 +440,10 @@ class Admin(Protocol):
         return extents[ssp.partition]
 
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
-        """Return the offset of the first record that was appended at ``time_ms`` (since the epoch) or later.
+        """Return the offset of the first record, by offset, that was appended at ``time_ms`` (epoch) or later.
 
-        It is the first one in the order of offsets, by the clock of its writer: later records may have earlier times if
-        clocks differ or are set back. Returns the upcoming offset if there is none. Raises ``StreamNotFoundError``, and
-        ``UnsupportedPositionError`` if the system doesn't record when records are appended.
+        Times are those of writers' clocks, so later records may have earlier ones. Returns the upcoming offset if there
+        is none. Raises ``StreamNotFoundError``, and ``UnsupportedPositionError`` if the system knows no times.
         """
         raise UnsupportedPositionError(
             f"{ssp}: its system doesn't record when messages were appended, so reading can't begin at a time",
@@ -519,18 +451,14 @@ class Admin(Protocol):
         )
 
     def time_of(self, ssp: SSP, offset: Offset) -> int | None:
-        """Return when the first record at or after ``offset`` was appended (ms since the epoch).
+        """Return when the first record at or after ``offset`` was appended (ms since the epoch); None if unknown.
 
-        None if there is no such record, or if the system doesn't know. It must be cheap, because displays of lag use
-        it.
+        It must be cheap, because displays of lag use it.
         """
         return None
 
     def trimmed_ms(self, ssp: SSP) -> int | None:
-        """Return a time by which all records that are trimmed had been appended (ms since the epoch).
-
-        None if the system can't tell.
-        """
+        """Return a time (epoch ms) by which all trimmed records had been appended; None if the system can't tell."""
         return None
 
     def check_offset(self, ssp: SSP, offset: Offset) -> None:
@@ -553,22 +481,15 @@ class Admin(Protocol):
 
     def seal(self, stream: str) -> None:
         """End a stream: readers get ``Ended``, writers ``StreamSealedError``. Idempotent."""
-        ...
 
     def trim(self, ssp: SSP, before: Offset) -> None:
         """Delete the records below ``before``. Only retention and users' commands call this."""
-        ...
 
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
-        """Publish the position of the readers of ``group``, for back-pressure and lag. Cheap and approximate.
-
-        It needn't wait until others see the position, which takes a moment.
-        """
-        ...
+        """Publish the position of the readers of ``group``, for back-pressure and lag. Cheap and approximate."""
 
     def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
         """Return the last reported position of each partition, from any process."""
-        ...
 
     def report_commit(self, ssp: SSP, reader: str, position: Offset) -> None:
         """Show a commit's positions of the stage ``reader`` (``app/stage``) to the system's own tools. Never blocks."""
@@ -579,10 +500,9 @@ class Admin(Protocol):
         return
 
     def unread(self, stream: str, group: str) -> builtins.list[int]:
-        """Return about how many unread bytes the readers of ``group`` have in each partition.
+        """Return about how many unread bytes the readers of ``group`` have in each partition, some 0.1 s ago.
 
-        It must be cheap, because a run loop calls it many times a second. The answer may be some tenths of a second
-        old.
+        It must be cheap, because a run loop calls it many times a second.
         """
         read = self.reported_positions(stream, group)
         size = self.bytes_per_offset(stream)
@@ -599,11 +519,9 @@ class System(Protocol):
 
     def admin(self) -> Admin:
         """Return the admin."""
-        ...
 
     def consumer(self) -> Consumer:
         """Return a new consumer for one thread."""
-        ...
 
     def reader(self) -> Consumer:
         """Return a new consumer that is only polled, so it needs no descriptor."""
@@ -615,7 +533,6 @@ class System(Protocol):
 
     def producer(self) -> Producer:
         """Return a new producer for one thread."""
-        ...
 
 
 class RowSystem(Protocol):
@@ -623,19 +540,16 @@ class RowSystem(Protocol):
 
     def admin(self) -> Admin:
         """Return the admin."""
-        ...
 
     def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> Consumer:
         """Return a new consumer of rows. Raises ``UsageError`` if the system can only be written.
 
-        ``columns`` are the columns that the app declares; a system without its own types reads them with these types.
-        Other columns needn't be read, unless the rows must be ``whole``. None means all columns.
+        ``columns`` are those that the app declares, None for all; a system without types of its own reads them with
+        these types. Other columns needn't be read, unless the rows must be ``whole``.
         """
-        ...
 
     def target(self, stream: str) -> Target:
         """Return a new target for one thread. It connects when it is first used."""
-        ...
 
 
 class KeyedSystem(RowSystem, Protocol):
@@ -643,10 +557,8 @@ class KeyedSystem(RowSystem, Protocol):
 
     def lookup(self, columns: Mapping[str, pl.DataType]) -> Lookup:
         """Return a new lookup of rows with these columns."""
-        ...
 
 
-# -- registered --------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class Reading:
     """A registered partition, the offset that it is read from next, and whether its end was reported."""
@@ -687,14 +599,12 @@ class RegisteringConsumer(Consumer, Generic[R]):
         return reading
 
     def _asked(self, ssps: Iterable[SSP] | None) -> list[R]:
-        """The readings of these partitions, or all."""
         return list(self._readings.values()) if ssps is None else [self._reading(ssp) for ssp in ssps]
 
     def _release(self, reading: R) -> None:
         """Release what a reading holds; it is no longer registered."""
 
 
-# -- row cuts ----------------------------------------------------------------------------------------
 def height_before(rows: Rows, limit: Offset) -> int:
     """How many of the rows are before an offset."""
     if rows.offsets is not None:
@@ -713,7 +623,6 @@ def rows_before(rows: Rows, limit: Offset) -> Rows:
     return Rows(rows.ssp, rows.frame.head(height), rows.offset, limit, bad, rows.place, offsets=offsets)
 
 
-# -- whole -------------------------------------------------------------------------------------------
 ARRIVES_MS = 30_000
 """How long existing records may take to arrive."""
 
@@ -745,7 +654,6 @@ def next_polled(consumer: Consumer, ssp: SSP, end: Offset, max_bytes: int) -> li
     return found
 
 
-# -- unwatched ---------------------------------------------------------------------------------------
 class UnwatchedAdmin(Admin):
     """Keeps the positions of readers in this process only."""
 
@@ -761,7 +669,6 @@ class UnwatchedAdmin(Admin):
         return dict(self._positions.get((stream, group), {}))
 
 
-# -- write only --------------------------------------------------------------------------------------
 class WriteOnlyAdmin(Admin):
     """Refuses what only streams that are read can do."""
 

@@ -106,7 +106,6 @@ class MemorySystem(System):
         return MemoryProducer(self)
 
     # -- for the three above; the lock is held ---------------------------------------------------------
-
     def _stream(self, name: str) -> _Stream:
         stream = self._streams.get(name)
         if stream is None:

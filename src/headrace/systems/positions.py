@@ -130,7 +130,6 @@ class CustomStartpoint(ABC):
         -------
         int
         """
-        ...
 
 
 Customs = Sequence[type[CustomStartpoint]]

@@ -1,19 +1,8 @@
 """The kinds of system that are installed, and how a ``SystemSpec`` becomes a working system.
 
-registry
-    A ``SystemSpec`` is frozen data: plans contain it, and it is sent to containers. ``open_system`` and
-    ``open_row_system`` make a working system of it in the process that needs one, and import the implementation only
-    then. Record and row systems have separate entry point groups, so it is known without an import which of the two a
-    kind is.
-
-home log
-    The embedded log of a home folder: where an app keeps its streams unless it says otherwise.
-
-finding
-    A stream that has to be there, and what to say if it isn't.
-
-option names
-    The names of a system's options, as a ``SystemSpec`` has them.
+Plans contain a ``SystemSpec``, and it is sent to containers; the process that needs the system opens it, and imports
+the implementation only then. Record and row systems have separate entry point groups, so it is known without an import
+which of the two a kind is.
 """
 
 from __future__ import annotations
@@ -21,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, cast
@@ -32,26 +22,19 @@ from headrace.core.ids import StreamId
 from headrace.core.plug_ins import all_points, loaded, own_points, plug_in
 from headrace.systems.base import RowSystem, StreamInfo, System
 
-# -- registry ----------------------------------------------------------------------------------------
 GROUP = "headrace.systems"
 ROW_GROUP = "headrace.row_systems"
 SMALL = "small"
 """The kind of the sources and sinks that keep the small contract."""
 
 _BUILT_IN = {
-    GROUP: {
-        "log": "headrace.systems.log.system:open_log",
-        "memory": "headrace.systems.memory:open_memory",
-    },
+    GROUP: {"log": "headrace.systems.log.system:open_log", "memory": "headrace.systems.memory:open_memory"},
     ROW_GROUP: {
         "files": "headrace.systems.files.system:open_files",
         "remote": "headrace.systems.remote:open_remote",
         SMALL: "headrace.systems.small_system:open_small",
     },
 }
-
-_SLOTTED = {"kinesis"}
-_GROWING = {"kafka"}
 
 
 Hash = Literal["headrace", "kafka"]
@@ -62,26 +45,29 @@ Hash = Literal["headrace", "kafka"]
 class SystemSpec:
     """A system as an app declares it: its name in stream ids, its kind, and the options of that kind.
 
-    ``may_repeat`` says why its targets may receive rows again after a failure; empty: they keep positions. ``held`` is
-    what only this process has of it, such as a DataFrame of Spark; specs aren't compared by it, and don't send it.
+    The descriptor of the kind sets the other facts. ``may_repeat`` says why its targets may receive rows again after a
+    failure; empty: they keep positions. ``slots``: the partitions of its inputs are slots (``SlottedSystem``).
+    ``growing``: others may add partitions to its streams, so that keys move between them. ``key_hash``: inputs that
+    have a key are partitioned by it. ``held`` is what only this process has of it, such as a DataFrame of Spark; specs
+    aren't compared by it, and don't send it.
     """
 
     name: str
     kind: str
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     may_repeat: str = field(default="", kw_only=True)
+    slots: bool = field(default=False, kw_only=True)
+    growing: bool = field(default=False, kw_only=True)
+    key_hash: Hash = field(default="headrace", kw_only=True)
     held: object = field(default=None, kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
 
     @override
-    def __reduce__(self) -> tuple[Callable[..., SystemSpec], tuple[str, str, dict[str, Any], str]]:
-        return _spec_of, (self.name, self.kind, dict(self.options), self.may_repeat)
-
-
-def _spec_of(name: str, kind: str, options: dict[str, Any], may_repeat: str) -> SystemSpec:
-    return SystemSpec(name, kind, options, may_repeat=may_repeat)
+    def __reduce__(self) -> tuple[Callable[..., SystemSpec], tuple[str, str, dict[str, Any]]]:
+        facts: dict[str, Any] = {name: getattr(self, name) for name in ("may_repeat", "slots", "growing", "key_hash")}
+        return partial(SystemSpec, **facts), (self.name, self.kind, dict(self.options))
 
 
 def kinds(group: str) -> dict[str, str]:
@@ -94,21 +80,6 @@ def keeps_rows(spec: SystemSpec) -> bool:
     if spec.kind in _BUILT_IN[GROUP] or spec.kind in own_points(GROUP):
         return False
     return spec.kind in _BUILT_IN[ROW_GROUP] or plug_in(ROW_GROUP, spec.kind) is not None
-
-
-def has_slots(spec: SystemSpec) -> bool:
-    """Whether the partitions of its inputs are slots (``SlottedSystem``). Imports no implementation."""
-    return spec.kind in _SLOTTED
-
-
-def grows(spec: SystemSpec) -> bool:
-    """Whether others may add partitions to its streams, so that keys move between them. Imports no implementation."""
-    return spec.kind in _GROWING
-
-
-def hash_of(spec: SystemSpec) -> Hash:
-    """The hash by which inputs of this system are partitioned if they have a key. Imports no implementation."""
-    return "kafka" if spec.kind == "kafka" else "headrace"
 
 
 def offsets_are_bytes(spec: SystemSpec) -> bool:
@@ -142,7 +113,6 @@ def _factory(spec: SystemSpec, group: str) -> Callable[[str, Mapping[str, Any]],
     return cast("Callable[[str, Mapping[str, Any]], object]", loaded(where))
 
 
-# -- home log ----------------------------------------------------------------------------------------
 LOG = "log"
 """What it is called in ids of streams."""
 
@@ -152,7 +122,6 @@ def home_log(home: str | Path) -> SystemSpec:
     return SystemSpec(LOG, "log", {"root": f"{home}/streams"})
 
 
-# -- finding -----------------------------------------------------------------------------------------
 def require_stream(system: System, stream: StreamId, home: str | Path) -> StreamInfo:
     """What is known of a stream; raises ``StreamNotFoundError`` with the name that may have been meant."""
     admin = system.admin()
@@ -176,7 +145,6 @@ def _meant(stream: StreamId, names: list[str], home: str | Path) -> str:
     )
 
 
-# -- option names ------------------------------------------------------------------------------------
 def check_option_names(name: str, kind: str, options: Mapping[str, Any], known: Iterable[str], *required: str) -> None:
     """Raise ``DeclarationError`` if an option of the system ``name`` is unknown, or if a required one is missing."""
     known = tuple(known)

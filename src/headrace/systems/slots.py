@@ -24,7 +24,6 @@ class SlotConsumer(Consumer, Protocol):
         If ``register`` was given a moment to read from (see ``Admin.offset_at``), all of them are read from there.
         Return, as ``Rows`` without rows, what a commit would say if it came before the first poll.
         """
-        ...
 
     def direct(self, ssp: SSP, orders: SlotOrders) -> None:
         """Follow the dealer's orders. They are repeated until they are followed, so each may be known already.
@@ -32,11 +31,9 @@ class SlotConsumer(Consumer, Protocol):
         They come in the order in which they were given, or not at all. A commit has the effects of all before it.
         A slot that has no shards after its first orders hands out ``Rows`` that say so: until then it is waited for.
         """
-        ...
 
     def behind_ms(self, ssp: SSP) -> Mapping[str, int]:
         """Return how far behind the newest record each shard is read, as far as it is known."""
-        ...
 
 
 class Dealer(Protocol):
@@ -51,11 +48,9 @@ class Dealer(Protocol):
         None in place of orders: the slot may still get shards, so nothing is sent to it. Empty orders say that it has
         all the shards that there are for it now.
         """
-        ...
 
     def close(self) -> None:
         """Release everything. Called once."""
-        ...
 
 
 @runtime_checkable
@@ -64,4 +59,3 @@ class SlottedSystem(RowSystem, Protocol):
 
     def dealer(self, stream: str, reader: str) -> Dealer:
         """Return a new dealer for the stage of that name, ``app/stage``."""
-        ...

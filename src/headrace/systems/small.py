@@ -43,8 +43,6 @@ class SourcePartition(ABC):
     def close(self) -> None:
         """Release everything. Called once."""
 
-    # -- additions -------------------------------------------------------------------------------------
-
     def row_positions(self) -> Sequence[int] | None:
         """Return the position of each row of the last batch, rising; None if each row counts 1.
 
@@ -105,8 +103,6 @@ class Source(ABC):
         0 is the beginning, unless ``begin`` says otherwise.
         """
 
-    # -- additions -------------------------------------------------------------------------------------
-
     def begin(self, partition: str) -> int:
         """Return the position of the oldest row that is kept."""
         return 0
@@ -124,8 +120,6 @@ class Source(ABC):
             f"{type(self).__name__} doesn't know when rows were added, so reading can't begin at a time",
             hint="use an offset or oldest",
         )
-
-    # -- as system= ------------------------------------------------------------------------------------
 
     def system(self, stream_id: str) -> SystemSpec:
         """Return the system of an input with this id."""
@@ -205,8 +199,6 @@ class Sink(ABC):
     def open(self, writer: str) -> SinkWriter:
         """Return a writer of this name, which contains the app, the stage, the task and the output."""
 
-    # -- additions -------------------------------------------------------------------------------------
-
     def create(self, columns: Mapping[str, pl.DataType] | None) -> None:
         """Make what has to be there before the first row. Called before each run; None: the columns aren't known."""
         return
@@ -217,8 +209,6 @@ class Sink(ABC):
         They aren't committed yet, so another version of the app can still handle them.
         """
         return rows
-
-    # -- as system= ------------------------------------------------------------------------------------
 
     def system(self, stream_id: str) -> SystemSpec:
         """Return the system of an output with this id."""

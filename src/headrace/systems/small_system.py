@@ -97,32 +97,24 @@ def _raising(made: Source | Sink, doing: str) -> Iterator[None]:
         raise UserFunctionError(said, hint="for errors that may pass, raise OSError or set retry_on") from error
 
 
-# -- source ------------------------------------------------------------------------------------------
-class SourceSystem(RowSystem):
-    """Reads a source."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-
-    @override
-    def admin(self) -> SourceAdmin:
-        return SourceAdmin(self.source)
-
-    @override
-    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> SourceConsumer:
-        return SourceConsumer(self.source, columns)
-
-    @override
-    def target(self, stream: str) -> Target:
-        raise UsageError(f"{type(self.source).__name__} is a source: it can't be written", hint="write to a sink")
-
-
-class SourceAdmin(UnwatchedAdmin):
-    """Describes a source as a stream of any name."""
+class SourceSystem(UnwatchedAdmin, RowSystem):
+    """Reads a source, which it describes as a stream of any name. It is its own admin."""
 
     def __init__(self, source: Source) -> None:
         super().__init__()
         self._source = source
+
+    @override
+    def admin(self) -> SourceSystem:
+        return self
+
+    @override
+    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> SourceConsumer:
+        return SourceConsumer(self._source, columns)
+
+    @override
+    def target(self, stream: str) -> Target:
+        raise UsageError(f"{type(self._source).__name__} is a source: it can't be written", hint="write to a sink")
 
     @override
     def list(self) -> builtins.list[str]:
@@ -154,15 +146,12 @@ class SourceAdmin(UnwatchedAdmin):
     @override
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
         with _raising(self._source, "position_at"):
-            return self._source.position_at(self._name(ssp), time_ms)
+            return self._source.position_at(_partition_name(self._names(), ssp), time_ms)
 
     @override
     def check_offset(self, ssp: SSP, offset: Offset) -> None:
-        check_position(self._source, ssp, self._name(ssp), offset)
-        with _raising(self._source, "end"):
-            end = self._source.end(self._name(ssp))
-        if end is not None and offset > end:
-            raise UsageError(f"{ssp}: offset {offset} is after the end, {end}", hint="name an offset up to the end")
+        name = _partition_name(self._names(), ssp)
+        _check_position(self._source, ssp, name, offset, _end(self._source, name))
 
     @override
     def seal(self, stream: str) -> None:
@@ -176,27 +165,28 @@ class SourceAdmin(UnwatchedAdmin):
         with _raising(self._source, "partitions"):
             return list(self._source.partitions())
 
-    def _name(self, ssp: SSP) -> str:
-        return partition_name(self._names(), ssp)
-
     def _extent(self, name: str) -> Extent:
-        with _raising(self._source, "end"):
-            begin, end = self._source.begin(name), self._source.end(name)
+        end = _end(self._source, name)
+        with _raising(self._source, "begin"):
+            begin = self._source.begin(name)
         return Extent(begin, begin if end is None else max(begin, end), trimmed=begin > 0)
 
     def _refused(self, why: str) -> UsageError:
         return UsageError(f"{type(self._source).__name__} is a source: {why}", hint="do so where its rows come from")
 
 
-def partition_name(names: Sequence[str], ssp: SSP) -> str:
-    """Return the name of a partition. Raises ``StreamNotFoundError`` if there is none."""
+def _partition_name(names: Sequence[str], ssp: SSP) -> str:
     if not 0 <= ssp.partition < len(names):
         raise StreamNotFoundError(f"{ssp}: the source has partitions 0 to {len(names) - 1}")
     return names[ssp.partition]
 
 
-def check_position(source: Source, ssp: SSP, name: str, offset: Offset) -> None:
-    """Raise ``TrimmedOffsetError`` for a position before the oldest row."""
+def _end(source: Source, name: str) -> Offset | None:
+    with _raising(source, "end"):
+        return source.end(name)
+
+
+def _check_position(source: Source, ssp: SSP, name: str, offset: Offset, end: Offset | None) -> None:
     with _raising(source, "begin"):
         begin = source.begin(name)
     if offset < begin:
@@ -204,6 +194,8 @@ def check_position(source: Source, ssp: SSP, name: str, offset: Offset) -> None:
             f"{ssp}: offset {offset} is before the oldest row of {name!r}, which is at {begin}",
             hint="read from oldest, or from a later offset",
         )
+    if end is not None and offset > end:
+        raise UsageError(f"{ssp}: offset {offset} is after the end, {end}", hint="name an offset up to the end")
 
 
 @dataclass(slots=True)
@@ -250,9 +242,9 @@ class SourceConsumer(RegisteringConsumer[_PartitionReading]):
 
     @override
     def register(self, ssp: SSP, position: Position) -> None:
-        name = partition_name(self._names, ssp)
-        with _raising(self._source, "end"):
-            end = self._source.end(name)
+        name = _partition_name(self._names, ssp)
+        end = _end(self._source, name)
+        with _raising(self._source, "begin"):
             start = self._source.begin(name) if position is Edge.OLDEST else position
         if isinstance(start, Edge):
             if end is None:
@@ -261,9 +253,7 @@ class SourceConsumer(RegisteringConsumer[_PartitionReading]):
                     hint="define end(), or use an offset or oldest",
                 )
             start = end
-        check_position(self._source, ssp, name, start)
-        if end is not None and start > end:
-            raise UsageError(f"{ssp}: offset {start} is after the end, {end}", hint="name an offset up to the end")
+        _check_position(self._source, ssp, name, start, end)
         with self._lock:
             self.unregister(ssp)
             self._readings[ssp] = _PartitionReading(ssp, start, name=name, fetched=start, end=end)
@@ -343,7 +333,6 @@ class SourceConsumer(RegisteringConsumer[_PartitionReading]):
             self._bell.close()
 
     # -- on the thread ---------------------------------------------------------------------------------
-
     def _work(self) -> None:
         while True:
             with self._lock:
@@ -392,7 +381,6 @@ class SourceConsumer(RegisteringConsumer[_PartitionReading]):
             self._lock.notify_all()
 
     def _next(self, reading: _PartitionReading) -> Polled | None:
-        """What the source says next: rows, an end, or nothing at present."""
         if reading.opened is None:
             with _raising(self._source, "open"):
                 reading.opened = self._source.open(reading.name, reading.fetched)
@@ -402,7 +390,7 @@ class SourceConsumer(RegisteringConsumer[_PartitionReading]):
             after, positions = reading.opened.position(), reading.opened.row_positions()
         if given is None:
             return Ended(reading.ssp, reading.fetched)
-        rows = rows_of(given, reading, after, positions, self._decoded)
+        rows = _rows_of(given, reading, after, positions, self._decoded)
         return None if not rows.frame.height and not rows.bad and rows.next == rows.offset else rows
 
     def _decoded(self, records: Sequence[Any]) -> Made:
@@ -418,8 +406,7 @@ class SourceConsumer(RegisteringConsumer[_PartitionReading]):
         if now < reading.end_due_s:
             return reading.end
         reading.end_due_s = now + END_S
-        with _raising(self._source, "end"):
-            return self._source.end(reading.name)
+        return _end(self._source, reading.name)
 
     def _put_off(self, reading: _PartitionReading, error: HeadraceError) -> None:
         with self._lock:
@@ -446,14 +433,14 @@ class SourceConsumer(RegisteringConsumer[_PartitionReading]):
                 _log.warning("a source couldn't be closed", partition=str(reading.ssp), error=error.message)
 
 
-def rows_of(
+def _rows_of(
     given: Batch,
     reading: _PartitionReading,
     after: Offset,
     positions: Sequence[int] | None,
     decode: Callable[[Sequence[Any]], Made],
 ) -> Rows:
-    """Return a batch as the contract of row systems has it. Raises ``DataError`` if its positions are impossible."""
+    """The batch as the contract of row systems has it. Raises ``DataError`` if its positions are impossible."""
     table = as_polars(given)
     if isinstance(table, pl.DataFrame):
         made, count = Made(table), table.height
@@ -483,31 +470,23 @@ def rows_of(
     return Rows(reading.ssp, made.frame, before, after, bad, reading.name, offsets=offsets)
 
 
-# -- sink --------------------------------------------------------------------------------------------
-class SinkSystem(RowSystem):
-    """Writes a sink."""
-
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-
-    @override
-    def admin(self) -> SinkAdmin:
-        return SinkAdmin(self.sink)
-
-    @override
-    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> Consumer:
-        raise self.admin().refused("can't be read")
-
-    @override
-    def target(self, stream: str) -> SinkTarget:
-        return SinkTarget(self.sink)
-
-
-class SinkAdmin(WriteOnlyAdmin):
-    """Describes a sink as a stream of any name."""
+class SinkSystem(WriteOnlyAdmin, RowSystem):
+    """Writes a sink, which it describes as a stream of any name. It is its own admin."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
+
+    @override
+    def admin(self) -> SinkSystem:
+        return self
+
+    @override
+    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> Consumer:
+        raise self.refused("can't be read")
+
+    @override
+    def target(self, stream: str) -> SinkTarget:
+        return SinkTarget(self._sink)
 
     @override
     def list(self) -> builtins.list[str]:

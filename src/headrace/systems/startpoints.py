@@ -26,7 +26,6 @@ from headrace.core.clock import utc_text
 from headrace.core.ids import Offset
 
 
-# -- startpoint --------------------------------------------------------------------------------------
 class EndOffset(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", rename="camel", tag="specific"):
     """Up to this offset, without it."""
 
@@ -162,7 +161,6 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     silent: bool = False
 
 
-# -- moments -----------------------------------------------------------------------------------------
 MOMENTS = 1 << 61
 """Offsets from here on are moments: so many milliseconds since the epoch more. The first one: the oldest records."""
 

@@ -62,7 +62,7 @@ from headrace.plan.passes import Delivery, Queryable, deliveries, queryable_in
 from headrace.protocol.machine import MachineConfig
 from headrace.protocol.record import Founding
 from headrace.rows.hashing import partition_of, partitions_of
-from headrace.systems.registry import Hash, SystemSpec, hash_of, keeps_rows
+from headrace.systems.registry import Hash, SystemSpec, keeps_rows
 from headrace.task.naming import StateFolders, changelog_ssp, state_folders
 
 # -- frame pace --------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class TaskScope:
             added={id_: plan.streams[id_].added for id_ in (*stage.inputs, *stage.side_inputs)},
             placing=placings(plan.streams[id_] for id_ in (*stage.inputs, *stage.side_inputs)),
             kept_keys={
-                id_: Placing(kept.columns, plan.streams[kept.stream].partitions, hash_of(spec.system))
+                id_: Placing(kept.columns, plan.streams[kept.stream].partitions, spec.system.key_hash)
                 for id_, kept in plan.kept_keys.items()
                 if id_ in stage.nodes and (spec := plan.streams[kept.stream].spec)
             },
@@ -363,7 +363,7 @@ def _partitions(plan: Plan, mine: Iterable[SSP], streams: Iterable[str]) -> dict
 def placings(inputs: Iterable[StreamPlan]) -> dict[str, Placing]:
     """The inputs from outside whose rows must be in the partition that their key chooses, by id."""
     return {
-        stream.spec.id: Placing(stream.key, stream.partitions, hash_of(stream.spec.system))
+        stream.spec.id: Placing(stream.key, stream.partitions, stream.spec.system.key_hash)
         for stream in inputs
         if stream.key and stream.partitions > 1 and stream.spec.role is not Role.INTERMEDIATE
     }

@@ -92,7 +92,8 @@ class Kafka:
         return self._spec(stream_id, {**self.options.options(), "output": self.options.json(OUTPUT)}, may_repeat)
 
     def _spec(self, stream_id: str, options: Mapping[str, Any], may_repeat: str = "") -> SystemSpec:
-        return SystemSpec(f"kafka-{stream_id}".replace(".", "-"), "kafka", options, may_repeat=may_repeat)
+        name = f"kafka-{stream_id}".replace(".", "-")
+        return SystemSpec(name, "kafka", options, may_repeat=may_repeat, growing=True, key_hash="kafka")
 
     def _key_type(self, name: str, schema: SchemaLike | None) -> pl.DataType:
         """Return the type of a column of keys, which its format or else the schema determines."""

@@ -143,7 +143,8 @@ class Kinesis:
 
     def _spec(self, stream_id: str, options: Mapping[str, Any], may_repeat: str = "") -> SystemSpec:
         given = {name: value for name, value in options.items() if value is not None}
-        return SystemSpec(f"kinesis-{stream_id}".replace(".", "-"), "kinesis", given, may_repeat=may_repeat)
+        name = f"kinesis-{stream_id}".replace(".", "-")
+        return SystemSpec(name, "kinesis", given, may_repeat=may_repeat, slots=True)
 
 
 def kinesis(

@@ -59,7 +59,7 @@ from headrace.streams.reader import Damaged, Frame, control_of, refuse, rows_of
 from headrace.streams.writer import RowWriter, WriteMark, WrittenFrame
 from headrace.systems.base import StreamInfo
 from headrace.systems.files.consumer import Reader, Wanted, entry_of
-from headrace.systems.files.storage import Found, local_storage
+from headrace.systems.files.storage import Found, LocalStorage
 
 # -- lines -------------------------------------------------------------------------------------------
 PARTITION, OFFSET, CONTROL = "@partition", "@offset", "@control"
@@ -343,7 +343,7 @@ class TableFile(RowSource):
         stat = path.stat()
         self._entry = entry_of(Found(str(path), stat.st_size, stat.st_mtime_ns))
         self._is_csv = is_csv
-        self._reader = Reader(local_storage(), "csv" if is_csv else "parquet", CsvFormat())
+        self._reader = Reader(LocalStorage(), "csv" if is_csv else "parquet", CsvFormat())
 
     @override
     def infer(self) -> dict[str, pl.DataType]:

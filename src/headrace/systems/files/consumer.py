@@ -1,14 +1,4 @@
-"""Reads the files of partitions as rows, from any position on.
-
-consumer
-    Reads the files of partitions as rows, one entry of the file list after another.
-
-reading
-    How an input's files are read: each entry of the list becomes an open file of rows, or an inferred schema.
-
-beginnings
-    The positions where reading an input of files may begin: a time, a file, or an offset.
-"""
+"""Reads the files of partitions as rows, one entry of the file list after another, from any position on."""
 
 from __future__ import annotations
 
@@ -17,14 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from typing import Any
 
 import numpy as np
 import polars as pl
 from typing_extensions import override
 
-from headrace.core.errors import DataError, StreamNotFoundError, UnsupportedPositionError, UsageError
+from headrace.core.errors import DataError, StreamNotFoundError, UsageError
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import logger
 from headrace.rows.casting import cast_column
@@ -50,7 +38,6 @@ from headrace.systems.files.rowfile import (
 from headrace.systems.files.stock import ROWS_MAX, Entry, FileList, Follower, Look, changed, offset_of, place_of
 from headrace.systems.files.storage import SUFFIXES, Found, LocalStorage, Storage, compression_of, suffix_of
 
-# -- consumer ----------------------------------------------------------------------------------------
 _REMEMBERED = 1000
 _log = logger(__name__)
 
@@ -82,10 +69,9 @@ class FilesConsumer(RegisteringConsumer[_Reading]):
         self,
         listed: FileList,
         open_entry: Open,
-        *,
-        refresh: Callable[[], None] = lambda: None,
-        refresh_s: float = 1.0,
-        follow: Callable[[], Follower] | None = None,
+        refresh: Callable[[], None],
+        refresh_s: float,
+        follow: Callable[[], Follower] | None,
     ) -> None:
         super().__init__()
         self._list = listed
@@ -102,15 +88,11 @@ class FilesConsumer(RegisteringConsumer[_Reading]):
         if not 0 <= ssp.partition < self._list.partitions:
             raise StreamNotFoundError(f"{ssp}: the input has partitions 0 to {self._list.partitions - 1}")
         self.unregister(ssp)
-        entries = self._list.places[ssp.partition]
-        reading = _Reading(ssp, entries=entries)
-        match position:
-            case Edge.OLDEST:
-                pass
-            case Edge.UPCOMING:
-                self._move(reading, len(entries))
-            case _:
-                self._seek(reading, position)
+        reading = _Reading(ssp, entries=self._list.places[ssp.partition])
+        if position is Edge.UPCOMING:
+            self._move(reading, len(reading.entries))
+        elif not isinstance(position, Edge):
+            self._seek(reading, position)
         reading.begun.append((reading.place, 0))
         self._readings[ssp] = reading
         if ssp.partition == 0 and self._follow is not None and self._follower is None:
@@ -224,10 +206,7 @@ class FilesConsumer(RegisteringConsumer[_Reading]):
 
     @override
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
-        """Rows to the end. The number of rows in files that were not begun is estimated by their bytes.
-
-        None before there is something to estimate by.
-        """
+        """Rows to the end, estimated by bytes for files that weren't begun; None before there is anything to go by."""
         reading = self._reading(ssp)
         unread = 0 if reading.ended else self._unread(reading)
         return None if unread is None else unread + self._since(reading, since)
@@ -248,7 +227,6 @@ class FilesConsumer(RegisteringConsumer[_Reading]):
         return max(1, reading.rows * left // reading.bytes - passed)
 
     def _since(self, reading: _Reading, since: Offset | None) -> int:
-        """How many rows were polled after an offset."""
         if since is None or since >= reading.position:
             return 0
         place, row = place_of(since)
@@ -258,7 +236,6 @@ class FilesConsumer(RegisteringConsumer[_Reading]):
         return reading.rows
 
 
-# -- reading -----------------------------------------------------------------------------------------
 SETTLED_S = 10.0
 """A file that hasn't been written for this long is complete, even if its last line has no line break."""
 
@@ -354,9 +331,9 @@ class Reader:
         return lines
 
     def quote(self, path: str) -> bytes | None:
-        """What quotes a file's texts, in which line breaks don't end a row."""
-        quoted = self._format(path) == "csv" and self.form.quote is not None
-        return self.form.quote.encode() if quoted and self.form.quote is not None else None
+        """The quote of a file of CSV: between two of these, line breaks don't end a row."""
+        quote = self.form.quote if self._format(path) == "csv" else None
+        return None if quote is None else quote.encode()
 
     def grows(self, path: str) -> bool:
         """Whether the file is of a kind that programs append to, and that can be read from anywhere."""
@@ -440,89 +417,14 @@ def _whole(entry: Entry) -> Entry:
     return entry_of(Found(entry.path, entry.size, entry.modified))
 
 
-# -- beginnings --------------------------------------------------------------------------------------
-FILE = "file"
-_READ_BYTES = 4 << 20
-
-
-class Beginnings:
-    """Of the input ``path``. ``event_time`` is the column with the time of a row, and its type, if rows have one.
-
-    ``consumer`` opens a consumer of these columns, which takes up no new files.
-    """
-
-    def __init__(
-        self, path: str, event_time: Columns | None, consumer: Callable[[Columns | None], FilesConsumer]
-    ) -> None:
-        self._path = path
-        self._event_time = event_time
-        self._consumer = consumer
-
-    def check(self, ssp: SSP, offset: Offset) -> None:
-        """Raise ``UsageError`` if the offset is past the end of the list, or of its file. Counts the rows before it."""
-        with closing(self._consumer(None)) as consumer:
-            consumer.register(ssp, offset)
-
-    def at_time(self, ssp: SSP, time_ms: int) -> Offset:
-        """Return the offset of the first row with an event time of at least ``time_ms``, or the end. Reads up to there.
-
-        Rows whose event time is missing or unreadable don't count.
-        """
-        if not self._event_time:
-            raise UnsupportedPositionError(
-                f"{ssp}: the rows of {self._path} have no time of arrival, so reading can't begin at a time",
-                hint="name the column with the rows' time: app.input(..., event_time=...); or use an offset, a file "
-                '({"kind": "file", "path": ...}), oldest or upcoming',
-            )
-        ((column, dtype),) = self._event_time.items()
-        with closing(self._consumer(self._event_time)) as consumer:
-            consumer.register(ssp, Edge.UPCOMING)
-            end = consumer.position(ssp)
-            consumer.register(ssp, Edge.OLDEST)
-            while consumer.position(ssp) < end:
-                for item in consumer.poll(max_bytes=_READ_BYTES):
-                    if isinstance(item, Rows) and column in item.frame:
-                        row = _first(item.frame[column], dtype, time_ms)
-                        if row is not None:
-                            return _offset_in(item, row)
-        return end
-
-    def at_file(self, ssp: SSP, listed: FileList, value: Mapping[str, Any]) -> Offset:
-        """Return where a file begins; in a partition that hasn't got it, the first file that was listed after it."""
-        path = value.get("path")
-        if set(value) != {"path"} or not isinstance(path, str):
-            raise UsageError(
-                f"{ssp}: a position of the kind {FILE!r} needs the path of a file, not {dict(value)}",
-                hint='write {"kind": "file", "path": "data/b.csv"}',
-            )
-        names = list(listed.latest)
-        after = set(names[names.index(self._name(ssp, path, names)) :])
-        entries = listed.places[ssp.partition]
-        place = next((number for number, entry in enumerate(entries) if entry.path in after), len(entries))
-        return offset_of(place)
-
-    def _name(self, ssp: SSP, path: str, names: list[str]) -> str:
-        """Return the listed file that ``path`` means: all of its path, or the end of it."""
-        found = [name for name in names if name == path] or [name for name in names if name.endswith(f"/{path}")]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise UsageError(f"{ssp}: {path} matches {found[0]} and {found[1]}", hint="write more of the path")
-        near = get_close_matches(path, names, n=1) or names[:1]
-        raise UsageError(
-            f"{ssp}: {path} is none of the {len(names)} files of {self._path}",
-            hint=f"an example of a file there: {near[0]}" if near else "it has no files yet",
-        )
-
-
-def _first(times: pl.Series, dtype: pl.DataType, time_ms: int) -> int | None:
+def first_since(item: Rows, times: pl.Series, dtype: pl.DataType, time_ms: int) -> Offset | None:
+    """Return the offset of the first of the rows whose time, of this type, is ``time_ms`` or later; None if none is."""
     times, unreadable = cast_column(times, dtype)
     if isinstance(dtype, pl.Datetime):
         times = times.dt.timestamp("ms")
-    return next((row for row in (times >= time_ms).arg_true() if row not in unreadable), None)
-
-
-def _offset_in(item: Rows, row: int) -> Offset:
-    """The offset of a row of the frame, which lacks the rows that are bad."""
+    row = next((row for row in (times >= time_ms).arg_true() if row not in unreadable), None)
+    if row is None:
+        return None
+    # The frame lacks the rows that are bad.
     numbers = np.delete(np.arange(item.next - item.offset), [record.offset - item.offset for record in item.bad])
     return item.offset + int(numbers[row])

@@ -1,19 +1,7 @@
 """The readers of file formats: Parquet, JSON lines and CSV as rows in pieces, from any row on.
 
-source
-    The bytes of an entry of a file list: from its start to its end, decompressed, as UTF-8.
-
-text
-    Files of text (JSON lines and CSV), read in blocks of whole rows.
-
-csvfile
-    CSV, parsed by Arrow. Unlike Polars, it insists on the number of fields.
-
-jsonlines
-    The columns of JSON lines. ``rows.formats`` reads their rows.
-
-parquet
-    Parquet: the file's own index skips row groups, and Polars decodes rows in blocks.
+Arrow parses CSV because it insists on the number of fields, unlike Polars. ``rows.formats`` reads JSON lines. A Parquet
+file's own index skips row groups.
 """
 
 from __future__ import annotations
@@ -55,28 +43,22 @@ from headrace.systems.files.stock import Entry
 from headrace.systems.files.storage import Storage, compression_of
 
 
-# -- rowfile -----------------------------------------------------------------------------------------
 class RowFile(Protocol):
     """One open file, or a stretch of one."""
 
     def skip(self, rows: int) -> int:
         """Skip this number of rows, before the first ``read``; returns how many there were."""
-        ...
 
     def read(self, max_bytes: int) -> list[ParsedRows] | None:
         """The next pieces, about ``max_bytes`` together; None at the end."""
-        ...
 
     def left(self) -> int | None:
         """How many rows are left; None if the file doesn't say."""
-        ...
 
     def close(self) -> None:
         """Release the file."""
-        ...
 
 
-# -- source ------------------------------------------------------------------------------------------
 UTF_8 = "utf-8"
 _CHUNK_BYTES = 1 << 20
 
@@ -90,11 +72,9 @@ class ByteSource(Protocol):
 
     def read(self, size: int) -> bytes:
         """The next bytes, ``size`` at most; none at the end. Raises ``SourceBroken``."""
-        ...
 
     def close(self) -> None:
         """Release the file."""
-        ...
 
 
 def open_source(storage: Storage, entry: Entry, encoding: str = UTF_8) -> ByteSource:
@@ -207,7 +187,6 @@ class _Recoded(ByteSource):
         self._source.close()
 
 
-# -- text --------------------------------------------------------------------------------------------
 COUNT_BYTES = 4 << 20
 _BOM = b"\xef\xbb\xbf"
 
@@ -215,8 +194,8 @@ _BOM = b"\xef\xbb\xbf"
 class TextFile(RowFile):
     """Rows that end with line breaks. ``quote``: between two of these, line breaks don't end a row (CSV).
 
-    ``lines_before`` returns how many lines of the file come before the source begins; it is called when a row is bad. A
-    file that breaks off ends with a bad row, which says so.
+    ``lines_before`` counts the lines of the file before the source begins; it is called when a row is bad. A file that
+    breaks off ends with a bad row, which says so.
     """
 
     def __init__(
@@ -346,7 +325,6 @@ class TextFile(RowFile):
         return found
 
     def _line(self, data: bytes, at: int) -> int:
-        """The number of the line that begins there in a block."""
         return self._lines_before() + self._lines + data.count(b"\n", 0, at) + 1
 
     @override
@@ -354,7 +332,6 @@ class TextFile(RowFile):
         self._source.close()
 
 
-# -- csvfile -----------------------------------------------------------------------------------------
 _HEADER_BYTES = 4 << 10
 _HELD = (pl.Int64, pl.UInt64, pl.Float64, pl.Boolean, pl.String, pl.Date, pl.Datetime)
 _ARROWS_PREFIX = re.compile(r"^CSV parse error: (Row #\d+: )?")
@@ -443,11 +420,6 @@ def _arrow_type(path: str, name: str, dtype: pl.DataType) -> pa.DataType:
     return pl.Series(dtype=dtype).to_arrow(compat_level=pl.CompatLevel.oldest()).type
 
 
-def csv_rows(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows as Polars' writer takes them."""
-    return rows.with_columns(pl.selectors.binary().bin.encode("base64"))
-
-
 def check_writable(path: str, columns: Columns) -> None:
     """Raise ``DeclarationError`` if a column has a type that has no text in CSV."""
     for name, dtype in columns.items():
@@ -479,7 +451,6 @@ def infer_csv(file: TextFile, form: CsvFormat) -> Columns:
         return {name: pl.String() for name in header}
 
 
-# -- jsonlines ---------------------------------------------------------------------------------------
 def infer_jsonlines(file: TextFile) -> Columns:
     """Return the columns of the first block of a file, from its lines that are JSON objects."""
     data, _ = file.block(COUNT_BYTES)
@@ -505,13 +476,10 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
-# -- parquet -----------------------------------------------------------------------------------------
 _BLOCK_BYTES = 16 << 20
 """About how much is decoded at once."""
-
 _VALUE_BYTES = 8
 """The least size of a value in memory."""
-
 _SAMPLED_ROWS = 1024
 
 
@@ -523,98 +491,30 @@ def parquet_columns(file: str | BinaryIO, path: str) -> Columns:
         raise _unreadable(path, error) from error
 
 
-class ParquetFile(RowFile):
-    """A file that is decoded in blocks of row groups, or of parts of one.
+class _BlockFile(RowFile):
+    """A Parquet file that is decoded in blocks.
 
     ``columns`` are read as these types, or ``names`` as they are in the file; if the file lacks one of the names, all
     of its columns are read, so that an error can say which there are. None of both: all.
     """
 
-    def __init__(self, path: str, columns: Columns | None = None, names: Collection[str] | None = None) -> None:
-        self._path = path
-        try:
-            metadata = pq.read_metadata(path)
-        except (pa.ArrowException, OSError) as error:
-            raise _unreadable(path, error) from error
-        self.rows: int = metadata.num_rows
-        wanted = _wanted(metadata, columns, names)
-        self._block_rows = max(1, _BLOCK_BYTES * max(1, self.rows) // _decoded_bytes(metadata, wanted))
-        groups = (metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))
-        self._group_ends: list[int] = list(accumulate(groups, initial=0))
-        self._casts = {} if columns is None else _casts(path, columns)
-        self._lazy = pl.scan_parquet(path, glob=False)
-        if wanted is not None:
-            self._lazy = self._lazy.select(list(wanted))
-        self._at = 0
-        self._block = pl.DataFrame()
-        self._taken = 0
-        self._row_bytes = 1
-
-    @override
-    def skip(self, rows: int) -> int:
-        self._at = min(rows, self.rows)
-        return self._at
-
-    @override
-    def read(self, max_bytes: int) -> list[ParsedRows] | None:
-        if self._taken == self._block.height:
-            if self._at == self.rows:
-                return None
-            self._decode()
-        frame = self._block.slice(self._taken, max(1, max_bytes // self._row_bytes))
-        self._taken += frame.height
-        return [ParsedRows(frame, frame.height, bytes=frame.height * self._row_bytes)]
-
-    def _decode(self) -> None:
-        try:
-            block = self._lazy.slice(self._at, self._block_end() - self._at).collect()
-            self._block = block.cast(self._casts) if self._casts else block  # type: ignore[arg-type]
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise DataError(f"{self._path}, from row {self._at} on: {error}") from error
-        if not self._block.height:
-            raise DataError(f"{self._path} ends at row {self._at}; its index says {self.rows}")
-        self._at += self._block.height
-        self._taken = 0
-        self._row_bytes = _row_bytes(self._block)
-
-    def _block_end(self) -> int:
-        """Where a block from here should end: with a row group if possible, so that no page is read twice."""
-        end = self._at + self._block_rows
-        with_group = self._group_ends[bisect_right(self._group_ends, end) - 1]
-        return with_group if with_group > self._at else end
-
-    @override
-    def left(self) -> int:
-        return self.rows - self._at + self._block.height - self._taken
-
-    @override
-    def close(self) -> None:
-        self._block = pl.DataFrame()
-        self._taken, self._at = 0, self.rows
-
-
-class StoredParquetFile(RowFile):
-    """A file of an object store: Arrow fetches what is needed of it, group by group. Otherwise like ``ParquetFile``."""
-
     def __init__(
-        self, path: str, file: BinaryIO, columns: Columns | None = None, names: Collection[str] | None = None
+        self, path: str, metadata: pq.FileMetaData, columns: Columns | None, names: Collection[str] | None
     ) -> None:
         self._path = path
-        self._file = file
-        try:
-            self._parquet = pq.ParquetFile(file)
-        except (pa.ArrowException, OSError) as error:
-            file.close()
-            raise _unreadable(path, error) from error
-        metadata = self._parquet.metadata
+        self._metadata = metadata
         self._rows: int = metadata.num_rows
         self._wanted = _wanted(metadata, columns, names)
-        self._columns = columns
+        self._casts = columns
         self._block_rows = max(1, _BLOCK_BYTES * max(1, self._rows) // _decoded_bytes(metadata, self._wanted))
         self._at = 0
         self._blocks: Iterator[pl.DataFrame] | None = None
         self._block = pl.DataFrame()
         self._row_bytes = 1
+
+    def _decode(self, start: int) -> Iterator[pl.DataFrame]:
+        """The blocks from this row on."""
+        raise NotImplementedError
 
     @override
     def skip(self, rows: int) -> int:
@@ -634,18 +534,74 @@ class StoredParquetFile(RowFile):
         if self._blocks is None:
             self._blocks = self._decode(self._at)
         try:
-            self._block = next(self._blocks, pl.DataFrame())
+            block = next(self._blocks, pl.DataFrame())
+            self._block = block.cast(self._casts) if self._casts and block.height else block  # type: ignore[arg-type]
         except (pa.ArrowException, pl.exceptions.PolarsError, OSError) as error:
             raise DataError(f"{self._path}, from row {self._at} on: {error}") from error
         if self._block.height:
             self._row_bytes = _row_bytes(self._block)
         return bool(self._block.height)
 
+    @override
+    def left(self) -> int:
+        return self._rows - self._at
+
+    @override
+    def close(self) -> None:
+        self._blocks, self._block = iter(()), pl.DataFrame()
+
+
+class ParquetFile(_BlockFile):
+    """A file of this machine, decoded by Polars in blocks of row groups, or of parts of one."""
+
+    def __init__(self, path: str, columns: Columns | None = None, names: Collection[str] | None = None) -> None:
+        try:
+            metadata = pq.read_metadata(path)
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(path, error) from error
+        super().__init__(path, metadata, columns, names)
+        groups = (metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))
+        self._group_ends: list[int] = list(accumulate(groups, initial=0))
+        self._casts = None if columns is None else _casts(path, columns)
+        self._lazy = pl.scan_parquet(path, glob=False)
+        if self._wanted is not None:
+            self._lazy = self._lazy.select(list(self._wanted))
+
+    @override
     def _decode(self, start: int) -> Iterator[pl.DataFrame]:
-        """The blocks from this row on."""
-        metadata, first, groups = self._parquet.metadata, 0, list(range(self._parquet.num_row_groups))
-        while groups and first + metadata.row_group(groups[0]).num_rows <= start:
-            first += metadata.row_group(groups.pop(0)).num_rows
+        while start < self._rows:
+            block = self._lazy.slice(start, self._block_end(start) - start).collect()
+            if not block.height:
+                raise DataError(f"{self._path} ends at row {start}; its index says {self._rows}")
+            start += block.height
+            yield block
+
+    def _block_end(self, start: int) -> int:
+        """Where a block from there should end: with a row group if possible, so that no page is read twice."""
+        end = start + self._block_rows
+        with_group = self._group_ends[bisect_right(self._group_ends, end) - 1]
+        return with_group if with_group > start else end
+
+
+class StoredParquetFile(_BlockFile):
+    """A file of an object store: Arrow fetches what is needed of it, group by group."""
+
+    def __init__(
+        self, path: str, file: BinaryIO, columns: Columns | None = None, names: Collection[str] | None = None
+    ) -> None:
+        self._file = file
+        try:
+            self._parquet = pq.ParquetFile(file)
+        except (pa.ArrowException, OSError) as error:
+            file.close()
+            raise _unreadable(path, error) from error
+        super().__init__(path, self._parquet.metadata, columns, names)
+
+    @override
+    def _decode(self, start: int) -> Iterator[pl.DataFrame]:
+        first, groups = 0, list(range(self._parquet.num_row_groups))
+        while groups and first + self._metadata.row_group(groups[0]).num_rows <= start:
+            first += self._metadata.row_group(groups.pop(0)).num_rows
         names = None if self._wanted is None else list(self._wanted)
         for batch in self._parquet.iter_batches(self._block_rows, groups, names, use_threads=False):
             frame = pl.DataFrame(batch)
@@ -653,12 +609,7 @@ class StoredParquetFile(RowFile):
             below = max(0, min(start - first, frame.height))
             first += frame.height
             if below < frame.height:
-                rows = frame.slice(below)
-                yield rows.cast(self._columns) if self._columns else rows  # type: ignore[arg-type]
-
-    @override
-    def left(self) -> int:
-        return self._rows - self._at
+                yield frame.slice(below)
 
     @override
     def close(self) -> None:

@@ -1,23 +1,15 @@
 """The files of an input: a durable list of them, and what has changed since it was written.
 
-file list
-    The durable list of the files of an input: which there are, in which partition, in which order. Append-only.
+The list says which files there are, in which partition, in which order. A position means a place in it, so it is only
+appended to. An entry is a stretch of a file: all of it, or what was appended to it since. A file that was replaced is
+listed again. The list is a file of JSON lines in the app's home: a header, entries, and a mark once the input has
+ended. Several processes use it, under a lock.
 
-    A position means a place in this list, so nothing in it ever changes. An entry is a stretch of a file: all of it, or
-    what was appended to it since. A file that was replaced is listed again. The list is a file of JSON lines in the
-    app's home, written under a lock: a header, entries, and a mark once the input has ended. Several processes use it.
+A file that has the size and the time that the list says is the same. A file that has neither is the same if its
+first and last bytes are; it has grown if it is longer and keeps its old bytes. Anything else is another file.
 
-stocktaking
-    What has changed among the files of an input since they were listed: pure, but for the look into a file.
-
-    A file that has the size and the time that the list says is the same. A file that has neither is the same if its
-    first and last bytes are; it has grown if it is longer and keeps its old bytes. Anything else is another file.
-
-stock
-    The files of one input: the list, and the addition of new files to it.
-
-    A driver takes stock when a run begins, so all containers of the run read the same files. An input that follows its
-    folder has it looked at while it is read, too, on a thread: listing a folder may take its time.
+A driver takes stock when a run begins, so all containers of the run read the same files. An input that follows its
+folder has it looked at while it is read, too, on a thread: listing a folder may take its time.
 """
 
 from __future__ import annotations
@@ -42,7 +34,6 @@ from headrace.core.log import logger
 from headrace.core.worker import RepeatedStep
 from headrace.systems.files.storage import Found, find_files, nothing_found
 
-# -- file list ---------------------------------------------------------------------------------------
 FORMAT = 1
 ROWS_MAX = 10**11
 """An offset is ``place * ROWS_MAX + row``: the place of an entry in its partition, and a row of it."""
@@ -146,9 +137,9 @@ class ListFile:
         return bool(whole)
 
     def append(self, entries: Sequence[Entry], *, partitions: int = 0, ended: bool = False) -> bool:
-        """Append durably what follows ``contents``. False if another process has appended meanwhile: look again.
+        """Append durably what follows ``contents``; ``partitions`` makes the list.
 
-        ``partitions`` makes the list.
+        False if another process has appended meanwhile: look again.
         """
         lines = [_Line(format=FORMAT, partitions=partitions)] if partitions else []
         lines += [_Line(entry=entry) for entry in entries]
@@ -223,7 +214,6 @@ def _write(fd: int, data: bytes, at: int) -> None:
     os.fsync(fd)
 
 
-# -- stocktaking -------------------------------------------------------------------------------------
 NewFiles = Literal["refuse", "next_run", "follow"]
 ChangedFiles = Literal["refuse", "read_again"]
 _NAMED = 3
@@ -233,16 +223,13 @@ class Look(Protocol):
     """How to look into a file."""
 
     def sample(self, path: str, size: int) -> str:
-        """A checksum of the first and the last bytes of its first ``size`` bytes."""
-        ...
+        """A checksum of the first and the last bytes of the first ``size`` bytes."""
 
     def appendable(self, path: str, end: int) -> bool:
         """Whether the file may go on after ``end``: it is text that isn't compressed, and a row ends there."""
-        ...
 
     def end(self, file: Found, start: int) -> int:
         """Where to stop reading for now: after the last whole row if something may still be writing the file."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,17 +257,12 @@ def additions(listed: FileList, found: Iterable[Found], look: Look, policy: Poli
         if end > start:
             partition = listed.partition_of(file.path, new)
             new += last is None
-            added.append(
-                Entry(
-                    path=file.path,
-                    partition=partition,
-                    start=start,
-                    end=end,
-                    size=file.size,
-                    modified=file.modified,
-                    sample=look.sample(file.path, file.size),
-                )
-            )
+            sample = look.sample(file.path, file.size)
+            entry = Entry(
+                path=file.path, partition=partition, start=start, end=end, size=file.size, modified=file.modified,
+                sample=sample,
+            )  # fmt: skip
+            added.append(entry)
     return added
 
 
@@ -288,11 +270,9 @@ def _start(file: Found, last: Entry, look: Look, policy: Policy) -> int | None:
     """Where what is new in a listed file begins; None if nothing is new."""
     if (file.size, file.modified) == (last.size, last.modified):
         return last.end
-    if last.sample and file.size >= last.size and look.sample(file.path, last.size) == last.sample:
-        if file.size == last.size:
-            return last.end
-        if look.appendable(file.path, last.end):
-            return last.end
+    kept = last.sample and file.size >= last.size and look.sample(file.path, last.size) == last.sample
+    if kept and (file.size == last.size or look.appendable(file.path, last.end)):
+        return last.end
     if policy.changed_files == "read_again":
         return 0
     raise changed(file.path, last, file)
@@ -308,8 +288,7 @@ def changed(path: str, listed: Entry, file: Found) -> DataError:
     )
 
 
-def refused(added: list[Entry], policy: Policy) -> UsageError:
-    """Return the error for files that appeared after the input had ended."""
+def _refused(added: list[Entry], policy: Policy) -> UsageError:
     names = sorted({entry.path for entry in added})
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return UsageError(
@@ -320,8 +299,7 @@ def refused(added: list[Entry], policy: Policy) -> UsageError:
     )
 
 
-def over(policy: Policy) -> UsageError:
-    """The error for an input that has ended and is now declared to go on."""
+def _over(policy: Policy) -> UsageError:
     return UsageError(
         f"the input {policy.path} ended with the files of an earlier run, so it can't continue with "
         f"new_files={policy.new_files!r}",
@@ -329,7 +307,6 @@ def over(policy: Policy) -> UsageError:
     )
 
 
-# -- stock -------------------------------------------------------------------------------------------
 PARTITIONS_MAX = 64
 """How many partitions an input of many files has at most, unless it says."""
 
@@ -371,9 +348,12 @@ class Stock:
             listed = self._file.contents
             found = find_files(self._policy.path)
             if listed.ended and not self._ends:
-                raise over(self._policy)
+                raise _over(self._policy)
             if not found and not listed.latest:
-                self._check_nothing()
+                error = nothing_found(self._policy.path)
+                if self._ends:
+                    raise error
+                _log.warning("an input has no files yet", path=self._policy.path, reason=error.message)
             partitions = 0 if self._file.exists else self._count(found)
             if partitions:
                 draft = FileList()
@@ -382,7 +362,7 @@ class Stock:
                 draft = self._checked(listed)
             added = additions(draft, found, self._look(found), self._policy) if found else []
             if listed.ended and added:
-                raise refused(added, self._policy)
+                raise _refused(added, self._policy)
             ends = self._ends and not listed.ended
             if not (added or partitions or ends) or self._file.append(added, partitions=partitions, ended=ends):
                 _log.debug(
@@ -415,12 +395,6 @@ class Stock:
                 hint=f"write partitions={listed.partitions}, or give the app another name",
             )
         return listed
-
-    def _check_nothing(self) -> None:
-        error = nothing_found(self._policy.path)
-        if self._ends:
-            raise error
-        _log.warning("an input has no files yet", path=self._policy.path, reason=error.message)
 
 
 class Follower(RepeatedStep):

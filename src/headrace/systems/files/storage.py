@@ -1,14 +1,8 @@
-"""Where files are, and which files a path means.
+"""Where files are, and which files a path means. Everything here blocks.
 
-storage
-    Where files are: on this machine, or in a store that Arrow reaches (S3, Google Cloud Storage, Azure, HDFS).
-
-    Credentials come from the environment, as each store's own tools find them. Everything here blocks.
-
-place
-    Which files a path means, and their format.
-
-    A path is a file, a folder or a pattern, on this machine or in an object store (``s3://bucket/views/*.parquet``).
+Files are on this machine, or in a store that Arrow reaches (S3, Google Cloud Storage, Azure, HDFS), with credentials
+from the environment, as each store's own tools find them. A path is a file, a folder or a pattern, such as
+``s3://bucket/views/*.parquet``.
 """
 
 from __future__ import annotations
@@ -29,7 +23,6 @@ from typing_extensions import override
 
 from headrace.core.errors import DeclarationError, StorageError, StreamNotFoundError
 
-# -- storage -----------------------------------------------------------------------------------------
 _SAMPLE_BYTES = 4096
 
 
@@ -50,19 +43,15 @@ class Storage(Protocol):
 
     def find(self, path: str) -> Found | list[Found] | None:
         """The file of this name; or all files below the folder of this name; or None."""
-        ...
 
     def below(self, folder: str, depth: int | None) -> Iterator[Found]:
-        """Return all files below a folder, or those whose path has ``depth`` slashes. None if the folder is missing."""
-        ...
+        """Return all files below a folder, or those whose path has ``depth`` slashes; none if the folder is missing."""
 
     def open(self, path: str) -> BinaryIO:
         """Open a file to read its bytes; it can seek."""
-        ...
 
     def sample(self, path: str, size: int) -> str:
         """A checksum of the first and the last bytes of the first ``size`` bytes."""
-        ...
 
 
 class LocalStorage(Storage):
@@ -75,7 +64,7 @@ class LocalStorage(Storage):
         with _reading(path):
             place = Path(path)
             if place.is_file():
-                return _found(path, place.stat())
+                return _local(path, place.stat())
             return list(self.below(path, None)) if place.is_dir() else None
 
     @override
@@ -97,7 +86,7 @@ class LocalStorage(Storage):
                     yield from self._walk(path + "/", path, depth)
             elif (depth is None or path.count("/") == depth) and entry.is_file():
                 try:
-                    found = _found(path, entry.stat())
+                    found = _local(path, entry.stat())
                 except FileNotFoundError:
                     continue  # it was removed meanwhile
                 yield found
@@ -116,7 +105,7 @@ class LocalStorage(Storage):
         return hashlib.sha256(first + last).hexdigest()[:16]
 
 
-def _found(path: str, stat: os.stat_result) -> Found:
+def _local(path: str, stat: os.stat_result) -> Found:
     return Found(path, stat.st_size, stat.st_mtime_ns)
 
 
@@ -160,12 +149,6 @@ def _remote_found(info: pafs.FileInfo) -> Found:
 
 
 @cache
-def local_storage() -> LocalStorage:
-    """This machine's file systems."""
-    return LocalStorage()
-
-
-@cache
 def _arrow_storage(root: str) -> ArrowStorage:
     try:
         return ArrowStorage(pafs.FileSystem.from_uri(root)[0])
@@ -178,7 +161,7 @@ def _arrow_storage(root: str) -> ArrowStorage:
         raise StorageError(f"can't use {root}: {error}", hint="install the package that this scheme needs") from error
 
 
-def remote_storage(uri: str) -> tuple[ArrowStorage, str]:
+def _remote(uri: str) -> tuple[ArrowStorage, str]:
     """The store of a URI, and the path in it. One connection serves all paths of a bucket with the same options."""
     base, _, options = uri.partition("?")  # a pattern's "?" must be written [?]: URIs have options there
     scheme, _, rest = base.partition("://")
@@ -204,7 +187,6 @@ def _reading(path: str) -> Iterator[None]:
         raise StorageError(f"can't read {path}: {error}", hint="check that it can be reached and read") from error
 
 
-# -- place -------------------------------------------------------------------------------------------
 SUFFIXES = {
     ".parquet": "parquet", ".pq": "parquet",
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
@@ -223,14 +205,13 @@ def is_remote(path: str) -> bool:
 
 def storage_of(path: str) -> tuple[Storage, str]:
     """Where the files of a path are, and the path without scheme and options. Connects when it is first used."""
-    return remote_storage(path) if is_remote(path) else (local_storage(), path)
+    return _remote(path) if is_remote(path) else (LocalStorage(), path)
 
 
 def find_files(path: str) -> list[Found]:
     """The files of a file name, a folder or a pattern, in the order of their names. The list may be empty.
 
-    A folder has all files of known formats below it. Names that begin with ``.`` or ``_`` are skipped: they are those
-    of unfinished files and markers.
+    A folder has all files of known formats below it, but for names that begin with ``.`` or ``_``: unfinished files.
     """
     storage, place = storage_of(path)
     there = storage.find(place)
@@ -279,10 +260,8 @@ def _regex(pattern: str) -> re.Pattern[str]:
 def nothing_found(path: str) -> StreamNotFoundError:
     """The error for a path without files."""
     if is_remote(path):
-        return StreamNotFoundError(
-            f"no files at {path}", hint="check the path and the credentials of the environment; known endings: "
-            f"{', '.join(SUFFIXES)}",
-        )  # fmt: skip
+        hint = f"check the path and the credentials of the environment; known endings: {', '.join(SUFFIXES)}"
+        return StreamNotFoundError(f"no files at {path}", hint=hint)
     if Path(path).is_dir():
         return StreamNotFoundError(
             f"no files to read in the folder {path}",

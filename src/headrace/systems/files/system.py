@@ -1,13 +1,12 @@
-"""Files as a system: one input or output of Parquet, JSON lines or CSV files.
-
-Describes files as a stream.
-"""
+"""Files as a system: one input or output of Parquet, JSON lines or CSV files."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
@@ -15,14 +14,21 @@ from typing import Any, get_args
 import polars as pl
 from typing_extensions import override
 
-from headrace.core.errors import DataError, DeclarationError, StorageError, StreamNotFoundError, UsageError
+from headrace.core.errors import (
+    DataError,
+    DeclarationError,
+    StorageError,
+    StreamNotFoundError,
+    UnsupportedPositionError,
+    UsageError,
+)
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import logger
 from headrace.core.secrets import check_no_credentials
 from headrace.rows.dtypes import Columns, columns_from_json, instantiate
 from headrace.rows.text import CsvFormat
-from headrace.systems.base import Creation, Extent, RowSystem, StreamInfo, UnwatchedAdmin
-from headrace.systems.files.consumer import FILE, Beginnings, FileLook, FilesConsumer, Reader, Wanted
+from headrace.systems.base import Creation, Edge, Extent, Rows, RowSystem, StreamInfo, UnwatchedAdmin
+from headrace.systems.files.consumer import FileLook, FilesConsumer, Reader, Wanted, first_since
 from headrace.systems.files.rowfile import RowFile, check_writable
 from headrace.systems.files.stock import (
     ChangedFiles,
@@ -39,51 +45,34 @@ from headrace.systems.files.storage import FORMATS, Found, format_of, is_remote,
 from headrace.systems.files.target import FilesTarget
 from headrace.systems.registry import check_option_names
 
+FILE = "file"
+_READ_BYTES = 4 << 20
 
-# -- admin -------------------------------------------------------------------------------------------
+
 class FilesAdmin(UnwatchedAdmin):
     """The one stream has any name, since the path says which files it is."""
 
-    def __init__(
-        self,
-        path: str,
-        format: str | None,
-        new_files: NewFiles,
-        stock: Stock,
-        columns: Callable[[FileList], Columns | None],
-        beginnings: Beginnings,
-        *,
-        awaited: bool = False,
-    ) -> None:
+    def __init__(self, files: FilesSystem) -> None:
         super().__init__()
-        self._path = path
-        self._format = format
-        self._new_files = new_files
-        self._stock = stock
-        self._columns = columns
-        self._beginnings = beginnings
-        self._awaited = awaited
+        self._files = files
+        self._path = files.path
+        self._stock = files.stock()
 
     @override
     def list(self) -> builtins.list[str]:
-        """The stem of the path, if there are files."""
         return [Path(self._path).stem] if self._stock.present().latest else []
 
     @override
     def describe(self, stream: str) -> StreamInfo | None:
         """Raises ``StreamNotFoundError`` if there are no files and none may be added later."""
-        bounded = self._new_files == "refuse"
+        bounded = self._files.new_files == "refuse"
         listed = self._stock.present()
-        if bounded and listed.nothing and not self._awaited:
+        if bounded and listed.nothing and not self._files.awaited:
             raise nothing_found(self._path)
-        columns = self._columns(listed)
-        return StreamInfo(
-            stream,
-            listed.partitions,
-            None if columns is None else dict(columns),
-            bounded=bounded,
-            until_caught_up=self._new_files == "next_run",
-        )
+        found = self._files.columns_of(listed)
+        columns = None if found is None else dict(found)
+        until_caught_up = self._files.new_files == "next_run"
+        return StreamInfo(stream, listed.partitions, columns, bounded=bounded, until_caught_up=until_caught_up)
 
     @override
     def create(
@@ -107,11 +96,11 @@ class FilesAdmin(UnwatchedAdmin):
     def _writable(
         self, stream: str, partitions: int, columns: Mapping[str, pl.DataType] | None
     ) -> dict[str, pl.DataType] | None:
-        """Return the columns of an output, with full types. Raises ``DeclarationError`` if they can't be written."""
+        """The columns of an output, with full types. Raises ``DeclarationError`` if they can't be written."""
         if partitions < 1:
             raise DeclarationError(f"stream {stream!r}: {partitions} partitions; use 1 or more")
         typed = None if columns is None else {name: instantiate(dtype, name) for name, dtype in columns.items()}
-        if self._format == "csv" and typed is not None:
+        if self._files.format == "csv" and typed is not None:
             check_writable(self._path, typed)
         return typed
 
@@ -139,14 +128,35 @@ class FilesAdmin(UnwatchedAdmin):
 
     @override
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
-        """The first row whose event time is ``time_ms`` or later. Reads the rows before it, but only that column."""
-        return self._beginnings.at_time(ssp, time_ms)
+        """The first row whose event time is ``time_ms`` or later, or the end. Rows without a readable one don't count.
+
+        Reads the rows before it, but only that column.
+        """
+        if not self._files.event_time:
+            raise UnsupportedPositionError(
+                f"{ssp}: the rows of {self._path} have no time of arrival, so reading can't begin at a time",
+                hint="name the column with the rows' time: app.input(..., event_time=...); or use an offset, a file "
+                '({"kind": "file", "path": ...}), oldest or upcoming',
+            )
+        ((column, dtype),) = self._files.event_time.items()
+        with closing(self._files.open_consumer(self._files.event_time, follow=False)) as consumer:
+            consumer.register(ssp, Edge.UPCOMING)
+            end = consumer.position(ssp)
+            consumer.register(ssp, Edge.OLDEST)
+            while consumer.position(ssp) < end:
+                for item in consumer.poll(max_bytes=_READ_BYTES):
+                    if isinstance(item, Rows) and column in item.frame:
+                        offset = first_since(item, item.frame[column], dtype, time_ms)
+                        if offset is not None:
+                            return offset
+        return end
 
     @override
     def check_offset(self, ssp: SSP, offset: Offset) -> None:
         """Counts the rows of the file that the offset is in."""
         super().check_offset(ssp, offset)
-        self._beginnings.check(ssp, offset)
+        with closing(self._files.open_consumer(None, follow=False)) as consumer:
+            consumer.register(ssp, offset)
 
     @override
     def custom_offset(self, ssp: SSP, kind: str, value: Mapping[str, Any]) -> Offset:
@@ -159,7 +169,30 @@ class FilesAdmin(UnwatchedAdmin):
         listed = self._stock.present()
         if not 0 <= ssp.partition < listed.partitions:
             raise StreamNotFoundError(f"{ssp}: the input has partitions 0 to {listed.partitions - 1}")
-        return self._beginnings.at_file(ssp, listed, value)
+        path = value.get("path")
+        if set(value) != {"path"} or not isinstance(path, str):
+            raise UsageError(
+                f"{ssp}: a position of the kind {FILE!r} needs the path of a file, not {dict(value)}",
+                hint='write {"kind": "file", "path": "data/b.csv"}',
+            )
+        names = list(listed.latest)
+        after = set(names[names.index(self._name(ssp, path, names)) :])
+        entries = listed.places[ssp.partition]
+        place = next((number for number, entry in enumerate(entries) if entry.path in after), len(entries))
+        return offset_of(place)
+
+    def _name(self, ssp: SSP, path: str, names: Sequence[str]) -> str:
+        """The listed file that ``path`` means: all of its path, or the end of it."""
+        found = [name for name in names if name == path] or [name for name in names if name.endswith(f"/{path}")]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UsageError(f"{ssp}: {path} matches {found[0]} and {found[1]}", hint="write more of the path")
+        near = get_close_matches(path, names, n=1) or names[:1]
+        raise UsageError(
+            f"{ssp}: {path} is none of the {len(names)} files of {self._path}",
+            hint=f"an example of a file there: {near[0]}" if near else "it has no files yet",
+        )
 
     @override
     def seal(self, stream: str) -> None:
@@ -174,7 +207,6 @@ class FilesAdmin(UnwatchedAdmin):
         raise UsageError(f"{ssp}: Headrace doesn't delete input files; delete those you don't need")
 
 
-# -- system ------------------------------------------------------------------------------------------
 LOOK_MS = 1000
 _OPTIONS = (
     "path", "format", "partitions", "columns", "csv", "new_files", "changed_files", "look_ms", "list_file",
@@ -229,20 +261,18 @@ class FilesSystem(RowSystem):
 
     @override
     def admin(self) -> FilesAdmin:
-        beginnings = Beginnings(self.path, self.event_time, lambda columns: self._consumer(columns, follow=False))
-        return FilesAdmin(
-            self.path, self.format, self.new_files, self._stock(), self._columns, beginnings, awaited=self.awaited
-        )
+        return FilesAdmin(self)
 
     @override
     def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> FilesConsumer:
         """Raises ``StreamNotFoundError`` if there are no files, unless some may be added later."""
-        return self._consumer(columns, whole=whole, follow=self.new_files == "follow")
+        return self.open_consumer(columns, whole=whole, follow=self.new_files == "follow")
 
-    def _consumer(
+    def open_consumer(
         self, columns: Mapping[str, pl.DataType] | None, *, whole: bool = False, follow: bool
     ) -> FilesConsumer:
-        stock = self._stock()
+        """Open a consumer; with ``follow``, it takes up new files."""
+        stock = self.stock()
         listed = stock.present()
         if listed.nothing and self.new_files == "refuse":
             raise nothing_found(self.path)
@@ -258,20 +288,13 @@ class FilesSystem(RowSystem):
                 return None
 
         def follower() -> Follower:
-            return Follower(self._stock().take, self.look_ms / 1000)
+            return Follower(self.stock().take, self.look_ms / 1000)
 
-        return FilesConsumer(
-            listed,
-            open_entry,
-            refresh=stock.refresh,
-            refresh_s=self.look_ms / 1000,
-            follow=follower if follow else None,
-        )
+        return FilesConsumer(listed, open_entry, stock.refresh, self.look_ms / 1000, follower if follow else None)
 
     @override
     def target(self, stream: str) -> FilesTarget:
         """The target is the folder ``path``, whatever the name of the stream."""
-        del stream
         if is_remote(self.path):
             raise UsageError(f"files can't be written to {self.path}", hint="write to a local folder")
         return FilesTarget(Path(self.path), self.format or "parquet")
@@ -280,7 +303,8 @@ class FilesSystem(RowSystem):
     def _reader(self) -> Reader:
         return Reader(storage_of(self.path)[0], self.format, self.csv)
 
-    def _stock(self) -> Stock:
+    def stock(self) -> Stock:
+        """Return the files of this input, as its list has them; for one thread."""
         policy = Policy(self.path, self.new_files, self.changed_files)
         return Stock(policy, self.partitions, None if self.list_file is None else Path(self.list_file), self._look)
 
@@ -294,10 +318,11 @@ class FilesSystem(RowSystem):
             narrow = columns is not None and not whole and self.columns.keys() >= columns.keys()
             return Wanted(typed={name: self.columns[name] for name in columns} if narrow and columns else self.columns)
         if columns is None:
-            return Wanted(typed=self._columns(listed))
+            return Wanted(typed=self.columns_of(listed))
         return Wanted(declared=columns, whole=whole)
 
-    def _columns(self, listed: FileList) -> Columns | None:
+    def columns_of(self, listed: FileList) -> Columns | None:
+        """Return the declared columns, or those of the first file; None if they aren't known."""
         if self.columns is not None:
             return self.columns
         first = next((entries[0] for entries in listed.places if entries), None)

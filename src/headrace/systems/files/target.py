@@ -1,10 +1,10 @@
 """A folder as a target: one file for each version that a writer publishes, which appears atomically.
 
-A file is written under a hidden name (a draft), synced to the disk, and renamed: under its own name it is complete. The
-name contains writer and version, so publishing a version again gives the same file. The writer's position is in a small
-file beside it, which is renamed into place after the data. So a look-up costs the same for any number of files, and
-files that were removed downstream don't come back. If the machine lost the newest position, the names of the files have
-it; they are listed once, when a target is first used.
+A file is written under a hidden name (a draft), synced, and renamed: under its own name it is complete. The name
+contains writer and version, so publishing a version again gives the same file. The writer's position is in a small file
+beside it, which is renamed into place after the data: a look-up costs the same for any number of files, and files that
+were removed downstream don't come back. If the machine lost the newest position, the names of the files have it; they
+are listed once, when a target is first used.
 
 For the moment between the two renames, a third file names the draft that is about to be renamed. If that draft is gone,
 it was renamed, whether the file is still there or was removed at once. So a draft that another process may look for is
@@ -32,7 +32,6 @@ from headrace.core.log import logger
 from headrace.rows.given import concat_rows
 from headrace.rows.text import encode_lines
 from headrace.systems.base import Target
-from headrace.systems.files.rowfile import csv_rows
 
 _POSITIONS = ".positions"
 _NAME_CHARS_MAX = 160
@@ -92,10 +91,7 @@ class FilesTarget(Target):
         """There is nothing to release."""
 
     def _list(self, name: str) -> int:
-        """The highest version in the names of the writer's files.
-
-        Also removes the drafts that a dead process left, if their versions are no longer needed.
-        """
+        """The highest version in the names of the writer's files. Removes old drafts that a dead process left."""
         if not self._folder.is_dir():
             return -1
         pattern = re.compile(r"\.?" + re.escape(name) + r"~(\d{19})\.\w+(\.\w+\.making)?")
@@ -121,7 +117,7 @@ class FilesTarget(Target):
             return -1  # not noted yet, or lost with the power: the listing knows
 
     def _begun(self, name: str) -> int:
-        """Return the version whose draft was about to be renamed, if the draft no longer exists; otherwise -1."""
+        """The version whose draft was about to be renamed, if the draft no longer exists; otherwise -1."""
         file = self._begun_file(name)
         while True:
             try:
@@ -138,7 +134,6 @@ class FilesTarget(Target):
         return self._folder / _POSITIONS / f".{name}.begun"
 
     def _withdraw(self, name: str, making: Path) -> None:
-        """Withdraw a draft, unless it was renamed already."""
         try:
             file = self._begun_file(name)
             if making.exists() and file.exists() and file.read_text().endswith(f" {making.name}"):
@@ -165,7 +160,7 @@ class FilesTarget(Target):
                 file.write(encode_lines(rows))
                 file.flush()
             case "csv":
-                csv_rows(rows).write_csv(file.name)
+                rows.with_columns(pl.selectors.binary().bin.encode("base64")).write_csv(file.name)
             case other:
                 raise DeclarationError(f"{file.name}: unknown format {other!r}")
 

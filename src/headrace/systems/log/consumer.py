@@ -60,7 +60,6 @@ from headrace.systems.log.layout import OpenFiles, StreamFolder
 from headrace.systems.log.partition import PartitionFile, unsynced_partition
 from headrace.systems.log.segment import Scan, ScanEnd, landmark
 
-# -- file watcher ------------------------------------------------------------------------------------
 _MODIFY = 0x00000002
 _OVERFLOW = 0x00004000
 _EVENT = struct.Struct("iIII")
@@ -131,7 +130,6 @@ class FileWatcher:
         os.close(self.fd)
 
 
-# -- consumer ----------------------------------------------------------------------------------------
 _LOOK_AT_ALL_S = 0.5
 _POLLS_KEPT = 4096
 """Among so many polls a landmark is found."""
@@ -396,7 +394,6 @@ class LogConsumer(RegisteringConsumer[Watched]):
             self._wakeups.forget(self)
 
 
-# -- wakeups -----------------------------------------------------------------------------------------
 LOOK_S = 0.5
 LOOKS = 100
 """How many consumers look at their files at a time. A thousand have looked after five seconds."""

@@ -77,7 +77,6 @@ from headrace.systems.shape import new_columns, require_same_shape, wanted_shape
 if TYPE_CHECKING:
     from headrace.systems.log.partition import PartitionFile
 
-# -- layout ------------------------------------------------------------------------------------------
 FORMAT_VERSION = 1
 MAX_ADDITIONS = 9999
 _POSITION = struct.Struct(">Q")
@@ -123,7 +122,6 @@ class StreamFolder:
         return self.path / "seal.json"
 
     # -- stream.json -----------------------------------------------------------------------------------
-
     def read_info(self) -> StreamInfo | None:
         """Read ``stream.json`` and the added columns; return None if the stream doesn't exist."""
         return self._read_additions()[0]
@@ -226,7 +224,6 @@ class StreamFolder:
         sync_folder(folder)
 
     # -- the trim point, the seal, reported positions ------------------------------------------------------
-
     def read_trim(self, partition: int) -> Offset:
         """Return the oldest offset that is kept."""
         path = self.trim(partition)
@@ -364,7 +361,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     return dict(data)
 
 
-# -- open files --------------------------------------------------------------------------------------
 class OpenFiles:
     """The open partitions of one thread, in the order of their last use."""
 
@@ -399,7 +395,6 @@ class OpenFiles:
         self._trim_above = max(self._kept, 2 * (len(self._files) - self._kept))
 
 
-# -- holes -------------------------------------------------------------------------------------------
 _KEEP_SIZE = 0x01
 _PUNCH_HOLE = 0x02
 _BLOCK = 4096

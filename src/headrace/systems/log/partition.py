@@ -48,8 +48,7 @@ def sync_partition(descriptor: int, what: str) -> None:
         os.fsync(descriptor)
     except OSError as error:
         raise IndeterminateWriteError(
-            f"{what}: fsync failed, so a power cut may lose records: {error}",
-            hint="check the disk that holds the log",
+            f"{what}: fsync failed, so a power cut may lose records: {error}", hint="check the disk that holds the log"
         ) from error
 
 

@@ -42,7 +42,6 @@ from headrace.systems.log.time_index import first_at
 from headrace.systems.registry import check_option_names
 
 
-# -- admin -------------------------------------------------------------------------------------------
 class LogAdmin(Admin):
     """The admin of the log in the folder ``root``."""
 
@@ -226,7 +225,6 @@ def _extent(folder: StreamFolder, partition: int, end: Offset, *, sealed: bool) 
     return Extent(oldest, end, sealed, trimmed=oldest > segment.FILE_HEADER_SIZE)
 
 
-# -- system ------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class LogSystem(System):
     """The embedded log in the folder ``root``, which must be on a local file system.
@@ -268,7 +266,6 @@ def open_log(name: str, options: Mapping[str, Any]) -> LogSystem:
     return LogSystem(**options)
 
 
-# -- inspection --------------------------------------------------------------------------------------
 _READ_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 20
 """A reader that skips an unfinished append reads all that it claims: a repair leaves pieces of this size."""
