@@ -1,18 +1,10 @@
-"""Startpoints: where an input partition is to be read from, and how that becomes an offset.
+"""Startpoints: where an input partition is to be read from, whatever was committed, and how that becomes an offset.
 
-startpoint
-    Startpoints: where an input partition is to be read from, whatever was committed. The nouns are Samza's.
+A startpoint takes precedence over the committed position, and that over the input's default. A user writes it for a
+partition of an input, or for that partition in one task. The coordinator fans it out: each task that reads the
+partition gets an *order*, which it applies when it starts or rolls back. An order is deleted when a commit covers it.
 
-    A startpoint takes precedence over the committed position, and that over the input's default. A user writes it for a
-    partition of an input, or for that partition in one task. The coordinator fans it out: each task that reads the
-    partition gets an *order*. The task applies the order when it starts or rolls back, and it is deleted when a commit
-    covers it.
-
-    Values only; ``headrace.life.startpoints`` keeps them, and ``headrace.protocol.startpoints`` says when one
-    counts.
-
-moments
-    Offsets that are moments: positions to begin at in systems of slots, whose other offsets count rows. Pure.
+``headrace.life.startpoints`` keeps startpoints, and ``headrace.protocol.startpoints`` says when one counts.
 """
 
 from __future__ import annotations

@@ -1,27 +1,14 @@
 """The reading side of the log: many partitions, one inotify instance, no waiting.
 
-file watcher
-    Wakes a reader when a file grows: inotify on Linux, nothing elsewhere.
+The kernel queues an event for each write call of any process on this machine. A poll first drains the wake-ups and then
+looks at the files, so a write after the look causes another wake-up. A partition that was read to its end costs nothing
+until it is written again. Writers on another machine cause no event, and a stream may have been removed: twice a second
+a consumer looks at all its files.
 
-    The kernel queues an event for each write call of any process on this machine. Writes from another machine, on a
-    network file system, cause none, so readers also check file sizes from time to time.
-
-consumer
-    A poll first drains the wake-ups and then looks at the files, so a write after the look causes another wake-up. A
-    partition that was read to its end costs nothing until it is written again. Twice a second the consumer looks at all
-    files: writers on another machine cause no wake-up, and a stream may have been removed.
-
-    One that is part of a group (``wakeups``) leaves wake-ups to the group, which also bounds the number of open files.
-    One without a waiting caller looks at its files at each poll, and closes those that it has read to their ends.
-
-wakeups
-    One inotify instance for all consumers of a log that one thread uses.
-
-    A user may have 128 instances by default, and a thread that hosts hundreds of tasks must not ask each of them
-    whether something has come. So the files of all consumers are watched together, and each event names its consumers.
-
-    Writers on another machine cause no event, and a stream may have been removed. So twice a second some consumers look
-    at their files, in turn.
+A user may have 128 inotify instances by default, so the consumers of one thread, possibly of hundreds of tasks, share
+one (``LogWakeups``). It says whose files have changed, and bounds the number of open files; twice a second some of its
+consumers look at their files, in turn. A consumer without a waiting caller looks at its files at each poll, and closes
+those that it has read to their ends.
 """
 
 from __future__ import annotations
@@ -104,7 +91,7 @@ class FileWatcher:
         return number
 
     def unwatch(self, number: int) -> None:
-        """Stop watching a file. Does nothing if the file was deleted, because that removes its watch."""
+        """Stop watching a file. Does nothing if it was deleted, because that removes its watch."""
         self._libc.inotify_rm_watch(self.fd, number)
 
     def drain(self) -> set[int] | None:
@@ -275,7 +262,7 @@ class LogConsumer(RegisteringConsumer[Watched]):
         return self._failure is not None or any(reading.look for reading in self._readings.values())
 
     def look_at_all(self) -> None:
-        """Make the next poll check all files, including whether they exist."""
+        """Make the next poll check all files."""
         self._look_at_all = True
 
     def has_news(self) -> bool:
@@ -290,17 +277,16 @@ class LogConsumer(RegisteringConsumer[Watched]):
         return any(reading.look for reading in self._readings.values())
 
     def _note_changes(self) -> None:
+        changed: set[int] | None = set()
         if self._wakeups is not None:
             if self._look_at_all:
-                self._look_at_all = False
-                for reading in self._readings.values():
-                    reading.file.size_there()
-                    reading.look = True
-            return
-        changed = self._wakeup.drain() if self._wakeup else None
-        now = time.monotonic()
-        if changed is None or now - self._looked_at_all > _LOOK_AT_ALL_S:
-            self._looked_at_all = now
+                self._look_at_all, changed = False, None
+        else:
+            changed = self._wakeup.drain() if self._wakeup else None
+            now = time.monotonic()
+            if changed is None or now - self._looked_at_all > _LOOK_AT_ALL_S:
+                self._looked_at_all, changed = now, None
+        if changed is None:
             for reading in self._readings.values():
                 reading.file.size_there()
                 reading.look = True

@@ -1,34 +1,18 @@
 """The files of a stream in the log, and how many of them one thread keeps open.
 
-layout
-    The files of a stream, and access to the small ones, which are replaced as a whole.
+::
 
-    ::
+    <root>/<stream>/stream.json          partition count, columns and key; written once
+    <root>/<stream>/added-0001.json      columns that were added later; each addition is one more file, written once
+    <root>/<stream>/p00000.log           the records of a partition (``segment`` describes them)
+    <root>/<stream>/p00000.trim          the trim point: records below it are dropped
+    <root>/<stream>/p00000.times         where times are in the partition (``time_index``); can be rebuilt
+    <root>/<stream>/seal.json            the stream is sealed; holds the end offsets once every partition has one
+    <root>/<stream>/positions/<group>    8 bytes a partition: the position of a reader group
 
-        <root>/<stream>/stream.json          partition count, columns and key; written once
-        <root>/<stream>/added-0001.json      columns that were added later; each addition is one more file, written once
-        <root>/<stream>/p00000.log           the records of a partition (``segment`` describes them)
-        <root>/<stream>/p00000.trim          the trim point: records below it are dropped
-        <root>/<stream>/p00000.times         where times are in the partition (``time_index``); can be rebuilt
-        <root>/<stream>/seal.json            the stream is sealed; holds the end offsets once every partition has one
-        <root>/<stream>/positions/<group>    8 bytes a partition: the position of a reader group
-
-    A stream is created in a hidden folder and renamed into place. So it exists completely or not at all, and one of
-    several concurrent creators wins. A file of added columns appears complete, under a number that only one writer
-    gets; another one looks again at what is there. Everything here is a local file operation; nothing waits for another
-    process.
-
-open files
-    Bounds the descriptors that one thread keeps open for partitions that it has read or written.
-
-    A thread that hosts thousands of tasks reads and writes thousands of partitions, most of them rarely. So only those
-    that were used last stay open, and the others are opened again when they are needed.
-
-    A file with unsynced records stays open. If writing it back to the disk fails, the kernel reports that on each
-    descriptor that is open at that time, but on only one of those that are opened later.
-
-holes
-    Frees the disk blocks of a trimmed range, if the file system supports that.
+A stream is created in a hidden folder and renamed into place. So it exists completely or not at all, and one of several
+concurrent creators wins. A file of added columns appears complete, under a number that only one writer gets; another
+one looks again at what is there. Nothing here waits for another process.
 """
 
 from __future__ import annotations
@@ -112,8 +96,7 @@ class StreamFolder:
         """The time index of a partition; absent while the partition is small, or if it was lost."""
         return self.path / f"p{partition:05d}.times"
 
-    def added(self, number: int) -> Path:
-        """The file with the columns that were added at one time; times are counted from 1."""
+    def _added(self, number: int) -> Path:
         return self.path / f"added-{number:04d}.json"
 
     @property
@@ -127,12 +110,12 @@ class StreamFolder:
         return self._read_additions()[0]
 
     def _read_additions(self) -> tuple[StreamInfo | None, int]:
-        """Return what is known of the stream, and how often columns were added."""
+        """What is known of the stream, and how often columns were added."""
         info = _read_shape(self.path / "stream.json", self._created)
         if info is None or info.columns is None:
             return info, 0
         for number in range(1, MAX_ADDITIONS + 1):
-            more = _read_shape(self.added(number), lambda data: columns_from_json(data["columns"]))
+            more = _read_shape(self._added(number), lambda data: columns_from_json(data["columns"]))
             if more is None:
                 return info, number - 1
             info = with_columns(info, more)
@@ -196,14 +179,14 @@ class StreamFolder:
             if times == MAX_ADDITIONS:
                 break
             data = {"version": FORMAT_VERSION, "columns": columns_to_json(more)}
-            if create_file(self.added(times + 1), f"{json.dumps(data, indent=1)}\n".encode()):
+            if create_file(self._added(times + 1), f"{json.dumps(data, indent=1)}\n".encode()):
                 return with_columns(found, more)
         raise UsageError(
             f"stream {self.name!r}: columns were added {MAX_ADDITIONS} times already", hint="use another stream"
         )
 
     def add_partitions(self, partitions: int) -> StreamInfo:
-        """Add partitions until there are this many, as ``Admin.add_partitions`` says: a file is a partition."""
+        """Add partitions until there are this many, as ``Admin.add_partitions`` says."""
         found = self.require_info()
         wanted_shape(self.name, max(partitions, 1), None)
         if partitions > found.partitions and self.seal.exists():
@@ -255,14 +238,10 @@ class StreamFolder:
         except DataError as error:
             raise CorruptLogError(error.message, hint=_RESEAL) from error
         if found is not None and found.ends is not None:
-            self._require_ends_of_all(len(found.ends))
+            partitions = self.require_info().partitions
+            if len(found.ends) != partitions:  # a reader of one without an end would wait forever
+                raise CorruptLogError(f"{self.seal}: {len(found.ends)} ends for {partitions} partitions", hint=_RESEAL)
         return found
-
-    def _require_ends_of_all(self, ends: int) -> None:
-        """Check that there is an end for each partition: a reader of one without an end would wait forever."""
-        partitions = self.require_info().partitions
-        if ends != partitions:
-            raise CorruptLogError(f"{self.seal}: {ends} ends for {partitions} partitions", hint=_RESEAL)
 
     def write_seal(self, seal: Seal) -> None:
         """Write the seal: from now on the stream has ended."""
@@ -291,17 +270,6 @@ class StreamFolder:
             return {}
         whole = data[: len(data) - len(data) % _POSITION.size]
         return {n: value - 1 for n, (value,) in enumerate(_POSITION.iter_unpack(whole)) if value}
-
-
-def require_there(path: Path, opened: os.stat_result, what: str) -> os.stat_result:
-    """Return what ``path`` is now. Raise ``StreamNotFoundError`` if it isn't the file ``opened`` any more."""
-    try:
-        found = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        raise gone(path, what) from None
-    if not os.path.samestat(found, opened):
-        raise replaced(path, what)
-    return found
 
 
 def replaced(path: Path, what: str) -> StreamNotFoundError:
@@ -334,7 +302,7 @@ def _file_header() -> bytes:
 
 
 def _read_shape(path: Path, read: Callable[[dict[str, Any]], T]) -> T | None:
-    """Return the result of ``read`` for a JSON file; None if the file doesn't exist."""
+    """What ``read`` makes of a JSON file; None if the file doesn't exist."""
     try:
         data = _read_json(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -362,7 +330,11 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 class OpenFiles:
-    """The open partitions of one thread, in the order of their last use."""
+    """The partitions that one thread keeps open: of thousands that it reads and writes, those that it used last.
+
+    A file with unsynced records stays open. If writing it back to the disk fails, the kernel reports that on each
+    descriptor that is open at that time, but on only one of those that are opened later.
+    """
 
     def __init__(self, kept: int | None = None) -> None:
         """Keep so many files open; by default the share of the process's files that ``descriptors`` allows."""
@@ -399,7 +371,6 @@ _KEEP_SIZE = 0x01
 _PUNCH_HOLE = 0x02
 _BLOCK = 4096
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-
 _throttle = Throttle(logger(__name__))
 
 

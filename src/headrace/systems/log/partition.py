@@ -24,12 +24,11 @@ from headrace.core.ids import Offset
 from headrace.core.log import logger
 from headrace.systems.base import Unsynced
 from headrace.systems.log import segment
-from headrace.systems.log.layout import OpenFiles, gone, replaced, require_there
+from headrace.systems.log.layout import OpenFiles, StreamFolder, gone, replaced
 from headrace.systems.log.segment import ScanEnd, TailState
 
 _SEARCH_BYTES = 1 << 16
 _READ_BYTES = 1 << 20
-
 _log = logger(__name__)
 
 
@@ -70,8 +69,9 @@ class PartitionFile:
         self.what = what
         self.torn_bytes = 0
         """The number of bytes of torn appends that were skipped."""
+        self.used: Callable[[], None] = lambda: None
+        """To call when the file will probably be used again soon."""
         self._flags = (os.O_RDWR | os.O_APPEND if appends else os.O_RDONLY) | os.O_CLOEXEC
-        self._used: Callable[[], None] = lambda: None
         self._fd: int | None = None
         try:
             fd = self._open()
@@ -89,12 +89,8 @@ class PartitionFile:
 
     def shared(self, files: OpenFiles, unsynced: Callable[[], bool]) -> None:
         """Let ``files`` release the descriptor, unless it is ``unsynced``."""
-        self._used = partial(files.used, self, unsynced)
-        self._used()
-
-    def used(self) -> None:
-        """Note that the file will probably be used again soon."""
-        self._used()
+        self.used = partial(files.used, self, unsynced)
+        self.used()
 
     @property
     def fd(self) -> int:
@@ -112,7 +108,7 @@ class PartitionFile:
                 os.close(fd)
                 raise
             self._fd = fd
-            self._used()
+            self.used()
         return self._fd
 
     def _open(self) -> int:
@@ -140,7 +136,13 @@ class PartitionFile:
 
     def size_there(self) -> int:
         """Return the size of the file at the path. Raise ``StreamNotFoundError`` if it is another file, or none."""
-        return require_there(self.path, self._opened, self.what).st_size
+        try:
+            found = self.path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            raise gone(self.path, self.what) from None
+        if not os.path.samestat(found, self._opened):
+            raise replaced(self.path, self.what)
+        return found.st_size
 
     def size(self) -> int:
         """Return the current size of the file."""
@@ -149,9 +151,9 @@ class PartitionFile:
     def read(self, position: Offset, max_bytes: int, size: int) -> segment.Scan:
         """Return the records from ``position`` on, in a file of ``size`` bytes.
 
-        Returns at most ``max_bytes`` of records, but always one complete record if there is one. Torn appends are
-        skipped. The scan stops with ``END`` or ``SEALED``, or with ``INCOMPLETE`` if the next record is still being
-        written. Raises ``CorruptLogError``, but only after all records before the damage were returned.
+        Returns at most ``max_bytes`` of records, but always one complete record if there is one. Skips torn appends.
+        The scan stops with ``END`` or ``SEALED``, or with ``INCOMPLETE`` if the next record is still being written.
+        Raises ``CorruptLogError``, but only after all records before the damage were returned.
         """
         want = max(max_bytes, segment.HEADER_SIZE)
         while True:
@@ -186,7 +188,7 @@ class PartitionFile:
         return size
 
     def _skippable(self, position: Offset, size: int) -> int:
-        """Return how many torn bytes to skip; 0 means to wait for more bytes."""
+        """How many torn bytes to skip; 0 means to wait for more bytes."""
         diagnosis = self.diagnose(position, size)
         if diagnosis.state is TailState.CORRUPT:
             raise CorruptLogError(
@@ -198,10 +200,9 @@ class PartitionFile:
         return diagnosis.skip if diagnosis.state is TailState.TORN else 0
 
     def appended(self, start: Offset, stop: Offset) -> Iterator[Appended]:
-        """Return the records from ``start`` on that are complete at ``stop``, or up to the seal.
+        """Return the records from ``start`` on that are complete at ``stop``, or up to the seal. Checks every body.
 
-        ``start`` is where a record, or the remains of a torn append, begins. Every body is read and checked. Raises
-        ``CorruptLogError`` when it gets to damage.
+        ``start`` is where a record, or the remains of a torn append, begins. Raises ``CorruptLogError`` at damage.
         """
         while start < stop:
             result = self.read(start, _READ_BYTES, stop)
@@ -260,8 +261,8 @@ class PartitionFile:
     def end(self) -> tuple[Offset, bool]:
         """Return where the next record will begin, and whether the partition is sealed there.
 
-        This searches backwards from the end of the file for the last header, because a file that is being written, or
-        has a torn append at its end, doesn't end at a record boundary.
+        A file that is being written, or has a torn append at its end, doesn't end at a record boundary. So this
+        searches backwards for the last header.
         """
         size = self.size()
         stop, width = size, _SEARCH_BYTES
@@ -284,7 +285,7 @@ class PartitionFile:
         return None if found is None else found.at
 
     def _find(self, start: Offset, size: int, kind: int | None = None) -> segment.FoundHeader | None:
-        """Return the first valid header at or after ``start``, with its offsets in the partition."""
+        """The first valid header at or after ``start``, with its offsets in the partition."""
         while start < size:
             data = self.bytes_at(start, min(_SEARCH_BYTES * 16, size - start))
             found = segment.find_header(data, 0, len(data), self.seed, kind)
@@ -307,3 +308,8 @@ class PartitionFile:
                 break
             data += more
         return data
+
+
+def open_partition(folder: StreamFolder, partition: int) -> PartitionFile:
+    """Open a partition for reading."""
+    return PartitionFile(folder.log(partition), f"{folder.name}[{partition}]")

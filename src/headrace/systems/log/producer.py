@@ -30,16 +30,12 @@ from headrace.systems.log.time_index import TimeNotes
 
 BUFFER_BYTES = 4 << 20
 _IOV_MAX = 1024
-
 _log = logger(__name__)
-
 _COPY_BELOW = 16 << 10
 """Up to this mean size, joining the parts is cheaper than passing the kernel a long list of them."""
 
 
 class _Appender:
-    """One partition, open for appending."""
-
     def __init__(self, folder: StreamFolder, partition: int, clock: Clock, files: OpenFiles) -> None:
         folder.require_partition(partition)
         self._clock = clock
@@ -79,7 +75,11 @@ class _Appender:
                 if written == 0:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError as error:
-                raise self._storage_error(error) from error
+                full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+                raise StorageError(
+                    f"{self.what}: {len(self.bodies)} records ({self.bytes} bytes) could not be written: {error}",
+                    hint="free up space on the disk" if full else None,
+                ) from error
             if written < self.bytes:
                 _log.info("an append was cut short; writing the rest", partition=self.what, bytes=written)
             self._drop(written)
@@ -90,10 +90,12 @@ class _Appender:
         self.touched = True
         self.landmark = landmark(self.end - last, check_of(parts[-2], 0))
         self._notes.appended(self.end - written, self.end, now, parts[0])
-        if self._seal.exists():
-            self._check_seal()
-        else:
+        if not self._seal.exists():
             self._unsealed_to = self.end
+            return
+        seal = self._file.find_seal(self._unsealed_to)
+        if seal is not None and seal < self.end:  # it was written before these records
+            raise self._sealed()
 
     def _append(self, parts: list[bytes]) -> int:
         count = len(parts)
@@ -112,21 +114,8 @@ class _Appender:
             whole += 1
         del self.bodies[:whole]
 
-    def _storage_error(self, error: OSError) -> StorageError:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        return StorageError(
-            f"{self.what}: {len(self.bodies)} records ({self.bytes} bytes) could not be written: {error}",
-            hint="free up space on the disk" if full else None,
-        )
-
     def _refuse_if_sealed(self) -> None:
         if self._seal.exists():
-            raise self._sealed()
-
-    def _check_seal(self) -> None:
-        """Raise if a seal was written before the last records: it appeared while they were written."""
-        seal = self._file.find_seal(self._unsealed_to)
-        if seal is not None and seal < self.end:
             raise self._sealed()
 
     def _sealed(self) -> StreamSealedError:
@@ -135,23 +124,17 @@ class _Appender:
         )
 
     def discard(self) -> None:
-        """Drop what is buffered."""
         self.bodies, self.bytes, self.touched = [], 0, False
 
     def not_on_disk(self) -> Unsynced:
-        """What was written."""
         return unsynced_partition(self._file.fd, self.what, partial(setattr, self, "unsynced", False))
 
     def close(self) -> None:
-        """Release the file."""
         self._file.close()
 
 
 class LogProducer(Producer):
-    """The producer of the log in the folder ``root``.
-
-    What is flushed survives the death of any process, and after ``sync`` a power cut, too.
-    """
+    """Writes to the log in the folder ``root``. What is flushed survives the death of any process."""
 
     def __init__(self, root: Path, buffer_bytes: int = BUFFER_BYTES, clock: Clock | None = None) -> None:
         self._root = root
@@ -184,8 +167,7 @@ class LogProducer(Producer):
         try:
             appender.write()
         except StreamSealedError:
-            # Nothing will ever take these records, so keeping them would only make every later flush fail. The caller
-            # gets the error, so there is no log line.
+            # Nothing will ever take these records, so keeping them would only make every later flush fail.
             appender.discard()
             raise
 

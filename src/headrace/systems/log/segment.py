@@ -48,7 +48,6 @@ MAX_BODY = 1 << 30
 TIME_ENTRY_VERSION = 1
 TIME_ENTRY_SIZE = 32
 """It divides the size of a block, so readers never see half of an entry that is being appended."""
-
 _TIME_ENTRY = struct.Struct(">IQQI4x")
 _WITHOUT_TIME = struct.Struct(">3sBII8xI")
 _CHECKED_PART = struct.Struct(">3sBIIQ")
@@ -120,9 +119,6 @@ def header_beyond(size: int, seed: int) -> bytes:
     return (checked + _CHECK.pack(_extend(seed, checked)))[:size]
 
 
-# -- the fast path: all records are valid ----------------------------------------------------------------
-
-
 class ScanEnd(Enum):
     """Why a scan stopped."""
 
@@ -179,9 +175,6 @@ def scan(chunk: bytes, base: int, seed: int) -> Scan:
     return Scan(offsets, payloads, base + at, stop, need)
 
 
-# -- times ---------------------------------------------------------------------------------------------------
-
-
 def time_of(chunk: bytes, at: int) -> int:
     """Return the time in the record header at ``at``, which is a valid one."""
     return int(HEADER.unpack_from(chunk, at)[4])
@@ -198,10 +191,10 @@ def landmark(at: int, check: int) -> str:
 
 
 def latest_time(chunk: bytes, seed: int) -> tuple[int, int, int]:
-    """Look at the headers in ``chunk``, which starts with one, and pass over the bodies.
+    """Look at the headers in ``chunk``, which starts with one, up to what is no valid header.
 
     Returns the latest time in them, 0 without any; where the last of them begins; and where the next one begins, maybe
-    beyond the chunk. Stops early at what is no valid header.
+    beyond the chunk.
     """
     unpack, extend = HEADER.unpack_from, _extend
     latest, last, at, stop = 0, 0, 0, len(chunk) - HEADER_SIZE
@@ -239,9 +232,6 @@ def decode_time_entry(data: bytes, seed: int) -> TimeEntry | None:
         return None
     version, offset, latest_ms, check = _TIME_ENTRY.unpack_from(data)
     return TimeEntry(offset, latest_ms, check) if version == TIME_ENTRY_VERSION else None
-
-
-# -- the slow path: find out what is wrong -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +295,7 @@ def find_last_header(data: bytes, seed: int) -> FoundHeader | None:
 def claimed_size(data: bytes, seed: int) -> int:
     """Return how many bytes ``diagnose`` needs of a record that starts with ``data``, if the file has them.
 
-    That is the claimed record, or its header if that isn't valid, and the length of one header after it.
+    That is all that its header claims, or a header if it has none, and the length of one header after it.
     """
     found = header_at(data, 0, seed)
     return (found.end if found else HEADER_SIZE) + HEADER_SIZE

@@ -1,15 +1,9 @@
 """The embedded log: a folder of append-only files that several processes of one machine read and write.
 
-admin
-    Management of the log's streams. The admin holds no state, so threads may share one.
-
-inspection
-    What a log partition holds, byte for byte, and how to make readers pass over damage.
-
-    Readers skip what an unfinished append left, and stop at damage, because what was there may have been acknowledged.
-    ``repair`` makes a damaged place look like unfinished appends: it overwrites it with headers that claim to reach
-    beyond their place, and zeros. So every reader skips the same bytes, whenever it gets there. A copy of the damaged
-    bytes is kept in a file beside the partition.
+Readers skip what an unfinished append left, and stop at damage, because what was there may have been acknowledged.
+``repair`` makes a damaged place look like unfinished appends: it overwrites it with headers that claim to reach beyond
+their place, and zeros. So every reader skips the same bytes, whenever it gets there. A copy of the damaged bytes is
+kept in a file beside the partition.
 """
 
 from __future__ import annotations
@@ -35,7 +29,7 @@ from headrace.systems.base import Admin, Extent, StreamInfo, System, check_withi
 from headrace.systems.log import segment
 from headrace.systems.log.consumer import FileWatcher, LogConsumer, LogWakeups
 from headrace.systems.log.layout import Seal, StreamFolder, punch, stream_names
-from headrace.systems.log.partition import PartitionFile, sync_partition
+from headrace.systems.log.partition import PartitionFile, open_partition, sync_partition
 from headrace.systems.log.producer import BUFFER_BYTES, LogProducer
 from headrace.systems.log.segment import ScanEnd, TailState
 from headrace.systems.log.time_index import first_at
@@ -43,7 +37,7 @@ from headrace.systems.registry import check_option_names
 
 
 class LogAdmin(Admin):
-    """The admin of the log in the folder ``root``."""
+    """The admin of the log in the folder ``root``. It holds no state, so threads may share it."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -72,31 +66,20 @@ class LogAdmin(Admin):
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
-        """Return the offsets of each partition: byte positions, of which the first one follows the file header."""
+        """Byte positions, of which the first one follows the file header."""
         folder = StreamFolder(self._root, stream)
         info = folder.require_info()
         seal = folder.read_seal()
-        if seal is not None and seal.ends is not None:
-            return [_extent(folder, n, end, sealed=True) for n, end in enumerate(seal.ends)]
-        return [self._extent_of(folder, partition) for partition in range(info.partitions)]
+        return [_extent(folder, partition, seal) for partition in range(info.partitions)]
 
     @override
     def extent(self, ssp: SSP) -> Extent:
-        folder = StreamFolder(self._root, ssp.stream.name)
-        folder.require_partition(ssp.partition)
-        seal = folder.read_seal()
-        if seal is not None and seal.ends is not None:
-            return _extent(folder, ssp.partition, seal.ends[ssp.partition], sealed=True)
-        return self._extent_of(folder, ssp.partition)
-
-    def _extent_of(self, folder: StreamFolder, partition: int) -> Extent:
-        with closing(self._open(folder, partition)) as file:
-            end, sealed = file.end()
-        return _extent(folder, partition, end, sealed=sealed)
+        folder = self._holding(ssp)
+        return _extent(folder, ssp.partition, folder.read_seal())
 
     @override
     def unread(self, stream: str, group: str) -> builtins.list[int]:
-        """What isn't read, by the sizes of the files: a run loop that writes to thousands of partitions asks often."""
+        """By the sizes of the files: a run loop that writes to thousands of partitions asks often."""
         folder = StreamFolder(self._root, stream)
         read = folder.read_positions(group)
         try:
@@ -110,47 +93,37 @@ class LogAdmin(Admin):
 
     @override
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
-        folder = StreamFolder(self._root, ssp.stream.name)
-        folder.require_partition(ssp.partition)
-        return first_at(folder, ssp.partition, time_ms, self._upcoming(folder, ssp.partition))
+        folder = self._holding(ssp)
+        return first_at(folder, ssp.partition, time_ms, _end(folder, ssp.partition, folder.read_seal())[0])
 
     @override
     def time_of(self, ssp: SSP, offset: Offset) -> int | None:
         """Reads one or two headers. Raises ``CorruptLogError`` if no record begins at the offset."""
-        folder = StreamFolder(self._root, ssp.stream.name)
-        folder.require_partition(ssp.partition)
-        end = self._upcoming(folder, ssp.partition)
-        with closing(self._open(folder, ssp.partition)) as file:
+        folder = self._holding(ssp)
+        end, _ = _end(folder, ssp.partition, folder.read_seal())
+        with closing(open_partition(folder, ssp.partition)) as file:
             return file.first_appended(max(offset, folder.read_trim(ssp.partition)), end)
 
     @override
     def trimmed_ms(self, ssp: SSP) -> int | None:
-        """Return when the partition was trimmed last."""
+        """When the partition was trimmed last."""
         return StreamFolder(self._root, ssp.stream.name).trim_ms(ssp.partition)
 
     @override
     def check_offset(self, ssp: SSP, offset: Offset) -> None:
-        folder = StreamFolder(self._root, ssp.stream.name)
-        folder.require_partition(ssp.partition)
-        oldest, end = folder.read_trim(ssp.partition), self._upcoming(folder, ssp.partition)
+        folder = self._holding(ssp)
+        oldest, (end, _) = folder.read_trim(ssp.partition), _end(folder, ssp.partition, folder.read_seal())
         check_within(ssp, offset, Extent(oldest, end))
-        with closing(self._open(folder, ssp.partition)) as file:
+        with closing(open_partition(folder, ssp.partition)) as file:
             if offset not in (oldest, end) and not file.begins_record(offset):
                 raise UsageError(
                     f"{ssp}: no record begins at offset {offset} (the end is {end})",
                     hint="headrace stream read --offsets shows the offsets of records",
                 )
 
-    def _upcoming(self, folder: StreamFolder, partition: int) -> Offset:
-        seal = folder.read_seal()
-        if seal is not None and seal.ends is not None:
-            return seal.ends[partition]
-        with closing(self._open(folder, partition)) as file:
-            return file.end()[0]
-
     @override
     def seal(self, stream: str) -> None:
-        """End the stream. The seal file is written before the seal records.
+        """The seal file is written before the seal records.
 
         So a writer that finds no seal file after a write knows that its records precede every seal record. Another seal
         record, from a concurrent or repeated call, changes nothing: the first one in the partition counts.
@@ -169,15 +142,12 @@ class LogAdmin(Admin):
         folder.write_seal(Seal(tuple(ends)))
 
     def _seal(self, folder: StreamFolder, partition: int, search_from: int) -> Offset:
-        file = self._open(folder, partition)
-        try:
+        with closing(open_partition(folder, partition)) as file:
             _append(file.path, segment.seal_record(file.seed, WallClock().now_ms()))
             first = file.find_seal(search_from)
-        finally:
-            file.close()
         if first is None:
             raise StorageError(
-                f"{folder.name}[{partition}]: the seal just written to {file.path} is missing",
+                f"{folder.name}[{partition}]: the seal just written to {folder.log(partition)} is missing",
                 hint="another program changed the file, or the file system lost the write",
             )
         return first
@@ -185,8 +155,7 @@ class LogAdmin(Admin):
     @override
     def trim(self, ssp: SSP, before: Offset) -> None:
         """Drop the records below ``before``, which is the offset of a record or the end, and free their disk blocks."""
-        folder = StreamFolder(self._root, ssp.stream.name)
-        folder.require_partition(ssp.partition)
+        folder = self._holding(ssp)
         if before <= folder.read_trim(ssp.partition):
             return
         self.check_offset(ssp, before)
@@ -202,8 +171,10 @@ class LogAdmin(Admin):
     def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
         return StreamFolder(self._root, stream).read_positions(group)
 
-    def _open(self, folder: StreamFolder, partition: int) -> PartitionFile:
-        return PartitionFile(folder.log(partition), f"{folder.name}[{partition}]")
+    def _holding(self, ssp: SSP) -> StreamFolder:
+        folder = StreamFolder(self._root, ssp.stream.name)
+        folder.require_partition(ssp.partition)
+        return folder
 
 
 def _append(path: Path, record: bytes) -> None:
@@ -220,17 +191,23 @@ def _append(path: Path, record: bytes) -> None:
         ) from error
 
 
-def _extent(folder: StreamFolder, partition: int, end: Offset, *, sealed: bool) -> Extent:
+def _end(folder: StreamFolder, partition: int, seal: Seal | None) -> tuple[Offset, bool]:
+    """Where the next record will begin, and whether the partition is sealed there."""
+    if seal is not None and seal.ends is not None:
+        return seal.ends[partition], True
+    with closing(open_partition(folder, partition)) as file:
+        return file.end()
+
+
+def _extent(folder: StreamFolder, partition: int, seal: Seal | None) -> Extent:
+    end, sealed = _end(folder, partition, seal)
     oldest = folder.read_trim(partition)
     return Extent(oldest, end, sealed, trimmed=oldest > segment.FILE_HEADER_SIZE)
 
 
 @dataclass(frozen=True)
 class LogSystem(System):
-    """The embedded log in the folder ``root``, which must be on a local file system.
-
-    The folder is created together with the first stream.
-    """
+    """The embedded log in the folder ``root``, on a local file system. The first stream creates the folder."""
 
     root: Path
     buffer_bytes: int = BUFFER_BYTES
@@ -358,7 +335,7 @@ def repair_stream(root: Path, found: Findings) -> list[Path]:
 
 def inspect(folder: StreamFolder, partition: int) -> Inspection:
     """Read a partition from its trim point to its end, and check every record."""
-    with closing(PartitionFile(folder.log(partition), f"{folder.name}[{partition}]")) as file:
+    with closing(open_partition(folder, partition)) as file:
         start, size = folder.read_trim(partition), file.size()
         at, records, sealed, gaps = start, 0, False, list[Gap]()
         while at < size and not sealed:

@@ -1,17 +1,15 @@
 """Where times are in a log partition: a sparse index in a file beside it, which writers extend and look-ups use.
 
 An entry is a claim: *all records below this offset were appended at this time or earlier*. It stays true whatever
-clocks do, so a search for a time may begin at the last entry before it. The next entry then proves that the search
-ends soon: a look-up is a binary search and a walk from one entry to the next.
+clocks do, so a search for a time may begin at the last entry before it, and the next entry proves that it ends soon.
 
 A writer adds an entry for the beginning of its own write call when the last entry is ``STRIDE`` bytes back or more. It
 knows its own times, and looks at the headers of what others have appended since that entry. Entries that several
 writers add at the same time are all true, and nearly in order. If the last entry is far back or damaged, writers leave
 the index alone: the next look-up reads the records, and completes or replaces it.
 
-The index is never trusted blindly. Each entry has a checksum with the partition's own seed, and the check of the record
-that it points to. So what belongs to another file, or to records that a crash of the machine took away, is noticed.
-If the index is lost, only time is lost.
+An entry has a checksum with the partition's own seed, and the check of the record that it points to. So what belongs to
+another file, or to records that a crash of the machine took away, is noticed. If the index is lost, only time is lost.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from headrace.core.ids import Offset
 from headrace.core.log import Throttle, logger
 from headrace.systems.log import segment
 from headrace.systems.log.layout import StreamFolder
-from headrace.systems.log.partition import PartitionFile
+from headrace.systems.log.partition import PartitionFile, open_partition
 from headrace.systems.log.segment import TIME_ENTRY_SIZE, TimeEntry, decode_time_entry, encode_time_entry
 
 STRIDE = 1 << 20
@@ -77,7 +75,7 @@ class TimeIndex:
             raise _Damaged(f"the entry belongs to another record than the one at offset {entry.offset}")
 
     def append(self, entries: Sequence[TimeEntry]) -> None:
-        """Append entries."""
+        """Append entries, in one write."""
         fd = open_private(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
             os.write(fd, self._encoded(entries))
@@ -166,12 +164,12 @@ class TimeNotes:
         if begin - self._noted < STRIDE:
             return
         self._noted = begin
-        log = self._folder.log(self._partition)
         try:
-            with closing(PartitionFile(log, f"{self._folder.name}[{self._partition}]")) as file:
+            with closing(open_partition(self._folder, self._partition)) as file:
                 self._add(file, begin, segment.check_of(header, 0))
         except (OSError, HeadraceError, _Damaged) as error:
-            _throttle.warning("couldn't extend a time index", partition=str(log), reason=str(error))
+            partition = str(self._folder.log(self._partition))
+            _throttle.warning("couldn't extend a time index", partition=partition, reason=str(error))
 
     def _add(self, file: PartitionFile, begin: Offset, check: int) -> None:
         index = TimeIndex(self._folder.times(self._partition), file)
@@ -194,7 +192,7 @@ class TimeNotes:
 
 def first_at(folder: StreamFolder, partition: int, time_ms: int, end: Offset) -> Offset:
     """Return the offset of the first record that was appended at ``time_ms`` or later; ``end`` if there is none."""
-    with closing(PartitionFile(folder.log(partition), f"{folder.name}[{partition}]")) as file:
+    with closing(open_partition(folder, partition)) as file:
         index = TimeIndex(folder.times(partition), file)
         while True:
             oldest = folder.read_trim(partition)
