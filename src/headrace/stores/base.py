@@ -1,49 +1,24 @@
 """The contract of a state store, and what all stores share: changes, forms, and shares of rows.
 
-share
-    Shares: which rows of a store belong to one task, when state is dealt to another number of tasks.
+The changelog is the source of truth. A store's part of it is a series of *changes*: bytes that only the store reads,
+which start with a format byte. Applied in order to an empty store, they restore its contents. The local database is a
+cache of that. ``persist`` writes what has changed since the last call, and ``attach`` continues from it after a
+restart. A store without a database keeps everything in memory.
 
-    A shuffle sends each message to the partition that the hash of its key gives. So do shares: a row belongs to the
-    task to whose partition a message with the same values in the same columns would go. So what a task finds in its
-    share is what it would have kept itself. Pure.
+State moves to other tasks in the same changes: ``whole`` gives those that make an empty store equal to this one, or to
+a *share* of it. A shuffle sends each message to the partition that the hash of its key gives. So do shares: a row
+belongs to the task to whose partition a message with the same values in the same columns would go. So what a task finds
+in its shares, which add up in any order, is what it would have kept itself.
 
-base
-    The contract of a state store: it returns its changes, applies them again, and persists itself.
+A change of a key-value store is one byte for the operation, then one Arrow IPC stream of two binary columns, ``key``
+and ``value``; a null value means that the key was deleted. A large set of entries becomes several changes, each below
+the record size that brokers accept by default.
 
-    The changelog is the source of truth. A store's part of it is a series of *changes*: bytes that only the store
-    reads, which start with a format byte. Applied in order to an empty store, they restore its contents. The local
-    database is a cache of that. ``persist`` writes what has changed since the last call, and ``attach`` continues from
-    it after a restart. A store without a database keeps everything in memory.
+A store keeps the *form* of its rows beside them, in the changelog and in the local database. ``misfit`` says what is in
+the way when another version of the app opens it: another kind of state, another key, a changed type. Columns may come
+and go. What an added column holds in older rows is up to the store; null, unless it says otherwise.
 
-    State moves to other tasks in the same changes: ``whole`` gives those that make an empty store equal to this one, or
-    to a share of it. The shares that a task has in several stores add up, whatever their order.
-
-changes
-    The changes of a key-value store in the changelog: many entries in one record, in columns.
-
-    A change is one byte for the operation, then one Arrow IPC stream of two binary columns, ``key`` and ``value``. A
-    null value means that the key was deleted. A large set of entries becomes several changes, each below the record
-    size that brokers accept by default.
-
-    Pure: bytes in, entries out; nothing blocks.
-
-form
-    The form of a store's rows: their kind and columns. A changed app continues from state whose form fits.
-
-    A store keeps its form beside its rows, in the changelog and in the local database. ``misfit`` says what is in the
-    way when another version of the app opens it: another kind of state, another key, a changed type. Columns may come
-    and go. What an added column holds in older rows is up to the store; null, unless it says otherwise.
-
-    Pure: values in, values out.
-
-conform
-    Adapts rows that an earlier version of the app stored to the columns that this one declares.
-
-readable
-    Rows of stores as people read them: without columns that only the store needs, and with times as times. Pure.
-
-portions
-    What moves from store to store is cut into portions that need little memory, however many rows there are. Pure.
+Pure; nothing blocks.
 """
 
 from __future__ import annotations
@@ -51,7 +26,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol
 
@@ -78,18 +53,12 @@ class Share:
     them. What has no key, like an outbox, isn't dealt: all of it belongs to the one share that is ``first``.
     """
 
-    partition: int
-    partitions: int
-    columns: tuple[str, ...] = field(default=())
+    columns: tuple[str, ...] = ()
     first: bool = False
 
     def by(self, columns: Sequence[str]) -> Share:
         """The same share of a store whose rows have these columns."""
         return replace(self, columns=tuple(columns))
-
-    def columns_in(self, known: Collection[str]) -> bool:
-        """Whether all of its columns are among these."""
-        return all(name in known for name in self.columns)
 
     def mask(self, store: str, rows: pl.DataFrame) -> Mask:
         """Which of these rows belong to it. Raises ``UsageError`` if they lack one of its columns."""
@@ -183,9 +152,8 @@ class StateStore(Protocol):
     def whole(self, share: Share | None = None) -> Iterator[bytes]:
         """Yield the changes that make an empty store equal to what this one has committed, or to a share of it.
 
-        Changes are small, and are made one by one, so neither side needs memory for all rows. The store stays as it
-        is, and nothing may be written to it meanwhile. Raises ``UsageError`` for a store that can't be dealt, and for a
-        share whose columns its rows don't have.
+        Changes are small, and made one by one. Nothing may be written to the store meanwhile. Raises ``UsageError`` for
+        a store that can't be dealt, and for a share whose columns its rows don't have.
         """
 
     def frames(self) -> Iterator[pl.DataFrame]:
@@ -202,26 +170,18 @@ _OFFSETS_BYTES = 9  # an entry's two offsets, and its share of the null bitmap
 _SCHEMA = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary())])
 
 
-def encode_changes(
-    operation: bytes, entries: Mapping[bytes, bytes | None], bytes_max: int = CHANGE_BYTES_MAX
-) -> list[bytes]:
-    """Return the entries as changes of at most ``bytes_max`` each, or of one entry if that alone is larger."""
-    return encode_entries(operation, list(entries.keys()), list(entries.values()), bytes_max) if entries else []
-
-
 def encode_entries(
     operation: bytes, keys: Sequence[bytes], values: Sequence[bytes | None], bytes_max: int = CHANGE_BYTES_MAX
 ) -> list[bytes]:
-    """Like ``encode_changes``, of keys and the value at the same position."""
+    """Return entries as changes of at most ``bytes_max`` each, or of one entry if that alone is larger."""
     if not keys:
         return []
     all_keys = pa.array(keys, pa.large_binary())
     all_values = pa.array(values, pa.large_binary())
     changes = []
     for low, high in _cuts(_sizes(all_keys) + _sizes(all_values) + _OFFSETS_BYTES, bytes_max):
-        part = pa.record_batch(
-            [all_keys[low:high].cast(pa.binary()), all_values[low:high].cast(pa.binary())], schema=_SCHEMA
-        )
+        pair = [all_keys[low:high].cast(pa.binary()), all_values[low:high].cast(pa.binary())]
+        part = pa.record_batch(pair, schema=_SCHEMA)
         sink = pa.BufferOutputStream()
         sink.write(operation)
         with pa.ipc.new_stream(sink, _SCHEMA) as stream:
@@ -263,18 +223,18 @@ def _cuts(sizes: np.ndarray[tuple[int], np.dtype[np.int64]], bytes_max: int) -> 
         low = high
 
 
-TAKE_BACK = "undo the change of the declaration, or give the step another id (then its state starts empty)"
+_OTHER_ID = "give the step another id (then its state starts empty)"
+TAKE_BACK = f"undo the change of the declaration, or {_OTHER_ID}"
 FORM = b"\x05"
 """The operation of a change that holds a form. No other kind of store uses it, so it identifies the kind."""
-_RENAME = "add a column with another name, or give the step another id (then its state starts empty)"
+_RENAME = f"add a column with another name, or {_OTHER_ID}"
 
 
 class StateForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a store's rows are.
+    """What a store's rows are. ``what`` names the kind of state, as messages say it.
 
-    ``what`` names the kind of state, as messages say it. ``key`` and ``fixed`` never change; ``columns`` may come and
-    go. All three give for each name what it is, usually a type in the words of ``described``. The order of ``key``
-    counts.
+    ``key``, whose order counts, and ``fixed`` never change; ``columns`` may come and go. All three give for each name
+    what it is, usually a type in the words of ``described``.
     """
 
     what: str
@@ -351,7 +311,7 @@ def _type_as_text(dtype: pl.DataType) -> str:
     return found if isinstance(found, str) else json.dumps(found, separators=(",", ":"))
 
 
-def _shown(columns: Mapping[str, str]) -> str:
+def _shown(columns: Mapping[str, object]) -> str:
     return ", ".join(f"{name}: {what}" for name, what in columns.items()) or "(none)"
 
 
@@ -368,11 +328,10 @@ def conformed(
     needed: Collection[str],
     added: Mapping[str, pl.Series] | None = None,
 ) -> pl.DataFrame:
-    """Return the rows of a store with ``columns``. Removed ones are left out.
+    """Return the rows of a store with ``columns``, without removed ones.
 
-    Added ones are null, or have the one value that ``added`` gives them.
-
-    Raises ``DeclarationError`` if a type has changed, or if one of ``needed`` was added.
+    Added ones are null, or have the one value that ``added`` gives them. Raises ``DeclarationError`` if a type has
+    changed, or if one of ``needed`` was added.
     """
     check_versions(id_, rows.columns, columns)
     if rows.columns == list(columns) and dict(rows.schema) == dict(columns):
@@ -380,10 +339,7 @@ def conformed(
     for name, dtype in columns.items():
         kept = rows.schema.get(name)
         if (kept is None and name in needed) or (kept is not None and kept != dtype):
-            raise DeclarationError(
-                f"store {id_!r}: column {name!r} was stored as {kept or 'nothing'}, but is now declared as {dtype}",
-                hint="add a column with another name, or give the step another id (then its state starts empty)",
-            )
+            raise retyped(id_, name, kept or "nothing", dtype)
     found = []
     for name, dtype in columns.items():
         if name in rows.columns:
@@ -392,6 +348,14 @@ def conformed(
             value = pl.Series(name, [None], dtype) if added is None or name not in added else added[name]
             found.append(value.alias(name).new_from_index(0, rows.height))
     return pl.DataFrame(found)
+
+    return pl.DataFrame(found)
+
+
+def retyped(id_: str, name: str, kept: object, declared: object) -> DeclarationError:
+    """Return the error for a column that has another type than before."""
+    what = f"column {name!r} was stored as {kept}, but is now declared as {declared}"
+    return DeclarationError(f"store {id_!r}: {what}", hint=_RENAME)
 
 
 def check_versions(id_: str, kept: Collection[str], declared: Collection[str]) -> None:
@@ -405,19 +369,13 @@ def check_versions(id_: str, kept: Collection[str], declared: Collection[str]) -
 def check_key(id_: str, kept: Mapping[str, pl.DataType], declared: Mapping[str, pl.DataType]) -> None:
     """Raise ``DeclarationError`` if the stored key has other columns, or has them in another order."""
     if list(kept.items()) != list(declared.items()):
-        raise DeclarationError(
-            f"store {id_!r} has the key {_shown_column(kept)}, but is now declared with {_shown_column(declared)}",
-            hint=TAKE_BACK,
-        )
+        what = f"the key {_shown(kept)}, but is now declared with {_shown(declared)}"
+        raise DeclarationError(f"store {id_!r} has {what}", hint=TAKE_BACK)
 
 
 def ordered_columns(columns: Mapping[str, pl.DataType]) -> list[tuple[str, Any]]:
     """Return columns in a durable form that keeps their order."""
     return list(columns_to_json(columns).items())
-
-
-def _shown_column(columns: Mapping[str, pl.DataType]) -> str:
-    return ", ".join(f"{name}: {dtype}" for name, dtype in columns.items())
 
 
 _MS = pl.Datetime("ms")
@@ -451,7 +409,7 @@ def readable(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _moment(name: str) -> pl.Expr:
-    """Return a column of milliseconds as times; null where a value isn't a valid time."""
+    """A column of milliseconds as times; null where a value isn't a valid time."""
     return pl.when(pl.col(name).is_between(_EARLIEST, _LATEST)).then(pl.col(name)).cast(_MS)
 
 
@@ -463,7 +421,8 @@ _FIRST_PORTION = 256
 def in_portions(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[list[bytes], list[bytes]]]:
     """Yield keys and values of some entries at a time, of about ``PORTION_BYTES`` at most.
 
-    The portion before gives their number; only without it must all sizes be checked.
+    What moves from store to store so needs little memory. The portion before gives the number of entries; only without
+    it must all sizes be checked.
     """
     count = _FIRST_PORTION
     while True:

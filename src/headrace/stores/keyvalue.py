@@ -1,35 +1,19 @@
-"""Byte keys and values of one operator in one task, over the contents of the local database.
+"""Byte keys and values of one operator in one task: changes in memory over the contents of the local database.
 
-overlay
-    Changes in memory that overlay a database: byte keys with values or deletions, read in key order.
+Writes stay in an overlay until their commit is in the database. Reads look in the overlay, then in the database, and
+iteration merges both in key order. There are two overlays: ``fresh`` has the changes of the next commit, ``logged``
+those that are in the changelog but not in the database yet. A deleted key stays in an overlay with None, and hides the
+same key below. Without a database everything stays in memory.
 
-    A deleted key stays in the overlay with None, and hides the same key below. Keys are sorted only when a range is
-    read, and then only those that are new since the last time.
+An entry may have a time to live: its value is stored after the time when it was put, and expires ``ttl_ms`` after that,
+in the time that ``advance`` sets. There is no index by time, which would cost a second entry for each one. Instead
+every read checks the values that it returns, and a sweep walks through all keys in a circle, as many at a time as its
+caller allows. The sweep remembers its position, and the oldest time that it has met: while no remaining entry can have
+expired, it rests. It walks through a store at most once in an eighth of the time to live, so an expired entry takes
+space a little longer than it can be read.
 
-    Pure: no database, nothing blocks.
-
-ttl
-    Entries that expire: each value is stored after the time when it was put, and a sweep removes old entries.
-
-    A value expires ``ttl_ms`` after it was put, in the time that ``advance`` sets; no clock is read here. There is no
-    index by time, which would cost a second entry for each one. Instead every read checks the values that it returns,
-    and the sweep walks through all keys in a circle, as many at a time as its caller allows. The sweep remembers its
-    position, and the oldest time that it has met. While no remaining entry can have expired, it rests. It walks through
-    a store at most once in an eighth of the time to live, so an expired entry takes space a little longer than it can
-    be read.
-
-    Pure: times in, decisions out; nothing blocks.
-
-keyvalue
-    Byte keys and values of one operator in one task: changes in memory over the contents of the local database.
-
-    Writes stay in an overlay until their commit is in the database. Reads look in the overlay, then in the database,
-    and iteration merges both in key order. There are two overlays: ``fresh`` has the changes of the next commit,
-    ``logged`` those that are in the changelog but not in the database yet. Without a database everything stays in
-    memory.
-
-    One thread uses a store. ``CommittedKeyValues`` reads the same entries from any thread, as of the last commit. Reads
-    of either may wait for the disk.
+One thread uses a store. ``CommittedKeyValues`` reads the same entries from any thread, as of the last commit. Reads of
+either may wait for the disk.
 """
 
 from __future__ import annotations
@@ -58,7 +42,6 @@ from headrace.stores.base import (
     View,
     Writes,
     decode_change,
-    encode_changes,
     encode_entries,
     in_portions,
     other_kind,
@@ -77,7 +60,7 @@ ABSENT = Absent.ABSENT
 
 
 class Overlay:
-    """A layer of changes. Keys are never removed from it, so the unsorted ones are the last keys of the dict."""
+    """A layer of changes. Keys are never removed, so those that aren't sorted yet are the last ones of the dict."""
 
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes | None] = {}
@@ -95,20 +78,13 @@ class Overlay:
         """Mark each key as deleted."""
         self.entries.update(dict.fromkeys(keys))
 
-    def update(self, newer: Overlay) -> None:
-        """Merge the layer above into this one."""
-        self.entries.update(newer.entries)
-
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | Absent | None]:
         """Return the value of each key: ``ABSENT`` if the overlay doesn't have it, None if it was deleted."""
         get = self.entries.get
         return [get(key, ABSENT) for key in keys]
 
     def range(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes | None]]:
-        """Return the entries with ``start <= key < stop``, in key order or reversed.
-
-        Keys added meanwhile don't show; changed values do.
-        """
+        """Return the entries with ``start <= key < stop``. Keys added meanwhile don't show; changed values do."""
         keys = self._keys(start, stop)
         get = self.entries.get
         return ((key, get(key)) for key in (reversed(keys) if reverse else keys))
@@ -144,7 +120,7 @@ class MemoryBase:
         for key, value in newer.entries.items():
             was_deleted = entries.get(key, b"") is None
             self._deleted += (value is None) - was_deleted
-        self._overlay.update(newer)
+        self._overlay.entries.update(newer.entries)
         if self._deleted * 2 > len(self._overlay):
             kept = Overlay()
             alive = {key: value for key, value in self._overlay.entries.items() if value is not None}
@@ -200,9 +176,8 @@ class Stamps:
 
     def __init__(self, ttl_ms: int) -> None:
         if ttl_ms < 1:
-            raise DeclarationError(
-                f"the time to live is {ttl_ms} ms, but must be at least 1", hint="leave out ttl to keep entries forever"
-            )
+            what = f"the time to live is {ttl_ms} ms, but must be at least 1"
+            raise DeclarationError(what, hint="leave out ttl to keep entries forever")
         self.ttl_ms = ttl_ms
         self._now: int | None = None
 
@@ -218,9 +193,8 @@ class Stamps:
     def now(self) -> int:
         """The latest time that was set."""
         if self._now is None:
-            raise UsageError(
-                "a store has a time to live, but its clock was never set", hint="call advance(now_ms) first"
-            )
+            what = "a store has a time to live, but its clock was never set"
+            raise UsageError(what, hint="call advance(now_ms) first")
         return self._now
 
     def stamp(self, values: Iterable[bytes], *, lasting: bool = False) -> list[bytes]:
@@ -266,15 +240,12 @@ class Sweep:
                 expired.append(key)
             elif value < self._oldest:
                 self._oldest = value[: Stamps.size]
-        self._finish(self._began)
-        return expired
-
-    def _finish(self, began: int) -> None:
         # Entries put before the cursor during the walk were not seen, but are no older than the walk's start.
-        oldest = min(_TIME.unpack(self._oldest)[0], began)
+        oldest = min(_TIME.unpack(self._oldest)[0], self._began)
         ttl = self._stamps.ttl_ms
         self._due = max(oldest + ttl, self._stamps.now + ttl // _ROUNDS_IN_A_LIFE)
         self._began, self._oldest, self.cursor = None, _FOREVER, b""
+        return expired
 
 
 _PLAIN = b"\x01"
@@ -372,8 +343,6 @@ class KeyValueStore(KeyValueReader, StateStore):
     def id(self) -> str:
         return self._id
 
-    # -- reading
-
     @override
     def get(self, key: bytes) -> bytes | None:
         if self._stamps is not None:
@@ -385,7 +354,7 @@ class KeyValueStore(KeyValueReader, StateStore):
 
     @override
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the value of each key, or None. Entries that turn out to have expired are deleted."""
+        """Return the value of each key, or None. Deletes entries that have expired."""
         stored = self._stored(keys, [self._fresh, self._logged])
         if self._stamps is None:
             return stored
@@ -401,8 +370,6 @@ class KeyValueStore(KeyValueReader, StateStore):
     ) -> Iterator[tuple[bytes, bytes]]:
         entries = self._stored_range(start, stop, reverse)
         return entries if self._stamps is None else _alive(self._stamps, entries)
-
-    # -- writing
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set a key."""
@@ -478,7 +445,7 @@ class KeyValueStore(KeyValueReader, StateStore):
     def sweep(self, now_ms: int, budget: int) -> int:
         """Delete the expired entries among the next ``budget`` ones, and return how many. Calls walk in a circle.
 
-        These deletions are logged like any other, so that a replay gives the same contents.
+        Deletions are logged like any other, so a replay gives the same contents.
         """
         self.advance(now_ms)
         if self._sweep is None or not self._sweep.is_due():
@@ -493,7 +460,8 @@ class KeyValueStore(KeyValueReader, StateStore):
     def take_changes(self, version: int) -> list[bytes]:
         if self.ahead is not None:
             self.ahead.write()
-        changes = encode_changes(self._operation, self._fresh.entries, self._change_bytes_max)
+        fresh = self._fresh.entries
+        changes = encode_entries(self._operation, list(fresh), list(fresh.values()), self._change_bytes_max)
         self._add_logged(self._fresh)
         self._fresh = Overlay()
         return changes
@@ -529,7 +497,6 @@ class KeyValueStore(KeyValueReader, StateStore):
     def _dealt(
         self, share: Share, keys: Sequence[bytes], stored: Sequence[bytes]
     ) -> tuple[Sequence[bytes], Sequence[bytes]]:
-        """The entries that belong to a share."""
         assert self.contents is not None
         size = 0 if self._stamps is None else self._stamps.size
         mask, written = self.contents.dealt(share, keys, [value[size:] for value in stored] if size else stored)
@@ -550,11 +517,10 @@ class KeyValueStore(KeyValueReader, StateStore):
                 yield rows
 
     def _add_logged(self, changes: Overlay) -> None:
-        """Add changes that are in the changelog, or will be when their commit counts."""
         if self._view is None:
             self._memory.update(changes)
         elif len(self._logged):
-            self._logged.update(changes)
+            self._logged.entries.update(changes.entries)
         else:
             self._logged = changes
 
@@ -589,15 +555,11 @@ class KeyValueStore(KeyValueReader, StateStore):
         writes.put(_ABOUT, msgspec.json.encode(about))
         self._logged = Overlay()  # not cleared, because an iteration in progress may still read the old one
 
-    # -- for status
-
     @override
     def entries(self) -> int:
         """Return about how many entries there are. Without a database this is exact, except for uncommitted writes."""
         held = len(self._memory) if self._view is None else self._count + self._growth(self._logged)
         return max(0, held + self._growth(self._fresh))
-
-    # -- inside
 
     @property
     def _operation(self) -> bytes:
@@ -605,11 +567,10 @@ class KeyValueStore(KeyValueReader, StateStore):
 
     @property
     def _base(self) -> View | MemoryBase:
-        """The layer below the overlays."""
         return self._memory if self._view is None or self._cleared else self._view
 
     def _stored(self, keys: Sequence[bytes], layers: Sequence[Overlay]) -> list[bytes | None]:
-        """Return the values with their stamps, from the first layer that has the key, else from the base."""
+        """The values with their stamps, from the first layer that has the key, else from the base."""
         for number, layer in enumerate(layers):
             if not len(layer):
                 continue
@@ -639,7 +600,7 @@ class KeyValueStore(KeyValueReader, StateStore):
         return ((key, value) for key, value in entries if value is not None)
 
     def _growth(self, layer: Overlay) -> int:
-        """Estimate from a sample of its keys how many entries a layer adds to the base."""
+        """How many entries a layer adds to the base, estimated from a sample of its keys."""
         step = max(1, len(layer) // _SAMPLED_KEYS)
         sample = dict(islice(layer.entries.items(), 0, None, step))
         known = self._base.get_many(list(sample))
@@ -668,10 +629,7 @@ class CommittedKeyValues(KeyValueReader):
 
     @contextmanager
     def pinned(self) -> Iterator[CommittedKeyValues]:
-        """Return the entries as of the last commit, unaffected by later ones.
-
-        Use it only briefly: meanwhile its entries can't be deleted from the disk.
-        """
+        """Return the entries as of the last commit. Use it only briefly: its entries can't be deleted from the disk."""
         with self._view.pinned() as view:
             pinned = CommittedKeyValues(self._id, view, ttl_ms=None if self._stamps is None else self._stamps.ttl_ms)
             pinned._stamps = self._stamps  # time still advances

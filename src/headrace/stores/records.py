@@ -1,23 +1,16 @@
 """The stores of low-level tasks: records under keys, read and written one at a time or as batches.
 
-quick records
-    Functions that get and put records of one store in a dict, compiled for its columns.
+A ``RecordStore`` is a ``TableStore`` that also reads and writes single records fast; the durable bytes are the same.
+The functions that do so are compiled for its columns: general ones would look up names and types for each record, which
+takes several times as long. A key is a value, or a tuple of values if it has several columns. A record is a dict, or an
+instance of the dataclass that the store was declared with. The next read sees a write, and the task's next commit
+covers it.
 
-    A general function would look up the names of columns and their types for each record, which takes several times as
-    long.
+Records are kept decoded, as tuples of their values. A record that is put is encoded when the key-value store needs it:
+at the commit, or when something reads or writes it in another way. So a thousand messages of one key between two
+commits encode one record. Records and keys that ``quick_records`` isn't for are encoded at once.
 
-    Pure; nothing blocks.
-
-records
-    A ``RecordStore`` is a ``TableStore`` that also reads and writes single records fast; the durable bytes are the
-    same. A key is a value, or a tuple of values if it has several columns. A record is a dict, or an instance of the
-    dataclass that the store was declared with. The next read sees a write, and the task's next commit covers it.
-
-    Records are kept decoded, as tuples of their values. A record that is put is encoded when the key-value store needs
-    it: at the commit, or when something reads or writes it in another way. So a thousand messages of one key between
-    two commits encode one record. Records and keys that ``quick_records`` isn't for are encoded at once.
-
-    One thread uses a store. Reads may wait for the disk.
+One thread uses a store. Reads may wait for the disk.
 """
 
 from __future__ import annotations
@@ -34,7 +27,7 @@ from headrace.rows.schema import Schema
 from headrace.rows.values import NAMES, fits, kind_of
 from headrace.stores.encoding import MISFITS, RowCodec, ScalarKeys, ScalarValues, ValueEncoding, is_packed
 from headrace.stores.keyvalue import Ahead, KeyValueStore
-from headrace.stores.table import SCANNED_ROWS, TableStore
+from headrace.stores.table import ROWS_END, SCANNED_ROWS, TableStore
 
 Row = tuple[Any, ...]
 """The values of a record, in the order of its columns."""
@@ -114,7 +107,6 @@ def quick_records(
     return QuickRecords(known["get"], known["put"], known["is_quick"])
 
 
-_ROWS_END = b"\x02"
 _ROWS_MAX = 1 << 15
 _BYTES_MAX = 8 << 20
 """The records that are kept after they were encoded. All are dropped when there are more."""
@@ -147,8 +139,6 @@ class RecordStore(TableStore, Ahead):
             vars(self).update(get=quick.get, put=quick.put)
             self._is_kept = quick.is_quick
 
-    # -- one record
-
     def get(self, key: Any) -> Any:
         """Return the record of a key, or None. A changed record must be ``put`` again."""
         row = self._found(key)
@@ -164,35 +154,33 @@ class RecordStore(TableStore, Ahead):
     def put(self, key: Any, record: Any) -> None:
         """Set the record of a key: a dict with all columns (None for null), or an instance of the dataclass."""
         encoded = self._before_write(key)
-        self._store.put(encoded, self._encoded(tuple(self._value.values_of(record))))
+        self.store.put(encoded, self._encoded(tuple(self._value.values_of(record))))
 
     def delete(self, key: Any) -> None:
         """Delete a key, if it exists."""
         if self._is_kept(key):
             self._top[key] = None
         else:
-            self._store.delete(self._before_write(key))
+            self.store.delete(self._before_write(key))
 
     def items(
         self, prefix: Any = None, *, start: Any = None, stop: Any = None, reverse: bool = False
     ) -> Iterator[tuple[Any, Any]]:
-        """Yield keys and records, in key order or reversed. They are read as the iteration proceeds.
+        """Yield keys and records, in key order or reversed, as the iteration proceeds.
 
         ``prefix``, ``start`` and ``stop`` (exclusive) are values of the first columns of the key. Writes during the
         iteration may show or not; no key comes twice.
         """
         low = b"" if start is None else self._encoded_prefix(start)
-        high = _ROWS_END if stop is None else self._encoded_prefix(stop)
+        high = ROWS_END if stop is None else self._encoded_prefix(stop)
         if prefix is not None:
             first = self._encoded_prefix(prefix)
-            low, high = max(low, first), min(high, first + _ROWS_END)
+            low, high = max(low, first), min(high, first + ROWS_END)
         self.write()
-        entries: Iterable[tuple[bytes, bytes]] = self._store.range(low, high, reverse=reverse) if low < high else ()
+        entries: Iterable[tuple[bytes, bytes]] = self.store.range(low, high, reverse=reverse) if low < high else ()
         for key, data in entries:
             values = self._scalar_keys.decode(key)
             yield (values[0] if self._single else values), self._value.make(*self._row(data))
-
-    # -- many
 
     @override
     def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
@@ -239,7 +227,7 @@ class RecordStore(TableStore, Ahead):
         if not keep:
             self._top.clear()
         if self._store_tries:
-            self._store.end_trial(keep=keep)
+            self.store.end_trial(keep=keep)
             if not keep:
                 self._forget_copies()
 
@@ -250,7 +238,7 @@ class RecordStore(TableStore, Ahead):
         self._move(self._under)
         if self._trying and not self._store_tries:
             self._store_tries = True
-            self._store.begin_trial()
+            self.store.begin_trial()
         self._move(self._top)
 
     @override
@@ -260,21 +248,19 @@ class RecordStore(TableStore, Ahead):
         self._forget_copies()
 
     def _move(self, rows: dict[Any, Row | None]) -> None:
-        """Write rows, and keep copies of them."""
         if not rows:
             return
         kept = {key: row for key, row in rows.items() if row is not None}
         deleted = [key for key, row in rows.items() if row is None]
-        self._make_room(
-            len(rows), self._write_packed(kept, deleted) if self._packed else self._write_rows(kept, deleted)
-        )
+        size = self._write_packed(kept, deleted) if self._packed else self._write_rows(kept, deleted)
+        self._make_room(len(rows), size)
         self._clean.update(rows)
         rows.clear()
 
     def _write_packed(self, kept: dict[Any, Row], deleted: list[Any]) -> int:
         values = list(map(self._encoded, kept.values()))
-        self._store.delete_many(list(map(self._key, deleted)))
-        self._store.put_many(list(map(self._key, kept)), values)
+        self.store.delete_many(list(map(self._key, deleted)))
+        self.store.put_many(list(map(self._key, kept)), values)
         return sum(map(len, values))
 
     def _write_rows(self, kept: dict[Any, Row], deleted: list[Any]) -> int:
@@ -300,25 +286,22 @@ class RecordStore(TableStore, Ahead):
         self._clean.clear()
         self._clean_bytes = 0
 
-    # -- inside
-
     def _found(self, key: Any) -> Row | None:
-        """Return the values of the record of a key."""
         if not self._is_kept(key):
             self.write()
-            data = self._store.get(self._key(key))
+            data = self.store.get(self._key(key))
             return None if data is None else self._row(data)
         for layer in (self._top, self._under, self._clean):
             if key in layer:
                 return layer[key]
-        data = self._store.get(self._key(key))
+        data = self.store.get(self._key(key))
         row = None if data is None else self._row(data)
         self._make_room(1, 0 if data is None else len(data))
         self._clean[key] = row
         return row
 
     def _before_write(self, key: Any) -> bytes:
-        """Return a key whose record isn't kept. It may have the bytes of one that is: True and 1, if it is a number."""
+        """The bytes of a key whose record isn't kept. They may be those of one that is, as for True and 1."""
         self.write()
         encoded = self._key(key)
         if self._clean:
@@ -347,7 +330,6 @@ class RecordStore(TableStore, Ahead):
         return self._scalar_keys.encode(first)
 
     def _encoded(self, row: Row) -> bytes:
-        """Return the encoded form of a record."""
         if self._encode is not None:
             try:
                 return self._encode(row)
@@ -365,7 +347,7 @@ class RecordStore(TableStore, Ahead):
         return tuple(self._decoded(data) if reader is None else reader.decode(data))
 
     def _decoded(self, data: bytes) -> Sequence[Any]:
-        """Return the values of a record, and keep a reader for the next record of the same layout."""
+        """The values of a record; keeps a reader for the next record of the same layout."""
         number = data[1] if len(data) > 1 else -1
         reader = self._reader(number)
         if reader is not None:
@@ -378,7 +360,7 @@ class RecordStore(TableStore, Ahead):
         return RowCodec(layout, self._any_row) if is_packed(self.values) else None
 
     def _reader(self, number: int) -> ScalarValues | None:
-        """Return a reader of records of this layout; None if its columns aren't those that are declared now."""
+        """A reader of records of this layout; None if its columns aren't those that are declared now."""
         self._read_layouts()
         if not 0 <= number < len(self._layouts):
             return None  # then the columnar decoder raises the error

@@ -1,27 +1,20 @@
 """A table of rows by key, for operators that work on whole batches: on disk, or all in memory.
 
-table
-    A table of rows by key over a key-value store, for operators that work on whole batches.
+On disk, the rows are in a key-value store, which ``KeyEncoding`` and ``ValueEncoding`` encode them for. The store
+itself, under a key that no row can have, holds a numbered list of layouts: the columns that rows were written with. The
+list grows by one when the declared columns change. In older rows an added column reads as null, and a removed one is
+ignored. A changed type, or other key columns, are an error. ``RowReader`` reads from any ``KeyValueReader``: from a
+store on the store's own thread, from ``CommittedKeyValues`` on any other.
 
-    ``KeyEncoding`` and ``ValueEncoding`` encode the rows. The store itself, under a key that no row can have, holds a
-    numbered list of layouts: the columns that rows were written with. The list grows by one when the declared columns
-    change. In older rows an added column reads as null, and a removed one is ignored. A changed type, or other key
-    columns, are an error.
-
-    ``RowReader`` reads from any ``KeyValueReader``: from a store on the store's own thread, from ``CommittedKeyValues``
-    on any other.
-
-memory table
-    A table whose rows are all in memory: for tables that fit, and are read more often than RocksDB can answer.
-
-    The rows are columns in memory (``KeyedRows``). Whole batches of keys are found by binary search over the hashes of
-    the keys. Changes go to the changelog and to the local database as in any store. After a restart, rows are loaded
-    when they are first read.
+A table in memory is for tables that fit, and are read more often than RocksDB can answer. Its rows are columns
+(``KeyedRows``), found by binary search over the hashes of the keys. After a restart, rows are loaded when they are
+first read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
@@ -42,13 +35,13 @@ from headrace.stores.base import (
     described,
     ordered_columns,
     readable,
+    retyped,
 )
 from headrace.stores.encoding import DELETE_LOCAL_STATE, LAYOUTS_MAX, KeyEncoding, ValueEncoding, layouts_of, one_row
 from headrace.stores.keyed import KeyedRows
 from headrace.stores.keyvalue import Dealt, KeyValueReader, KeyValueStore
 
 SCANNED_ROWS = 8192
-
 _LAYOUTS_KEY = b"\xff"  # the key of a row begins with 0 or 1
 ROWS_END = b"\x02"
 """A key that is greater than that of any row."""
@@ -119,10 +112,7 @@ class RowReader:
         self._layouts: list[ValueEncoding] = []
 
     def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
-        """Return the other columns for each row of ``keys``, in its order; null for keys without a row.
-
-        ``found`` names a column to add, which says whether there is a row.
-        """
+        """Do as ``RowTable`` says."""
         check_types(self._id, keys, self.key)
         values = self._reads.get_many(self._keys.encode(keys))
         present = [value for value in values if value is not None]
@@ -157,10 +147,7 @@ class RowReader:
         rows = self._decode(values)
         return pl.concat([self._keys.decode(keys), rows], how="horizontal")
 
-    # -- layouts
-
     def _decode(self, values: Sequence[bytes]) -> pl.DataFrame:
-        """Return the columns of encoded values, as now declared."""
         # The layouts are read after the values, because a commit may have added a layout together with its first rows.
         self._read_layouts()
         if not values:
@@ -197,8 +184,8 @@ class RowReader:
         written = self._reads.get(_LAYOUTS_KEY)
         if written == self._written:
             return
-        layouts = [] if written is None else self._parsed(written)
-        self._written, self._layouts = written, layouts
+        self._layouts = [] if written is None else self._parsed(written)
+        self._written = written
 
     def _parsed(self, written: bytes) -> list[ValueEncoding]:
         known = _LAYOUTS_DECODER.decode(written)
@@ -211,18 +198,11 @@ class RowReader:
         check_key(self._id, columns_from_json(dict(known.key)), self.key)
         layouts = [columns_from_json(dict(layout)) for layout in known.layouts]
         for columns in layouts:
-            self._check_layout(columns)
+            check_versions(self._id, columns, self.values)
+            for name, dtype in self.values.items():
+                if name in columns and columns[name] != dtype:
+                    raise retyped(self._id, name, columns[name], dtype)
         return [ValueEncoding(columns, number) for number, columns in enumerate(layouts)]
-
-    def _check_layout(self, columns: Columns) -> None:
-        check_versions(self._id, columns, self.values)
-        for name, dtype in self.values.items():
-            if name in columns and columns[name] != dtype:
-                raise DeclarationError(
-                    f"store {self._id!r}: column {name!r} was stored as {columns[name]}, "
-                    f"but is now declared as {dtype}",
-                    hint="add a column with another name, or give the step another id (then its state starts empty)",
-                )
 
 
 class TableStore(RowReader):
@@ -230,13 +210,8 @@ class TableStore(RowReader):
 
     def __init__(self, store: KeyValueStore, columns: Columns, key: Sequence[str]) -> None:
         super().__init__(store, columns, key)
-        self._store = store
+        self.store = store
         store.contents = self
-
-    @property
-    def store(self) -> KeyValueStore:
-        """The key-value store that holds the rows."""
-        return self._store
 
     def entries(self) -> int:
         """Return about how many rows there are."""
@@ -254,8 +229,6 @@ class TableStore(RowReader):
         """Raise ``DeclarationError`` if stored rows have another key, or columns of other types."""
         self._read_layouts()
 
-    # -- what the entries of the store mean
-
     def dealt(self, share: Share, keys: Sequence[bytes], values: Sequence[bytes]) -> Dealt:
         """Say which entries belong to a share. Unless all have the declared columns, they are encoded with these.
 
@@ -265,7 +238,7 @@ class TableStore(RowReader):
         rows = self._keys.decode(keys[:count])
         self._read_layouts()
         as_declared = [list(layout.columns.items()) for layout in self._layouts] == [list(self.values.items())]
-        if not as_declared or not share.columns_in(self.key):
+        if not as_declared or not self.key.keys() >= set(share.columns):
             rows = pl.concat([rows, self._decode(values[:count])], how="horizontal")
         mask = np.append(share.mask(self._id, rows), np.ones(len(keys) - count, np.bool_))
         if as_declared:
@@ -278,10 +251,8 @@ class TableStore(RowReader):
         count = _rows_among(keys)
         return readable(pl.concat([self._keys.decode(keys[:count]), self._decode(values[:count])], how="horizontal"))
 
-    # -- writing
-
     def put_rows(self, rows: pl.DataFrame) -> None:
-        """Set the rows; of equal keys the last one counts. Columns that the table doesn't have are ignored."""
+        """Do as ``RowTable`` says."""
         check_types(self._id, rows, {**self.key, **self.values})
         if rows.height:
             encoding = self._writing()
@@ -294,7 +265,7 @@ class TableStore(RowReader):
         self.store.delete_many(self._keys.encode(keys))
 
     def _writing(self) -> ValueEncoding:
-        """Return the layout of the declared columns. It is added to the stored list when its first row is written."""
+        """The layout of the declared columns. It is added to the stored list when its first row is written."""
         self._read_layouts()
         for layout in reversed(self._layouts):
             if list(layout.columns.items()) == list(self.values.items()):
@@ -310,13 +281,12 @@ class TableStore(RowReader):
         return self._layouts[-1]
 
     def _list_of(self, layouts: Sequence[Columns]) -> bytes:
-        """Return layouts in their stored form."""
         known = _Layouts(key=ordered_columns(self.key), layouts=[ordered_columns(layout) for layout in layouts])
         return msgspec.json.encode(known)
 
 
 def _rows_among(keys: Sequence[bytes]) -> int:
-    """Return how many of these ordered, non-empty keys belong to rows."""
+    """How many of these ordered, non-empty keys belong to rows."""
     return len(keys) - (keys[-1] == _LAYOUTS_KEY)
 
 
@@ -361,7 +331,7 @@ def _bound(id_: str, key: Columns, first: Mapping[str, Any]) -> bytes:
 
 
 def _spread(rows: pl.DataFrame, is_found: np.ndarray[Any, np.dtype[np.bool_]]) -> pl.DataFrame:
-    """Return one row for each element: for True the next of ``rows``, for False nulls.
+    """One row for each element: for True the next of ``rows``, for False nulls.
 
     Rows [a, b] and [True, False, True] give [a, null, b].
     """
@@ -375,12 +345,6 @@ def _spread(rows: pl.DataFrame, is_found: np.ndarray[Any, np.dtype[np.bool_]]) -
 
 _PUT = "__put"
 _KEY = "__key"
-
-
-def table_form(key: Columns, values: Columns, *, timed: bool) -> StateForm:
-    """What a table in memory keeps; ``timed``: its rows have a time to live."""
-    what = "a table in memory" + (" with a time to live" if timed else " without a time to live")
-    return StateForm(what=what, key=described(key), columns=described(values))
 
 
 class MemoryTable:
@@ -400,25 +364,19 @@ class MemoryTable:
         self._ttl_ms = ttl_ms
         self._now: int | None = None
         self._kept = {**self.key, **self.values} | ({} if ttl_ms is None else {_PUT: pl.Int64()})
-        self._store = KeyedRows(
+        what = "a table in memory" + (" with a time to live" if ttl_ms is not None else " without a time to live")
+        self.store = KeyedRows(
             id_,
             list(key),
             (),
             [] if ttl_ms is None else [_PUT],
-            self._conform,
+            partial(conformed, id_, columns=self._kept, needed=self.key),
             in_memory=in_memory,
-            form=table_form(self.key, self.values, timed=ttl_ms is not None),
+            form=StateForm(what=what, key=described(self.key), columns=described(self.values)),
         )
 
-    @property
-    def store(self) -> KeyedRows:
-        """The store that holds the rows."""
-        return self._store
-
-    # -- reading
-
     def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
-        """Return the other columns for each row of ``keys``, as ``RowReader.get_rows`` does."""
+        """Do as ``RowTable`` says."""
         check_types(self._id, keys, self.key)
         asked, rows = self._find(keys.select(self.key.keys()))
         # asked[i] is the key that rows[i] belongs to; row_of is the reverse, with -1 for keys without a row.
@@ -440,14 +398,13 @@ class MemoryTable:
         """Do nothing: the store checks key and types when it is filled."""
 
     def between(self, low: bytes, high: bytes, most: int) -> tuple[pl.DataFrame, list[bytes]]:
-        """Return the first ``most`` rows with ``low <= key < high`` in key order, and their keys as bytes.
-
-        This reads all rows, piece by piece.
-        """
+        """Return the first ``most`` rows with ``low <= key < high`` in key order, and their keys. Reads all rows."""
         within = pl.col(_KEY).is_between(pl.lit(low), pl.lit(high), closed="left")
         best = pl.DataFrame(schema={**self.key, **self.values, _KEY: pl.Binary()})
+        expired = self._expired_to()
         for held in self.store.held():
-            rows = self._unexpired(held).select(*self.key, *self.values)
+            there = held if expired is None else held.filter(pl.col(_PUT) > expired)
+            rows = there.select(*self.key, *self.values)
             keys = pl.Series(_KEY, self._keys.encode(rows), pl.Binary)
             best = concat_rows([best, rows.with_columns(keys).filter(within)])
             best = best[best.get_column(_KEY).arg_sort()[:most]]
@@ -457,15 +414,16 @@ class MemoryTable:
         """Return the number of rows, including expired ones that haven't been removed."""
         return self.store.entries()
 
-    # -- writing
-
     def put_rows(self, rows: pl.DataFrame) -> None:
-        """Set the rows; of equal keys the last one counts. Columns that the table doesn't have are ignored."""
+        """Do as ``RowTable`` says."""
         check_types(self._id, rows, {**self.key, **self.values})
         latest = rows.select(*self.key, *self.values).unique(list(self.key), keep="last")
         self.store.take(latest.select(self.key.keys()))
         if self._ttl_ms is not None:
-            latest = latest.with_columns(pl.lit(self._time(), pl.Int64).alias(_PUT))
+            if self._now is None:
+                what = f"store {self._id!r} has a time to live, but its clock was never set"
+                raise UsageError(what, hint="call advance(now_ms) first")
+            latest = latest.with_columns(pl.lit(self._now, pl.Int64).alias(_PUT))
         self.store.put(latest)
 
     def delete_rows(self, keys: pl.DataFrame) -> None:
@@ -473,25 +431,23 @@ class MemoryTable:
         check_types(self._id, keys, self.key)
         self.store.take(keys.select(self.key.keys()).unique())
 
-    # -- time to live
-
     def advance(self, now_ms: int) -> None:
         """Set the time, which decides what has expired. It never goes back."""
         self._now = now_ms if self._now is None else max(self._now, now_ms)
 
     def sweep(self, now_ms: int, budget: int) -> int:
-        """Remove all expired rows, and return how many. They are found by one comparison, so ``budget`` is ignored."""
+        """Remove all expired rows, and return how many. One comparison finds them, so ``budget`` is ignored."""
         del budget
         self.advance(now_ms)
         before = self.entries()
-        self.store.take_due(_PUT, self._last_expired())
+        expired = self._expired_to()
+        if expired is not None:
+            self.store.take_due(_PUT, expired)
         return before - self.entries()
 
-    # -- inside
-
     def _find(self, keys: pl.DataFrame) -> tuple[np.ndarray[Any, np.dtype[np.int64]], pl.DataFrame]:
-        """Return the positions of the keys that have a row, and the other columns of these rows."""
-        expired = self._last_expired() if self._ttl_ms is not None and self._now is not None else None
+        """The positions of the keys that have a row, and the other columns of these rows."""
+        expired = self._expired_to()
         asked, parts = [], []
         for places, held in self.store.find(keys):
             unexpired = np.arange(held.height)
@@ -505,22 +461,6 @@ class MemoryTable:
         rows = concat_rows(parts) if self.values else pl.DataFrame(height=sum(part.height for part in parts))
         return np.concatenate(asked), rows
 
-    def _unexpired(self, rows: pl.DataFrame) -> pl.DataFrame:
-        if self._ttl_ms is None or self._now is None:
-            return rows
-        return rows.filter(pl.col(_PUT) > self._last_expired())
-
-    def _time(self) -> int:
-        if self._now is None:
-            raise UsageError(
-                f"store {self._id!r} has a time to live, but its clock was never set", hint="call advance(now_ms) first"
-            )
-        return self._now
-
-    def _last_expired(self) -> int:
-        """Return the latest put time of a row that has expired."""
-        return self._time() - (self._ttl_ms or 0)
-
-    def _conform(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return stored rows with the columns that are declared now."""
-        return conformed(self._id, rows, self._kept, self.key)
+    def _expired_to(self) -> int | None:
+        """The latest put time of a row that has expired; None if none can have."""
+        return None if self._ttl_ms is None or self._now is None else self._now - self._ttl_ms

@@ -1,24 +1,18 @@
 """Tiers: the parts of a store, which never change once written, and are merged with neighbours of like size.
 
-tiers
-    ``Runs`` and ``KeyedRows`` add rows as a new part at the end of a list. When the last parts together are more than
-    half as large as the one before them, all of these are merged. So the number of parts grows with the logarithm of
-    the rows, and each row is rewritten a logarithmic number of times, as in a log-structured merge tree. Where rows
-    aren't looked up, small parts wait for others: frequent checkpoints make many of them.
+``Runs`` and ``KeyedRows`` add rows as a new part at the end of a list. When the last parts together are more than half
+as large as the one before them, all of these are merged. So the number of parts grows with the logarithm of the rows,
+and each row is rewritten a logarithmic number of times, as in a log-structured merge tree. Where rows aren't looked up,
+small parts wait for others: frequent checkpoints make many of them.
 
-    On disk a manifest names the parts. A part is named by its number, under which its pieces are (``stores.pieces``).
-    Numbers aren't used twice: merged parts give way to a new one, and the manifest that names it is written together
-    with it. A restart reads the manifest alone.
+On disk a manifest names the parts. A part is named by its number, under which its pieces are (``stores.pieces``).
+Numbers aren't used twice: merged parts give way to a new one, and the manifest that names it is written together with
+it. A restart reads the manifest alone. It has the form of the rows (``StateForm``), too. A new form is logged before
+the next rows.
 
-    The form of the rows (``StateForm``) is in the manifest, and in the changelog before the first rows. When it has
-    changed, the new one is logged before the next rows.
-
-lots
-    Lots: how many rows are in memory at a time while results that are due are put in the order of their times.
-
-    The rows of a store are in pieces by the hash of their keys, so what is due comes out in the order of hashes. To
-    emit it in order, an operator lets time advance from stop to stop, so that a lot at most is due at each, and sorts
-    the lot. If a single time has more rows than a lot, they come out in several lots.
+The rows of a store are in pieces by the hash of their keys, so what is due comes out in the order of hashes. To emit it
+in order, an operator lets time advance from stop to stop, so that a *lot* at most is due at each, and sorts the lot. If
+a single time has more rows than a lot, they come out in several lots.
 """
 
 from __future__ import annotations
@@ -62,11 +56,6 @@ class Part(Protocol):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a restart must know of the parts. Each store adds its own fields, and sets ``format``."""
 
-    format: int
-    form: StateForm | None = None
-
-
-class _Head(msgspec.Struct, frozen=True):
     format: int
     form: StateForm | None = None
 
@@ -149,10 +138,7 @@ class Tiers(Generic[P]):
         return [FORM + grown(self.kept_form, self._form).written()]
 
     def apply_form(self, operation: bytes, body: bytes) -> bool:
-        """Apply such a change, if ``operation`` says that it is one.
-
-        Raises ``DeclarationError`` if rows of that form can't be opened now, or if another kind of store wrote changes.
-        """
+        """Apply such a change, if ``operation`` says that it is one. Raises ``DeclarationError`` for an unfit form."""
         if operation == FORM:
             self._take_form(StateForm.read(body))
             self.changed = True
@@ -177,8 +163,7 @@ class Tiers(Generic[P]):
     def attach(self, view: View, kind: type[M], format_: int) -> M | None:
         """Read the manifest; None if there is none.
 
-        Raises ``DeclarationError`` if the rows can't be opened now, ``CorruptLogError`` for a format other than
-        ``format_``.
+        Raises ``DeclarationError`` if the rows can't be opened now, ``CorruptLogError`` for another format.
         """
         self._kept.view = view
         data = view.get(MANIFEST)
@@ -186,12 +171,12 @@ class Tiers(Generic[P]):
             if next(view.scan(b""), None) is not None:
                 raise other_kind(self._kept.store)
             return None
-        head = msgspec.json.decode(data, type=_Head)
+        head = msgspec.json.decode(data, type=Manifest)
         self._take_form(head.form)
-        found = head.format
-        if found != format_:
+        if head.format != format_:
             raise CorruptLogError(
-                f"store {self._kept.store!r}: local state of format {found}; this version of Headrace reads {format_}",
+                f"store {self._kept.store!r}: local state of format {head.format}; this version of Headrace reads "
+                f"{format_}",
                 hint="upgrade Headrace, or delete the local state: it is rebuilt from the changelog",
             )
         return msgspec.json.decode(data, type=kind)
@@ -230,7 +215,7 @@ class Crowd(NamedTuple):
     counts: npt.NDArray[np.int64]
 
     def stops(self) -> list[int]:
-        """Times at which to stop, ascending: between two of them, and after the last, there is no more than a lot.
+        """Times at which to stop, ascending: between two of them, and after the last, there is a lot at most.
 
         Only a time that has more than a lot by itself makes an exception.
         """

@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import CorruptLogError
 from headrace.rows.ipc import encode_rows
-from headrace.stores.base import decode_change, encode_changes
+from headrace.stores.base import CHANGE_BYTES_MAX, decode_change, encode_entries
 
 ENTRIES = st.dictionaries(st.binary(max_size=5), st.none() | st.binary(max_size=50), max_size=30)
+
+
+def encode_changes(
+    operation: bytes, entries: dict[bytes, bytes | None], bytes_max: int = CHANGE_BYTES_MAX
+) -> list[bytes]:
+    return encode_entries(operation, list(entries), list(entries.values()), bytes_max)
 
 
 @settings(deadline=None)
