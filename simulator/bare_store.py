@@ -44,7 +44,7 @@ class BareStore(StateStore):
 
     def values(self) -> dict[str, int]:
         """Everything."""
-        kept = {} if self._view is None else {key.decode(): int(value) for key, value in self._view.scan(b"")}
+        kept = {} if self._view is None else {key.decode(): int(value) for key, value in self._view.range(b"", None)}
         merged = {**kept, **self._new}
         return {name: value for name, value in merged.items() if value is not None}
 

@@ -93,11 +93,6 @@ class SimDatabase(Database):
         return iter([(key, state[key]) for key in found])
 
     @override
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        state = self.contents.state
-        return iter([(key, state[key]) for key in sorted(state) if key.startswith(prefix)])
-
-    @override
     def batch(self) -> Batch:
         return SimBatch()
 

@@ -53,6 +53,8 @@ class Share:
     them. What has no key, like an outbox, isn't dealt: all of it belongs to the one share that is ``first``.
     """
 
+    partition: int
+    partitions: int
     columns: tuple[str, ...] = ()
     first: bool = False
 
@@ -90,9 +92,6 @@ class View(Protocol):
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the value of each key, or None."""
-
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Return the entries whose keys start with ``prefix``, in key order."""
 
     def range(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Return the entries with ``start <= key < stop`` (None: to the end), in key order or reversed.

@@ -1,27 +1,11 @@
 """A task's local state on disk: one RocksDB that outlives the process, as a cache of the changelog.
 
-The folders of local state and snapshots: locks, drafts, substitutes, restoring and deleting them.
+Everything of one commit is written as one batch, together with its offset in the changelog, so the folder is never
+between two commits. It can be verified against the changelog, and thrown away at any time. A folder that is being
+written has the name of a draft until it is complete, so what a killed process leaves is never taken for a state or a
+snapshot.
 
-A folder that is being written has the name of a draft until it is complete, so what a killed process leaves is never
-taken for a state or a snapshot. Everything here may block on the disk.
-
-database options
-    RocksDB's options for ``stores.database``.
-
-pinned
-    The local database as of one moment, for a reader that makes several calls and must see a single commit.
-
-    A pin is one RocksDB iterator, which sees the contents of the moment when it was made. Single keys are found by
-    seeking, and ranges are read in portions. (RocksDict's snapshots don't serve: their iterators see later writes.) The
-    folder stays open while such an iterator exists, so the database closes its pins when it is closed.
-
-    Any thread may use a pin, one call at a time.
-
-database
-    Everything of one commit is written as one batch, together with its offset in the changelog, so the folder is never
-    between two commits. It can be verified against the changelog, and thrown away at any time. Only this file, its
-    options and ``pinned`` know RocksDB. One thread uses a database; ``write``, ``snapshot`` and ``end_rebuilding`` may
-    block on the disk.
+Only this module knows RocksDB. Everything here may block on the disk. One thread uses a database.
 """
 
 from __future__ import annotations
@@ -254,7 +238,12 @@ _PORTION_ENTRIES = 512
 
 
 class Pin:
-    """All entries as of one moment; ``close`` it soon. ``released`` makes the error that reads raise after that."""
+    """All entries as of one moment, for a reader that makes several calls and must see a single commit.
+
+    Any thread may use it, one call at a time; ``close`` it soon, since the folder stays open. ``released`` makes the
+    error that reads raise after that. Keys are found by seeking in one RocksDB iterator, and ranges are read in
+    portions. (RocksDict's snapshots don't serve: their iterators see later writes.)
+    """
 
     def __init__(self, entries: RdictIter, released: Callable[[], Exception]) -> None:
         self._entries: RdictIter | None = entries
@@ -272,27 +261,14 @@ class Pin:
             entries = self._open()
             return [self._get(entries, key) for key in keys]
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entries whose keys start with ``prefix``, in key order."""
-        for key, value in self._all(prefix, backwards=False):
-            if not key.startswith(prefix):
-                return
-            yield key, value
-
     def range(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Yield the entries with ``start <= key < stop``, in key order or reversed."""
-        for key, value in self._all(stop if reverse else start, backwards=reverse):
-            if (key < start) if reverse else (key >= stop):
-                return
-            if key < stop:
-                yield key, value
+        return _between(self._all(stop if reverse else start, backwards=reverse), start, stop, reverse)
 
     def close(self) -> None:
         """Release the iterator. A second call does nothing."""
         with self._lock:
             self._entries = None
-
-    # -- inside
 
     def _open(self) -> RdictIter:
         if self._entries is None:
@@ -335,9 +311,19 @@ class Pin:
         return found
 
 
+def _between(
+    entries: Iterable[tuple[bytes, bytes]], start: bytes, stop: bytes, reverse: bool
+) -> Iterator[tuple[bytes, bytes]]:
+    """Those of the entries, which begin at one end, with ``start <= key < stop``."""
+    for key, value in entries:
+        if (key < start) if reverse else (key >= stop):
+            return
+        if key < stop:
+            yield key, value
+
+
 _CACHE_BYTES = 64 << 20
 _SORTED_MIN = 4096
-
 _UNREADABLE = "UNREADABLE"
 """The name of a file that marks a folder as damaged: RocksDB may still open it, but it must not be used."""
 
@@ -400,11 +386,6 @@ class KeySpace(View):
         return self._whole.get_many([below + key for key in keys])
 
     @override
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        for key, value in self._whole.scan(self._below + prefix):
-            yield key[len(self._below) :], value
-
-    @override
     def range(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         end = self._end if stop is None else self._below + stop
         skip = len(self._below)
@@ -448,7 +429,7 @@ class PartOfBatch(Writes):
 
 
 def _sorted_positions(keys: list[bytes]) -> Iterable[int]:
-    """Return the positions of keys in key order, equal keys in their present order; a few keys stay unsorted.
+    """The positions of keys in key order, equal keys in their present order; a few keys stay unsorted.
 
     RocksDB starts its search for a key's place at the previous key, so sorted keys are inserted several times faster.
     """
@@ -466,8 +447,8 @@ class Database:
     def __init__(self, folder: Path, *, read_only: bool = False, lazily: bool = False) -> None:
         """Open or create. Raises ``StateLockedError``, ``StateCorruptError`` or ``StorageError``.
 
-        ``read_only``: it must exist, several may have it open, and none may change it. ``lazily``: it is created
-        when something is written. Until then it is as good as empty, and costs no files, no descriptors and no wait.
+        ``read_only``: it must exist, several may have it open, and none may change it. ``lazily``: it is created when
+        something is written. Until then it is as good as empty, and costs no files, no descriptors and no wait.
         """
         self.folder = folder
         self._read_only = read_only
@@ -482,7 +463,7 @@ class Database:
 
     @property
     def made(self) -> bool:
-        """It has been created: something was written, or a reader needed it."""
+        """Whether it has been created: something was written, or a reader needed it."""
         return self._made is not None
 
     @property
@@ -537,24 +518,7 @@ class Database:
 
     def range(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Yield the entries with ``start <= key < stop``, in key order or reversed."""
-        if reverse:
-            for key, value in self._entries(stop, backwards=True):
-                if key < start:
-                    return
-                if key < stop:
-                    yield key, value
-            return
-        for key, value in self._entries(start):
-            if key >= stop:
-                return
-            yield key, value
-
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entries whose keys start with ``prefix``, in key order."""
-        for key, value in self._entries(prefix):
-            if not key.startswith(prefix):
-                return
-            yield key, value
+        return _between(self._entries(stop if reverse else start, backwards=reverse), start, stop, reverse)
 
     def size(self) -> int:
         """How many bytes it takes, roughly: files that are in use, and what hasn't reached them."""
@@ -569,7 +533,7 @@ class Database:
             pass
 
     def _entries(self, start: bytes, *, backwards: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Yield everything from ``start`` on.
+        """Everything from ``start`` on.
 
         RocksDB's iterator ends early, without an error, when it can't read on. So another one then continues from the
         last key, and its status says whether there was an error.
@@ -631,11 +595,7 @@ class Database:
         return pin
 
     def write(self, batch: Batch) -> None:
-        """Write a batch, all of it or nothing. It survives the death of the process.
-
-        After ``begin_rebuilding`` that is so only once ``end_rebuilding`` has returned: until then, a death of the
-        process loses the batches written last.
-        """
+        """Write a batch, all of it or nothing. It survives the death of the process, unless this is a rebuilding."""
         if self._made is None and batch.empty:
             return
         try:
@@ -715,10 +675,7 @@ def _unreadable_copy(folder: Path, why: object) -> CorruptLogError:
 
 
 class _SharedCache:
-    """One block cache for all open databases of the process, so that its size doesn't grow with their number.
-
-    The last database to close frees it. A folder that is opened after that is read from the disk.
-    """
+    """One block cache for all open databases of the process. The last one to close frees it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -726,7 +683,6 @@ class _SharedCache:
         self._users = 0
 
     def acquire(self) -> Cache:
-        """Return the cache. Call ``release`` when the database is closed."""
         with self._lock:
             self._users += 1
             if self._cache is None:
@@ -734,7 +690,6 @@ class _SharedCache:
             return self._cache
 
     def release(self) -> None:
-        """Note that a database was closed."""
         with self._lock:
             self._users -= 1
             if not self._users:

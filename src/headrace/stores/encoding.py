@@ -1,63 +1,35 @@
 """Rows as bytes: keys that sort as their columns do, and compact values; for batches and for single rows.
 
-binary columns
-    Columns of a DataFrame as columns of numbers and bytes, and rows of such columns as one ``bytes`` object each.
+A column of a fixed width is one or two arrays of numbers, its *words*. A string or binary column is an Arrow array of
+bytes. Any nested column is an Arrow array of MessagePack. A row is a chain of records of a fixed width with bytes
+between them. All rows are encoded and decoded at once; only MessagePack costs Python per value.
 
-    The encodings of keys (``KeyEncoding``) and of values (``ValueEncoding``) share this. A column of a fixed width is
-    one or two arrays of numbers, its *words*. A string or binary column is an Arrow array of bytes. Any nested column
-    is an Arrow array of MessagePack. A row is a chain of records of a fixed width with bytes between them. All rows are
-    encoded and decoded at once; only MessagePack costs Python per value.
+A *key* is the encodings of its columns, one after the other, so the encoding of its first columns is a prefix of it.
+Nulls come first. A column is one byte (0 for null, 1 for a value), and then:
 
-    Pure; nothing blocks.
+- integers, dates, times, durations, enums (by their index): big-endian, with the sign bit flipped
+- bools: one byte; decimals: 16 bytes, like an integer of that width
+- floats: big-endian bits, flipped so that they sort as numbers; -0.0 is 0.0, and all NaNs are the same and the greatest
+- strings, binaries: the bytes, with each 0 written as ``00 FF``, and a final 0. What follows a final 0 is at most 1, so
+  a string sorts before those that continue it.
 
-ordered keys
-    Keys as bytes that sort as their columns do: nulls first, then by the first column, the second, and so on.
+A null of fixed width has zeros for its value. Example, with columns (String, Int16): ``("ab", 1)`` is ``01 61 62 00 |
+01 80 01``, and ``(None, -1)`` is ``00 00 | 01 7f ff``.
 
-    A key is the encodings of its columns, one after the other, so the encoding of its first columns is a prefix of it.
-    A column is one byte (0 for null, 1 for a value), and then:
+A *value* has the other columns::
 
-    - integers, dates, times, durations, enums (by their index): big-endian, with the sign bit flipped. - bools: one
-      byte. Decimals: 16 bytes, like an integer of that width. - floats: big-endian bits, flipped so that they sort as
-      numbers. -0.0 becomes 0.0; all NaNs are the same and the greatest.
-    - strings, binaries: the bytes, with each 0 written as ``00 FF``, and a final 0. What follows a final 0 is at most
-      1, so a string sorts before those that continue it.
+    format u8 (1) | layout u8 | one bit a column, 1: not null | columns of fixed width | lengths u32 | bytes
 
-    A null of fixed width has zeros for its value. The form is durable: tests hold golden bytes.
+Everything is little-endian. ``layout`` is the number of the list of columns that the row was written with; ``table``
+keeps these lists. Strings are UTF-8, nested values MessagePack. A null has zeros, or no bytes, for its value. Example,
+with columns (Int16, String) as layout 0: ``(5, "ab")`` is ``01 00 | 03 | 05 00 | 02 00 00 00 | 61 62``, and ``(None,
+"ab")`` is ``01 00 | 02 | 00 00 | 02 00 00 00 | 61 62``.
 
-    Example, with columns (String, Int16): ``("ab", 1)`` is ``01 61 62 00 | 01 80 01``, and ``(None, -1)`` is ``00 00 |
-    01 7f ff``.
+These encodings take about as long for one row as for thousands. User code that looks one key up for each message needs
+a microsecond instead. So ``ScalarKeys``, ``ScalarValues`` and ``RowCodec`` make the same bytes of single rows with
+``struct``. Rows with columns of types that it can't pack go through the columnar encodings, as batches of one row.
 
-    Pure. There is no Python code per row; numpy and Arrow make the ``bytes`` objects.
-
-row values
-    The non-key columns of a row as one compact value, encoded and decoded for all rows of a batch at once.
-
-        format u8 (1) | layout u8 | one bit a column, 1: not null | columns of fixed width | lengths u32 | bytes
-
-    Everything is little-endian. ``layout`` is the number of the list of columns that the row was written with;
-    ``table`` keeps these lists. Strings are UTF-8, nested values MessagePack. A null has zeros, or no bytes, for its
-    value. The form is durable: tests hold golden bytes.
-
-    Example, with columns (Int16, String) as layout 0: ``(5, "ab")`` is ``01 00 | 03 | 05 00 | 02 00 00 00 | 61 62``,
-    and ``(None, "ab")`` is ``01 00 | 02 | 00 00 | 02 00 00 00 | 61 62``.
-
-    Pure. There is no Python code per row, except for nested values; numpy and Arrow make the ``bytes`` objects.
-
-scalar rows
-    The encodings of keys and values for a single row: the same bytes, without a DataFrame.
-
-    The columnar encodings take about as long for one row as for thousands. User code that looks one key up for each
-    message needs a microsecond instead. Numbers, bools, strings and binaries are packed here with ``struct``. Keys and
-    values with columns of other types go through the columnar encodings, as batches of one row. The bytes are the same
-    either way.
-
-    A column of a key has a codec, a pair of functions ``(write, read)``. ``write(value)`` returns the column's bytes.
-    ``read(key, start)`` returns the value and the position after it. For an Int16, ``write(1)`` is ``b"\x01\x80\x01"``,
-    and ``read(b"\x01\x80\x01", 0)`` is ``(1, 3)``.
-
-    ``RowCodec`` does the same for all values of a row, in one call of compiled code each way.
-
-    Pure; nothing blocks.
+All forms are durable: tests hold golden bytes. Pure; nothing blocks.
 """
 
 from __future__ import annotations
@@ -80,7 +52,6 @@ from headrace.rows.values import column, misfit
 Words = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
-
 DELETE_LOCAL_STATE = "delete the task's local state: it is rebuilt from the changelog"
 
 _WORDS: dict[type[pl.DataType], tuple[str, ...]] = {
@@ -109,7 +80,9 @@ def to_words(series: pl.Series) -> list[Words]:
     """The values of a column of a fixed width; null is 0."""
     formats = _WORDS[type(series.dtype)]
     if isinstance(series.dtype, pl.Decimal):
-        halves = np.frombuffer(_decimals(series).buffers()[1], "<u8")[: 2 * len(series)]
+        array = series.rechunk().to_arrow()
+        array = array if array.offset == 0 else pa.concat_arrays([array])
+        halves = np.frombuffer(array.buffers()[1], "<u8")[: 2 * len(series)]
         if series.null_count():
             halves = np.where(np.repeat(series.is_not_null().to_numpy(), 2), halves, np.uint64(0))
         return [halves[1::2].view("<i8"), halves[0::2]]
@@ -225,11 +198,6 @@ def _as_binary(records: Words) -> pa.LargeBinaryArray:
     return pa.Array.from_buffers(pa.large_binary(), count, buffers)
 
 
-def _decimals(series: pl.Series) -> pa.Array:
-    array = series.rechunk().to_arrow()
-    return array if array.offset == 0 else pa.concat_arrays([array])
-
-
 _ESCAPED = b"\x00\xff"
 
 
@@ -261,7 +229,7 @@ class KeyEncoding:
             present = series.is_not_null().to_numpy() if series.null_count() else None
             record[f"present {place}"] = 1 if present is None else present
             if is_bytes(dtype):
-                parts += [record, _escape(to_bytes(series))]
+                parts += [record, _replaced(to_bytes(series), b"\x00", _ESCAPED)]
                 record = np.zeros(keys.height, self._records[len(parts) // 2])
                 continue
             for number, word in enumerate(to_words(series)):
@@ -280,7 +248,8 @@ class KeyEncoding:
             present = record[f"present {place}"] != 0
             valid = None if present.all() else present
             if ends is not None and is_bytes(dtype):
-                column = from_bytes(name, dtype, _unescape(rows.until(_first_from(ends, rows.at))), valid)
+                text = _replaced(rows.until(_first_from(ends, rows.at)), _ESCAPED, b"\x00")
+                column = from_bytes(name, dtype, text, valid)
                 record = rows.record(next(records))
             else:
                 formats = words_of(dtype) or ()
@@ -291,7 +260,7 @@ class KeyEncoding:
 
 
 def _records(columns: Mapping[str, pl.DataType]) -> list[np.dtype[Any]]:
-    """Return the types of the fixed-width records of a key: before, between and after its strings."""
+    """The types of the fixed-width records of a key: before, between and after its strings."""
     records: list[list[tuple[str, str]]] = [[]]
     for place, dtype in enumerate(columns.values()):
         records[-1].append((f"present {place}", "u1"))
@@ -304,7 +273,7 @@ def _records(columns: Mapping[str, pl.DataType]) -> list[np.dtype[Any]]:
 
 
 def _to_ordered(words: Words) -> Words:
-    """Return unsigned numbers that sort as ``words`` do.
+    """Unsigned numbers that sort as ``words`` do.
 
     Int8 [-1, 0, 1] becomes [0x7f, 0x80, 0x81]: the sign bit is flipped. A positive float gets its sign bit set. A
     negative one has all bits inverted, because the larger magnitude must sort first.
@@ -322,7 +291,6 @@ def _to_ordered(words: Words) -> Words:
 
 
 def _from_ordered(ordered: Words, format_: str) -> Words:
-    """Reverse ``_to_ordered``."""
     wanted = np.dtype(format_)
     unsigned, sign = _unsigned(wanted)
     words = ordered.astype(unsigned)
@@ -334,32 +302,23 @@ def _from_ordered(ordered: Words, format_: str) -> Words:
 
 
 def _unsigned(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], Any]:
-    """Return the unsigned type of the same width, and its highest bit."""
+    """The unsigned type of the same width, and its highest bit."""
     unsigned = np.dtype(f"<u{dtype.itemsize}")
     return unsigned, unsigned.type(1 << (8 * dtype.itemsize - 1))
 
 
-def _escape(array: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    return _replaced(array, b"\x00", _ESCAPED) if _has_zeros(array) else array
-
-
-def _unescape(array: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    return _replaced(array, _ESCAPED, b"\x00") if _has_zeros(array) else array
-
-
 def _replaced(array: pa.LargeBinaryArray, pattern: bytes, by: bytes) -> pa.LargeBinaryArray:
+    """Replace one pattern by the other, of which both have a 0."""
+    data = array.buffers()[2]
+    if data is None or np.frombuffer(data, np.uint8).all():
+        return array
     import pyarrow.compute as pc  # when first used: it takes a tenth of the start of every process
 
     return pc.replace_substring(array, pattern=pattern, replacement=by)
 
 
-def _has_zeros(array: pa.LargeBinaryArray) -> bool:
-    data = array.buffers()[2]
-    return data is not None and not np.frombuffer(data, np.uint8).all()
-
-
 def _ends_of_strings(data: npt.NDArray[np.uint8]) -> Places:
-    """Return the position of every 0 that isn't escaped. A string ends at the first of them after its start.
+    """The position of every 0 that isn't escaped. A string ends at the first of them after its start.
 
     Some are zeros of numbers. That doesn't matter: none of them is inside a string.
     """
@@ -378,7 +337,6 @@ def _first_from(ends: Places, starts: Places) -> Places:
 
 FORMAT = 1
 LAYOUTS_MAX = 256
-
 _LENGTH_MAX = (1 << 32) - 1
 
 
@@ -459,6 +417,7 @@ _STRUCT_CODES: dict[type[pl.DataType], str] = {
 
 _Write = Callable[[Any], bytes]
 _Read = Callable[[bytes, int], tuple[Any, int]]
+"""``write(value)`` returns the bytes of a column of a key, ``read(key, start)`` the value and the position after it."""
 MISFITS = (AttributeError, KeyError, OverflowError, TypeError, ValueError, struct.error)
 _FLAGS = {True: True, False: False}
 
@@ -523,7 +482,7 @@ class ScalarValues:
         self._head = _head_of(encoding)
         self._full = self._head[2:]
         self._null_bytes = len(self._full)
-        self._texts = [place for place, dtype in enumerate(self._columns.values()) if _is_text(dtype)]
+        self._texts = [place for place, dtype in enumerate(self._columns.values()) if is_bytes(dtype)]
         self._words = [place for place, dtype in enumerate(self._columns.values()) if _is_word(dtype)]
         self._packed = len(self._texts) + len(self._words) == len(self._columns)
         dtypes = list(self._columns.values())
@@ -598,13 +557,11 @@ class RowCodec:
         #   lambda data: rest(data, *unpack(data, 3)) if data[:3] == head else otherwise(data)
         #   lambda data, v0, l1: (v0, str(data[15:(e1 := 15 + l1)], 'utf-8'),)
         head = _head_of(encoding)
-        words = [
-            (at, _STRUCT_CODES[type(dtype)]) for at, dtype in enumerate(encoding.columns.values()) if _is_word(dtype)
-        ]
-        texts = [at for at, dtype in enumerate(encoding.columns.values()) if _is_text(dtype)]
+        dtypes = list(encoding.columns.values())
+        words = [(at, _STRUCT_CODES[type(dtype)]) for at, dtype in enumerate(dtypes) if _is_word(dtype)]
+        texts = [at for at, dtype in enumerate(dtypes) if is_bytes(dtype)]
         after = struct.Struct(f"<{''.join(code for _, code in words)}{'I' * len(texts)}")
         whole = struct.Struct(f"<{'B' * len(head)}{after.format[1:]}")
-        dtypes = list(encoding.columns.values())
         reads = [f"flag(row[{at}])" if code == "?" else f"row[{at}]" for at, code in words]
         lengths = [f"len(t{at} := {'utf8' if dtypes[at] == pl.String else 'raw'}(row[{at}]))" for at in texts]
         packed = ", ".join([*map(str, head), *reads, *lengths])
@@ -630,7 +587,7 @@ class RowCodec:
 
 def is_packed(columns: Mapping[str, pl.DataType]) -> bool:
     """Whether ``RowCodec`` is for rows of these columns."""
-    return all(_is_word(dtype) or _is_text(dtype) for dtype in columns.values())
+    return all(_is_word(dtype) or is_bytes(dtype) for dtype in columns.values())
 
 
 def _compiled(source: str, known: dict[str, Any]) -> Any:
@@ -649,8 +606,8 @@ def one_row(columns: Mapping[str, pl.DataType], values: Sequence[Any]) -> pl.Dat
 
 
 def _key_codec(dtype: pl.DataType) -> tuple[_Write, _Read] | None:
-    """Return the codec of one column of a key; None if it needs the columnar encoding."""
-    if _is_text(dtype):
+    """The codec of one column of a key; None if it needs the columnar encoding."""
+    if is_bytes(dtype):
         return _text_codec(dtype)
     kind = type(dtype)
     if kind not in _STRUCT_CODES:
@@ -755,10 +712,6 @@ def _is_word(dtype: pl.DataType) -> bool:
     return type(dtype) in _STRUCT_CODES
 
 
-def _is_text(dtype: pl.DataType) -> bool:
-    return dtype in (pl.String, pl.Binary)
-
-
 def _to_utf8(value: Any) -> bytes:
     if not isinstance(value, str):
         raise TypeError
@@ -772,7 +725,7 @@ def _to_bytes(value: Any) -> bytes:
 
 
 def _writer(dtype: pl.DataType) -> _Write:
-    if _is_text(dtype):
+    if is_bytes(dtype):
         return _to_utf8 if dtype == pl.String else _to_bytes
     return struct.Struct(f"<{_STRUCT_CODES[type(dtype)]}").pack
 

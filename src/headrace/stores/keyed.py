@@ -1,33 +1,26 @@
 """Keyed rows: columnar state that is looked up by key, replaced, and asked for what is due.
 
-segment
-    A segment of keyed rows: rows that never change, in pieces and in the order of their keys' hashes.
+``Runs`` merges partial results without a look-up. Some operators must know what came before: sessions grow into each
+other, and a pane needs to know how many messages its window has had. They *take* the rows of a batch's keys (or the
+rows that are due), change them, and *put* them back: three columnar steps without Python per key.
 
-    Each batch needs some facts about every row, so these are in memory: the hash of the row's key, its due columns, and
-    whether it is alive. That is 17 bytes a row with one due column. The rows themselves are read when they are wanted.
+Rows are in *segments*: rows that never change, in the order of their keys' hashes, with a mask of those that are still
+alive. A look-up is a binary search; rows whose hashes are equal by chance are told apart by their keys. Segments of
+like size are merged (``stores.tiers``). Each batch needs some facts about every row, so these are in memory: the hash
+of its key, its due columns, and whether it is alive. That is 17 bytes a row with one due column. Of the rows themselves
+as much is in memory as there is room for (``stores.pieces``).
 
-keyed
-    ``Runs`` merges partial results without a look-up. Some operators must know what came before: sessions grow into
-    each other, and a pane needs to know how many messages its window has had. They *take* the rows of a batch's keys
-    (or the rows that are due), change them, and *put* them back: three columnar steps without Python per key.
-
-    Rows are in *segments* (``Segment``): rows that never change, in the order of their keys' hashes, with a mask
-    of those that are still alive. A look-up is a binary search; rows whose hashes are equal by chance are told apart by
-    their keys. Segments of like size are merged (``stores.tiers``). In memory a row costs 17 bytes, and as much of its
-    columns as there is room for (``stores.pieces``).
-
-    The changelog receives the difference between one commit and the next: rows that were removed (by their identity
-    columns, or because they were due) and rows that are new. On disk a segment is some values of the local database.
-    Its mask is one more, so taking a few rows out of a large segment writes bits, not rows. A restart reads the
-    manifest alone.
+The changelog receives the difference between one commit and the next: rows that were removed (by their identity
+columns, or because they were due) and rows that are new. On disk a segment is some values of the local database. Its
+mask is one more, so taking a few rows out of a large segment writes bits, not rows. A restart reads the manifest alone.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -57,14 +50,13 @@ def hashes_of(rows: pl.DataFrame, keys: Sequence[str]) -> Hashes:
     return hash_rows(rows, keys) if keys else np.zeros(rows.height, np.uint64)
 
 
+@dataclass(slots=True)
 class _Index:
-    """The facts about each row: arrays in the order of the rows."""
+    """The facts about each row: arrays in the order of the rows. ``alive``: which rows are; None: all."""
 
-    def __init__(self, hashes: Hashes, due: dict[str, npt.NDArray[np.int64]]) -> None:
-        self.hashes = hashes
-        self.due = due
-        self.alive: npt.NDArray[np.bool_] | None = None
-        """Which rows are alive; None: all."""
+    hashes: Hashes
+    due: dict[str, npt.NDArray[np.int64]]
+    alive: npt.NDArray[np.bool_] | None = None
 
 
 class Segment:
@@ -116,8 +108,6 @@ class Segment:
         lows = [int(values.min()) for values in index.due.values()]
         return cls(kept, Pieces.of(kept, number, bare), due, index, living=len(index.hashes), lows=lows)
 
-    # -- what is in it
-
     def low(self, column: str) -> int:
         """The lowest value of a due column among the rows alive."""
         if self._lows is None:
@@ -133,10 +123,9 @@ class Segment:
     ) -> tuple[Places, pl.DataFrame, Places] | None:
         """Return the live rows that match a row of ``wanted`` in the columns ``same``; None if there are none.
 
-        Returns their places, the rows, and for each the place in ``wanted`` of the row that it agrees with.
-
-        ``hashes`` are those of ``wanted``, which should be in their order: then memory is read side by side. A null
-        agrees with a null.
+        Returns their places, the rows, and for each the place in ``wanted`` of the row that it agrees with. ``hashes``
+        are those of ``wanted``, which should be in their order: then memory is read side by side. A null agrees with a
+        null.
         """
         # For example, with index.hashes 3 3 5 8 and hashes 3 4 8: ``starts`` is 0 2 3; ``hits`` is 0 2, for 4 isn't
         # there; of these, ``starts`` is 0 3 and ``counts`` 2 1. So ``places`` is 0 1 3 and ``of_wanted`` 0 0 2.
@@ -172,10 +161,6 @@ class Segment:
         places: Places = np.flatnonzero(hit if alive is None else hit & alive)
         return places
 
-    def when_due(self, column: str, bound: int) -> npt.NDArray[np.int64]:
-        """The values of ``column`` up to ``bound`` among the rows alive."""
-        return self.index.due[column][self.due(column, bound)]
-
     def rows(self, places: Places) -> Iterator[pl.DataFrame]:
         """The rows at ascending places, which may repeat, piece by piece."""
         return (rows if within is None else rows[within] for rows, within in self.pieces.at(places))
@@ -186,7 +171,7 @@ class Segment:
         return self.pieces.all() if mask is None else self.rows(np.flatnonzero(mask))
 
     def alive_once(self) -> Iterator[pl.DataFrame]:
-        """The rows alive, for a reader that reads them once: they don't stay in memory, nor do the facts about them."""
+        """The rows alive, for a reader that reads them once: neither they nor the facts about them stay in memory."""
         if not self.masked:
             return self.pieces.all(once=True)
         return self._unmasked(self._read_mask() if self._index is None else self._index.alive)
@@ -207,12 +192,9 @@ class Segment:
         index.alive[places] = False
         self.living -= len(places)
         self.masked = self._masked_since_stored = True
-        if self._lows is not None and any(
-            int(values[places].min()) <= self._lows[name] for name, values in index.due.items()
-        ):
+        lows, due = self._lows, index.due
+        if lows is not None and any(int(values[places].min()) <= lows[name] for name, values in due.items()):
             self._lows = None
-
-    # -- in the database
 
     @property
     def index(self) -> _Index:
@@ -229,7 +211,8 @@ class Segment:
             for piece, end in enumerate(self._ends.tolist()):
                 columns = [self.index.hashes, *self.index.due.values()]
                 if end > begin:
-                    value = b"".join(_little(column[begin:end]).tobytes() for column in columns)
+                    little = (column.astype(column.dtype.newbyteorder("<"), copy=False) for column in columns)
+                    value = b"".join(column[begin:end].tobytes() for column in little)
                     writes.put(_INDEX.pack(b"i", number, piece), value)
                 begin = end
             self.pieces.write(writes)
@@ -312,10 +295,6 @@ def _cut(rows: pl.DataFrame, bits: int, first: int = 0, number: int | None = Non
     return [rows.slice(a, b - a) if b > a else None for a, b in pairwise(cuts)]
 
 
-def _little(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return column.astype(column.dtype.newbyteorder("<"), copy=False)
-
-
 _ADD = b"\x01"
 _REMOVE = b"\x02"
 _REMOVE_DUE = b"\x03"
@@ -377,8 +356,6 @@ class KeyedRows(StateStore):
     def id(self) -> str:
         return self._id
 
-    # -- what operators do
-
     def put(self, rows: pl.DataFrame) -> None:
         """Add rows; none of them may be there already."""
         if not rows.height:
@@ -415,7 +392,7 @@ class KeyedRows(StateStore):
     def take_due(self, column: str, bound: int) -> Iterator[pl.DataFrame]:
         """Remove and return all rows whose ``column`` is ``bound`` or less, in frames of a piece at most.
 
-        The rows are removed when this returns, read or not. The caller must read them before the next ``persist``.
+        They are removed when this returns, read or not. The caller must read them before the next ``persist``.
         """
         found: list[tuple[Segment, Places]] = []
         for settled, segment in self._all():
@@ -435,7 +412,7 @@ class KeyedRows(StateStore):
         if self.entries() <= lot_rows():
             return EMPTY
         due = (segment for _, segment in self._all() if segment.low(column) <= bound)
-        return crowd(pl.Series(segment.when_due(column, bound)) for segment in due)
+        return crowd(pl.Series(segment.index.due[column][segment.due(column, bound)]) for segment in due)
 
     def take_all(self) -> Iterator[pl.DataFrame]:
         """Remove and return all rows, in frames that share no keys. Read them like those of ``take_due``."""
@@ -466,10 +443,12 @@ class KeyedRows(StateStore):
         changes += [_REMOVE_DUE + _DUE.pack(self._due.index(c), bound) for c, bound in self._removed_due.items()]
         self._removed_due, self._removed_all = {}, False
         if self._removed:
-            changes += [_REMOVE + encode_rows(part) for part in _portions(concat_rows(self._removed))]
+            removed = concat_rows(self._removed).iter_slices(VALUE_ROWS_MAX)
+            changes += [_REMOVE + encode_rows(part) for part in removed]
             self._removed = []
         for segment in self._joined(self._fresh):
-            changes += [_ADD + encode_rows(part) for rows in segment.alive() for part in _portions(rows)]
+            for rows in segment.alive():
+                changes += [_ADD + encode_rows(part) for part in rows.iter_slices(VALUE_ROWS_MAX)]
             self._tiers.push(segment)
         self._fresh = []
         return [*self._tiers.form_change(), *changes] if changes else changes
@@ -555,8 +534,6 @@ class KeyedRows(StateStore):
     def entries(self) -> int:
         return sum(segment.living for _, segment in self._all())
 
-    # -- inside
-
     def _forget_rows(self) -> None:
         self._tiers.clear()
         self._fresh, self._removed, self._removed_due = [], [], {}
@@ -592,7 +569,3 @@ class KeyedRows(StateStore):
         if 2 * segment.living >= segment.pieces.rows:
             return segment
         return Segment.joined(self._kept, self._tiers.number(), [segment], self._due)
-
-
-def _portions(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    return iter(rows.iter_slices(VALUE_ROWS_MAX))

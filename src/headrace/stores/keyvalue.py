@@ -530,7 +530,7 @@ class KeyValueStore(KeyValueReader, StateStore):
     def attach(self, view: View) -> None:
         self._view = view
         about = _read_about(self._id, view, self._stamps)
-        if about is None and next(view.scan(b""), None) is not None:
+        if about is None and next(view.range(b"", None), None) is not None:
             raise other_kind(self._id)
         self._count = 0 if about is None else about.count
 

@@ -1,9 +1,9 @@
 """The outbox: rows for a foreign system, from the commit that covers them until the target has them.
 
 Rows written during a version are *fresh*. The commit of the version seals them into one entry, keyed by the version,
-and logs it. Once the commit counts, the entry is *pending* and may be published. When the target has it, a later
-commit logs its removal. A crash in between can leave entries that the target already has. They are published again,
-and the target's own position decides that they don't count twice.
+and logs it. Once the commit counts, the entry is *pending* and may be published. When the target has it, a later commit
+logs its removal. A crash in between can leave entries that the target already has. They are published again, and the
+target's own position decides that they don't count twice.
 
 A target keeps a position for each *timeline* of the app, since a later one may have published higher versions when a
 savepoint of an earlier one is restored. So the outbox knows with which versions the timelines of its rows began: an
@@ -32,7 +32,9 @@ from typing_extensions import override
 from headrace.core.errors import CorruptLogError
 from headrace.rows.given import concat_rows
 from headrace.rows.ipc import decode_rows, encode_rows
-from headrace.stores.base import Share, StateStore, View, Writes
+from headrace.stores.base import Share, StateStore, View, Writes, rows_in_portions
+from headrace.stores.encoding import DELETE_LOCAL_STATE
+from headrace.stores.keyvalue import after_prefix
 
 _PIECE = b"\x01"
 _REMOVE = b"\x02"
@@ -42,7 +44,6 @@ _KEY = struct.Struct(">cQI")
 _KEYS = b"e"
 _TIMELINES_KEY = b"t"
 _LOGGED_KEY = b"p"
-_PIECE_BYTES = 8 << 20
 _MEMORY_BYTES_MAX = 16 << 20
 
 
@@ -80,8 +81,6 @@ class Outbox(StateStore):
     @override
     def id(self) -> str:
         return self._id
-
-    # -- from the task to the target
 
     def add(self, rows: pl.DataFrame) -> None:
         """Add rows to the version in progress."""
@@ -125,7 +124,7 @@ class Outbox(StateStore):
 
     @property
     def doubtful(self) -> bool:
-        """The target has something that no commit says it has, so that a restart would publish it again."""
+        """Whether the target has something that no commit says it has, so that a restart would publish it again."""
         return self._published_to > self.logged_to
 
     @override
@@ -154,7 +153,8 @@ class Outbox(StateStore):
             self.logged_to = self._published_to
             changes.append(_REMOVE + _VERSION.pack(self._published_to))
         if self._fresh:
-            pieces = [encode_rows(part) for part in _parts(self._accept(concat_rows(self._fresh)))]
+            rows = self._accept(concat_rows(self._fresh))
+            pieces = [encode_rows(part) for part in rows_in_portions([rows], max(1, rows.height))]
             self._fresh = []
             self._sealed = _entry(version, pieces)
             head = _PIECE + _VERSION.pack(version)
@@ -219,7 +219,7 @@ class Outbox(StateStore):
         logged = view.get(_LOGGED_KEY)
         if logged is not None:
             self._stored_to = self.logged_to = self._published_to = _VERSION.unpack(logged)[0]
-        for key, piece in view.scan(_KEYS):
+        for key, piece in view.range(_KEYS, after_prefix(_KEYS)):
             _, version, _ = _KEY.unpack(key)
             if not self._pending or self._pending[-1].version != version:
                 self._pending.append(_Entry(version, [], 0, stored=True))
@@ -249,8 +249,12 @@ class Outbox(StateStore):
                 if piece is not None:
                     writes.put(_KEY.pack(_KEYS, entry.version, number), piece)
             entry.stored = True
-        if self._view is not None:
-            _release_memory(new)
+        if self._view is not None:  # the oldest entries stay in memory: they are published first
+            held = 0
+            for entry in new:
+                held += entry.bytes
+                if held > _MEMORY_BYTES_MAX and entry.stored:
+                    entry.pieces = [None] * len(entry.pieces)
 
     def _load(self, entry: _Entry) -> Iterator[bytes]:
         for number, piece in enumerate(entry.pieces):
@@ -260,7 +264,7 @@ class Outbox(StateStore):
             if data is None:
                 raise CorruptLogError(
                     f"outbox {self._id!r}: piece {number} of version {entry.version} is missing from the local state",
-                    hint="delete the task's local state: it is rebuilt from the changelog",
+                    hint=DELETE_LOCAL_STATE,
                 )
             yield data
 
@@ -272,18 +276,3 @@ def timeline_begun(version: int) -> bytes:
 
 def _entry(version: int, pieces: list[bytes]) -> _Entry:
     return _Entry(version, [*pieces], sum(map(len, pieces)))
-
-
-def _parts(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Return the rows in pieces that are well below the maximum size of a changelog record."""
-    size = max(1, int(rows.estimated_size()))
-    return rows.iter_slices(max(1, rows.height * _PIECE_BYTES // size))
-
-
-def _release_memory(entries: list[_Entry]) -> None:
-    """Keep in memory only the oldest entries, up to the limit, because they are published first."""
-    held = 0
-    for entry in entries:
-        held += entry.bytes
-        if held > _MEMORY_BYTES_MAX and entry.stored:
-            entry.pieces = [None] * len(entry.pieces)

@@ -1,33 +1,23 @@
 """Pieces: how rows that never change are kept in memory and in the local database.
 
-slices
-    Slices: a piece of rows as many small values. A look-up reads only those that have the rows it wants.
+Runs (``stores.runs``) and segments (``stores.keyed``) are many rows that are written once. They are dealt by the first
+bits of a hash of their keys, so that piece i of 2^b has the rows of pieces 2i and 2i + 1 of 2^(b+1). So any number of
+runs or segments are merged, or read to the end, one range of hashes at a time. No more rows need be in memory than such
+a range has.
 
-    A slice has some ten to a few hundred neighbouring rows of the piece, in two to four kilobytes, so that one row is
-    read in some ten microseconds. RocksDB reads a value as a whole, and the checksum of it costs the most. All slices
-    of a run or segment have one form, which is a value beside them:
+A piece that isn't in the database yet is in memory. A piece that is in the database may be in memory, too, if its
+store's ``Kept`` has room. Where rows are looked up, a piece is written in *slices*, so that some rows can be read
+without the rest: some ten to a few hundred neighbouring rows, in two to four kilobytes, so that one row is read in some
+ten microseconds. (RocksDB reads a value as a whole, and the checksum of it costs the most.) All slices of a run or
+segment have one form, which is a value beside them:
 
-        columns of a fixed width, one after the other | lengths u32 of each string column | the strings, by column
+    columns of a fixed width, one after the other | lengths u32 of each string column | the strings, by column
 
-    The numbers of a column are contiguous, as many as the form's ``rows``; the last slice is padded. Integers are
-    stored as the difference to the lowest one of the rows, in as few bytes as the highest difference needs: times take
-    half as much. A column with nulls is preceded by one byte per row that says which values are there. Everything is
-    little-endian. So slices of any number of pieces are decoded at once, without Python per row.
-
-    Columns of nested types have no such form. Their pieces are written whole.
-
-    Pure; nothing blocks.
-
-pieces
-    Runs (``stores.runs``) and segments (``stores.keyed``) are many rows that are written once. They are dealt by the
-    first bits of a hash of their keys, so that piece i of 2^b has the rows of pieces 2i and 2i + 1 of 2^(b+1). So any
-    number of runs or segments are merged, or read to the end, one range of hashes at a time. No more rows need be in
-    memory than such a range has.
-
-    A piece that isn't in the database yet is in memory. A piece that is in the database may be in memory, too, if its
-    store's ``Kept`` has room; otherwise it is read when it is needed. Where rows are looked up, pieces are written in
-    slices, so that some rows can be read without the rest. Pieces that are always read as a whole
-    are written as a whole.
+The numbers of a column are contiguous, as many as the form's ``rows``; the last slice is padded. Integers are stored as
+the difference to the lowest one of the rows, in as few bytes as the highest difference needs: times take half as much.
+A column with nulls is preceded by one byte per row that says which values are there. Everything is little-endian. So
+slices of any number of pieces are decoded at once, without Python per row. Columns of nested types have no such form:
+their pieces are written whole.
 """
 
 from __future__ import annotations
@@ -219,9 +209,8 @@ class SliceForm:
 
     def written(self) -> bytes:
         """The form, to be kept beside the slices."""
-        return msgspec.json.encode(
-            _Written(rows=self.rows, columns=[column.kind.written() for column in self._columns])
-        )
+        columns = [column.kind.written() for column in self._columns]
+        return msgspec.json.encode(_Written(rows=self.rows, columns=columns))
 
     @classmethod
     def read(cls, value: bytes) -> SliceForm:
@@ -291,9 +280,8 @@ class SliceForm:
                 continue
             lengths = fields[0].astype(np.int64)
             ends = begins + lengths.sum(axis=1)
-            data = b"".join(
-                [each[begin:end] for each, begin, end in zip(slices, begins.tolist(), ends.tolist(), strict=True)]
-            )
+            cuts = zip(slices, begins.tolist(), ends.tolist(), strict=True)
+            data = b"".join([each[begin:end] for each, begin, end in cuts])
             columns.append(from_bytes(column.kind.name, column.kind.dtype, _strings(lengths, data, rows), valid))
             begins = ends
         if strings and not np.array_equal(begins, widths):
@@ -346,7 +334,6 @@ PIECE_ROWS = 1 << 16
 VALUE_ROWS_MAX = 1 << 18
 """The most rows in one record of the changelog and in one value of the database: both have a size limit."""
 _BITS_MAX = 12
-
 _SLICES_READ_AT_ONCE = 512
 _KEY = struct.Struct(">cQII")
 _FORM_KEY = struct.Struct(">cQ")
@@ -355,7 +342,7 @@ HashOf = Callable[[pl.DataFrame], Hashes]
 Places = npt.NDArray[np.int64]
 """Rows of several pieces, counted from the first row of the first piece."""
 PieceRows = pl.DataFrame | None
-"""Return the rows of a range of hashes; None if there are none."""
+"""The rows of a range of hashes; None if there are none."""
 
 
 def bits_for(rows: int) -> int:
@@ -404,7 +391,7 @@ class Kept:
         """
         self.store = store
         self.view = view
-        self.conform = conform or _as_they_are
+        self.conform = conform or (lambda rows: rows)
         self.sliced = sliced
         self._most = _NO_LIMIT if in_memory else KEPT_BYTES_MAX
         self.bytes = 0
@@ -561,8 +548,6 @@ class Pieces:
             writes.delete_many(self._keys(piece, range(_values(height, form))))
         self._kept.forget(self.number, len(self))
 
-    # -- inside
-
     @property
     def _form(self) -> SliceForm | None:
         """The form of the slices in the database; None: the pieces are whole."""
@@ -580,7 +565,6 @@ class Pieces:
         return form if form is not None and 2 * wanted <= form.count(self.heights[piece]) else None
 
     def _read_slices(self, form: SliceForm | None, wanted: Sequence[tuple[int, Places]]) -> pl.DataFrame:
-        """The rows at these places of some pieces."""
         if form is None:
             raise ValueError("these pieces have no slices")
         keys: list[bytes] = []
@@ -610,7 +594,7 @@ class Pieces:
         return values
 
     def _all_slices(self, piece: int, count: int) -> list[bytes]:
-        """Read neighbouring keys in one scan, which costs less than one by one."""
+        # One scan of neighbouring keys costs less than one by one.
         first, after = self._keys(piece, (0, count))
         view = self._kept.view
         values = [] if view is None else [value for _, value in view.range(first, after)]
@@ -621,7 +605,7 @@ class Pieces:
     def _missing(self, what: str) -> CorruptLogError:
         return CorruptLogError(
             f"store {self._kept.store!r}: {what} of {self.number} is missing in the local state",
-            hint="delete the task's local state: it is rebuilt from the changelog",
+            hint=DELETE_LOCAL_STATE,
         )
 
     def _keys(self, piece: int, places: Iterable[int]) -> list[bytes]:
@@ -634,10 +618,6 @@ def together(flows: Sequence[Iterator[PieceRows]]) -> Iterator[PieceRows]:
     for parts in zip(*flows, strict=True):
         filled = [part for part in parts if part is not None and part.height]
         yield concat_rows(filled) if filled else None
-
-
-def _as_they_are(rows: pl.DataFrame) -> pl.DataFrame:
-    return rows
 
 
 def _values(height: int, form: SliceForm | None) -> int:

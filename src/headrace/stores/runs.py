@@ -1,41 +1,22 @@
 """Runs: aggregation state as a few DataFrames, ordered by age, instead of one entry per key.
 
-worth
-    Whether it is worth its time to merge partial results. Pure.
+Aggregates that merge (counts, sums, ...) need no look-up of old values. New partial results are a new *run*. Runs are
+merged when they are read, or when neighbours are of like size (``stores.tiers``). Everything is columnar: adding a
+batch of 10,000 keys costs no Python per key, and a checkpoint writes only the rows that changed since the last one.
 
-    A merge of rows with mostly different keys takes long and leaves about as many. So if the last one did, the next
-    ones of as many rows are left out, and then it is tried again. Whoever reads the rows merges them in any case.
+Two operations change the state, and both are logged: ``add`` a run, and remove all rows with ``time <= bound``
+(``take_parts``, ``drop``, ``retire``). A large run is in pieces by the hash of its keys (``stores.pieces``). Taking,
+reading and merging process one range of hashes at a time, so they need little memory for any number of rows.
 
-    How many keys occur more than once depends on how many rows are merged: the same keys may come back each minute, and
-    not within a second. So each size, by powers of two, is judged by itself.
+A restart reads the manifest alone; a piece is read when it is asked for. Taking some rows of a large run records the
+time up to which its rows are gone. They are left out when the run is read, and disappear when it is merged.
 
-hash index
-    The index of a run: each row's hash, and roughly its time, in memory.
-
-    A run in the order of its rows' hashes is searched without its rows. A look-up finds the places of the rows it
-    wants, and reads only those (``stores.runs``). The index takes 10 bytes a row. It has the whole hash: with half of
-    it, 20 keys of a batch of 10,000 would match some of ten million rows by chance, and each would cost the reading of
-    a piece. Times are kept in steps of 1/65,536 of the time that the run covers, so rows from shortly before or after
-    the wanted time may be found, too.
-
-    In the database the index is one value beside the run's pieces, read when it is first needed. Where it is missing,
-    or of an unknown format, it is computed from the rows.
-
-runs
-    Aggregates that merge (counts, sums, ...) need no look-up of old values. New partial results are a new *run*. Runs
-    are merged when they are read, or when neighbours are of like size (``stores.tiers``). Everything is columnar:
-    adding a batch of 10,000 keys costs no Python per key, and a checkpoint writes only the rows that changed since the
-    last one.
-
-    Two operations change the state, and both are logged: ``add`` a run, and remove all rows with ``time <= bound``
-    (``take``, ``drop``, ``retire``). A large run is in pieces by the hash of its keys (``stores.pieces``). Taking,
-    reading and merging process one range of hashes at a time, so they need little memory for any number of rows.
-
-    A restart reads the manifest alone; a piece is read when it is asked for. Taking some rows of a large run records
-    the time up to which its rows are gone. They are left out when the run is read, and disappear when it is merged.
-
-    Rows that are looked up have a column with the hash of their keys. Their runs are in its order, and each run has an
-    index in memory (``HashIndex``), so ``matching`` and ``between`` read only the slices they need.
+Rows that are looked up have a column with the hash of their keys. Their runs are in its order, and each run has an
+index in memory (``HashIndex``), so ``matching`` and ``between`` read only the slices they need. The index takes 10
+bytes a row. It has the whole hash: with half of it, 20 keys of a batch of 10,000 would match some of ten million rows
+by chance, and each would cost the reading of a piece. Times are kept in steps of 1/65,536 of the time that the run
+covers, so rows from shortly before or after the wanted time may be found, too. In the database the index is one value
+beside the run's pieces. Where it is missing, or of an unknown format, it is computed from the rows.
 """
 
 from __future__ import annotations
@@ -75,7 +56,12 @@ _WORTH_IT = 0.8
 
 
 class Worth:
-    """What is known of the merges of one store. ``always``: they do more than save rows, so none is left out."""
+    """Whether it is worth its time to merge partial results. ``always``: merges do more than save rows.
+
+    A merge of rows with mostly different keys takes long and leaves about as many. So if the last one did, the next
+    ones of as many rows are left out, and then it is tried again. How many keys occur more than once depends on how
+    many rows are merged, so each size, by powers of two, is judged by itself.
+    """
 
     def __init__(self, *, always: bool = False) -> None:
         self._always = always
@@ -184,19 +170,15 @@ class HashIndex:
 
     def _read(self) -> _Columns:
         if self._columns is None:
-            self._columns = self._stored() or self._from_rows()
+            view = self._kept.view if self._pieces.stored else None
+            value = None if view is None else view.get(_KEY.pack(b"i", self._pieces.number))
+            stored = None if value is None else _Columns.read(value, self._pieces.rows)
+            self._columns = self._from_rows() if stored is None else stored
         return self._columns
 
-    def _stored(self) -> _Columns | None:
-        view = self._kept.view if self._pieces.stored else None
-        value = None if view is None else view.get(_KEY.pack(b"i", self._pieces.number))
-        return None if value is None else _Columns.read(value, self._pieces.rows)
-
     def _from_rows(self) -> _Columns:
-        columns = [
-            (piece.get_column(self._hash).to_numpy(), piece.get_column(self._time).to_numpy())
-            for piece in self._pieces.all()
-        ]
+        names = (self._hash, self._time)
+        columns = [[piece.get_column(name).to_numpy() for name in names] for piece in self._pieces.all()]
         hashes, times = (np.concatenate(parts) for parts in zip(*columns, strict=True))
         return _Columns.of(hashes, times)
 
@@ -229,15 +211,11 @@ _FRESH_ROWS_MAX = 1 << 16
 _FRESH_RUNS_MAX = 64
 _MERGED_ROWS_MAX = 1 << 21
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
-
 _RUNS_FORMAT = 5
-
 Merge = Callable[[pl.DataFrame], pl.DataFrame]
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """What the manifest says of a run."""
-
     number: int
     heights: list[int]
     low: int
@@ -263,22 +241,18 @@ class _Run:
 
     @property
     def living(self) -> int:
-        """How many rows the pieces have."""
         return self.pieces.rows
 
     def entry(self) -> _Entry:
-        """What the manifest says of it."""
         pieces = self.pieces
         return _Entry(number=pieces.number, heights=pieces.heights, low=self.low, high=self.high, gone_to=self.gone_to)
 
     def write(self, writes: Writes) -> None:
-        """Write it, if it isn't in the database yet."""
         if self.index is not None:
             self.index.write(writes)
         self.pieces.write(writes)
 
     def erase(self, writes: Writes) -> None:
-        """Remove it from the database."""
         if self.index is not None:
             self.index.erase(writes)
         self.pieces.erase(writes)
@@ -307,12 +281,9 @@ class Runs(StateStore):
     """Rows under a time column that merge by key. ``merge`` turns any concatenation of runs into one run.
 
     ``keys`` are the columns that rows are merged by. Without them runs aren't dealt into pieces, and are merged whole.
+    ``hashed``, instead of ``keys``, is a column with a hash of the keys: rows are added, and merged, in its order.
     ``conform`` turns rows that an earlier version of the app added into rows of this version, or refuses them.
-    ``form`` is that of the rows.
-
-    ``shown`` turns merged rows into what people read.
-
-    ``hashed``, instead of ``keys``, is a column with a hash of the keys. Rows are added, and merged, in its order.
+    ``form`` is that of the rows. ``shown`` turns merged rows into what people read.
     """
 
     def __init__(
@@ -344,7 +315,8 @@ class Runs(StateStore):
         self._fresh_merged = 0
         self._worth = Worth(always=hashed is not None)  # those merges put the rows in order, too
         self._log: list[bytes] = []
-        self._earliest: int | None = None
+        self.earliest: int | None = None
+        """The lowest time held, None when empty. After ``take_parts`` it may be too low, never too high."""
         self.taken: int | None = None
         """The highest bound up to which rows were ever taken or dropped."""
 
@@ -352,11 +324,6 @@ class Runs(StateStore):
     @override
     def id(self) -> str:
         return self._id
-
-    @property
-    def earliest(self) -> int | None:
-        """The lowest time held, None when empty. After ``take`` it may be too low, never too high."""
-        return self._earliest
 
     @property
     def latest(self) -> int | None:
@@ -370,23 +337,18 @@ class Runs(StateStore):
         if not run.height:
             return
         low, _ = self._bounds(run)
-        self._earliest = low if self._earliest is None else min(low, self._earliest)
+        self.earliest = low if self.earliest is None else min(low, self.earliest)
         self._fresh.append(run)
         self._fresh_rows += run.height
         if self._fresh_rows > max(_FRESH_ROWS_MAX, 2 * self._fresh_merged) or len(self._fresh) > _FRESH_RUNS_MAX:
             self._merge_fresh()
 
-    def take(self, bound: int) -> pl.DataFrame | None:
-        """Remove and return (merged) all rows with ``time <= bound``; None when there are none."""
-        parts = list(self.take_parts(bound))
-        return concat_rows(parts) if parts else None
-
     def take_parts(self, bound: int) -> Iterator[pl.DataFrame]:
-        """Like ``take``, in frames that share no keys. The rows are removed when this returns, read or not.
+        """Remove and return (merged) all rows with ``time <= bound``, in frames that share no keys.
 
-        The caller has to read them before the next ``persist``.
+        They are removed when this returns, read or not. The caller has to read them before the next ``persist``.
         """
-        if self._earliest is None or self._earliest > bound:
+        if self.earliest is None or self.earliest > bound:
             return iter(())
         self._settle()
         self._log.append(_TAKE + _BOUND.pack(bound))
@@ -394,10 +356,7 @@ class Runs(StateStore):
 
     def drop(self, bound: int) -> None:
         """Remove all rows with ``time <= bound``."""
-        if self._earliest is not None and self._earliest <= bound:
-            self._settle()
-            self._log.append(_TAKE + _BOUND.pack(bound))
-            self._remove(bound)
+        self.take_parts(bound)
 
     def held(self, low: int, high: int) -> Iterator[pl.DataFrame]:
         """All frames that may hold rows with ``low <= time <= high``, unmerged. They may hold other times, too."""
@@ -434,9 +393,9 @@ class Runs(StateStore):
 
         Rows that are taken before they are read still show. ``widening``: how many rows the reader makes of each.
         """
-        if self._earliest is None or self._earliest > bound:
+        if self.earliest is None or self.earliest > bound:
             return iter(())
-        found = [run for run in self._tiers.parts if run.low <= bound and run.high >= low]
+        found = [run for run in self._tiers.parts if run.overlaps(low, bound)]
         within = pl.col(self._time).is_between(low, bound)
         fresh = [frame.filter(within) for frame in self._fresh]
         return self._merged_parts(found, fresh, low, bound, widening)
@@ -454,9 +413,9 @@ class Runs(StateStore):
 
     def retire(self, bound: int) -> None:
         """Remove all rows with ``time <= bound``, and remember the bound even if there were none."""
-        if self._earliest is None or (bound == self.taken and self._earliest > bound):
+        if self.earliest is None or (bound == self.taken and self.earliest > bound):
             return
-        if self._earliest <= bound:
+        if self.earliest <= bound:
             self._settle()
         self._log.append(_TAKE + _BOUND.pack(bound))
         self._remove(bound)
@@ -476,10 +435,8 @@ class Runs(StateStore):
         self._tiers.kept_form = None
         self._fresh, self._log = [], []
         self._fresh_rows = self._fresh_merged = 0
-        self._earliest = None
+        self.earliest = None
         self.taken = None
-
-    # -- the changelog
 
     @override
     def take_changes(self, version: int) -> list[bytes]:
@@ -529,7 +486,7 @@ class Runs(StateStore):
             if self._tiers.other_columns:  # refuse rows that don't fit now, not when they are first read
                 for run in self._tiers.parts:
                     next(run.pieces.all(), None)
-            self._earliest = min((run.low for run in self._tiers.parts), default=None)
+            self.earliest = min((run.low for run in self._tiers.parts), default=None)
             self.taken = manifest.taken
 
     def _attached(self, entry: _Entry) -> _Run:
@@ -539,14 +496,11 @@ class Runs(StateStore):
     @override
     def persist(self, writes: Writes) -> None:
         if self._tiers.changed:
-            self._tiers.persist(
-                writes,
-                lambda: _Manifest(
-                    runs=[run.entry() for run in self._tiers.parts], taken=self.taken, form=self._tiers.kept_form
-                ),
-            )
+            self._tiers.persist(writes, self._manifest)
 
-    # -- inside
+    def _manifest(self) -> _Manifest:
+        runs = [run.entry() for run in self._tiers.parts]
+        return _Manifest(runs=runs, taken=self.taken, form=self._tiers.kept_form)
 
     def _merged_parts(
         self, runs: Sequence[_Run], more: Sequence[pl.DataFrame], low: int | None, bound: int | None, widening: int
@@ -611,7 +565,7 @@ class Runs(StateStore):
 
     def _push(self, frame: pl.DataFrame) -> None:
         self._tiers.push(self._run(deal(frame, self._hash_of, 0, self._bits(frame.height, ()))))
-        self._earliest = min((run.low for run in self._tiers.parts), default=None)
+        self.earliest = min((run.low for run in self._tiers.parts), default=None)
 
     def _merged(self, runs: Sequence[_Run]) -> list[_Run]:
         rows = sum(run.living for run in runs)
@@ -644,7 +598,7 @@ class Runs(StateStore):
             yield concat_rows(waiting)
 
     def _remove(self, bound: int) -> list[_Run]:
-        """Remove rows with ``time <= bound`` from all runs. Runs that begin later aren't even loaded."""
+        """Remove rows with ``time <= bound`` from all runs. Doesn't even load runs that begin later."""
         taken, kept = [], []
         self.taken = bound if self.taken is None else max(bound, self.taken)
         for run in self._tiers.parts:
@@ -657,7 +611,7 @@ class Runs(StateStore):
         self._tiers.replace(kept)
         self._tiers.changed = True
         lows = [run.low for run in kept] + [self._bounds(frame)[0] for frame in self._fresh]
-        self._earliest = min(lows, default=None)
+        self.earliest = min(lows, default=None)
         return taken
 
     def _rest(self, run: _Run, bound: int) -> _Run | None:

@@ -1,26 +1,14 @@
-"""Snapshots in an object store: where they are, what is sent, and what is deleted. Pure.
+"""Snapshots in an object store: where they are, what is sent, what is deleted, and what may be trimmed. Pure.
 
-contract
-    The operations that Headrace needs of an object store. Objects appear atomically; their names may have slashes.
+A snapshot consists of objects and of a *manifest*, which is written last and names them. Three rules make that safe,
+although any number of older generations may be alive and still at work:
 
-    All calls block, and may be made from several threads. One that fails with ``UnavailableError`` may be repeated; it
-    may have happened nevertheless, and it may even happen later.
+- each object is named by the generation that wrote it, and no name is ever used for something else;
+- a manifest refers to objects of its own generation only;
+- a generation deletes what it wrote itself, and what older ones wrote only once it has two complete snapshots of its
+  own.
 
-place
-    Where a store of snapshots is: a URL, and what can't be in one. Credentials come from the environment.
-
-layout
-    Where the snapshots of a task are in an object store, what is sent, what is deleted, and what may be trimmed. Pure.
-
-    A snapshot consists of objects and of a *manifest*, which is written last and names them. Three rules make that
-    safe, although any number of older generations may be alive and still at work:
-
-    - each object is named by the generation that wrote it, and no name is ever used for something else;
-    - a manifest refers to objects of its own generation only;
-    - a generation deletes what it wrote itself, and what older ones wrote only once it has two complete snapshots of
-      its own.
-
-    So no generation deletes objects that a newer one needs. Names are relative to the folder of the task.
+So no generation deletes objects that a newer one needs. Names are relative to the folder of the task.
 """
 
 from __future__ import annotations
@@ -44,7 +32,11 @@ Chunks = Callable[[], Iterator[bytes]]
 
 
 class ObjectStore(ABC):
-    """A place for objects by name. Transient errors are ``UnavailableError``, permanent ones another error."""
+    """A place for objects by name, which may have slashes. Objects appear atomically.
+
+    All calls block, and may be made from several threads. One that fails with ``UnavailableError`` may be repeated; it
+    may have happened nevertheless, and it may even happen later. A permanent error is of another class.
+    """
 
     @abstractmethod
     def create(self, name: str, data: bytes) -> bool:

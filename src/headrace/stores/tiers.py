@@ -168,7 +168,7 @@ class Tiers(Generic[P]):
         self._kept.view = view
         data = view.get(MANIFEST)
         if data is None:
-            if next(view.scan(b""), None) is not None:
+            if next(view.range(b"", None), None) is not None:
                 raise other_kind(self._kept.store)
             return None
         head = msgspec.json.decode(data, type=Manifest)

@@ -1,19 +1,7 @@
-"""Sends snapshots of tasks to an object store, and fetches them.
+"""Sends snapshots of tasks to an object store, and fetches them, verified.
 
-sending
-    Sending the snapshots of one task to an object store: which calls are made, in which order.
-
-    It is a generator that yields before each call how long (ms) to wait first, so that a thread can be interrupted
-    there, and the simulator can let anything happen in between.
-
-queue
-    What waits to be sent to the store of snapshots: one thing for each task and purpose, so it can't grow. Pure.
-
-opening
-    Opening the store of a place, and checking at an app's start that it can be used.
-
-fetching
-    Fetching the newest snapshot of a task from an object store, several files at a time, verified.
+Sending and fetching are generators that yield before each call how long (ms) to wait first, so that a thread can be
+interrupted there, and the simulator can let anything happen in between.
 """
 
 from __future__ import annotations
@@ -40,7 +28,6 @@ Work = Generator[float, None, T]
 
 RETRY = Retry(6, 500, 30_000)
 _DELETED_AT_ONCE = 500
-
 _log = logger(__name__)
 
 
@@ -164,9 +151,7 @@ class Sender:
         self._number += 1
         name = snapshots.object_name(self._generation, self._number, file.name)
         source = self._others.get(content)
-        copied = False
-        if source is not None:
-            copied = yield from self._copied(source, name)
+        copied = source is not None and (yield from self._copied(source, name))
         if not copied:
             yield from self._calls.tried(partial(self._store.put, self._folder + name, file.size, file.chunks))
         self._sent[content] = name
@@ -193,15 +178,12 @@ class Sender:
 
     def _tidy(self) -> Work[None]:
         names = yield from self._listing()
-        for gone in self._garbage(names):
+        for gone in snapshots.garbage(names, self._generation, self._complete):
             self._sent = {content: name for content, name in self._sent.items() if name not in set(gone)}
             for first in range(0, len(gone), _DELETED_AT_ONCE):
                 paths = [self._folder + name for name in gone[first : first + _DELETED_AT_ONCE]]
                 yield from self._calls.tried(partial(self._store.delete, paths))
                 _log.debug("deleted objects that no snapshot needs", folder=self._folder, objects=len(paths))
-
-    def _garbage(self, names: Collection[str]) -> tuple[list[str], list[str]]:
-        return snapshots.garbage(names, self._generation, self._complete)
 
 
 AGAIN_MS = 30_000.0
@@ -259,9 +241,8 @@ GROUP = "headrace.object_stores"
 
 def open_objects(place: ObjectPlace) -> ObjectStore:
     """The store of a place. Nothing is asked of it yet."""
-    with needing(
-        "obstore", f"the store of snapshots {place}", "objects", "wherever drivers, containers and commands run"
-    ):
+    what = f"the store of snapshots {place}"
+    with needing("obstore", what, "objects", "wherever drivers, containers and commands run"):
         opener = plug_in(GROUP, "objects")
         if opener is None:
             raise ImportError("no package with a client of object stores is installed")

@@ -19,6 +19,7 @@ Used on the run-loop thread; reads may wait for the disk.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -30,6 +31,7 @@ from headrace.rows.dtypes import Columns
 from headrace.rows.given import concat_rows
 from headrace.rows.hashing import Hashes, hash_rows
 from headrace.stores.base import GONE, SINCE, StateForm, StateStore, View, conformed, described
+from headrace.stores.pieces import Places
 from headrace.stores.runs import Runs
 from headrace.stores.table import RowTable
 
@@ -49,7 +51,6 @@ _SLACK_MIN_MS = 1000
 _ALWAYS = (pl.col(SINCE).fill_null(_NEVER), pl.col(GONE).fill_null(False))
 
 Times = npt.NDArray[np.int64]
-Places = npt.NDArray[np.int64]
 
 
 class NewestRows(Protocol):
@@ -59,7 +60,7 @@ class NewestRows(Protocol):
     values: Columns
 
     def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
-        """Return the other columns for each row of ``keys``, as ``RowReader.get_rows`` does."""
+        """Do as ``RowTable`` says."""
 
 
 class Versions:
@@ -70,12 +71,13 @@ class Versions:
         self._rows = newest
         self.key = newest.key
         self.values: Columns = {name: dtype for name, dtype in newest.values.items() if name not in VERSION_COLUMNS}
-        by_hash = [_HASH, SINCE]
+        history, by_hash = f"{id_}.history", [_HASH, SINCE]
+        kept = {**self.key, **self.values, **VERSION_COLUMNS, _UNTIL: pl.Int64(), _HASH: pl.UInt64()}
         self._history = Runs(
-            f"{id_}.history",
+            history,
             _UNTIL,
             lambda run: run.sort(by_hash, maintain_order=True),
-            conform=self._conform,
+            conform=partial(conformed, history, columns=kept, needed=self.key),
             hashed=_HASH,
             form=StateForm(what="the past of a table", key=described(self.key), columns=described(self.values)),
         )
@@ -88,8 +90,6 @@ class Versions:
     def attach_history(self, view: View) -> None:
         """Read the history from a database, instead of from a task's store."""
         self._history.attach(view)
-
-    # -- reading
 
     def as_of(self, keys: pl.DataFrame, times: Times, *, found: str) -> pl.DataFrame:
         """Return the values of each of ``keys`` as of the time at the same position.
@@ -117,7 +117,7 @@ class Versions:
         return values.with_columns(pl.Series(found, is_found)) if self.values else pl.DataFrame({found: is_found})
 
     def _before(self, keys: pl.DataFrame, times: Times) -> tuple[Places, pl.DataFrame]:
-        """Look up keys in the history: return the positions of those that had a version, and these versions.
+        """Look up keys in the history: the positions of those that had a version, and these versions.
 
         All runs are searched, and the latest version counts. ``best[i]`` is the time of the best version of key i so
         far, ``run_of[i]`` its run, ``place_of[i]`` its position in that run.
@@ -153,10 +153,6 @@ class Versions:
             return np.empty(0, np.int64), empty
         return np.concatenate(places_of_parts), concat_rows(parts)
 
-    def _conform(self, rows: pl.DataFrame) -> pl.DataFrame:
-        kept = {**self.key, **self.values, **VERSION_COLUMNS, _UNTIL: pl.Int64(), _HASH: pl.UInt64()}
-        return conformed(f"{self._id}.history", rows, kept, self.key)
-
 
 class VersionedTable(Versions):
     """Reads and writes versions of rows. ``newest`` is as for ``Versions``."""
@@ -187,8 +183,6 @@ class VersionedTable(Versions):
         """Return about how many versions there are."""
         return self._newest.entries() + self._history.entries()
 
-    # -- writing
-
     def put_versions(self, rows: pl.DataFrame) -> None:
         """Add versions, in any order of time. ``rows`` has the declared columns and ``VERSION_COLUMNS``."""
         names = [*self.key, *self.values, *VERSION_COLUMNS]
@@ -217,20 +211,15 @@ class VersionedTable(Versions):
         number, since = number[order], since[order]
         same_key = np.append(number[1:] == number[:-1], False)
         replaced = np.append(same_key[:-1] & (since[1:] == since[:-1]), False)
-        self._put_newest(both[order[~same_key]].filter(_NEW).select(names))
+        if (put := both[order[~same_key]].filter(_NEW).select(names)).height:
+            self._newest.put_rows(put)
+            self._deletions.add(put.filter(GONE).select(*self.key, SINCE))
         ended = np.flatnonzero(same_key & ~replaced)
         self._add_history(both[order[ended]].select(names), since[ended + 1])
 
     def put_timeless(self, rows: pl.DataFrame) -> None:
         """Set rows that count as having always existed: a version with a time comes after them."""
         self._newest.put_rows(rows.with_columns(pl.lit(None, dtype).alias(n) for n, dtype in VERSION_COLUMNS.items()))
-
-    def _put_newest(self, rows: pl.DataFrame) -> None:
-        if not rows.height:
-            return
-        self._newest.put_rows(rows)
-        deletions = rows.filter(GONE)
-        self._deletions.add(deletions.select(*self.key, SINCE))
 
     def _add_history(self, rows: pl.DataFrame, until: Times) -> None:
         """Add versions that ended at these times, or before: a version that comes later may fall in between."""
@@ -241,17 +230,14 @@ class VersionedTable(Versions):
         hashes = pl.Series(_HASH, hash_rows(rows, list(self.key)), dtype=pl.UInt64)
         self._history.add(rows.with_columns(hashes).sort(_HASH, SINCE, maintain_order=True))
 
-    # -- dropping old versions
-
     def used_by(self, user: str) -> None:
         """Register an operator that writes or reads the table. Nothing is dropped before its first watermark."""
         self._watermarks[user] = _NEVER
 
     def pass_by(self, user: str, watermark: int) -> None:
-        """Note the watermark of a user, and drop what no user needs any more.
+        """Note the watermark of a user, and drop, in large steps, what no user needs any more.
 
-        These are versions that ended more than ``keep_ms`` before the lowest watermark of all users. They are dropped
-        in large steps.
+        These are versions that ended more than ``keep_ms`` before the lowest watermark of all users.
         """
         self._watermarks[user] = watermark
         watermark = min(self._watermarks.values())
@@ -305,7 +291,7 @@ def last_versions(run: pl.DataFrame, keys: pl.DataFrame, hashes: Hashes, times: 
 
 
 def _replace_rows(rows: pl.DataFrame, places: Places, others: pl.DataFrame) -> pl.DataFrame:
-    """Return ``rows`` with ``others`` in place of the rows at these positions."""
+    """``rows`` with ``others`` in place of the rows at these positions."""
     if not len(places):
         return rows
     source = np.arange(rows.height)

@@ -1,49 +1,28 @@
-"""A writer outside of an app that publishes versions into a stream, and the records of such writers.
+"""A writer outside of an app that publishes *versions* into a stream: committed readers see each exactly once, whole.
 
-writer records
-    The records of a stream's committed writers: one for each writer, in the metadata store that lies beside the stream.
+It follows the protocol of a task. Its name gives it a producer id, each attempt is a generation, and a record in a
+metadata store, which lies beside the stream, takes the place of the changelog:
 
-    A record is to a committed writer what the changelog is to a task: it decides which attempts have happened. It is
-    replaced only by compare-and-set, so of several attempts with one record only one goes on.
+1. The record gets a new generation: older attempts can't commit any more.
+2. A restore frame goes to each partition: readers drop what earlier attempts have left.
+3. The version's frames are appended, which readers hold, and flushed. If the process dies here, the restore frames of
+   the next attempt void them.
+4. The record gets the version, and the seqs of its last frames. This decides that the version is published.
+5. A checkpoint frame goes to each partition: readers have the version. If the process dies before that, the restore
+   frames of the next attempt say so.
+6. The record is settled: nothing is left to do.
 
-    A record's key is the writer's producer id: a hash of its name or, if another writer has that number, the next one
-    that is free. Records are never deleted, so a name always leads to the same number.
+The record is replaced only by compare-and-set. An attempt that was frozen, and replaced by another one, fails at step 4
+and has changed nothing: the restore frames of its replacement void its frames, whether they were appended before or
+after. A record's key is the producer id: a hash of the writer's name or, if another writer has that number, the next
+one that is free. Records are never deleted, so a name always leads to the same number.
 
-place
-    The embedded log of a home, and the system that a name stands for.
+Writers that have no name of their own borrow one. A new name for each write would leave a record, and a producer in the
+position of each reader, forever; and no write would come again under that name to clean up after a write that died. So
+a write gets the first name that is free, and also settles what the others have left whose processes are gone. A lock
+file for each name, which ends with its process, says whether it is lent.
 
-committed writer
-    A writer outside of an app that publishes *versions* into a stream: committed readers see each exactly once, whole.
-
-    It follows the protocol of a task. Its name gives it a producer id, each attempt is a generation, and a record in a
-    metadata store takes the place of the changelog:
-
-    =====  ==========================================
-    ===================================================================== step   what happens
-    if the process dies right after it =====  ==========================================
-    ===================================================================== 1      the record gets a new generation
-    nothing is in the stream; older attempts can't commit any more 2      a restore frame goes to each partition
-    readers drop what earlier attempts have left 3      the version's frames are appended           readers hold them;
-    the next attempt's restore frames void them 4      everything is flushed                       the same 5      the
-    record gets the version, and the seqs   the version is published: the next attempt's restore frames say so of its
-    last frames: this decides 6      a checkpoint frame goes to each partition   readers have it 7      the record is
-    settled                       nothing is left to do =====  ==========================================
-    =================================================================
-
-    Steps 1, 5 and 7 are compare-and-set. An attempt that was frozen, and replaced by another one, fails at step 5 and
-    has changed nothing: the restore frames of its replacement void its frames, whether they were appended before or
-    after.
-
-    ``publish`` blocks for the disk; nothing here waits for another process. One thread uses a writer.
-
-writer slots
-    Names for writers that have none of their own: a few for each stream, each lent to one process at a time.
-
-    A name of its own for each write would leave a record, and a producer in the position of each reader, forever. And
-    no write would come again under that name to clean up after a write that died. So names are lent: the next write
-    gets the first name that is free, and also settles what the others have left whose processes are gone.
-
-    A lock file for each name says whether it is lent. The lock ends with its process. Nothing here waits.
+``publish`` blocks for the disk; nothing here waits for another process. One thread uses a writer.
 """
 
 from __future__ import annotations
@@ -76,7 +55,6 @@ from headrace.systems.registry import LOG, SystemSpec, open_system, require_stre
 RECORD_FORMAT = 1
 FILE = "writers.db"
 """Its name in the folder of the stream, so that deleting the stream deletes its writers."""
-
 _NAMESPACE = "writers"
 _PROBES_MAX = 1000
 
@@ -85,8 +63,7 @@ class WriterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The progress of a writer in a stream.
 
     ``generation`` is that of its last attempt, ``version`` the last one that it has published (-1: none), and
-    ``outputs`` are the seqs of the last frames that this covers. ``settled``: readers know that, because the last
-    attempt got to its end.
+    ``outputs`` are the seqs of the last frames that this covers. ``settled``: readers know that.
     """
 
     format: int = RECORD_FORMAT
@@ -189,10 +166,8 @@ def opened(system: SystemDescriptor | SystemSpec | None, home: str | Path) -> tu
 
 VERSION_MAX = 2**62
 _MOST_ATTEMPTS = 100
-
 Frames = Iterable[tuple[int, bytes]]
 """Bodies of user frames, each with its partition; those of one partition in order."""
-
 _log = logger(__name__)
 
 
@@ -215,9 +190,8 @@ class CommittedWriter:
         """Publish a version. When this returns, committed readers have all of it.
 
         False: this version, or a later one, was published before. Then ``frames`` isn't looked at. If this raises, the
-        version may have been published nevertheless: ``position`` says so, and the same call may be repeated.
-
-        Raises ``FencedError`` if another process has begun to publish as this writer.
+        version may have been published nevertheless: ``position`` says so, and the same call may be repeated. Raises
+        ``FencedError`` if another process has begun to publish as this writer.
         """
         if not 0 <= version <= VERSION_MAX:
             raise UsageError(f"writer {self.name!r} of {self.stream}: versions are 0 to {VERSION_MAX}, not {version}")
@@ -248,7 +222,6 @@ class CommittedWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- an attempt ------------------------------------------------------------------------------------
     def _attempt(self, version: int | None, frames: Frames) -> bool:
         """Publish a version; None: just settle what earlier attempts have left."""
         known = self._take_generation()
@@ -304,7 +277,6 @@ class CommittedWriter:
             producer.send(self.stream.name, partition, encode(header, body))
 
     def _commit(self, known: Known, stamper: FrameStamper) -> Known:
-        """Replace the record: this decides whether the version has happened."""
         record = msgspec.structs.replace(known.record, version=stamper.label, outputs=stamper.save())
         committed = self._records.replace(known, record)
         if committed is None:
@@ -330,10 +302,7 @@ class CommittedWriter:
 
 
 def open_committed_writer(home: str | Path, stream: str, name: str) -> CommittedWriter:
-    """Open a writer of a stream of a home's log. Raises ``StreamNotFoundError``.
-
-    Its frames are on the disk before its record says that they are published.
-    """
+    """Open a writer of a stream of a home's log. Raises ``StreamNotFoundError``."""
     id_ = StreamId(LOG, stream)
     require_stream(open_log(home), id_, home)
     return committed_writer_in(open_log(home).root, id_, name)
@@ -381,8 +350,7 @@ def _settle(home: str | Path, stream: str, locks: Path, number: int) -> None:
 
 
 def _open(home: str | Path, stream: str, number: int) -> CommittedWriter:
-    # Names of users have no slash.
-    return open_committed_writer(home, stream, f"batch/{number}")
+    return open_committed_writer(home, stream, f"batch/{number}")  # names of users have no slash
 
 
 def _lock(locks: Path, number: int) -> Path:

@@ -1,16 +1,10 @@
 """Frames of a partition between two places, and results of batch jobs as frames.
 
-ranges
-    Frames of one partition between two places. Only the log determines the contents of a range, whoever reads it.
+A *place* is how far the log was read, and the position to read on from. A range shows the frames that become final by
+what is between its places: those that a checkpoint in it commits, even if they are before it, and plain ones in it. So
+ranges that follow one another show each frame once, whoever reads them, and however often.
 
-    A range shows the frames that become final by what is between its places: those that a checkpoint in it commits,
-    even if they are before it, and plain ones in it. So ranges that follow one another show each frame once, whoever
-    reads them, and however often. A *place* is how far the log was read, and the position to read on from.
-
-    Blocks only while a consumer is waited for, which the end of a range bounds.
-
-results
-    Streams of the log as outputs of batch jobs: pieces become the frames of a version, exactly once.
+Blocks only while a consumer is waited for, which the end of a range bounds.
 """
 
 from __future__ import annotations
@@ -23,25 +17,20 @@ from typing import Generic, TypeVar
 import msgspec
 
 from headrace.api.specs import StreamSpec
-from headrace.core.errors import FrameError, PlanError, ProtocolError, TrimmedOffsetError, UnavailableError, UsageError
-from headrace.core.files import readable
-from headrace.core.frame import Kind, body_of, decode_header
+from headrace.core.errors import PlanError, TrimmedOffsetError, UnavailableError, UsageError
+from headrace.core.frame import Kind
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import logger
-from headrace.protocol.read_committed import HeldFrame, ReadCommitted
+from headrace.protocol.read_committed import ReadCommitted
 from headrace.protocol.record import Covered, ReaderPosition
 from headrace.rows.ipc import encode_rows
 from headrace.rows.pieces import TIME, Piece
 from headrace.streams.committed_writer import CommittedWriter, committed_writer_in
-from headrace.streams.reader import UNWATCHED_WAIT_MS, WAIT_MS, Frame, control_of
+from headrace.streams.reader import EMPTY_POLLS_MAX, Frame, frames_of, receive, wait_for_more
 from headrace.systems.base import Consumer, Edge, Ended, Records, System
 
 _log = logger(__name__)
-
 T = TypeVar("T")
-
-_EMPTY_POLLS_MAX = 20
-_CONTROL = (Kind.WATERMARK, Kind.END_OF_STREAM, Kind.CHECKPOINT, Kind.RESTORE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +94,13 @@ class RangeReader(Generic[T]):
             return
         consumer = self._system.consumer()
         try:
-            self._register(consumer, end)
+            try:
+                consumer.register(self._ssp, self._next)
+            except TrimmedOffsetError as error:
+                self._lose(consumer, end, error)
             yield from self._poll(consumer, end)
         finally:
             consumer.close()
-
-    def _register(self, consumer: Consumer, end: Offset) -> None:
-        try:
-            consumer.register(self._ssp, self._next)
-        except TrimmedOffsetError as error:
-            self._lose(consumer, end, error)
 
     def _poll(self, consumer: Consumer, end: Offset) -> Generator[list[T]]:
         empty_polls = 0
@@ -134,11 +120,10 @@ class RangeReader(Generic[T]):
                 else:
                     raise UsageError(f"{self._ssp} consists of rows, not of frames: read its files instead")
             empty_polls = 0 if polled else empty_polls + 1
-            if empty_polls > _EMPTY_POLLS_MAX:
+            if empty_polls > EMPTY_POLLS_MAX:
                 self._require(end)
             if not polled:
-                number = consumer.fileno()
-                readable(number, UNWATCHED_WAIT_MS if number is None else WAIT_MS)
+                wait_for_more(consumer)
 
     def _require(self, end: Offset) -> None:
         if self._next < end:
@@ -148,20 +133,12 @@ class RangeReader(Generic[T]):
             )
 
     def _shown(self, records: Records, end: Offset) -> Generator[list[T]]:
-        afters = [*records.offsets[1:], records.next]
-        for offset, after, payload in zip(records.offsets, afters, records.payloads, strict=True):
-            if offset >= end:
-                self._passed(offset)
-                return
-            try:
-                header = decode_header(payload)
-            except FrameError as error:
-                raise FrameError(f"{self._ssp}, offset {offset}: {error.message}", hint=error.hint) from error
-            shown = self._received(Frame(self._ssp, offset, after, header, body_of(payload)))
-            self._passed(after)
+        for frame in frames_of(records, before=end):
+            shown = self._received(frame)
+            self._passed(frame.after)
             if shown:
                 yield shown
-        self._passed(records.next)
+        self._passed(next((offset for offset in records.offsets if offset >= end), records.next))
 
     def _passed(self, offset: Offset) -> None:
         self._next = offset
@@ -174,15 +151,8 @@ class RangeReader(Generic[T]):
         before = self._shown_before_loss.get(frame.header.producer)
         if before is not None and (frame.header.generation, frame.header.seq) <= (before.generation, before.seq):
             return []
-        control = control_of(frame) if frame.header.kind in _CONTROL else None
-        kept = self._keep(frame) if is_user else None
-        try:
-            released: Sequence[HeldFrame[T | None]] = self._state.receive(
-                frame.offset, frame.after, frame.header, control, kept
-            )
-        except ProtocolError as error:
-            raise ProtocolError(f"{self._ssp}: {error.message}", hint=error.hint) from error
-        return [each.frame for each in released if each.frame is not None]
+        released = receive(self._state, frame, self._keep(frame) if is_user else None)
+        return [kept for kept in released if kept is not None]
 
     def _lose(self, consumer: Consumer, end: Offset, error: TrimmedOffsetError) -> None:
         """Go on at the oldest frame, as a reader that starts there; what was shown already isn't shown again."""

@@ -1,17 +1,11 @@
 """Streams read from Python, row by row or frame by frame: what is committed, or everything.
 
-frames
-    The frames of a stream, from given positions on, until its end or forever.
+The output of an exactly-once app is final once a checkpoint covers it; before that a failure may take it back. So
+readers wait for the checkpoint by default. Rows that no checkpoint governs (those of a ``StreamWriter``, and of an
+at-least-once app) are final as soon as they are written, and are shown at once.
 
-    Without ``follow`` reading ends where the stream ended when reading began. With it the reader waits for more, and
-    ends with a sealed stream or when the caller has had enough. Only the caller's way to wait blocks.
-
-reader
-    Streams read from Python: what is committed, or everything.
-
-    The output of an exactly-once app is final once a checkpoint covers it; before that a failure may take it back. So
-    readers wait for the checkpoint by default. Rows that no checkpoint governs (those of a ``StreamWriter``, and of an
-    at-least-once app) are final as soon as they are written, and are shown at once.
+Without ``follow`` reading ends where the stream ended when reading began. With it the reader waits for more, and ends
+with a sealed stream or when the caller has had enough. Only the caller's way to wait blocks.
 """
 
 from __future__ import annotations
@@ -22,7 +16,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, overload
 
 import msgspec
 import polars as pl
@@ -51,11 +45,10 @@ if TYPE_CHECKING:
 WAIT_MS = 500
 UNWATCHED_WAIT_MS = 50
 """The longest wait (ms), and the one for systems whose consumers have no descriptor to wait on."""
-
-_EMPTY_POLLS_MAX = 20
+EMPTY_POLLS_MAX = 20
 _DAMAGED_HINT = "an app wrote the frame, so it was damaged later: headrace stream verify checks the files of a log"
 _CONTROL = (Kind.WATERMARK, Kind.END_OF_STREAM, Kind.CHECKPOINT, Kind.RESTORE)
-
+T = TypeVar("T")
 Wait = Callable[[Consumer], bool]
 """Wait for a consumer to have more, but not for long; False: stop reading."""
 Damaged = Callable[[FrameError], None]
@@ -65,6 +58,13 @@ Damaged = Callable[[FrameError], None]
 def refuse(error: FrameError) -> None:
     """Raise the error: every record is needed."""
     raise error
+
+
+def wait_for_more(consumer: Consumer) -> bool:
+    """Wait for a consumer to have more, but not for long."""
+    number = consumer.fileno()
+    readable(number, UNWATCHED_WAIT_MS if number is None else WAIT_MS)
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,30 @@ def control_of(frame: Frame) -> ControlMessage:
         return decode_control(frame.header.kind, frame.body)
     except FrameError as error:
         raise FrameError(f"{frame.where}: {error.message}", hint=error.hint) from error
+
+
+def frames_of(records: Records, damaged: Damaged = refuse, before: Offset | None = None) -> Iterator[Frame]:
+    """The frames of records, or of those before an offset."""
+    afters = [*records.offsets[1:], records.next]
+    for offset, after, payload in zip(records.offsets, afters, records.payloads, strict=True):
+        if before is not None and offset >= before:
+            return
+        try:
+            header = decode_header(payload)
+        except FrameError as error:
+            damaged(FrameError(f"{records.ssp}, offset {offset}: {error.message}", hint=error.hint))
+            continue
+        yield Frame(records.ssp, offset, after, header, body_of(payload))
+
+
+def receive(partition: ReadCommitted[T], frame: Frame, kept: T) -> list[T]:
+    """Give a committed reader a frame of its partition, of which it keeps this. Returns what is to be shown now."""
+    control = control_of(frame) if frame.header.kind in _CONTROL else None
+    try:
+        released = partition.receive(frame.offset, frame.after, frame.header, control, kept)
+    except ProtocolError as error:
+        raise ProtocolError(f"{frame.ssp}: {error.message}", hint=error.hint) from error
+    return [each.frame for each in released]
 
 
 class Gate(Protocol):
@@ -154,12 +178,7 @@ class CommittedGate(Gate):
         partition = self._partitions.get(frame.ssp)
         if partition is None:
             partition = self._partitions[frame.ssp] = ReadCommitted()
-        control = control_of(frame) if frame.header.kind in _CONTROL else None
-        try:
-            released = partition.receive(frame.offset, frame.after, frame.header, control, frame)
-        except ProtocolError as error:
-            raise ProtocolError(f"{frame.ssp}: {error.message}", hint=error.hint) from error
-        return [each.frame for each in released]
+        return receive(partition, frame, frame)
 
     @override
     def position(self, ssp: SSP) -> ReaderPosition | None:
@@ -214,13 +233,14 @@ class FrameReader:
                 if isinstance(item, Ended):
                     self._ended.add(item.ssp)
                 elif isinstance(item, Records):
-                    frames += self._admitted(item)
+                    for frame in frames_of(item, self._damaged):
+                        frames += self._gate.admit(frame)
                 else:
                     raise UsageError(f"{self._stream} consists of rows, not of frames: read its files instead")
             if polled:
                 yield frames
             empty_polls = 0 if polled else empty_polls + 1
-            if empty_polls > _EMPTY_POLLS_MAX and not self._follow:
+            if empty_polls > EMPTY_POLLS_MAX and not self._follow:
                 raise UnavailableError(
                     f"{unread[0]}: no record arrives, though the stream continues to offset {ends[unread[0]]}"
                 )
@@ -229,16 +249,6 @@ class FrameReader:
 
     def _is_over(self, ssp: SSP, consumer: Consumer, end: Offset) -> bool:
         return ssp in self._ended or (not self._follow and consumer.position(ssp) >= end)
-
-    def _admitted(self, records: Records) -> Iterator[Frame]:
-        afters = [*records.offsets[1:], records.next]
-        for offset, after, payload in zip(records.offsets, afters, records.payloads, strict=True):
-            try:
-                header = decode_header(payload)
-            except FrameError as error:
-                self._damaged(FrameError(f"{records.ssp}, offset {offset}: {error.message}", hint=error.hint))
-                continue
-            yield from self._gate.admit(Frame(records.ssp, offset, after, header, body_of(payload)))
 
 
 POSITION_FORMAT = 1
@@ -497,8 +507,6 @@ class StreamReader:
         position = _Position(stream=str(self.stream), committed=self._committed, partitions=partitions)
         return msgspec.json.encode(position).decode()
 
-    # -- inside
-
     def _beginning(self, start: str) -> dict[SSP, ReaderPosition]:
         extents = self._system.admin().extents(self.stream.name)
         return {
@@ -534,14 +542,9 @@ class StreamReader:
         gate: Gate = CommittedGate(starts) if self._committed else OpenGate()
         idleness = _Idleness(timeout_s)
         reader = FrameReader(
-            self._system,
-            self.stream,
-            gate,
-            idleness.wait,
-            follow=follow,
-            enough=idleness.too_long,
+            self._system, self.stream, gate, idleness.wait, follow=follow, enough=idleness.too_long,
             damaged=self._meet_damage,
-        )
+        )  # fmt: skip
         offsets = {ssp: position.offset or 0 for ssp, position in starts.items()}
         with closing(reader.read(offsets)) as looks:
             for frames in looks:
@@ -577,17 +580,13 @@ class StreamReader:
 
 
 class _Idleness:
-    """Measures how long no row has arrived.
-
-    Counting begins with the first look for rows: however long opening the stream takes, what is there is read.
-    """
+    """Measures how long no row has arrived, from the first look for rows on: what is there is read in any case."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._timeout = timeout_s
         self._since: float | None = None
 
     def broken(self) -> None:
-        """Note that a row has arrived."""
         self._since = None
 
     def too_long(self) -> bool:
@@ -598,7 +597,6 @@ class _Idleness:
         return self._timeout is not None and time.monotonic() - self._since >= self._timeout
 
     def wait(self, consumer: Consumer) -> bool:
-        """Wait for a consumer to have more, but not past the timeout; False: stop reading."""
         number = consumer.fileno()
         wait_s = (UNWATCHED_WAIT_MS if number is None else WAIT_MS) / 1000
         if self._timeout is not None and self._since is not None:
@@ -610,10 +608,7 @@ class _Idleness:
 def _together(
     stream: StreamId, tables: Sequence[pl.DataFrame], columns: Mapping[str, pl.DataType] | None
 ) -> pl.DataFrame:
-    """One table; a column that only some have is null in the others (streams without a schema take any columns).
-
-    ``columns`` are those of the stream. Rows from before a column was added lack it.
-    """
+    """One table; a column that only some have, or that was added to the stream later, is null elsewhere."""
     try:
         if all(table.schema == tables[0].schema for table in tables):
             together = concat_rows(tables)

@@ -1,21 +1,12 @@
 """Streams made and filled from Python.
 
-marks
-    Writes that can be continued: their frames say which write they belong to, and which row of its input comes next.
+A writer outside of an app is producer 0, generation 0, and no checkpoint governs its frames: they are final as soon as
+they are written. Each call of ``write`` ends with a flush.
 
-    The producer of such a frame is a hash of the write's id, and its generation is the number of the input row after
-    those that the frame has. A repeated write reads both from the stream, so it knows what has been written even if no
-    process was there to be told: rows below a partition's number are in that partition, or belong elsewhere. The log
-    appends whole frames, those of one partition in order.
-
-row writer
-    Writes batches of rows as user frames, each to the partition where it belongs.
-
-    A writer outside of an app is producer 0, generation 0, and no checkpoint governs its frames. Each call of ``write``
-    ends with a flush: when it returns, the rows are in the stream.
-
-writer
-    Rows become plain user frames, which no checkpoint governs: they are final as soon as they are written.
+The frames of a write that can be continued have a mark: their producer is a hash of the write's id, and their
+generation is the number of the input row after those that the frame has. A repeated write reads both from the stream,
+so it knows what has been written even if no process was there to be told: rows below a partition's number are in that
+partition, or belong elsewhere. The log appends whole frames, those of one partition in order.
 """
 
 from __future__ import annotations
@@ -31,7 +22,7 @@ import polars as pl
 
 from headrace.api.descriptors import SystemDescriptor
 from headrace.core.errors import StorageError, UsageError
-from headrace.core.files import home_of, readable
+from headrace.core.files import home_of
 from headrace.core.frame import UNVERSIONED, Header, Kind, encode
 from headrace.core.ids import SSP, Offset, StreamId, check_id
 from headrace.rows.given import Rows, given_rows
@@ -39,8 +30,8 @@ from headrace.rows.hashing import partition_of, split
 from headrace.rows.ipc import encode_rows_into
 from headrace.rows.schema import Schema
 from headrace.streams.committed_writer import opened
-from headrace.streams.reader import UNWATCHED_WAIT_MS, WAIT_MS, FrameReader, OpenGate
-from headrace.systems.base import Consumer, Edge, StreamInfo, System
+from headrace.streams.reader import FrameReader, OpenGate, wait_for_more
+from headrace.systems.base import Edge, StreamInfo, System
 from headrace.systems.registry import SystemSpec, require_stream
 from headrace.systems.shape import partitioned
 
@@ -58,7 +49,7 @@ class WriteMark:
 
     def find(self, system: System, stream: StreamId, info: StreamInfo) -> None:
         """Read the progress of this write from the stream. Raises ``UsageError`` if it can't be determined."""
-        reader = FrameReader(system, stream, OpenGate(), _wait)
+        reader = FrameReader(system, stream, OpenGate(), wait_for_more)
         for frames in reader.read({SSP(stream, number): Edge.OLDEST for number in range(info.partitions)}):
             for frame in frames:
                 if frame.header.producer == self._producer and frame.header.version == UNVERSIONED:
@@ -82,12 +73,6 @@ class WriteMark:
     def header(self, row_after: int) -> bytes:
         """Return the header of a frame; ``row_after`` is the number of the input row after those that it has."""
         return encode(Header(Kind.USER, self._producer, min(row_after, _NUMBER_MAX)))
-
-
-def _wait(consumer: Consumer) -> bool:
-    number = consumer.fileno()
-    readable(number, UNWATCHED_WAIT_MS if number is None else WAIT_MS)
-    return True
 
 
 FRAME_ROWS = 1 << 16
@@ -121,7 +106,7 @@ def key_for(info: StreamInfo, stream: StreamId, keys: Sequence[str], partition: 
 
 
 class RowWriter:
-    """Writes to one stream. By key, to one partition, or a frame to each partition in turn.
+    """Writes to one stream: by key, to one partition, or a frame to each partition in turn.
 
     A stream with a recorded key is written by that key.
     """

@@ -38,9 +38,6 @@ class Disk:
         found = sorted((k, v) for k, v in self.values.items() if start <= k and (stop is None or k < stop))
         return iter(found[::-1] if reverse else found)
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return iter(sorted((k, v) for k, v in self.values.items() if k.startswith(prefix)))
-
 
 def in_small_pieces() -> pytest.MonkeyPatch:
     """Until this is undone, stores make pieces of a few rows, few of which stay in memory, and slices of one row."""

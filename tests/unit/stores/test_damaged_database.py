@@ -49,7 +49,6 @@ def damage(folder: Path) -> None:
 
 
 READS: list[Callable[[Database], object]] = [
-    lambda database: list(database.scan(b"k")),
     lambda database: list(database.range(b"k", b"l")),
     lambda database: list(database.range(b"k", b"l", reverse=True)),
     lambda database: [database.get(b"k%06d" % n) for n in range(ENTRIES)],
@@ -78,14 +77,14 @@ def test_damage_is_never_an_early_end(tmp_path: Path, read: Callable[[Database],
 
 def test_scans_end_at_the_ends(tmp_path: Path) -> None:
     database = Database(tmp_path / "state")
-    assert list(database.scan(b"")) == []
+    assert list(database.range(b"", b"z")) == []
     batch = Batch()
     for key in (b"a", b"b1", b"b2", b"c"):
         batch.put(key, key)
     database.write(batch)
-    assert [key for key, _ in database.scan(b"b")] == [b"b1", b"b2"]
-    assert [key for key, _ in database.scan(b"c")] == [b"c"]
-    assert [key for key, _ in database.scan(b"d")] == []
+    assert [key for key, _ in database.range(b"b", b"c")] == [b"b1", b"b2"]
+    assert [key for key, _ in database.range(b"c", b"d")] == [b"c"]
+    assert [key for key, _ in database.range(b"d", b"e")] == []
     assert [key for key, _ in database.range(b"a", b"z", reverse=True)] == [b"c", b"b2", b"b1", b"a"]
     assert [key for key, _ in database.range(b"", b"a", reverse=True)] == []
     database.close()
@@ -177,7 +176,7 @@ def test_what_is_left_of_a_rebuilding_is_what_was_after_one_of_its_batches(
     process.join()
     assert process.exitcode == -signal.SIGKILL
     database = Database(tmp_path / "state")
-    found = dict(database.scan(b""))
+    found = dict(database.range(b"", b"z"))
     database.close()
     last = int(found.pop(b"number"))
     assert last >= least
@@ -208,7 +207,7 @@ def test_a_snapshot_outlives_what_it_was_taken_of(tmp_path: Path) -> None:
     database.close()
     restore_snapshot(snapshot, folder)
     database = Database(folder)
-    assert len(list(database.scan(b"k"))) == ENTRIES
+    assert len(list(database.range(b"k", b"l"))) == ENTRIES
     database.close()
 
 
@@ -242,7 +241,7 @@ def test_a_copy_that_is_read_stays_as_it_is(tmp_path: Path) -> None:
     database.close()
     before = {path.name: path.read_bytes() for path in (tmp_path / "copy").iterdir()}
     first, second = (Database(tmp_path / "copy", read_only=True) for _ in range(2))
-    assert [len(list(each.scan(b"k"))) for each in (first, second)] == [ENTRIES] * 2
+    assert [len(list(each.range(b"k", b"l"))) for each in (first, second)] == [ENTRIES] * 2
     with pytest.raises(StorageError, match="read only"):
         first.write(first.batch())
     first.close()

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from drawn import examples
 from headrace.core.errors import CorruptLogError
+from headrace.stores import base
 from headrace.stores import outbox as outbox_module
 from headrace.stores.base import Share
 from headrace.stores.outbox import Outbox, timeline_begun
@@ -28,8 +29,9 @@ class Disk:
     def get(self, key: bytes) -> bytes | None:
         return self.values.get(key)
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return iter(sorted((k, v) for k, v in self.values.items() if k.startswith(prefix)))
+    def range(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        found = sorted((k, v) for k, v in self.values.items() if start <= k and (stop is None or k < stop))
+        return iter(found[::-1] if reverse else found)
 
     def put(self, key: bytes, value: bytes) -> None:
         self.values[key] = value
@@ -61,7 +63,7 @@ def commit(outbox: Outbox, version: int) -> list[bytes]:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of a few rows, and memory for a few pieces."""
-    monkeypatch.setattr(outbox_module, "_PIECE_BYTES", 40)
+    monkeypatch.setattr(base, "PORTION_BYTES", 40)
     monkeypatch.setattr(outbox_module, "_MEMORY_BYTES_MAX", 1500)
 
 

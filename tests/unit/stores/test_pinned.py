@@ -91,7 +91,7 @@ def test_two_stores_pinned_together_agree(scene: Scene) -> None:
     with KeySpace(scene.database, "s").pinned() as part:
         scene.commit(2)
         assert part.get(b"x") == b"1"
-        assert [value for _, value in part.scan(b"")][-1] == b"1"
+        assert [value for _, value in part.range(b"", None)][-1] == b"1"
         assert part.get_many([b"x", b"y"]) == [b"1", None]
 
 
