@@ -21,14 +21,10 @@ class BareStore(StateStore):
     """Numbers by name. What isn't in the database yet is in memory."""
 
     def __init__(self) -> None:
+        self.id = STORE
         self._view: View | None = None
         self._new: dict[str, int | None] = {}
         self._changes: list[bytes] = []
-
-    @property
-    @override
-    def id(self) -> str:
-        return STORE
 
     def get(self, name: str) -> int:
         """A value; 0 when there is none."""

@@ -94,10 +94,7 @@ class View(Protocol):
         """Return the value of each key, or None."""
 
     def range(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Return the entries with ``start <= key < stop`` (None: to the end), in key order or reversed.
-
-        They are as of the moment when the first one is taken: later writes don't show.
-        """
+        """Return the entries with ``start <= key < stop`` (None: to the end), as of when the first one is taken."""
 
 
 class PinnableView(View, Protocol):
@@ -129,9 +126,8 @@ class Writes(Protocol):
 class StateStore(Protocol):
     """The state of one operator in one task. One thread uses it."""
 
-    @property
-    def id(self) -> str:
-        """The durable name of the store, unique in the task: the id that the user gave the operator."""
+    id: str
+    """The durable name of the store, unique in the task: the id that the user gave the operator."""
 
     def take_changes(self, version: int) -> list[bytes]:
         """Return the changes since the last call, or since the start. They become part of commit ``version``."""
@@ -348,8 +344,6 @@ def conformed(
             found.append(value.alias(name).new_from_index(0, rows.height))
     return pl.DataFrame(found)
 
-    return pl.DataFrame(found)
-
 
 def retyped(id_: str, name: str, kept: object, declared: object) -> DeclarationError:
     """Return the error for a column that has another type than before."""
@@ -418,10 +412,9 @@ _FIRST_PORTION = 256
 
 
 def in_portions(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Yield keys and values of some entries at a time, of about ``PORTION_BYTES`` at most.
+    """Yield keys and values of some entries at a time, about ``PORTION_BYTES`` at most: so moving takes little memory.
 
-    What moves from store to store so needs little memory. The portion before gives the number of entries; only without
-    it must all sizes be checked.
+    The portion before gives the number of entries; only without it must all sizes be checked.
     """
     count = _FIRST_PORTION
     while True:

@@ -57,9 +57,9 @@ _log = logger(__name__)
 
 
 class FolderLock:
-    """The right to use a folder and to delete it. RocksDB's own lock is inside the folder, and is deleted with it.
+    """The right to use a folder and to delete it, for one user in one process. It ends with the process.
 
-    The lock ends with the process. A second lock of the same folder in one process is refused, too.
+    RocksDB's own lock is inside the folder, and is deleted with it.
     """
 
     _held: ClassVar[set[Path]] = set()
@@ -429,10 +429,7 @@ class PartOfBatch(Writes):
 
 
 def _sorted_positions(keys: list[bytes]) -> Iterable[int]:
-    """The positions of keys in key order, equal keys in their present order; a few keys stay unsorted.
-
-    RocksDB starts its search for a key's place at the previous key, so sorted keys are inserted several times faster.
-    """
+    """The positions of keys in key order (RocksDB inserts such keys several times faster); a few keys stay unsorted."""
     if len(keys) < _SORTED_MIN:
         return range(len(keys))
     import pyarrow.compute as pc  # when first used: it takes a tenth of the start of every process

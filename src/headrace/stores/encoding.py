@@ -115,10 +115,8 @@ def to_bytes(series: pl.Series) -> pa.LargeBinaryArray:
         try:
             packed = [None if value is None else _PACK(value) for value in series.to_physical().to_list()]
         except (OverflowError, TypeError) as error:
-            raise DataError(
-                f"column {series.name!r} of type {series.dtype} can't be kept in a state store: {error}",
-                hint="store it as text: cast it to pl.String first",
-            ) from error
+            what = f"column {series.name!r} of type {series.dtype} can't be kept in a state store: {error}"
+            raise DataError(what, hint="store it as text: cast it to pl.String first") from error
         series = pl.Series(packed, dtype=pl.Binary)
     array = series.cast(pl.Binary).fill_null(b"").to_arrow(compat_level=pl.CompatLevel.oldest())
     return array.cast(pa.large_binary())
@@ -318,10 +316,7 @@ def _replaced(array: pa.LargeBinaryArray, pattern: bytes, by: bytes) -> pa.Large
 
 
 def _ends_of_strings(data: npt.NDArray[np.uint8]) -> Places:
-    """The position of every 0 that isn't escaped. A string ends at the first of them after its start.
-
-    Some are zeros of numbers. That doesn't matter: none of them is inside a string.
-    """
+    """The position of every 0 that isn't escaped. None is inside a string, so a string ends at the next one."""
     zeros = np.flatnonzero(data == 0)
     after = data[np.minimum(zeros + 1, data.size - 1)]
     ends: Places = zeros[after != 0xFF]
@@ -370,10 +365,8 @@ class ValueEncoding:
             array = to_bytes(series)
             lengths = np.diff(np.frombuffer(array.buffers()[1], np.int64)[: len(array) + 1])
             if lengths.max(initial=0) > _LENGTH_MAX:
-                raise DataError(
-                    f"column {name!r}: a value has {lengths.max()} bytes; a state store takes at most 4 GiB",
-                    hint="store the value elsewhere, and keep only a reference here",
-                )
+                what = f"column {name!r}: a value has {lengths.max()} bytes; a state store takes at most 4 GiB"
+                raise DataError(what, hint="store the value elsewhere, and keep only a reference here")
             record[f"length {place}"] = lengths
             parts.append(array)
         return join_rows(parts)
@@ -402,10 +395,8 @@ def layouts_of(values: Sequence[bytes]) -> Words:
     heads = np.frombuffer(b"".join([value[:2] for value in values]), np.uint8)
     if heads.size != 2 * len(values) or np.any(heads[0::2] != FORMAT):
         found = next(value[:2] for value in values if len(value) < 2 or value[0] != FORMAT)
-        raise CorruptLogError(
-            f"a stored row begins with {found!r}; this version of Headrace reads format {FORMAT}",
-            hint="a newer version of Headrace wrote it; upgrade this one",
-        )
+        what = f"a stored row begins with {found!r}; this version of Headrace reads format {FORMAT}"
+        raise CorruptLogError(what, hint="a newer version of Headrace wrote it; upgrade this one")
     return heads[1::2]
 
 
@@ -546,9 +537,8 @@ class ScalarValues:
 class RowCodec:
     """Does the same as ``ScalarValues`` in a quick way, for rows without nulls of a layout that ``struct`` can pack.
 
-    ``encode(row)`` raises one of ``MISFITS`` for a null, and for a value that doesn't fit; ``ScalarValues.encode`` then
-    encodes the row or says what is wrong. ``decode(value)`` returns a row; ``otherwise(value)`` if the value has
-    another layout, or a null.
+    ``encode(row)`` raises one of ``MISFITS`` for any other row: let ``ScalarValues`` encode it, or say what is wrong.
+    ``decode(value)`` returns ``otherwise(value)`` if the value has another layout, or a null.
     """
 
     def __init__(self, encoding: ValueEncoding, otherwise: Callable[[bytes], tuple[Any, ...]]) -> None:

@@ -59,9 +59,7 @@ class _Index:
     alive: npt.NDArray[np.bool_] | None = None
 
 
-class Segment:
-    """Some rows and the facts about them."""
-
+class _Segment:
     def __init__(
         self,
         kept: Kept,
@@ -86,19 +84,19 @@ class Segment:
         self._ends = np.cumsum(pieces.heights)
 
     @classmethod
-    def of(cls, kept: Kept, number: int, rows: pl.DataFrame, keys: Sequence[str], due: Sequence[str]) -> Segment:
+    def of(cls, kept: Kept, number: int, rows: pl.DataFrame, keys: Sequence[str], due: Sequence[str]) -> _Segment:
         """A new segment. The rows of one key keep their order."""
         hashed = rows.with_columns(pl.Series(_HASH, hashes_of(rows, keys), dtype=pl.UInt64))
         return cls._of_parts(kept, number, _cut(hashed.sort(_HASH, maintain_order=True), bits_for(rows.height)), due)
 
     @classmethod
-    def joined(cls, kept: Kept, number: int, segments: Sequence[Segment], due: Sequence[str]) -> Segment:
+    def joined(cls, kept: Kept, number: int, segments: Sequence[_Segment], due: Sequence[str]) -> _Segment:
         """A new segment of the rows alive in several. Reads one range of hashes at a time."""
         parts = [None if part is None else part.sort(_HASH, maintain_order=True) for part in _ranges(segments)]
         return cls._of_parts(kept, number, parts, due)
 
     @classmethod
-    def _of_parts(cls, kept: Kept, number: int, parts: Sequence[PieceRows], due: Sequence[str]) -> Segment:
+    def _of_parts(cls, kept: Kept, number: int, parts: Sequence[PieceRows], due: Sequence[str]) -> _Segment:
         filled = [part for part in parts if part is not None]
         index = _Index(
             np.concatenate([part.get_column(_HASH).to_numpy() for part in filled]),
@@ -166,7 +164,6 @@ class Segment:
         return (rows if within is None else rows[within] for rows, within in self.pieces.at(places))
 
     def alive(self) -> Iterator[pl.DataFrame]:
-        """The rows alive."""
         mask = self.index.alive
         return self.pieces.all() if mask is None else self.rows(np.flatnonzero(mask))
 
@@ -204,7 +201,6 @@ class Segment:
         return self._index
 
     def write(self, writes: Writes) -> None:
-        """Write what has changed."""
         number = self.pieces.number
         if not self.pieces.stored:
             begin = 0
@@ -221,7 +217,6 @@ class Segment:
             self._masked_since_stored = False
 
     def erase(self, writes: Writes) -> None:
-        """Remove it from the database."""
         for piece in range(len(self.pieces)):
             writes.delete(_INDEX.pack(b"i", self.pieces.number, piece))
         writes.delete(_MASK.pack(b"m", self.pieces.number))
@@ -248,27 +243,25 @@ class Segment:
     def _read(self, key: bytes, size: int) -> bytes:
         value = None if self._kept.view is None else self._kept.view.get(key)
         if value is None or len(value) != size:
-            raise CorruptLogError(
-                f"store {self._kept.store!r}: a part of segment {self.pieces.number} is missing in the local state",
-                hint="delete the task's local state: it is rebuilt from the changelog",
-            )
+            what = f"store {self._kept.store!r}: a part of segment {self.pieces.number} is missing in the local state"
+            raise CorruptLogError(what, hint="delete the task's local state: it is rebuilt from the changelog")
         return value
 
 
-def ranges(segments: Sequence[Segment]) -> Iterator[pl.DataFrame]:
+def ranges(segments: Sequence[_Segment]) -> Iterator[pl.DataFrame]:
     """All rows of several segments, one range of hashes at a time: no two frames share a key."""
     for part in _ranges(segments):
         if part is not None:
             yield part.drop(_HASH)
 
 
-def _ranges(segments: Sequence[Segment]) -> Iterator[PieceRows]:
+def _ranges(segments: Sequence[_Segment]) -> Iterator[PieceRows]:
     living = sum(segment.living for segment in segments)
     bits = max([bits_for(living), *(segment.pieces.bits for segment in segments)])
     return together([_dealt(segment, bits) for segment in segments])
 
 
-def _dealt(segment: Segment, bits: int) -> Iterator[PieceRows]:
+def _dealt(segment: _Segment, bits: int) -> Iterator[PieceRows]:
     index, begin = segment.index, 0
     finer = bits - segment.pieces.bits
     for number, height in enumerate(segment.pieces.heights):
@@ -339,22 +332,17 @@ class KeyedRows(StateStore):
         form: StateForm | None = None,
         shown: Callable[[pl.DataFrame], pl.DataFrame] = readable,
     ) -> None:
-        self._id = id_
+        self.id = id_
         self._shown = shown
         self._keys = list(keys)
         self._row = [*keys, *row]
         self._due = list(due)
         self._kept = Kept(id_, None, conform, in_memory=in_memory, sliced=not in_memory)
-        self._tiers: Tiers[Segment] = Tiers(self._kept, _MERGED_ROWS_MAX, self._joined, form)
-        self._fresh: list[Segment] = []
+        self._tiers: Tiers[_Segment] = Tiers(self._kept, _MERGED_ROWS_MAX, self._joined, form)
+        self._fresh: list[_Segment] = []
         self._removed: list[pl.DataFrame] = []
         self._removed_due: dict[str, int] = {}
         self._removed_all = False
-
-    @property
-    @override
-    def id(self) -> str:
-        return self._id
 
     def put(self, rows: pl.DataFrame) -> None:
         """Add rows; none of them may be there already."""
@@ -394,7 +382,7 @@ class KeyedRows(StateStore):
 
         They are removed when this returns, read or not. The caller must read them before the next ``persist``.
         """
-        found: list[tuple[Segment, Places]] = []
+        found: list[tuple[_Segment, Places]] = []
         for settled, segment in self._all():
             if segment.low(column) > bound:
                 continue
@@ -476,14 +464,14 @@ class KeyedRows(StateStore):
         elif operation == _REMOVE_ALL:
             self._forget_rows()
         else:
-            raise unknown_change(self._id, operation)
+            raise unknown_change(self.id, operation)
 
     @override
     def whole(self, share: Share | None = None) -> Iterator[bytes]:
         yield from self._tiers.whole_form()
         for segment in self._tiers.parts:
             rows = segment.alive_once()
-            mine = rows if share is None else (share.of(self._id, part) for part in rows)
+            mine = rows if share is None else (share.of(self.id, part) for part in rows)
             for part in rows_in_portions(mine, VALUE_ROWS_MAX):
                 yield _ADD + encode_rows(part)
 
@@ -499,11 +487,11 @@ class KeyedRows(StateStore):
         if manifest is not None:
             self._tiers.restore([self._attached(entry) for entry in manifest.segments])
 
-    def _attached(self, entry: _SegmentEntry) -> Segment:
+    def _attached(self, entry: _SegmentEntry) -> _Segment:
         pieces = Pieces(self._kept, entry.number, entry.heights)
         if self._tiers.other_columns:  # refuse rows that don't fit now, not when they are first read
             next(pieces.all(), None)
-        return Segment(self._kept, pieces, self._due, None, living=entry.living, lows=entry.lows, masked=entry.masked)
+        return _Segment(self._kept, pieces, self._due, None, living=entry.living, lows=entry.lows, masked=entry.masked)
 
     @override
     def persist(self, writes: Writes) -> None:
@@ -539,7 +527,7 @@ class KeyedRows(StateStore):
         self._fresh, self._removed, self._removed_due = [], [], {}
         self._removed_all = False
 
-    def _all(self) -> Iterator[tuple[bool, Segment]]:
+    def _all(self) -> Iterator[tuple[bool, _Segment]]:
         """All segments, oldest first, and whether they are in the changelog."""
         yield from ((True, segment) for segment in self._tiers.parts)
         yield from ((False, segment) for segment in self._fresh)
@@ -554,18 +542,17 @@ class KeyedRows(StateStore):
         self._tiers.replace([segment for segment in self._tiers.parts if segment.living])
         self._fresh = [segment for segment in self._fresh if segment.living]
 
-    def _segment(self, rows: pl.DataFrame) -> Segment:
-        return Segment.of(self._kept, self._tiers.number(), rows, self._keys, self._due)
+    def _segment(self, rows: pl.DataFrame) -> _Segment:
+        return _Segment.of(self._kept, self._tiers.number(), rows, self._keys, self._due)
 
-    def _joined(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Merge the rest of several segments into one."""
+    def _joined(self, segments: Sequence[_Segment]) -> list[_Segment]:
         living = [segment for segment in segments if segment.living]
         if not living or (len(living) == 1 and not living[0].masked):
             return living
-        return [Segment.joined(self._kept, self._tiers.number(), living, self._due)]
+        return [_Segment.joined(self._kept, self._tiers.number(), living, self._due)]
 
-    def _compacted(self, segment: Segment) -> Segment:
+    def _compacted(self, segment: _Segment) -> _Segment:
         """The segment, rewritten if less than half of its rows are left."""
         if 2 * segment.living >= segment.pieces.rows:
             return segment
-        return Segment.joined(self._kept, self._tiers.number(), [segment], self._due)
+        return _Segment.joined(self._kept, self._tiers.number(), [segment], self._due)

@@ -50,38 +50,31 @@ from headrace.stores.base import (
 _INSERTED_ONE_BY_ONE_MAX = 16
 
 
-class Absent(Enum):
+class _Absent(Enum):
     """The value of a key that isn't in an overlay. None means that it was deleted."""
 
     ABSENT = "absent"
 
 
-ABSENT = Absent.ABSENT
+_ABSENT = _Absent.ABSENT
 
 
-class Overlay:
+class _Overlay:
     """A layer of changes. Keys are never removed, so those that aren't sorted yet are the last ones of the dict."""
 
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes | None] = {}
-        """All entries, unsorted. Whoever looks single keys up or sets them does so here: None marks a deleted one."""
+        """All entries, unsorted; None marks a deleted one. Single keys are looked up and set here."""
         self._ordered: list[bytes] = []
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def put_many(self, keys: Iterable[bytes], values: Iterable[bytes | None]) -> None:
-        """Set each key to the value at the same position; the last one of equal keys counts."""
         self.entries.update(zip(keys, values, strict=True))
 
     def delete_many(self, keys: Iterable[bytes]) -> None:
-        """Mark each key as deleted."""
         self.entries.update(dict.fromkeys(keys))
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | Absent | None]:
-        """Return the value of each key: ``ABSENT`` if the overlay doesn't have it, None if it was deleted."""
-        get = self.entries.get
-        return [get(key, ABSENT) for key in keys]
 
     def range(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes | None]]:
         """Return the entries with ``start <= key < stop``. Keys added meanwhile don't show; changed values do."""
@@ -104,40 +97,33 @@ class Overlay:
         return ordered[low:high]
 
 
-class MemoryBase:
+class _Memory(_Overlay):
     """The lowest layer if there is no database. It drops deleted keys when they are the majority."""
 
-    def __init__(self) -> None:
-        self._overlay = Overlay()
-        self._deleted = 0
+    _deleted = 0
 
+    @override
     def __len__(self) -> int:
-        return len(self._overlay) - self._deleted
+        return len(self.entries) - self._deleted
 
-    def update(self, newer: Overlay) -> None:
-        """Merge the layer above into this one."""
-        entries = self._overlay.entries
+    def update(self, newer: _Overlay) -> None:
         for key, value in newer.entries.items():
-            was_deleted = entries.get(key, b"") is None
+            was_deleted = self.entries.get(key, b"") is None
             self._deleted += (value is None) - was_deleted
-        self._overlay.entries.update(newer.entries)
-        if self._deleted * 2 > len(self._overlay):
-            kept = Overlay()
-            alive = {key: value for key, value in self._overlay.entries.items() if value is not None}
-            kept.put_many(alive.keys(), alive.values())
-            self._overlay, self._deleted = kept, 0
+        self.entries.update(newer.entries)
+        if self._deleted * 2 > len(self.entries):
+            self.entries = {key: value for key, value in self.entries.items() if value is not None}
+            self._ordered, self._deleted = [], 0
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value, or None."""
-        return self._overlay.entries.get(key)
+        return self.entries.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the value of each key, or None."""
-        return list(map(self._overlay.entries.get, keys))
+        return list(map(self.entries.get, keys))
 
+    @override
     def range(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Return the entries with ``start <= key < stop``, in key order or reversed."""
-        entries = self._overlay.range(start, stop, reverse=reverse)
+        entries = super().range(start, stop, reverse=reverse)
         return ((key, value) for key, value in entries if value is not None)
 
 
@@ -212,7 +198,7 @@ class Stamps:
         return [value[size:] if value is not None and value >= alive else None for value in stored]
 
 
-class Sweep:
+class _Sweep:
     """The position of the walk through all keys, and when the next walk starts."""
 
     def __init__(self, stamps: Stamps) -> None:
@@ -223,7 +209,7 @@ class Sweep:
         self.cursor = b""
 
     def is_due(self) -> bool:
-        """Whether a walk is in progress, or an entry can have expired since the last one."""
+        # A walk is in progress, or an entry can have expired since the last one.
         return self._began is not None or self._stamps.now >= self._due
 
     def expired_among(self, entries: Iterator[tuple[bytes, bytes]], budget: int) -> list[bytes]:
@@ -291,9 +277,7 @@ class Ahead(Protocol):
 class KeyValueReader(Protocol):
     """Reads of byte keys and values, from a store or from its committed contents."""
 
-    @property
-    def id(self) -> str:
-        """The store's durable name."""
+    id: str
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value, or None."""
@@ -304,10 +288,7 @@ class KeyValueReader(Protocol):
     def range(
         self, start: bytes = b"", stop: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Return the entries with ``start <= key < stop`` (None: to the end), in key order or reversed.
-
-        Writes during the iteration may show or not. They never make it fail, and no key comes twice.
-        """
+        """Return the entries with ``start <= key < stop``. Later writes may show or not, and no key comes twice."""
 
 
 def after_prefix(prefix: bytes) -> bytes | None:
@@ -317,19 +298,16 @@ def after_prefix(prefix: bytes) -> bytes | None:
 
 
 class KeyValueStore(KeyValueReader, StateStore):
-    """Byte keys and values whose changes are logged.
-
-    With ``ttl_ms``, an entry expires that long after it was last put, in the time that ``advance`` sets.
-    """
+    """Byte keys and values whose changes are logged. With ``ttl_ms``, an entry expires that long after it was put."""
 
     def __init__(self, id_: str, *, ttl_ms: int | None = None, change_bytes_max: int = CHANGE_BYTES_MAX) -> None:
-        self._id = id_
+        self.id = id_
         self._stamps = None if ttl_ms is None else Stamps(ttl_ms)
-        self._sweep = None if self._stamps is None else Sweep(self._stamps)
+        self._sweep = None if self._stamps is None else _Sweep(self._stamps)
         self._change_bytes_max = change_bytes_max
-        self._fresh = Overlay()
-        self._logged = Overlay()
-        self._memory = MemoryBase()
+        self._fresh = _Overlay()
+        self._logged = _Overlay()
+        self._memory = _Memory()
         self._view: View | None = None
         self._cleared = False
         self._count = 0
@@ -338,19 +316,14 @@ class KeyValueStore(KeyValueReader, StateStore):
         """What the entries mean. Without it the store can't be dealt, and its rows are bytes."""
         self.ahead: Ahead | None = None
 
-    @property
-    @override
-    def id(self) -> str:
-        return self._id
-
     @override
     def get(self, key: bytes) -> bytes | None:
         if self._stamps is not None:
             return self.get_many([key])[0]
-        value = self._fresh.entries.get(key, ABSENT)
-        if value is ABSENT:
-            value = self._logged.entries.get(key, ABSENT)
-        return self._base.get(key) if value is ABSENT else value
+        value = self._fresh.entries.get(key, _ABSENT)
+        if value is _ABSENT:
+            value = self._logged.entries.get(key, _ABSENT)
+        return self._base.get(key) if value is _ABSENT else value
 
     @override
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -381,12 +354,9 @@ class KeyValueStore(KeyValueReader, StateStore):
             self.put_many([key], [value])
 
     def put_many(self, keys: Sequence[bytes], values: Sequence[bytes], *, lasting: bool = False) -> None:
-        """Set each key to the value at the same position; the last one of equal keys counts.
-
-        ``lasting`` entries never expire, and ``end_trial`` doesn't undo them.
-        """
+        """Set keys; of equal ones the last counts. ``lasting``: it never expires, and ``end_trial`` doesn't undo it."""
         if not all(keys):
-            raise UsageError(f"store {self._id!r}: a key must have at least one byte")
+            raise UsageError(f"store {self.id!r}: a key must have at least one byte")
         if self._before is not None and not lasting:
             self._remember(keys, self._before)
         stored = values if self._stamps is None else self._stamps.stamp(values, lasting=lasting)
@@ -402,7 +372,7 @@ class KeyValueStore(KeyValueReader, StateStore):
     def delete_many(self, keys: Sequence[bytes]) -> None:
         """Delete each key that exists."""
         if not all(keys):
-            raise UsageError(f"store {self._id!r}: a key must have at least one byte")
+            raise UsageError(f"store {self.id!r}: a key must have at least one byte")
         if self._before is not None:
             self._remember(keys, self._before)
         self._fresh.delete_many(keys)
@@ -427,7 +397,7 @@ class KeyValueStore(KeyValueReader, StateStore):
     def clear(self) -> None:
         if self.ahead is not None:
             self.ahead.forget()
-        self._fresh, self._logged, self._memory = Overlay(), Overlay(), MemoryBase()
+        self._fresh, self._logged, self._memory = _Overlay(), _Overlay(), _Memory()
         self._cleared = self._view is not None
         self._count = 0
 
@@ -443,10 +413,7 @@ class KeyValueStore(KeyValueReader, StateStore):
         self._stamps.advance(now_ms)
 
     def sweep(self, now_ms: int, budget: int) -> int:
-        """Delete the expired entries among the next ``budget`` ones, and return how many. Calls walk in a circle.
-
-        Deletions are logged like any other, so a replay gives the same contents.
-        """
+        """Delete, and log, the expired entries among the next ``budget`` ones, in a circle; return how many."""
         self.advance(now_ms)
         if self._sweep is None or not self._sweep.is_due():
             return 0
@@ -463,30 +430,28 @@ class KeyValueStore(KeyValueReader, StateStore):
         fresh = self._fresh.entries
         changes = encode_entries(self._operation, list(fresh), list(fresh.values()), self._change_bytes_max)
         self._add_logged(self._fresh)
-        self._fresh = Overlay()
+        self._fresh = _Overlay()
         return changes
 
     @override
     def apply(self, change: bytes) -> None:
         operation = change[:1]
         if operation == FORM:
-            raise other_kind(self._id)
+            raise other_kind(self.id)
         if operation not in (_PLAIN, _STAMPED):
-            raise CorruptLogError(
-                f"store {self._id!r}: unknown change format {operation!r} in the changelog",
-                hint="a newer version of Headrace wrote the changelog; upgrade this one",
-            )
-        _check_stamped(self._id, operation == _STAMPED, self._stamps)
+            what = f"store {self.id!r}: unknown change format {operation!r} in the changelog"
+            raise CorruptLogError(what, hint="a newer version of Headrace wrote the changelog; upgrade this one")
+        _check_stamped(self.id, operation == _STAMPED, self._stamps)
         if self.ahead is not None:
             self.ahead.forget()
-        applied = Overlay()
+        applied = _Overlay()
         applied.put_many(*decode_change(change))
         self._add_logged(applied)
 
     @override
     def whole(self, share: Share | None = None) -> Iterator[bytes]:
         if share is not None and self.contents is None:
-            raise share.undealt(self._id, "only the app knows what its entries mean")
+            raise share.undealt(self.id, "only the app knows what its entries mean")
         return self._changes_of(share)
 
     def _changes_of(self, share: Share | None) -> Iterator[bytes]:
@@ -516,7 +481,7 @@ class KeyValueStore(KeyValueReader, StateStore):
             elif (rows := self.contents.shown(keys, values)).height:
                 yield rows
 
-    def _add_logged(self, changes: Overlay) -> None:
+    def _add_logged(self, changes: _Overlay) -> None:
         if self._view is None:
             self._memory.update(changes)
         elif len(self._logged):
@@ -529,15 +494,15 @@ class KeyValueStore(KeyValueReader, StateStore):
     @override
     def attach(self, view: View) -> None:
         self._view = view
-        about = _read_about(self._id, view, self._stamps)
+        about = _read_about(self.id, view, self._stamps)
         if about is None and next(view.range(b"", None), None) is not None:
-            raise other_kind(self._id)
+            raise other_kind(self.id)
         self._count = 0 if about is None else about.count
 
     @override
     def persist(self, writes: Writes) -> None:
         if self._view is None:
-            raise UsageError(f"store {self._id!r} has no database to write to", hint="attach one first")
+            raise UsageError(f"store {self.id!r} has no database to write to", hint="attach one first")
         if not len(self._logged) and not self._cleared:
             return
         self._count = max(0, self._count + self._growth(self._logged))
@@ -553,7 +518,7 @@ class KeyValueStore(KeyValueReader, StateStore):
             writes.put_many(entries.keys(), entries.values())  # type: ignore[arg-type]  # they contain no None
         about = _About(stamped=self._stamps is not None, count=self._count)
         writes.put(_ABOUT, msgspec.json.encode(about))
-        self._logged = Overlay()  # not cleared, because an iteration in progress may still read the old one
+        self._logged = _Overlay()  # not cleared, because an iteration in progress may still read the old one
 
     @override
     def entries(self) -> int:
@@ -566,27 +531,28 @@ class KeyValueStore(KeyValueReader, StateStore):
         return _PLAIN if self._stamps is None else _STAMPED
 
     @property
-    def _base(self) -> View | MemoryBase:
+    def _base(self) -> View | _Memory:
         return self._memory if self._view is None or self._cleared else self._view
 
-    def _stored(self, keys: Sequence[bytes], layers: Sequence[Overlay]) -> list[bytes | None]:
+    def _stored(self, keys: Sequence[bytes], layers: Sequence[_Overlay]) -> list[bytes | None]:
         """The values with their stamps, from the first layer that has the key, else from the base."""
         for number, layer in enumerate(layers):
             if not len(layer):
                 continue
-            found = layer.get_many(keys)
-            missing = [position for position, value in enumerate(found) if value is ABSENT]
+            get = layer.entries.get
+            found = [get(key, _ABSENT) for key in keys]
+            missing = [position for position, value in enumerate(found) if value is _ABSENT]
             below = self._stored([keys[position] for position in missing], layers[number + 1 :]) if missing else []
             for position, value in zip(missing, below, strict=True):
                 found[position] = value
-            return found  # type: ignore[return-value]  # no ABSENT is left
+            return found  # type: ignore[return-value]  # no _ABSENT is left
         return self._base.get_many(keys)
 
     def _stored_range(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         return self._range_over([self._logged, self._fresh], start, stop, reverse=reverse)
 
     def _range_over(
-        self, over: Sequence[Overlay], start: bytes, stop: bytes | None, *, reverse: bool
+        self, over: Sequence[_Overlay], start: bytes, stop: bytes | None, *, reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
         """The entries of these layers, the newest last, and of the base."""
         # The empty key holds the store's own data.
@@ -599,7 +565,7 @@ class KeyValueStore(KeyValueReader, StateStore):
             entries = merge(layer.range(start, stop, reverse=reverse), entries, reverse=reverse)
         return ((key, value) for key, value in entries if value is not None)
 
-    def _growth(self, layer: Overlay) -> int:
+    def _growth(self, layer: _Overlay) -> int:
         """How many entries a layer adds to the base, estimated from a sample of its keys."""
         step = max(1, len(layer) // _SAMPLED_KEYS)
         sample = dict(islice(layer.entries.items(), 0, None, step))
@@ -609,29 +575,23 @@ class KeyValueStore(KeyValueReader, StateStore):
 
 
 class CommittedKeyValues(KeyValueReader):
-    """The committed entries of a store, read from the local database by any thread.
+    """The committed entries of a store, read from the local database by any thread, until it is closed.
 
     Each call sees complete commits. Two calls may see different commits, except within ``pinned``. An iteration sees
     the commit that it started with. Expired entries, by the time that ``advance`` sets, are skipped but not deleted.
-    After the database is closed, reads raise an error.
     """
 
     def __init__(self, id_: str, view: PinnableView, *, ttl_ms: int | None = None) -> None:
-        self._id = id_
+        self.id = id_
         self._view = view
         self._stamps = None if ttl_ms is None else Stamps(ttl_ms)
         _read_about(id_, view, self._stamps)
-
-    @property
-    @override
-    def id(self) -> str:
-        return self._id
 
     @contextmanager
     def pinned(self) -> Iterator[CommittedKeyValues]:
         """Return the entries as of the last commit. Use it only briefly: its entries can't be deleted from the disk."""
         with self._view.pinned() as view:
-            pinned = CommittedKeyValues(self._id, view, ttl_ms=None if self._stamps is None else self._stamps.ttl_ms)
+            pinned = CommittedKeyValues(self.id, view, ttl_ms=None if self._stamps is None else self._stamps.ttl_ms)
             pinned._stamps = self._stamps  # time still advances
             yield pinned
 

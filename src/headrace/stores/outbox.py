@@ -61,7 +61,7 @@ class Outbox(StateStore):
     """The rows of one task for one target. ``accept`` makes of a version's rows what is kept of them."""
 
     def __init__(self, id_: str, accept: Callable[[pl.DataFrame], pl.DataFrame] = lambda rows: rows) -> None:
-        self._id = id_
+        self.id = id_
         self._accept = accept
         self._view: View | None = None
         self._fresh: list[pl.DataFrame] = []
@@ -76,11 +76,6 @@ class Outbox(StateStore):
         self._stored_to = -1
         self.pending_bytes = 0
         """How many bytes are committed, and not known to be in the target."""
-
-    @property
-    @override
-    def id(self) -> str:
-        return self._id
 
     def add(self, rows: pl.DataFrame) -> None:
         """Add rows to the version in progress."""
@@ -179,10 +174,8 @@ class Outbox(StateStore):
             if version not in self._timelines:
                 insort(self._timelines, version)
         else:
-            raise CorruptLogError(
-                f"outbox {self._id!r}: unknown change format {operation!r} in the changelog",
-                hint="a newer version of Headrace wrote the changelog; upgrade this one",
-            )
+            what = f"outbox {self.id!r}: unknown change format {operation!r} in the changelog"
+            raise CorruptLogError(what, hint="a newer version of Headrace wrote the changelog; upgrade this one")
 
     def _entry_of(self, version: int) -> _Entry:
         """The pending entry of a version. It is the newest one, unless the entries come from several tasks."""
@@ -262,10 +255,8 @@ class Outbox(StateStore):
             if data is None and self._view is not None:
                 data = self._view.get(_KEY.pack(_KEYS, entry.version, number))
             if data is None:
-                raise CorruptLogError(
-                    f"outbox {self._id!r}: piece {number} of version {entry.version} is missing from the local state",
-                    hint=DELETE_LOCAL_STATE,
-                )
+                what = f"outbox {self.id!r}: piece {number} of version {entry.version} is missing from the local state"
+                raise CorruptLogError(what, hint=DELETE_LOCAL_STATE)
             yield data
 
 

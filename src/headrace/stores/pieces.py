@@ -53,18 +53,33 @@ _FORMAT = 1
 Words = npt.NDArray[Any]
 
 
-class _WrittenColumn(msgspec.Struct, frozen=True, kw_only=True):
+class _Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """A column as the form has it. Integers are packed as their differences to ``from_``, in ``width`` bytes."""
+
     name: str
     type: Any
     nullable: bool
     from_: int | None = msgspec.field(default=None, name="from")
     width: int | None = None
 
+    @classmethod
+    def of(cls, name: str, columns: Sequence[pl.Series]) -> _Kind:
+        dtype = columns[0].dtype
+        first = width = None
+        if (word := _whole_number(dtype)) is not None:
+            numbers = [to_words(column)[0] for column in columns if len(column)]
+            first = min((int(each.min()) for each in numbers), default=0)
+            apart = max((int(each.max()) for each in numbers), default=0) - first
+            width = min(next(width for width in (1, 2, 4, 8) if apart < 1 << 8 * width), word.itemsize)
+        type_ = columns_to_json({name: dtype})[name]
+        nullable = any(column.null_count() for column in columns)
+        return cls(name=name, type=type_, nullable=nullable, from_=first, width=width)
+
 
 class _Written(msgspec.Struct, frozen=True, kw_only=True):
     format: int = _FORMAT
     rows: int
-    columns: list[_WrittenColumn]
+    columns: list[_Kind]
 
 
 _DECODER = msgspec.json.Decoder(_Written)
@@ -72,26 +87,13 @@ _DECODER = msgspec.json.Decoder(_Written)
 
 @dataclass(frozen=True, slots=True)
 class _Packing:
-    """Integers of ``dtype``, as their differences to ``first`` in ``width`` bytes."""
-
     dtype: np.dtype[Any]
     first: int
     width: int
 
-    @classmethod
-    def of(cls, dtype: np.dtype[Any], columns: Sequence[Words]) -> _Packing:
-        first = min((int(column.min()) for column in columns if len(column)), default=0)
-        highest = max((int(column.max()) for column in columns if len(column)), default=0)
-        width = next(width for width in (1, 2, 4, 8) if highest - first < 1 << 8 * width)
-        return cls(dtype, first, min(width, dtype.itemsize))
-
-    @property
-    def packed(self) -> np.dtype[Any]:
-        return np.dtype(f"<u{self.width}")
-
     def pack(self, words: Words) -> Words:
         # Unsigned numbers wrap as they should, however far apart two are.
-        packed: Words = (words.astype(self._wide, copy=False) - self._offset).astype(self.packed)
+        packed: Words = (words.astype(self._wide, copy=False) - self._offset).astype(f"<u{self.width}")
         return packed
 
     def unpack(self, words: Words) -> Words:
@@ -107,53 +109,23 @@ class _Packing:
         return self._wide.type(self.first & (1 << 8 * self.dtype.itemsize) - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """A column: its name and type, whether there are nulls, and how its numbers are packed, if they are."""
-
-    name: str
-    dtype: pl.DataType
-    nullable: bool
-    packing: _Packing | None = None
-
-    @classmethod
-    def of(cls, name: str, columns: Sequence[pl.Series]) -> _Kind:
-        dtype = columns[0].dtype
-        nullable = any(column.null_count() for column in columns)
-        packing = None
-        if (word := _whole_number(dtype)) is not None:
-            packing = _Packing.of(word, [to_words(column)[0] for column in columns])
-        return cls(name, dtype, nullable, packing)
-
-    @classmethod
-    def read(cls, written: _WrittenColumn) -> _Kind:
-        dtype = columns_from_json({written.name: written.type})[written.name]
-        word = _whole_number(dtype)
-        if word is None or written.from_ is None or written.width is None:
-            return cls(written.name, dtype, written.nullable)
-        return cls(written.name, dtype, written.nullable, _Packing(word, written.from_, written.width))
-
-    def written(self) -> _WrittenColumn:
-        type_ = columns_to_json({self.name: self.dtype})[self.name]
-        if self.packing is None:
-            return _WrittenColumn(name=self.name, type=type_, nullable=self.nullable)
-        first, width = self.packing.first, self.packing.width
-        return _WrittenColumn(name=self.name, type=type_, nullable=self.nullable, from_=first, width=width)
-
-
 class _Column:
     """Where in a slice a column is."""
 
     def __init__(self, kind: _Kind, at: int, rows: int) -> None:
         self.kind = kind
-        self.is_bytes = is_bytes(kind.dtype)
+        self.dtype = columns_from_json({kind.name: kind.type})[kind.name]
+        self.is_bytes = is_bytes(self.dtype)
+        self._packing: _Packing | None = None
         formats: list[np.dtype[Any]] = [np.dtype("u1")] if kind.nullable else []
+        word = _whole_number(self.dtype)
         if self.is_bytes:
             formats.append(_LENGTH)
-        elif kind.packing is not None:
-            formats.append(kind.packing.packed)
+        elif word is not None and kind.from_ is not None and kind.width is not None:
+            self._packing = _Packing(word, kind.from_, kind.width)
+            formats.append(np.dtype(f"<u{kind.width}"))
         else:
-            formats += [np.dtype(word) for word in words_of(kind.dtype) or ()]
+            formats += [np.dtype(each) for each in words_of(self.dtype) or ()]
         self.fields: list[tuple[int, np.dtype[Any]]] = []
         for format_ in formats:
             self.fields.append((at, format_))
@@ -163,14 +135,14 @@ class _Column:
     def numbers(self, series: pl.Series) -> list[Words]:
         """What goes into its fields, after that of the nulls."""
         words = to_words(series)
-        return words if self.kind.packing is None else [self.kind.packing.pack(words[0])]
+        return words if self._packing is None else [self._packing.pack(words[0])]
 
     def series(self, numbers: list[Words], valid: npt.NDArray[np.bool_] | None, height: int) -> pl.Series:
         """A column that has no strings, from its fields."""
-        name, dtype, packing = self.kind.name, self.kind.dtype, self.kind.packing
-        if dtype == pl.Null:
-            return pl.Series(name, [None], pl.Null).new_from_index(0, height)
-        return from_words(name, dtype, numbers if packing is None else [packing.unpack(numbers[0])], valid)
+        if self.dtype == pl.Null:
+            return pl.Series(self.kind.name, [None], pl.Null).new_from_index(0, height)
+        words = numbers if self._packing is None else [self._packing.unpack(numbers[0])]
+        return from_words(self.kind.name, self.dtype, words, valid)
 
 
 class SliceForm:
@@ -209,19 +181,16 @@ class SliceForm:
 
     def written(self) -> bytes:
         """The form, to be kept beside the slices."""
-        columns = [column.kind.written() for column in self._columns]
-        return msgspec.json.encode(_Written(rows=self.rows, columns=columns))
+        return msgspec.json.encode(_Written(rows=self.rows, columns=[column.kind for column in self._columns]))
 
     @classmethod
     def read(cls, value: bytes) -> SliceForm:
         """Read what ``written`` returned. Raises ``CorruptLogError`` for an unknown format."""
         found = _DECODER.decode(value)
         if found.format != _FORMAT:
-            raise CorruptLogError(
-                f"slices of format {found.format} in the local state; this version of Headrace reads {_FORMAT}",
-                hint=f"upgrade Headrace, or {DELETE_LOCAL_STATE}",
-            )
-        return cls([_Kind.read(column) for column in found.columns], found.rows)
+            what = f"slices of format {found.format} in the local state; this version of Headrace reads {_FORMAT}"
+            raise CorruptLogError(what, hint=f"upgrade Headrace, or {DELETE_LOCAL_STATE}")
+        return cls(found.columns, found.rows)
 
     # -- rows
 
@@ -282,7 +251,7 @@ class SliceForm:
             ends = begins + lengths.sum(axis=1)
             cuts = zip(slices, begins.tolist(), ends.tolist(), strict=True)
             data = b"".join([each[begin:end] for each, begin, end in cuts])
-            columns.append(from_bytes(column.kind.name, column.kind.dtype, _strings(lengths, data, rows), valid))
+            columns.append(from_bytes(column.kind.name, column.dtype, _strings(lengths, data, rows), valid))
             begins = ends
         if strings and not np.array_equal(begins, widths):
             raise _damaged()
@@ -372,8 +341,7 @@ class Kept:
     """The pieces of one store that are both in the database and in memory.
 
     A piece that is written is kept, and the one written longest ago makes room for it, because new pieces are merged
-    first. A piece that is read is kept if there is room. Every range of hashes is read equally often, so evicting the
-    least recently read piece would not help.
+    first. A piece that is read is kept if there is room. (Every range of hashes is read equally often.)
     """
 
     def __init__(
@@ -603,10 +571,8 @@ class Pieces:
         return values
 
     def _missing(self, what: str) -> CorruptLogError:
-        return CorruptLogError(
-            f"store {self._kept.store!r}: {what} of {self.number} is missing in the local state",
-            hint=DELETE_LOCAL_STATE,
-        )
+        said = f"store {self._kept.store!r}: {what} of {self.number} is missing in the local state"
+        return CorruptLogError(said, hint=DELETE_LOCAL_STATE)
 
     def _keys(self, piece: int, places: Iterable[int]) -> list[bytes]:
         pack, number = _KEY.pack, self.number

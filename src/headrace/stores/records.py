@@ -57,10 +57,7 @@ def is_quick(key):
 
 @dataclass(frozen=True, slots=True)
 class QuickRecords:
-    """``get`` and ``put`` of records that surely fit. ``is_quick`` says for which keys these are.
-
-    Each key has only one value that is quick, so that of two equal quick keys both have the same bytes.
-    """
+    """``get`` and ``put`` of records that surely fit. Of two equal keys for which ``is_quick``, the bytes are equal."""
 
     get: Callable[[Any], Any]
     put: Callable[[Any, Any], None]
@@ -313,10 +310,8 @@ class RecordStore(TableStore, Ahead):
         if self._single:
             return self._scalar_keys.encode_one(key)
         if not isinstance(key, tuple) or len(key) != len(self.key):
-            raise DataError(
-                f"store {self._id!r}: {key!r:.100} isn't a key; the key has the columns {', '.join(self.key)}",
-                hint="pass a tuple with one value per column, in this order",
-            )
+            what = f"store {self._id!r}: {key!r:.100} isn't a key; the key has the columns {', '.join(self.key)}"
+            raise DataError(what, hint="pass a tuple with one value per column, in this order")
         return self._scalar_keys.encode(key)
 
     def _encoded_prefix(self, values: Any) -> bytes:

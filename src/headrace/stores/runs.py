@@ -258,7 +258,6 @@ class _Run:
         self.pieces.erase(writes)
 
     def overlaps(self, low: int, high: int) -> bool:
-        """Whether it may hold rows with ``low <= time <= high``."""
         return self.low <= high and self.high >= low
 
     def from_(self, low: int) -> int:
@@ -298,7 +297,7 @@ class Runs(StateStore):
         form: StateForm | None = None,
         shown: Merge = readable,
     ) -> None:
-        self._id = id_
+        self.id = id_
         self._time = time
         self._shown = shown
         self._merge = merge
@@ -319,11 +318,6 @@ class Runs(StateStore):
         """The lowest time held, None when empty. After ``take_parts`` it may be too low, never too high."""
         self.taken: int | None = None
         """The highest bound up to which rows were ever taken or dropped."""
-
-    @property
-    @override
-    def id(self) -> str:
-        return self._id
 
     @property
     def latest(self) -> int | None:
@@ -401,10 +395,7 @@ class Runs(StateStore):
         return self._merged_parts(found, fresh, low, bound, widening)
 
     def crowd(self, low: int, bound: int, widening: int = 1) -> Crowd:
-        """How many rows, unmerged, there are at each time with ``low <= time <= bound``; empty if all fit in one lot.
-
-        ``widening`` is as for ``read_parts``.
-        """
+        """How many rows, unmerged, each time with ``low <= time <= bound`` has; empty if all fit in one lot."""
         rows = sum(run.pieces.rows for run in self._tiers.parts if run.overlaps(low, bound)) + self._fresh_rows
         if rows * widening <= lot_rows():
             return EMPTY
@@ -459,7 +450,7 @@ class Runs(StateStore):
             self.taken = bound if self.taken is None else max(bound, self.taken)
             self._tiers.changed = True
         else:
-            raise unknown_change(self._id, operation)
+            raise unknown_change(self.id, operation)
 
     @override
     def whole(self, share: Share | None = None) -> Iterator[bytes]:
@@ -468,7 +459,7 @@ class Runs(StateStore):
             yield _TAKEN + _BOUND.pack(self.taken)
         for run in self._tiers.parts:
             rows = self._there(run, once=True)
-            mine = rows if share is None else (share.of(self._id, part) for part in rows)
+            mine = rows if share is None else (share.of(self.id, part) for part in rows)
             for part in rows_in_portions(mine, VALUE_ROWS_MAX):
                 yield _ADD + encode_rows(part)
 
@@ -514,7 +505,6 @@ class Runs(StateStore):
         within: tuple[int | None, int | None] = (None, None),
         widening: int = 1,
     ) -> Iterator[PieceRows]:
-        """The rows of each range of hashes."""
         rows = sum(run.pieces.rows for run in runs) + sum(map(len, more))
         bits = self._bits(rows * widening, runs)
         flows = [self._flow(run, *within, bits) for run in runs]
@@ -541,7 +531,7 @@ class Runs(StateStore):
         times = run.get_column(self._time)
         low, high = times.min(), times.max()
         if not isinstance(low, int) or not isinstance(high, int):
-            raise TypeError(f"store {self._id!r}: rows without a time")
+            raise TypeError(f"store {self.id!r}: rows without a time")
         return low, high
 
     def _merge_fresh(self) -> None:

@@ -52,10 +52,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def read(self, name: str, start: int, length: int) -> bytes | None:
-        """The bytes of an object from ``start``, which is within it: ``length`` (1 or more), or all up to its end.
-
-        None if the object doesn't exist.
-        """
+        """Bytes from ``start``, which is within the object: ``length`` or all up to its end; None without an object."""
 
     @abstractmethod
     def list(self, prefix: str) -> dict[str, int]:
@@ -142,10 +139,8 @@ def snapshots_of(given: str | ObjectPlace | None = None) -> ObjectPlace | None:
 def _bytes_per_s(text: str) -> float:
     matched = _BANDWIDTH.fullmatch(text) if isinstance(text, str) else None
     if matched is None or not float(matched[1]):
-        raise DeclarationError(
-            f"bandwidth={text!r} isn't a number of bytes per second",
-            hint='write a number above 0 with kB/s, MB/s or GB/s, such as "50MB/s"',
-        )
+        what = f"bandwidth={text!r} isn't a number of bytes per second"
+        raise DeclarationError(what, hint='write a number above 0 with kB/s, MB/s or GB/s, such as "50MB/s"')
     return float(matched[1]) * _UNITS[matched[2]]
 
 
@@ -220,8 +215,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Numbered(msgspec.Struct, frozen=True):
-    """A manifest of any format."""
-
     format: int
 
 

@@ -59,10 +59,7 @@ class RowTable(Protocol):
         """The store that holds the rows."""
 
     def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
-        """Return the other columns for each row of ``keys``, in its order; null for keys without a row.
-
-        ``found`` names a column to add, which says whether there is a row.
-        """
+        """Return the other columns for each row of ``keys``, in its order; nulls, and False in ``found``, if none."""
 
     def put_rows(self, rows: pl.DataFrame) -> None:
         """Set the rows; of equal keys the last one counts. Columns that the table doesn't have are ignored."""
@@ -98,10 +95,8 @@ class RowReader:
     def __init__(self, reads: KeyValueReader, columns: Columns, key: Sequence[str]) -> None:
         unknown = [name for name in key if name not in columns]
         if unknown or len(set(key)) != len(key):
-            raise DeclarationError(
-                f"store {reads.id!r}: the key {list(key)} must consist of distinct columns of {list(columns)}",
-                hint="name each key column once, as in the schema",
-            )
+            what = f"store {reads.id!r}: the key {list(key)} must consist of distinct columns of {list(columns)}"
+            raise DeclarationError(what, hint="name each key column once, as in the schema")
         self._reads = reads
         self._id = reads.id
         self.key: Columns = {name: columns[name] for name in key}
@@ -230,10 +225,7 @@ class TableStore(RowReader):
         self._read_layouts()
 
     def dealt(self, share: Share, keys: Sequence[bytes], values: Sequence[bytes]) -> Dealt:
-        """Say which entries belong to a share. Unless all have the declared columns, they are encoded with these.
-
-        Each store numbers its layouts in order of appearance, so the numbers of two stores differ.
-        """
+        """Say which entries belong to a share, encoded with the declared columns: stores number their layouts apart."""
         count = _rows_among(keys)
         rows = self._keys.decode(keys[:count])
         self._read_layouts()
@@ -271,10 +263,8 @@ class TableStore(RowReader):
             if list(layout.columns.items()) == list(self.values.items()):
                 return layout
         if len(self._layouts) == LAYOUTS_MAX:
-            raise DeclarationError(
-                f"store {self._id!r}: the columns have changed {LAYOUTS_MAX} times",
-                hint="give the step another id (then its state starts empty)",
-            )
+            what = f"store {self._id!r}: the columns have changed {LAYOUTS_MAX} times"
+            raise DeclarationError(what, hint="give the step another id (then its state starts empty)")
         columns = [*(layout.columns for layout in self._layouts), self.values]
         self.store.put_many([_LAYOUTS_KEY], [self._list_of(columns)], lasting=True)
         self._read_layouts()
@@ -295,10 +285,8 @@ def check_types(id_: str, rows: pl.DataFrame, columns: Columns) -> None:
     for name, dtype in columns.items():
         found = rows.schema.get(name)
         if found != dtype:
-            raise DataError(
-                f"store {id_!r}: column {name!r} is {found or 'missing'}, but the table has {dtype}",
-                hint=f"cast it first: pl.col({name!r}).cast(...)" if found else None,
-            )
+            what = f"store {id_!r}: column {name!r} is {found or 'missing'}, but the table has {dtype}"
+            raise DataError(what, hint=f"cast it first: pl.col({name!r}).cast(...)" if found else None)
 
 
 def key_range(
@@ -322,10 +310,8 @@ def key_range(
 def _bound(id_: str, key: Columns, first: Mapping[str, Any]) -> bytes:
     names = list(key)[: len(first)]
     if set(first) != set(names):
-        raise DeclarationError(
-            f"store {id_!r}: {list(first)} aren't the first columns of the key {list(key)}",
-            hint="give values for the first columns of the key, without gaps",
-        )
+        what = f"store {id_!r}: {list(first)} aren't the first columns of the key {list(key)}"
+        raise DeclarationError(what, hint="give values for the first columns of the key, without gaps")
     columns = {name: key[name] for name in names}
     return KeyEncoding(columns).encode(one_row(columns, [first[name] for name in columns]))[0]
 

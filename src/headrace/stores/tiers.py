@@ -161,10 +161,7 @@ class Tiers(Generic[P]):
     # -- the local database
 
     def attach(self, view: View, kind: type[M], format_: int) -> M | None:
-        """Read the manifest; None if there is none.
-
-        Raises ``DeclarationError`` if the rows can't be opened now, ``CorruptLogError`` for another format.
-        """
+        """Read the manifest; None if there is none. Raises ``DeclarationError`` if the rows can't be opened now."""
         self._kept.view = view
         data = view.get(MANIFEST)
         if data is None:
@@ -199,10 +196,8 @@ class Tiers(Generic[P]):
 
 def unknown_change(store: str, operation: bytes) -> CorruptLogError:
     """Return the error for a change in the changelog that starts with an unknown byte."""
-    return CorruptLogError(
-        f"store {store!r}: unknown change format {operation!r} in the changelog",
-        hint="the changelog was written by a newer version of Headrace; upgrade this one",
-    )
+    what = f"store {store!r}: unknown change format {operation!r} in the changelog"
+    return CorruptLogError(what, hint="the changelog was written by a newer version of Headrace; upgrade this one")
 
 
 _PIECES = 4
@@ -215,10 +210,7 @@ class Crowd(NamedTuple):
     counts: npt.NDArray[np.int64]
 
     def stops(self) -> list[int]:
-        """Times at which to stop, ascending: between two of them, and after the last, there is a lot at most.
-
-        Only a time that has more than a lot by itself makes an exception.
-        """
+        """Times to stop at, ascending: a lot is due from one to the next, or more if it is all of the same time."""
         stops, there = [], 0
         before = None
         for time, count in zip(self.times.tolist(), self.counts.tolist(), strict=True):

@@ -147,7 +147,6 @@ class Sender:
         return self._known[file.identity]
 
     def _bring(self, file: SnapshotFile, content: Content) -> Work[str]:
-        """Have a file in the store, under a new name."""
         self._number += 1
         name = snapshots.object_name(self._generation, self._number, file.name)
         source = self._others.get(content)
@@ -267,10 +266,8 @@ def check_objects(place: ObjectPlace | None) -> None:
             "environment allow listing, reading, writing and deleting objects in it",
         ) from error
     if not found:
-        raise InfrastructureError(
-            f"the app can't keep its snapshots in {place}: an object can't be read right after it was written",
-            hint="use a store with read-after-write consistency",
-        )
+        what = f"the app can't keep its snapshots in {place}: an object can't be read right after it was written"
+        raise InfrastructureError(what, hint="use a store with read-after-write consistency")
 
 
 PIECE_BYTES = 8 << 20
@@ -349,10 +346,8 @@ class Fetch:
                 self._is_damaged(snapshot)
             else:
                 return None
-        raise UnavailableError(
-            f"snapshots in {self._folder} are deleted faster than they can be fetched",
-            hint="wait: the next start tries again",
-        )
+        what = f"snapshots in {self._folder} are deleted faster than they can be fetched"
+        raise UnavailableError(what, hint="wait: the next start tries again")
 
     def _is_damaged(self, snapshot: str) -> None:
         self._calls.warn(f"snapshot {snapshot} in the object store is damaged; trying an older one")

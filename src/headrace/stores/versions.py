@@ -92,10 +92,7 @@ class Versions:
         self._history.attach(view)
 
     def as_of(self, keys: pl.DataFrame, times: Times, *, found: str) -> pl.DataFrame:
-        """Return the values of each of ``keys`` as of the time at the same position.
-
-        Where a key had no row then, they are null, and the column ``found`` is false.
-        """
+        """Return the values of each of ``keys`` as of the time beside it; nulls, and False in ``found``, if none."""
         distinct = keys.unique()
         newest = pl.concat([distinct, self._rows.get_rows(distinct, found=_FOUND)], how="horizontal")
         rows = keys.join(newest, on=keys.columns, how="left", maintain_order="left", nulls_equal=True)
@@ -187,10 +184,8 @@ class VersionedTable(Versions):
         """Add versions, in any order of time. ``rows`` has the declared columns and ``VERSION_COLUMNS``."""
         names = [*self.key, *self.values, *VERSION_COLUMNS]
         if missing := rows.get_column(SINCE).null_count():
-            raise DataError(
-                f"table {self._id!r}: {missing} of {rows.height} versions have no event time",
-                hint="fill or filter nulls in the event time column upstream of the table",
-            )
+            what = f"table {self._id!r}: {missing} of {rows.height} versions have no event time"
+            raise DataError(what, hint="fill or filter nulls in the event time column upstream of the table")
         rows = rows.select(names)
         keys = rows.select(self.key.keys())
         distinct = keys.unique().with_row_index(_NUMBER)
@@ -235,10 +230,7 @@ class VersionedTable(Versions):
         self._watermarks[user] = _NEVER
 
     def pass_by(self, user: str, watermark: int) -> None:
-        """Note the watermark of a user, and drop, in large steps, what no user needs any more.
-
-        These are versions that ended more than ``keep_ms`` before the lowest watermark of all users.
-        """
+        """Note a watermark. Drop, in large steps, versions that ended ``keep_ms`` before the lowest of all users."""
         self._watermarks[user] = watermark
         watermark = min(self._watermarks.values())
         # At the end of the inputs nothing is dropped: some messages may still arrive, and nothing grows any more.
@@ -291,7 +283,6 @@ def last_versions(run: pl.DataFrame, keys: pl.DataFrame, hashes: Hashes, times: 
 
 
 def _replace_rows(rows: pl.DataFrame, places: Places, others: pl.DataFrame) -> pl.DataFrame:
-    """``rows`` with ``others`` in place of the rows at these positions."""
     if not len(places):
         return rows
     source = np.arange(rows.height)

@@ -115,16 +115,11 @@ class WriterRecords:
             if record.name == name:
                 return Known(record, entry.version)
             producer = producer % PRODUCER_MAX + 1
-        raise ProtocolError(
-            f"{self._place}: {_PROBES_MAX} writers have the producer ids from that of {name!r} on",
-            hint="give the writer another name",
-        )
+        said = f"{self._place}: {_PROBES_MAX} writers have the producer ids from that of {name!r} on"
+        raise ProtocolError(said, hint="give the writer another name")
 
     def replace(self, known: Known, new: WriterRecord) -> Known | None:
-        """Replace a record unless another process has since it was read; None if one has.
-
-        Raises ``StorageError``, ``UnavailableError``, or ``IndeterminateWriteError`` if it may have been replaced.
-        """
+        """Replace a record, or raise as ``MetadataStore.put_if``. None: another process has since it was read."""
         at = self._store.put_if(_NAMESPACE, _key(new.producer), new.encode(), known.at)
         return None if at is None else Known(new, at)
 

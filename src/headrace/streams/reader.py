@@ -379,10 +379,8 @@ def _spark_frame(
     name: str, committed: bool, home: str | Path | None, system: SystemDescriptor | SystemSpec | None
 ) -> Any:
     if system is not None:
-        raise UsageError(
-            'as_="spark" reads streams of the embedded log only, and system= names another one',
-            hint='read it here: spark.createDataFrame(read_stream(..., as_="arrow"))',
-        )
+        what = 'as_="spark" reads streams of the embedded log only, and system= names another one'
+        raise UsageError(what, hint='read it here: spark.createDataFrame(read_stream(..., as_="arrow"))')
     home = home_of(home)
     _, log = opened(None, home)
     require_stream(log, StreamId(LOG, name), home)
@@ -522,10 +520,8 @@ class StreamReader:
         except (*UNREADABLE, TypeError) as error:
             raise UsageError(f"this is not a position of a StreamReader: {error}: {text!r:.200}") from error
         if position.format != POSITION_FORMAT:
-            raise UsageError(
-                f"a position of format {position.format}; this version of Headrace reads {POSITION_FORMAT}",
-                hint="upgrade the reader before the writer",
-            )
+            what = f"a position of format {position.format}; this version of Headrace reads {POSITION_FORMAT}"
+            raise UsageError(what, hint="upgrade the reader before the writer")
         found = (position.stream, position.committed, len(position.partitions))
         if found != (str(self.stream), self._committed, self.partitions):
             raise UsageError(

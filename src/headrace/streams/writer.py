@@ -56,10 +56,8 @@ class WriteMark:
                     reached = max(frame.header.generation, self.reached(frame.ssp.partition))
                     self._reached[frame.ssp.partition] = reached
         if self.furthest == _NUMBER_MAX:
-            raise UsageError(
-                f"write {self.id!r} to {stream} has more than {_NUMBER_MAX - 1:,} rows, and can't be continued",
-                hint="write the rest of its input under another id",
-            )
+            what = f"write {self.id!r} to {stream} has more than {_NUMBER_MAX - 1:,} rows, and can't be continued"
+            raise UsageError(what, hint="write the rest of its input under another id")
 
     @property
     def furthest(self) -> int:
@@ -90,26 +88,18 @@ class WrittenFrame:
 
 
 def key_for(info: StreamInfo, stream: StreamId, keys: Sequence[str], partition: int | None = None) -> tuple[str, ...]:
-    """Return the key by which a writer chooses partitions: the stream's own, if one is recorded.
-
-    Raises ``UsageError`` for another one, and for a fixed partition of such a stream.
-    """
+    """Return the stream's recorded key or the given one. Raises ``UsageError`` if a writer can't choose so."""
     if not info.key or tuple(keys) == info.key:
         return tuple(keys)
     if keys or (partition is not None and info.partitions > 1):
         other = f"the key {', '.join(keys)}" if keys else f"partition {partition}"
-        raise UsageError(
-            f"{stream} is {partitioned(info.key)}, and this writer has {other}: readers would miss rows of a key",
-            hint="leave it out: a row then goes where its key belongs",
-        )
+        what = f"{stream} is {partitioned(info.key)}, and this writer has {other}: readers would miss rows of a key"
+        raise UsageError(what, hint="leave it out: a row then goes where its key belongs")
     return info.key
 
 
 class RowWriter:
-    """Writes to one stream: by key, to one partition, or a frame to each partition in turn.
-
-    A stream with a recorded key is written by that key.
-    """
+    """Writes to one stream: by its recorded key or another, to one partition, or a frame to each one in turn."""
 
     def __init__(
         self, system: System, stream: StreamId, info: StreamInfo, keys: Sequence[str] = (), partition: int | None = None
@@ -161,7 +151,6 @@ class RowWriter:
         return frames
 
     def _missing(self, batch: pl.DataFrame, numbers: pl.Series, mark: WriteMark) -> list[tuple[int, pl.DataFrame]]:
-        """The rows that aren't in the stream yet, by partition."""
         if not self._rows_choose:
             return self._routed(batch.filter(numbers >= mark.furthest))
         routed = self._routed(batch.with_columns(numbers.alias(_NUMBER)))

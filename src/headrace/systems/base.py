@@ -47,9 +47,9 @@ class Target(Protocol):
     """Whether a row may replace an older one. Then what a stale copy publishes late must never count."""
 
     def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows of a version as ``publish`` will get them, before the version is committed.
+        """Return the rows of a version as ``publish`` will get them. Raises ``DataError`` for what it can't take.
 
-        Raises ``DataError`` for what can't be published: once it is committed, no other version of the app can help.
+        The version isn't committed yet: later, no other version of the app could help.
         """
         return rows
 
@@ -83,9 +83,9 @@ class Lookup(Protocol):
     """Looks rows up by their keys. One thread uses it at a time; it connects when it is first used."""
 
     def read(self, keys: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows with these keys, in the requested columns. The keys are distinct and not null.
+        """Return the rows with these keys, distinct and not null, in the requested columns. Must not block for long.
 
-        Raises an error whose ``retry`` says whether the same call may succeed later. Must not block for long.
+        Raises an error whose ``retry`` says whether the same call may succeed later.
         """
 
     def close(self) -> None:
@@ -102,10 +102,7 @@ class Wakeups(Protocol):
         """Return a descriptor that becomes readable when a ``poll`` of one of them may return something new."""
 
     def stirred(self) -> Collection[Consumer]:
-        """Return the consumers that may have something new since the last call, and clear the descriptor.
-
-        Poll each until it returns nothing. Some may be named without cause.
-        """
+        """Return the consumers to poll until they return nothing, and clear the descriptor. Some have no cause."""
 
     def close(self) -> None:
         """Release the descriptor. The consumers are closed by then."""
@@ -188,10 +185,7 @@ class Creation:
 
 
 class Extent(msgspec.Struct, frozen=True):
-    """The current offsets of one partition: ``oldest`` is the first readable one, ``upcoming`` the next one.
-
-    ``trimmed``: there may have been records before the oldest one.
-    """
+    """The first readable offset of a partition, and the next one. ``trimmed``: there may have been records before."""
 
     oldest: Offset
     upcoming: Offset
@@ -202,15 +196,11 @@ class Extent(msgspec.Struct, frozen=True):
 def check_within(ssp: SSP, offset: Offset, extent: Extent) -> None:
     """Raise ``TrimmedOffsetError`` if the offset is below the extent, and ``UsageError`` if it is past its end."""
     if offset < extent.oldest:
-        raise TrimmedOffsetError(
-            f"{ssp}: offset {offset} is before the oldest kept record, {extent.oldest}",
-            hint="read from oldest, or from a later offset",
-        )
+        what = f"{ssp}: offset {offset} is before the oldest kept record, {extent.oldest}"
+        raise TrimmedOffsetError(what, hint="read from oldest, or from a later offset")
     if offset > extent.upcoming:
-        raise UsageError(
-            f"{ssp}: offset {offset} is after the end, {extent.upcoming}",
-            hint="name an offset up to the end; headrace stream describe shows where it is",
-        )
+        what = f"{ssp}: offset {offset} is after the end, {extent.upcoming}"
+        raise UsageError(what, hint="name an offset up to the end; headrace stream describe shows where it is")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +214,7 @@ class BadRecord:
 
 
 class Records(msgspec.Struct):
-    """Consecutive records of one partition. ``next`` is the offset to continue from after the last of them.
-
-    ``offsets[i]`` is the offset of ``payloads[i]``; a consumer registered there reads that record again.
-    """
+    """Consecutive records of one partition, the offset of each to register at, and the ``next`` after the last."""
 
     ssp: SSP
     offsets: list[Offset]
@@ -290,11 +277,7 @@ class Consumer(Protocol):
     """Reads partitions. One thread uses it."""
 
     def register(self, ssp: SSP, position: Position) -> None:
-        """Start reading ``ssp`` at ``position``. A second call seeks.
-
-        Raises ``StreamNotFoundError`` if there is no such partition, ``TrimmedOffsetError`` if the offset is below the
-        oldest one, ``UsageError`` if it is past the end.
-        """
+        """Start reading ``ssp`` at ``position``, or seek. Raises ``StreamNotFoundError``, and as ``check_within``."""
 
     def unregister(self, ssp: SSP) -> None:
         """Stop reading ``ssp``."""
@@ -321,10 +304,7 @@ class Consumer(Protocol):
         return True
 
     def arriving(self, ssp: SSP, end: Offset, ms: float) -> bool:
-        """Wait up to ``ms`` for more records before ``end``. Return False if ``poll`` returns all of them at once.
-
-        With a broker, a poll may return nothing because records are still in flight.
-        """
+        """Wait up to ``ms`` for records before ``end`` that are in flight. False if ``poll`` returns all at once."""
         return False
 
     def landmark(self, ssp: SSP, offset: Offset) -> str:
@@ -347,10 +327,7 @@ class Consumer(Protocol):
         sync_all(self.unsynced())
 
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
-        """Return the distance from the position, or the earlier offset ``since``, to the end; None if unknown.
-
-        It is in the unit of offsets, and may be an estimate, but not at the end: there it is 0.
-        """
+        """Return how many offsets, maybe roughly, are from the position or ``since`` to the end; None if unknown."""
 
     def close(self) -> None:
         """Release everything. Called once."""
@@ -363,10 +340,9 @@ class Producer(Protocol):
         """Append a record. It may stay in a bounded buffer until ``flush``."""
 
     def flush(self) -> dict[tuple[str, int], Offset]:
-        """Wait until everything that was sent is acknowledged.
+        """Wait until all is acknowledged. Return the offset after the last record of each partition written.
 
-        Return for each partition written since the last flush the offset after its last record. Raises
-        ``StorageError`` if something was certainly not written, ``IndeterminateWriteError`` if it may have been,
+        Raises ``StorageError`` if something was certainly not written, ``IndeterminateWriteError`` if it may have been,
         ``StreamSealedError`` if the stream has ended.
         """
 
@@ -445,16 +421,11 @@ class Admin(Protocol):
         Times are those of writers' clocks, so later records may have earlier ones. Returns the upcoming offset if there
         is none. Raises ``StreamNotFoundError``, and ``UnsupportedPositionError`` if the system knows no times.
         """
-        raise UnsupportedPositionError(
-            f"{ssp}: its system doesn't record when messages were appended, so reading can't begin at a time",
-            hint="use an offset, oldest or upcoming",
-        )
+        what = f"{ssp}: its system doesn't record when messages were appended, so reading can't begin at a time"
+        raise UnsupportedPositionError(what, hint="use an offset, oldest or upcoming")
 
     def time_of(self, ssp: SSP, offset: Offset) -> int | None:
-        """Return when the first record at or after ``offset`` was appended (ms since the epoch); None if unknown.
-
-        It must be cheap, because displays of lag use it.
-        """
+        """Return when the first record at or after ``offset`` was appended (epoch ms), cheaply; None if unknown."""
         return None
 
     def trimmed_ms(self, ssp: SSP) -> int | None:
@@ -462,22 +433,16 @@ class Admin(Protocol):
         return None
 
     def check_offset(self, ssp: SSP, offset: Offset) -> None:
-        """Raise unless a consumer can be registered at ``offset`` and continue from there.
-
-        ``TrimmedOffsetError`` below the oldest offset, ``UsageError`` past the end or inside a record,
-        ``StreamNotFoundError`` if there is no such partition.
-        """
+        """Raise, as ``check_within``, unless a consumer can go on at ``offset``, which isn't inside a record."""
         check_within(ssp, offset, self.extent(ssp))
 
     def custom_offset(self, ssp: SSP, kind: str, value: Mapping[str, Any]) -> Offset:
-        """Return the offset of a position that only this system knows; ``value`` describes it in the form of ``kind``.
+        """Return the offset of a position that only this system knows: ``value``, in the form of ``kind``.
 
         Raises ``UnsupportedPositionError`` if the system doesn't know the kind, ``UsageError`` if the value is wrong.
         """
-        raise UnsupportedPositionError(
-            f"{ssp}: its system doesn't know positions of the kind {kind!r}",
-            hint="use an offset, a time, oldest or upcoming",
-        )
+        what = f"{ssp}: its system doesn't know positions of the kind {kind!r}"
+        raise UnsupportedPositionError(what, hint="use an offset, a time, oldest or upcoming")
 
     def seal(self, stream: str) -> None:
         """End a stream: readers get ``Ended``, writers ``StreamSealedError``. Idempotent."""
@@ -500,10 +465,7 @@ class Admin(Protocol):
         return
 
     def unread(self, stream: str, group: str) -> builtins.list[int]:
-        """Return about how many unread bytes the readers of ``group`` have in each partition, some 0.1 s ago.
-
-        It must be cheap, because a run loop calls it many times a second.
-        """
+        """Return about how many bytes each partition has for the readers of ``group``. Cheap: run loops ask often."""
         read = self.reported_positions(stream, group)
         size = self.bytes_per_offset(stream)
         extents = enumerate(self.extents(stream))
@@ -628,10 +590,9 @@ ARRIVES_MS = 30_000
 
 
 def polled_to(consumer: Consumer, ssp: SSP, end: Offset, max_bytes: int) -> Iterator[Polled]:
-    """Poll a registered partition until its position is ``end``, which it has reached, or beyond.
+    """Poll a registered partition until it has reached ``end``, or until only an unfinished append is left.
 
-    It stops earlier if there is nothing more to come: the rest is the unfinished end of an append. Raises
-    ``UnavailableError`` if existing records don't arrive.
+    Raises ``UnavailableError`` if existing records don't arrive.
     """
     while consumer.position(ssp) < end:
         found = next_polled(consumer, ssp, end, max_bytes)
@@ -647,10 +608,8 @@ def next_polled(consumer: Consumer, ssp: SSP, end: Offset, max_bytes: int) -> li
         if not consumer.arriving(ssp, end, max(0.0, until - time.monotonic()) * 1000):
             break
         if time.monotonic() > until:
-            raise UnavailableError(
-                f"{ssp}: no record has arrived for {ARRIVES_MS // 1000} s, though the stream has more",
-                hint="check the broker; the same call may succeed later",
-            )
+            what = f"{ssp}: no record has arrived for {ARRIVES_MS // 1000} s, though the stream has more"
+            raise UnavailableError(what, hint="check the broker; the same call may succeed later")
     return found
 
 

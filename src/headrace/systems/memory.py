@@ -165,10 +165,8 @@ class MemoryAdmin(Admin):
         with self._system._lock:
             there = self._system._stream(stream)
             if there.sealed and partitions > len(there.partitions):
-                raise StreamSealedError(
-                    f"stream {stream!r} is sealed, so it can't get more partitions",
-                    hint="a seal is permanent: use another stream",
-                )
+                what = f"stream {stream!r} is sealed, so it can't get more partitions"
+                raise StreamSealedError(what, hint="a seal is permanent: use another stream")
             there.partitions += [_Partition() for _ in range(len(there.partitions), partitions)]
             there.info = replace(there.info, partitions=len(there.partitions))
             return there.info
@@ -303,7 +301,6 @@ class MemoryConsumer(RegisteringConsumer[Reading]):
 
     @override
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
-        """Records to the end of the partition."""
         with self._system._lock:
             part = self._system._partition(ssp.stream.name, ssp.partition)
             return part.upcoming - (self._reading(ssp).position if since is None else since)

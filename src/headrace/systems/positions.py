@@ -44,10 +44,7 @@ _OR_OLDEST = "--or-oldest with the time: such a partition is then read from the 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a startpoint means in a partition: read from ``offset`` on, up to ``until`` if it has an end.
-
-    ``first`` is where a task begins without a startpoint and without a commit.
-    """
+    """Read from ``offset`` on, up to ``until``; without the startpoint and a commit, a task begins at ``first``."""
 
     offset: Offset
     until: Offset | None = None
@@ -141,10 +138,8 @@ def check_customs(kinds: Iterable[object]) -> Customs:
     found: list[type[CustomStartpoint]] = []
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, CustomStartpoint)):
-            raise DeclarationError(
-                f"startpoints: {kind!r} isn't a subclass of hr.startpoints.CustomStartpoint",
-                hint="pass the class itself, as in startpoints=[AfterRelease]",
-            )
+            what = f"startpoints: {kind!r} isn't a subclass of hr.startpoints.CustomStartpoint"
+            raise DeclarationError(what, hint="pass the class itself, as in startpoints=[AfterRelease]")
         name = getattr(kind, "kind", None)
         if not isinstance(name, str) or not name:
             raise DeclarationError(
@@ -160,10 +155,8 @@ def extent_of(ssp: SSP, admin: Admin) -> Extent:
     """Return the partition's extent. Raises ``StreamNotFoundError`` if the partition doesn't exist."""
     extents = admin.extents(ssp.stream.name)
     if not 0 <= ssp.partition < len(extents):
-        raise StreamNotFoundError(
-            f"{ssp.stream} has no partition {ssp.partition}; its partitions are 0 to {len(extents) - 1}",
-            hint="delete the startpoint, or set one for a partition that exists",
-        )
+        what = f"{ssp.stream} has no partition {ssp.partition}; its partitions are 0 to {len(extents) - 1}"
+        raise StreamNotFoundError(what, hint="delete the startpoint, or set one for a partition that exists")
     return extents[ssp.partition]
 
 
@@ -208,15 +201,10 @@ def resolve(startpoint: Startpoint, ssp: SSP, admin: Admin, customs: Customs = (
 
 
 def resolve_end(end: End, start: Offset, ssp: SSP, admin: Admin) -> Offset:
-    """Return the offset at which a startpoint ends that means ``start`` in this partition.
-
-    If no message lies between two times, the end may be at the start. Raises the same errors as ``resolve``.
-    """
+    """Return the offset at which a startpoint ends that begins at ``start``, maybe there. Raises as ``resolve``."""
     if is_moment(extent_of(ssp, admin).upcoming):
-        raise UnsupportedPositionError(
-            f"{ssp}: its partitions are slots, which share shards and have no end of their own",
-            hint="set the startpoint without until",
-        )
+        what = f"{ssp}: its partitions are slots, which share shards and have no end of their own"
+        raise UnsupportedPositionError(what, hint="set the startpoint without until")
     match end:
         case EndOffset(offset=offset):
             admin.check_offset(ssp, offset)
@@ -225,10 +213,8 @@ def resolve_end(end: End, start: Offset, ssp: SSP, admin: Admin) -> Offset:
         case _:
             assert_never(end)
     if offset < start or (offset == start and isinstance(end, EndOffset)):
-        raise UsageError(
-            f"{ssp}: the end, offset {offset}, isn't after the start, offset {start}",
-            hint="give an end that is later than the start",
-        )
+        what = f"{ssp}: the end, offset {offset}, isn't after the start, offset {start}"
+        raise UsageError(what, hint="give an end that is later than the start")
     return offset
 
 
@@ -240,10 +226,8 @@ def _by_time(ssp: SSP, admin: Admin, extent: Extent, time_ms: int, *, or_oldest:
     if began is None and extent.oldest == extent.upcoming:
         _check_nothing_gone(ssp, time_ms, admin.trimmed_ms(ssp))
     elif began is not None and time_ms < began:
-        raise TrimmedOffsetError(
-            f"{ssp} has deleted the messages from {utc_text(time_ms)}: its oldest one arrived at {utc_text(began)}",
-            hint=f"use oldest to read all remaining messages, or {_OR_OLDEST}",
-        )
+        what = f"{ssp} has deleted the messages from {utc_text(time_ms)}: its oldest one arrived at {utc_text(began)}"
+        raise TrimmedOffsetError(what, hint=f"use oldest to read all remaining messages, or {_OR_OLDEST}")
     return offset
 
 
@@ -252,10 +236,8 @@ def _check_nothing_gone(ssp: SSP, time_ms: int, trimmed_ms: int | None) -> None:
     if trimmed_ms is not None and time_ms > trimmed_ms:
         return
     when = "it isn't known when" if trimmed_ms is None else f"the last time at {utc_text(trimmed_ms)}"
-    raise TrimmedOffsetError(
-        f"{ssp} may have deleted messages from {utc_text(time_ms)}: it is empty, and messages were deleted ({when})",
-        hint=f"use upcoming for this partition, or {_OR_OLDEST}",
-    )
+    what = f"{ssp} may have deleted messages from {utc_text(time_ms)}: it is empty, and messages were deleted ({when})"
+    raise TrimmedOffsetError(what, hint=f"use upcoming for this partition, or {_OR_OLDEST}")
 
 
 def _custom(name: str, value: Mapping[str, Any], ssp: SSP, admin: Admin, customs: Customs) -> Offset:
@@ -268,15 +250,11 @@ def _custom(name: str, value: Mapping[str, Any], ssp: SSP, admin: Admin, customs
     except HeadraceError:
         raise
     except Exception as error:
-        raise UserFunctionError(
-            f"{kind.__name__}.offset() of the startpoint {name!r} raised {type(error).__name__} for {ssp}: {error}",
-            hint="correct the method, or delete the startpoint",
-        ) from error
+        what = f"{kind.__name__}.offset() of the startpoint {name!r} raised {type(error).__name__} for {ssp}: {error}"
+        raise UserFunctionError(what, hint="correct the method, or delete the startpoint") from error
     if isinstance(offset, bool) or not isinstance(offset, int):
-        raise UserFunctionError(
-            f"{kind.__name__}.offset() of the startpoint {name!r} returned {offset!r} for {ssp}, not an offset",
-            hint="return an int, such as partition.oldest",
-        )
+        what = f"{kind.__name__}.offset() of the startpoint {name!r} returned {offset!r} for {ssp}, not an offset"
+        raise UserFunctionError(what, hint="return an int, such as partition.oldest")
     return offset
 
 
@@ -285,7 +263,5 @@ def as_custom(kind: type[CustomStartpoint], value: Mapping[str, Any]) -> CustomS
     try:
         return msgspec.convert(dict(value), kind)
     except (*UNREADABLE, TypeError) as error:
-        raise UsageError(
-            f"the startpoint {kind.kind!r} doesn't take {dict(value)}: {error}",
-            hint=f"give the fields of the class {kind.__name__}",
-        ) from error
+        what = f"the startpoint {kind.kind!r} doesn't take {dict(value)}: {error}"
+        raise UsageError(what, hint=f"give the fields of the class {kind.__name__}") from error

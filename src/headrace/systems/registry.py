@@ -90,10 +90,8 @@ def offsets_are_bytes(spec: SystemSpec) -> bool:
 def open_system(spec: SystemSpec) -> System:
     """Open the record system that ``spec`` describes. Raises ``UsageError`` for a row system or an unknown kind."""
     if keeps_rows(spec):
-        raise UsageError(
-            f"system {spec.name!r} of kind {spec.kind!r} keeps rows, not frames",
-            hint="keep intermediate streams in a record system, such as the embedded log",
-        )
+        what = f"system {spec.name!r} of kind {spec.kind!r} keeps rows, not frames"
+        raise UsageError(what, hint="keep intermediate streams in a record system, such as the embedded log")
     return cast("System", _factory(spec, GROUP)(spec.name, spec.options))
 
 
@@ -106,10 +104,8 @@ def _factory(spec: SystemSpec, group: str) -> Callable[[str, Mapping[str, Any]],
     where = _BUILT_IN[group].get(spec.kind) or plug_in(group, spec.kind)
     if where is None:
         known = sorted([*kinds(GROUP), *kinds(ROW_GROUP)])
-        raise UsageError(
-            f"system {spec.name!r} is of kind {spec.kind!r}, which isn't installed here",
-            hint=f"installed: {', '.join(known)}; other kinds come with an extra or a plug-in",
-        )
+        what = f"system {spec.name!r} is of kind {spec.kind!r}, which isn't installed here"
+        raise UsageError(what, hint=f"installed: {', '.join(known)}; other kinds come with an extra or a plug-in")
     return cast("Callable[[str, Mapping[str, Any]], object]", loaded(where))
 
 

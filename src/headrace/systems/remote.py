@@ -30,17 +30,14 @@ class RemoteSystem(WriteOnlyAdmin, RowSystem):
 
     @override
     def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> Consumer:
-        """Refuse: functions look rows up by key."""
         raise self.refused("can't be read as a stream")
 
     @override
     def target(self, stream: str) -> Target:
-        """Refuse: functions keep no positions."""
         raise self.refused("has no target")
 
     @override
     def list(self) -> builtins.list[str]:
-        """Return nothing: which tables exist isn't known."""
         return []
 
     @override
@@ -51,7 +48,6 @@ class RemoteSystem(WriteOnlyAdmin, RowSystem):
     def create(
         self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
     ) -> StreamInfo:
-        """Create nothing: the user has already created the table."""
         return StreamInfo(stream, partitions, columns)
 
     @override

@@ -36,27 +36,18 @@ def wanted_shape(
 
 
 def require_same_shape(found: StreamInfo, wanted: StreamInfo) -> StreamInfo:
-    """Return ``found`` if it has the wanted shape, else raise ``StreamExistsError``.
-
-    No wanted columns or key means any. Columns that were added later need not be among the wanted ones.
-    """
+    """Return ``found`` if it has the wanted shape (or more added columns), else raise ``StreamExistsError``."""
     if found.partitions != wanted.partitions:
-        raise StreamExistsError(
-            f"stream {found.name!r} already exists with {found.partitions} partitions, not {wanted.partitions}",
-            hint="use another name, or the same partition count",
-        )
+        what = f"stream {found.name!r} already exists with {found.partitions} partitions, not {wanted.partitions}"
+        raise StreamExistsError(what, hint="use another name, or the same partition count")
     if wanted.key and wanted.key != found.key:
-        raise StreamExistsError(
-            f"stream {found.name!r} already exists, and is {partitioned(found.key)}, not by {', '.join(wanted.key)}",
-            hint="use another name, or the key that it has",
-        )
+        what = f"stream {found.name!r} already exists, and is {partitioned(found.key)}, not by {', '.join(wanted.key)}"
+        raise StreamExistsError(what, hint="use another name, or the key that it has")
     if wanted.columns is None:
         return found
     if found.columns is None:
-        raise StreamExistsError(
-            f"stream {found.name!r} already exists, without declared columns",
-            hint="use another name, or declare no columns",
-        )
+        what = f"stream {found.name!r} already exists, without declared columns"
+        raise StreamExistsError(what, hint="use another name, or declare no columns")
     missing = [name for name in wanted.columns if name not in found.columns]
     more = [name for name in found.columns if name not in wanted.columns and name not in found.added]
     differences = [*_retyped(found.columns, wanted.columns)]
@@ -75,16 +66,11 @@ def partitioned(key: Sequence[str]) -> str:
 
 
 def new_columns(found: StreamInfo, columns: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
-    """Return the columns that the stream doesn't have yet.
-
-    Raises ``StreamExistsError`` if it has one with another type, ``UsageError`` if its columns aren't declared.
-    """
+    """Return the columns that the stream lacks. Raises ``StreamExistsError`` for a retyped one, or ``UsageError``."""
     typed = _typed(columns)
     if found.columns is None:
-        raise UsageError(
-            f"stream {found.name!r} was created without declared columns, so it takes rows with any columns",
-            hint="write rows with the new column, without adding it first",
-        )
+        what = f"stream {found.name!r} was created without declared columns, so it takes rows with any columns"
+        raise UsageError(what, hint="write rows with the new column, without adding it first")
     differences = _retyped(found.columns, typed)
     if differences:
         raise StreamExistsError(f"stream {found.name!r}: {'; '.join(differences)}", hint=_HINT)

@@ -116,10 +116,8 @@ class Source(ABC):
 
     def position_at(self, partition: str, time_ms: int) -> int:
         """Return the position of the first row that was added at ``time_ms`` (since the epoch) or later."""
-        raise UnsupportedPositionError(
-            f"{type(self).__name__} doesn't know when rows were added, so reading can't begin at a time",
-            hint="use an offset or oldest",
-        )
+        what = f"{type(self).__name__} doesn't know when rows were added, so reading can't begin at a time"
+        raise UnsupportedPositionError(what, hint="use an offset or oldest")
 
     def system(self, stream_id: str) -> SystemSpec:
         """Return the system of an input with this id."""

@@ -190,10 +190,8 @@ def _check_position(source: Source, ssp: SSP, name: str, offset: Offset, end: Of
     with _raising(source, "begin"):
         begin = source.begin(name)
     if offset < begin:
-        raise TrimmedOffsetError(
-            f"{ssp}: offset {offset} is before the oldest row of {name!r}, which is at {begin}",
-            hint="read from oldest, or from a later offset",
-        )
+        what = f"{ssp}: offset {offset} is before the oldest row of {name!r}, which is at {begin}"
+        raise TrimmedOffsetError(what, hint="read from oldest, or from a later offset")
     if end is not None and offset > end:
         raise UsageError(f"{ssp}: offset {offset} is after the end, {end}", hint="name an offset up to the end")
 
@@ -450,10 +448,8 @@ def _rows_of(
     before = reading.fetched
     if positions is None:
         if after - before != count:
-            raise DataError(
-                f"a batch of {count} rows has moved the position from {before} to {after}",
-                hint="each row counts 1; if positions have gaps, define row_positions()",
-            )
+            what = f"a batch of {count} rows has moved the position from {before} to {after}"
+            raise DataError(what, hint="each row counts 1; if positions have gaps, define row_positions()")
         offsets = None
     else:
         offsets = np.asarray(positions, dtype=np.int64)

@@ -52,9 +52,9 @@ class StartpointSpecific(_Base, frozen=True, kw_only=True, tag="specific"):
 
 
 class StartpointTimestamp(_Base, frozen=True, kw_only=True, tag="timestamp"):
-    """Read from the first message on that arrived at this time (epoch milliseconds) or later.
+    """Read from the first message on that arrived at this time (epoch ms) or later.
 
-    If messages from then on are gone it fails; with ``or_oldest`` it means the oldest message that is left.
+    It fails if messages from then on are gone; with ``or_oldest`` it then means the oldest one that is left.
     """
 
     time_ms: int
@@ -126,9 +126,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What happened to an order.
 
-    *Applied*: ``generation`` of the task reads from ``offset`` (and up to ``until``, and else would have begun at
-    ``first``, see ``Order``); no commit covers it yet. *Failed*: ``reason`` says why
-    it can't be applied; the task has stopped. *Released*: a commit of ``version`` covers it, so it may be deleted.
+    *Applied*: ``generation`` of the task reads from ``offset`` (see ``Order``); no commit covers it yet. *Failed*: for
+    this ``reason`` it can't be applied; the task has stopped. *Released*: a commit of ``version`` covers it.
     """
 
     order: Order

@@ -61,8 +61,7 @@ class _Reading(Reading):
 class FilesConsumer(RegisteringConsumer[_Reading]):
     """Reads files as rows. An offset says the place of an entry in its partition, and a row of it.
 
-    ``refresh`` reads what was appended to the list; it is called every ``refresh_s`` unless the list has ended.
-    ``follow`` starts a follower, once partition 0 is read here.
+    ``refresh``, called every ``refresh_s``, reads on in the list. Reading partition 0 starts a follower by ``follow``.
     """
 
     def __init__(
@@ -118,10 +117,8 @@ class FilesConsumer(RegisteringConsumer[_Reading]):
         reading.rows = skipped
         if skipped < row:
             self._release(reading)
-            raise UsageError(
-                f"{reading.ssp}: offset {position} is after the end of {entry.path}, which has {skipped} rows",
-                hint="the file has become shorter; read again from the oldest offset",
-            )
+            what = f"{reading.ssp}: offset {position} is after the end of {entry.path}, which has {skipped} rows"
+            raise UsageError(what, hint="the file has become shorter; read again from the oldest offset")
 
     @override
     def _release(self, reading: _Reading) -> None:
@@ -253,12 +250,16 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """Opens entries of one input. Without ``format`` the files' endings say it; ``form`` matters for CSV only."""
+class Reader(Look):
+    """Opens entries of one input. Without ``format`` the files' endings say it; ``form`` matters for CSV only.
+
+    ``goes_on``: the input reads on in files that grow, so it leaves unfinished rows for later.
+    """
 
     storage: Storage
     format: str | None
     form: CsvFormat
+    goes_on: bool = False
 
     def open(self, entry: Entry, wanted: Wanted) -> RowFile:
         """Open an entry. Raises ``DataError`` if the file was deleted or replaced since it was listed."""
@@ -314,7 +315,7 @@ class Reader:
         source = open_source(self.storage, entry, self.form.encoding if csv else UTF_8)
         try:
             return TextFile(
-                entry.path, source, quote=self.quote(entry.path), lines_before=lambda: self._lines_before(entry)
+                entry.path, source, quote=self._quote(entry.path), lines_before=lambda: self._lines_before(entry)
             )
         except BaseException:
             source.close()
@@ -330,12 +331,12 @@ class Reader:
                 left -= len(data)
         return lines
 
-    def quote(self, path: str) -> bytes | None:
+    def _quote(self, path: str) -> bytes | None:
         """The quote of a file of CSV: between two of these, line breaks don't end a row."""
         quote = self.form.quote if self._format(path) == "csv" else None
         return None if quote is None else quote.encode()
 
-    def grows(self, path: str) -> bool:
+    def _grows(self, path: str) -> bool:
         """Whether the file is of a kind that programs append to, and that can be read from anywhere."""
         format = self._format(path)
         plain = format == "jsonl" or (format == "csv" and self.form.encoding == UTF_8)
@@ -365,35 +366,27 @@ class Reader:
         likely = entry.sample and found.size >= entry.size
         return bool(likely) and self.storage.sample(entry.path, entry.size) == entry.sample
 
-
-class FileLook(Look):
-    """Looks into files. ``grows``: the input reads on in files that grow, so it leaves unfinished rows for later."""
-
-    def __init__(self, reader: Reader, grows: bool) -> None:
-        self._reader = reader
-        self._grows = grows
-
     @override
     def sample(self, path: str, size: int) -> str:
-        return self._reader.storage.sample(path, size)
+        return self.storage.sample(path, size)
 
     @override
     def appendable(self, path: str, end: int) -> bool:
-        if not self._reader.grows(path):
+        if not self._grows(path):
             return False
         if not end:
             return True
-        with closing(self._reader.storage.open(path)) as file:
+        with closing(self.storage.open(path)) as file:
             file.seek(end - 1)
             return file.read(1) == b"\n"
 
     @override
     def end(self, file: Found, start: int) -> int:
-        if not (self._grows and self._reader.grows(file.path)) or time.time() - file.modified / 1e9 > SETTLED_S:
+        if not (self.goes_on and self._grows(file.path)) or time.time() - file.modified / 1e9 > SETTLED_S:
             return file.size
-        quote = self._reader.quote(file.path)
+        quote = self._quote(file.path)
         end, rest = start, b""
-        with closing(self._reader.storage.open(file.path)) as stream:
+        with closing(self.storage.open(file.path)) as stream:
             stream.seek(start)
             left = file.size - start
             while left and (data := stream.read(min(left, COUNT_BYTES))):

@@ -54,6 +54,7 @@ class RowFile(Protocol):
 
     def left(self) -> int | None:
         """How many rows are left; None if the file doesn't say."""
+        return None
 
     def close(self) -> None:
         """Release the file."""
@@ -67,7 +68,7 @@ class SourceBroken(Exception):
     """The rest of a file can't be read: it is cut off, or isn't what its name says."""
 
 
-class ByteSource(Protocol):
+class _ByteSource(Protocol):
     """Bytes to read once."""
 
     def read(self, size: int) -> bytes:
@@ -77,15 +78,15 @@ class ByteSource(Protocol):
         """Release the file."""
 
 
-def open_source(storage: Storage, entry: Entry, encoding: str = UTF_8) -> ByteSource:
+def open_source(storage: Storage, entry: Entry, encoding: str = UTF_8) -> _ByteSource:
     """The text of an entry."""
     file = storage.open(entry.path)
     compression = compression_of(entry.path)
-    source: ByteSource = _Stretch(entry, file) if compression is None else _Decompressed(entry.path, file, compression)
+    source: _ByteSource = _Stretch(entry, file) if compression is None else _Decompressed(entry.path, file, compression)
     return source if encoding == UTF_8 else _Recoded(source, encoding)
 
 
-class _Stretch(ByteSource):
+class _Stretch(_ByteSource):
     def __init__(self, entry: Entry, file: BinaryIO) -> None:
         self._path = entry.path
         self._file = file
@@ -128,17 +129,8 @@ class _Watched:
         self.closed = True
         self._file.close()
 
-    def readable(self) -> bool:
-        return True
 
-    def seekable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return False
-
-
-class _Decompressed(ByteSource):
+class _Decompressed(_ByteSource):
     def __init__(self, path: str, file: BinaryIO, compression: str) -> None:
         self._path = path
         self._file = _Watched(file)
@@ -160,10 +152,10 @@ class _Decompressed(ByteSource):
             self._file.close()
 
 
-class _Recoded(ByteSource):
+class _Recoded(_ByteSource):
     """Text of another encoding. Invalid bytes stay unchanged, and make their row unreadable."""
 
-    def __init__(self, source: ByteSource, encoding: str) -> None:
+    def __init__(self, source: _ByteSource, encoding: str) -> None:
         self._source = source
         self._decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
         self._rest = b""
@@ -199,7 +191,7 @@ class TextFile(RowFile):
     """
 
     def __init__(
-        self, path: str, source: ByteSource, *, quote: bytes | None, lines_before: Callable[[], int] = lambda: 0
+        self, path: str, source: _ByteSource, *, quote: bytes | None, lines_before: Callable[[], int] = lambda: 0
     ) -> None:
         self.path = path
         self._source = source
@@ -238,10 +230,8 @@ class TextFile(RowFile):
                 self._broken = dataclasses.replace(self._broken, raw=data) if self._broken is not None else None
                 return b"", ends
             if len(data) > ROW_BYTES_MAX:
-                raise DataError(
-                    f"{self.path}:{self._line(b'', 0)}: a row of more than {ROW_BYTES_MAX} bytes: {data[:60]!r}...",
-                    hint="check for a quote that is never closed, and that the file has this format",
-                )
+                what = f"{self.path}:{self._line(b'', 0)}: a row of more than {ROW_BYTES_MAX} bytes: {data[:60]!r}..."
+                raise DataError(what, hint="check for a quote that is never closed, and that the file has this format")
             want *= 2
 
     def first_row(self, max_bytes: int) -> bytes | None:
@@ -306,10 +296,6 @@ class TextFile(RowFile):
             return None
         broken, self._broken = dataclasses.replace(self._broken, line=self._line(b"", 0)), None
         return [ParsedRows(self._parse(b""), 1, bad=(broken,))]
-
-    @override
-    def left(self) -> int | None:
-        return None
 
     def _with_lines(self, pieces: list[ParsedRows], data: bytes, ends: npt.NDArray[np.int64]) -> list[ParsedRows]:
         found, first = [], 0

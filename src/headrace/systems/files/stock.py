@@ -137,10 +137,7 @@ class ListFile:
         return bool(whole)
 
     def append(self, entries: Sequence[Entry], *, partitions: int = 0, ended: bool = False) -> bool:
-        """Append durably what follows ``contents``; ``partitions`` makes the list.
-
-        False if another process has appended meanwhile: look again.
-        """
+        """Append durably what follows ``contents``, or make the list. False: another process was first; look again."""
         lines = [_Line(format=FORMAT, partitions=partitions)] if partitions else []
         lines += [_Line(entry=entry) for entry in entries]
         lines += [_Line(ended=True)] if ended else []
@@ -155,10 +152,8 @@ class ListFile:
                 os.ftruncate(fd, self._read)  # the rest is what a process left that died while it appended
                 _write(fd, data, self._read)
         except OSError as error:
-            raise StorageError(
-                f"can't write the list of files {self.path}: {error}",
-                hint="free up disk space, or check who owns the folder",
-            ) from error
+            what = f"can't write the list of files {self.path}: {error}"
+            raise StorageError(what, hint="free up disk space, or check who owns the folder") from error
         self.refresh()
         return True
 
@@ -169,10 +164,8 @@ class ListFile:
             deadline = time.monotonic() + _LOCK_S_MAX
             while not _lock(fd):
                 if time.monotonic() > deadline:
-                    raise UnavailableError(
-                        f"another process has locked the list of files {self.path} for {_LOCK_S_MAX:.0f} s",
-                        hint="find out which process it is, for example with lsof",
-                    )
+                    what = f"another process has locked the list of files {self.path} for {_LOCK_S_MAX:.0f} s"
+                    raise UnavailableError(what, hint="find out which process it is, for example with lsof")
                 time.sleep(_LOCK_PAUSE_S)
             yield fd
         finally:
@@ -185,10 +178,8 @@ class ListFile:
         except UNREADABLE as error:
             raise DataError(f"{where} is unreadable: {error}: {data[:100]!r}") from error
         if not self.contents.partitions and line.format != FORMAT:
-            raise DataError(
-                f"{where} is of format {line.format}; this version of Headrace reads {FORMAT}",
-                hint="use the version of Headrace that wrote it, or a newer one",
-            )
+            what = f"{where} is of format {line.format}; this version of Headrace reads {FORMAT}"
+            raise DataError(what, hint="use the version of Headrace that wrote it, or a newer one")
         if line.partitions:
             self.contents.start(line.partitions)
         if line.entry is not None:
@@ -242,10 +233,7 @@ class Policy:
 
 
 def additions(listed: FileList, found: Iterable[Found], look: Look, policy: Policy) -> list[Entry]:
-    """The entries to append. Raises ``DataError`` for a changed file, unless the input reads such files again.
-
-    Files without content are left out until they have some.
-    """
+    """The entries to append; a file without content isn't one. Raises ``DataError`` for a change that is refused."""
     added: list[Entry] = []
     new = 0
     for file in found:
@@ -369,10 +357,8 @@ class Stock:
                     "listed the files of an input", path=self._policy.path, new=len(added), files=len(listed.latest)
                 )
                 return self._file.contents
-        raise UnavailableError(
-            f"other processes changed the list of files {self._file.path} {_ATTEMPTS_MAX} times in a row",
-            hint="look for other runs that read this input",
-        )
+        what = f"other processes changed the list of files {self._file.path} {_ATTEMPTS_MAX} times in a row"
+        raise UnavailableError(what, hint="look for other runs that read this input")
 
     def refresh(self) -> None:
         """Read what others have appended to the list."""
@@ -423,5 +409,4 @@ class Follower(RepeatedStep):
 
     @override
     def failed(self, error: Exception) -> None:
-        """Keep it for the thread that reads."""
         self._error = error

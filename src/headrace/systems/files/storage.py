@@ -263,10 +263,8 @@ def nothing_found(path: str) -> StreamNotFoundError:
         hint = f"check the path and the credentials of the environment; known endings: {', '.join(SUFFIXES)}"
         return StreamNotFoundError(f"no files at {path}", hint=hint)
     if Path(path).is_dir():
-        return StreamNotFoundError(
-            f"no files to read in the folder {path}",
-            hint=f"known endings: {', '.join(SUFFIXES)}, also with .gz or .zst",
-        )
+        what = f"no files to read in the folder {path}"
+        return StreamNotFoundError(what, hint=f"known endings: {', '.join(SUFFIXES)}, also with .gz or .zst")
     return StreamNotFoundError(
         f"no file or folder matches {path} (relative to {Path.cwd()})",
         hint="check the path; on a cluster, every executor must be able to read it. An input with "
@@ -304,8 +302,6 @@ def format_of(files: Iterable[Found], given: str | None) -> str:
             )
         formats.setdefault(format, file.path)
     if len(formats) > 1:
-        raise DeclarationError(
-            f"files of several formats in one input: {', '.join(sorted(formats))}",
-            hint="set format=, or use a pattern such as data/*.parquet",
-        )
+        what = f"files of several formats in one input: {', '.join(sorted(formats))}"
+        raise DeclarationError(what, hint="set format=, or use a pattern such as data/*.parquet")
     return next(iter(formats))

@@ -28,7 +28,7 @@ from headrace.core.secrets import check_no_credentials
 from headrace.rows.dtypes import Columns, columns_from_json, instantiate
 from headrace.rows.text import CsvFormat
 from headrace.systems.base import Creation, Edge, Extent, Rows, RowSystem, StreamInfo, UnwatchedAdmin
-from headrace.systems.files.consumer import FileLook, FilesConsumer, Reader, Wanted, first_since
+from headrace.systems.files.consumer import FilesConsumer, Reader, Wanted, first_since
 from headrace.systems.files.rowfile import RowFile, check_writable
 from headrace.systems.files.stock import (
     ChangedFiles,
@@ -115,10 +115,8 @@ class FilesAdmin(UnwatchedAdmin):
 
     @override
     def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
-        raise UsageError(
-            f"{self._path}: the number of partitions is fixed at the first run of an app",
-            hint="give the input another id and partitions= (it is then read from its start)",
-        )
+        what = f"{self._path}: the number of partitions is fixed at the first run of an app"
+        raise UsageError(what, hint="give the input another id and partitions= (it is then read from its start)")
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
@@ -160,10 +158,7 @@ class FilesAdmin(UnwatchedAdmin):
 
     @override
     def custom_offset(self, ssp: SSP, kind: str, value: Mapping[str, Any]) -> Offset:
-        """The kind ``file``: the ``path`` of a file, or the end of it. Reading begins with that file.
-
-        In a partition that hasn't got the file, it begins with the first one that was listed after it.
-        """
+        """The kind ``file``: the ``path`` of a file, or its end. Begins with it, or the next of the partition."""
         if kind != FILE:
             return super().custom_offset(ssp, kind, value)
         listed = self._stock.present()
@@ -171,10 +166,8 @@ class FilesAdmin(UnwatchedAdmin):
             raise StreamNotFoundError(f"{ssp}: the input has partitions 0 to {listed.partitions - 1}")
         path = value.get("path")
         if set(value) != {"path"} or not isinstance(path, str):
-            raise UsageError(
-                f"{ssp}: a position of the kind {FILE!r} needs the path of a file, not {dict(value)}",
-                hint='write {"kind": "file", "path": "data/b.csv"}',
-            )
+            what = f"{ssp}: a position of the kind {FILE!r} needs the path of a file, not {dict(value)}"
+            raise UsageError(what, hint='write {"kind": "file", "path": "data/b.csv"}')
         names = list(listed.latest)
         after = set(names[names.index(self._name(ssp, path, names)) :])
         entries = listed.places[ssp.partition]
@@ -189,10 +182,8 @@ class FilesAdmin(UnwatchedAdmin):
         if found:
             raise UsageError(f"{ssp}: {path} matches {found[0]} and {found[1]}", hint="write more of the path")
         near = get_close_matches(path, names, n=1) or names[:1]
-        raise UsageError(
-            f"{ssp}: {path} is none of the {len(names)} files of {self._path}",
-            hint=f"an example of a file there: {near[0]}" if near else "it has no files yet",
-        )
+        what = f"{ssp}: {path} is none of the {len(names)} files of {self._path}"
+        raise UsageError(what, hint=f"an example of a file there: {near[0]}" if near else "it has no files yet")
 
     @override
     def seal(self, stream: str) -> None:
@@ -301,7 +292,7 @@ class FilesSystem(RowSystem):
 
     @cached_property
     def _reader(self) -> Reader:
-        return Reader(storage_of(self.path)[0], self.format, self.csv)
+        return Reader(storage_of(self.path)[0], self.format, self.csv, goes_on=self.new_files != "refuse")
 
     def stock(self) -> Stock:
         """Return the files of this input, as its list has them; for one thread."""
@@ -311,7 +302,7 @@ class FilesSystem(RowSystem):
     def _look(self, found: list[Found]) -> Look:
         if found:
             format_of(found, self.format)  # raises if they have several
-        return FileLook(self._reader, grows=self.new_files != "refuse")
+        return self._reader
 
     def _wanted(self, listed: FileList, columns: Mapping[str, pl.DataType] | None, whole: bool) -> Wanted:
         if self.columns is not None:

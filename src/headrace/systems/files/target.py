@@ -76,7 +76,8 @@ class FilesTarget(Target):
             making.rename(done)
             sync_folder(self._folder)
             if self._noted(name) < version:  # even here a stale copy of the writer may be late
-                self._note(name, version)
+                self._put(self._folder / _POSITIONS / name, str(version))
+                self._listed[name] = max(version, self._listed.get(name, -1))
         except OSError as error:
             self._withdraw(name, making)
             raise StorageError(
@@ -141,10 +142,6 @@ class FilesTarget(Target):
         except OSError:
             return  # the draft stays, too
         _remove(making)
-
-    def _note(self, name: str, version: int) -> None:
-        self._put(self._folder / _POSITIONS / name, str(version))
-        self._listed[name] = max(version, self._listed.get(name, -1))
 
     def _put(self, file: Path, text: str) -> None:
         file.parent.mkdir(exist_ok=True)

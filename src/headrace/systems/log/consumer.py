@@ -205,10 +205,8 @@ class LogConsumer(RegisteringConsumer[Watched]):
         if position < oldest:
             raise TrimmedOffsetError(f"{reading.ssp}: offset {position} was trimmed; the oldest is {oldest}")
         if position > reading.file.size():
-            raise UsageError(
-                f"{reading.ssp}: offset {position} is after the end, {end}",
-                hint="name an offset up to the end; headrace stream describe shows where it is",
-            )
+            what = f"{reading.ssp}: offset {position} is after the end, {end}"
+            raise UsageError(what, hint="name an offset up to the end; headrace stream describe shows where it is")
         return position
 
     def _oldest(self, reading: Watched) -> Offset:
@@ -365,7 +363,6 @@ class LogConsumer(RegisteringConsumer[Watched]):
 
     @override
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
-        """Bytes to the end of the file."""
         reading = self._reading(ssp)
         end = reading.position if reading.ended else max(reading.position, reading.file.size())
         return end - (reading.position if since is None else since)

@@ -138,14 +138,13 @@ class StreamFolder:
             )
         return info
 
-    def require_partition(self, partition: int) -> StreamInfo:
+    def require_partition(self, partition: int) -> None:
         """Read ``stream.json``. Raises ``StreamNotFoundError`` if the stream has no such partition."""
         info = self.require_info()
         if not 0 <= partition < info.partitions:
             raise StreamNotFoundError(
                 f"stream {self.name!r} has partitions 0 to {info.partitions - 1}, not {partition}"
             )
-        return info
 
     def create(self, partitions: int, columns: dict[str, pl.DataType] | None, key: Sequence[str] = ()) -> StreamInfo:
         """Create the stream, or return the existing one if its shape is the same, as ``Admin.create`` says."""
@@ -190,10 +189,8 @@ class StreamFolder:
         found = self.require_info()
         wanted_shape(self.name, max(partitions, 1), None)
         if partitions > found.partitions and self.seal.exists():
-            raise StreamSealedError(
-                f"stream {self.name!r} is sealed, so it can't get more partitions",
-                hint="a seal is permanent: use another stream",
-            )
+            what = f"stream {self.name!r} is sealed, so it can't get more partitions"
+            raise StreamSealedError(what, hint="a seal is permanent: use another stream")
         for partition in range(found.partitions, partitions):
             create_file(self.log(partition), _file_header())
         return self.require_info()
@@ -322,10 +319,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: not JSON: {error}", hint="restore the file as Headrace wrote it") from error
     version = data.get("version") if isinstance(data, dict) else None
     if version != FORMAT_VERSION:
-        raise DataError(
-            f"{path}: format version {version!r}; this version of Headrace reads {FORMAT_VERSION}",
-            hint="a newer version wrote it; upgrade readers before writers",
-        )
+        what = f"{path}: format version {version!r}; this version of Headrace reads {FORMAT_VERSION}"
+        raise DataError(what, hint="a newer version wrote it; upgrade readers before writers")
     return dict(data)
 
 
@@ -375,10 +370,7 @@ _throttle = Throttle(logger(__name__))
 
 
 def punch(path: Path, start: int, stop: int) -> bool:
-    """Free the blocks that are wholly in ``start <= byte < stop``. They read as zeros; the file keeps its size.
-
-    Returns False if this system can't: the bytes then stay, which costs only disk space.
-    """
+    """Free the blocks within ``start <= byte < stop``, which then read as zeros. False if this system can't."""
     start = (start + _BLOCK - 1) // _BLOCK * _BLOCK
     stop = stop // _BLOCK * _BLOCK
     if start >= stop:

@@ -233,10 +233,7 @@ class PartitionFile:
         return latest
 
     def first_appended(self, start: Offset, stop: Offset) -> int | None:
-        """Return the time of the first record at or after ``start``; None if none is complete at ``stop``.
-
-        If another record follows that one, its body isn't read.
-        """
+        """Return the time of the first record at or after ``start`` (from its header, if it can); None if none is."""
         head = self.bytes_at(start, segment.HEADER_SIZE)
         found = segment.header_at(head, 0, self.seed)
         if found is not None and found.kind == segment.RECORD:

@@ -76,10 +76,8 @@ class _Appender:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError as error:
                 full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-                raise StorageError(
-                    f"{self.what}: {len(self.bodies)} records ({self.bytes} bytes) could not be written: {error}",
-                    hint="free up space on the disk" if full else None,
-                ) from error
+                what = f"{self.what}: {len(self.bodies)} records ({self.bytes} bytes) could not be written: {error}"
+                raise StorageError(what, hint="free up space on the disk" if full else None) from error
             if written < self.bytes:
                 _log.info("an append was cut short; writing the rest", partition=self.what, bytes=written)
             self._drop(written)

@@ -64,10 +64,8 @@ def encode_file_header(salt: int) -> bytes:
 def decode_file_header(data: bytes) -> int:
     """Return the checksum seed of the file that starts with ``data``. Raises ``CorruptLogError`` for other files."""
     if len(data) < FILE_HEADER_SIZE or not data.startswith(FILE_MAGIC):
-        raise CorruptLogError(
-            f"not a log partition: it begins with {data[:8]!r}, not {FILE_MAGIC!r}",
-            hint="the file was replaced or damaged: restore it from a backup",
-        )
+        what = f"not a log partition: it begins with {data[:8]!r}, not {FILE_MAGIC!r}"
+        raise CorruptLogError(what, hint="the file was replaced or damaged: restore it from a backup")
     _, version, salt, crc = FILE_HEADER.unpack_from(data)
     if google_crc32c.value(data[: FILE_HEADER_SIZE - 4]) != crc:
         raise CorruptLogError(
@@ -210,10 +208,7 @@ def latest_time(chunk: bytes, seed: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class TimeEntry:
-    """An entry of the time index of a partition: all records below ``offset`` have times up to ``latest_ms``.
-
-    ``check`` is that of the record at the offset.
-    """
+    """A claim: all records below ``offset``, where one with this ``check`` begins, have times up to ``latest_ms``."""
 
     offset: int
     latest_ms: int
@@ -302,10 +297,7 @@ def claimed_size(data: bytes, seed: int) -> int:
 
 
 def diagnose(data: bytes, seed: int) -> Diagnosis:
-    """Return why ``data`` doesn't start with a complete, valid record.
-
-    ``data`` has ``claimed_size`` bytes, or all bytes that the file has from there on.
-    """
+    """Return why ``data`` (``claimed_size`` bytes, or up to the end) starts with no complete, valid record."""
     found = header_at(data, 0, seed)
     if found is None:
         return _without_header(data, seed)

@@ -106,7 +106,6 @@ class LogAdmin(Admin):
 
     @override
     def trimmed_ms(self, ssp: SSP) -> int | None:
-        """When the partition was trimmed last."""
         return StreamFolder(self._root, ssp.stream.name).trim_ms(ssp.partition)
 
     @override
@@ -116,10 +115,8 @@ class LogAdmin(Admin):
         check_within(ssp, offset, Extent(oldest, end))
         with closing(open_partition(folder, ssp.partition)) as file:
             if offset not in (oldest, end) and not file.begins_record(offset):
-                raise UsageError(
-                    f"{ssp}: no record begins at offset {offset} (the end is {end})",
-                    hint="headrace stream read --offsets shows the offsets of records",
-                )
+                what = f"{ssp}: no record begins at offset {offset} (the end is {end})"
+                raise UsageError(what, hint="headrace stream read --offsets shows the offsets of records")
 
     @override
     def seal(self, stream: str) -> None:
@@ -146,10 +143,8 @@ class LogAdmin(Admin):
             _append(file.path, segment.seal_record(file.seed, WallClock().now_ms()))
             first = file.find_seal(search_from)
         if first is None:
-            raise StorageError(
-                f"{folder.name}[{partition}]: the seal just written to {folder.log(partition)} is missing",
-                hint="another program changed the file, or the file system lost the write",
-            )
+            what = f"{folder.name}[{partition}]: the seal just written to {folder.log(partition)} is missing"
+            raise StorageError(what, hint="another program changed the file, or the file system lost the write")
         return first
 
     @override

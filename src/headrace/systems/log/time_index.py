@@ -52,10 +52,7 @@ class TimeIndex:
         self._file = file
 
     def last(self) -> TimeEntry | None:
-        """Return the furthest of the last entries; None if there are none. Raises ``_Damaged``.
-
-        A delayed writer adds its entry after those of others.
-        """
+        """Return the furthest of the last entries, which delayed writers may add late; None if there are none."""
         with closing(_Entries(self.path, self._file.seed)) as entries:
             recent = range(max(0, entries.count - _RECENT), entries.count)
             return max((entries[number] for number in recent), key=lambda entry: entry.offset, default=None)
