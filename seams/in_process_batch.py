@@ -20,7 +20,7 @@ from headrace.plan.model import Plan, StagePlan, TaskPlan
 from headrace.rows.given import concat_rows
 from headrace.rows.pieces import TIME, Piece
 from headrace.systems.registry import SystemSpec
-from headrace.task.batch import COUNTED, LEFT, Left, Reading, Seam, counts_in, fed, is_note, left_in, mapped
+from headrace.task.batch import COUNTED, LEFT, Left, Reading, Seam, counts_in, fed, left_in, mapped
 from headrace.task.connections import Connections
 from headrace.task.metrics import TaskMetrics
 
@@ -29,7 +29,7 @@ def in_order(pieces: Iterable[Piece], ranks: Mapping[str, int]) -> list[Piece]:
     """Pieces of one task as it takes them."""
 
     def place(piece: Piece) -> tuple[int, int, str, int]:
-        return piece.first, -1 if is_note(piece) else ranks.get(piece.stream, 1), piece.writer, piece.number
+        return piece.first, ranks.get(piece.stream, 1) if piece.rows else -1, piece.writer, piece.number
 
     return sorted(pieces, key=place)
 
@@ -113,5 +113,5 @@ class InProcess:
 
 def rows_of(pieces: Iterable[Piece], empty: pl.DataFrame) -> pl.DataFrame:
     """The rows of pieces, without their times."""
-    tables = [piece.frame.drop(TIME) for piece in pieces if not is_note(piece)]
+    tables = [piece.frame.drop(TIME) for piece in pieces if piece.rows]
     return concat_rows(tables) if tables else empty

@@ -49,7 +49,7 @@ mutant(
 
 
 def late_without_a_word(self, rows):
-    self.count_late(rows.height)
+    self._counters.count("late", rows.height)
 
 
 mutant(

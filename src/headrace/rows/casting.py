@@ -1,20 +1,15 @@
 """Casts that change no value, and the values that columns may hold. Pure.
 
 casting
-    Casts of one column that change no value, and the rows whose value such a cast would change.
-
     Some casts never lose anything: widening of integers and floats, any cast from type Null, category to string, and
     the same inside lists and structs. Others depend on the value: text to a number, bool, date or datetime; narrowing
     of integers; between integers and floats; decimals. All other casts are refused.
 
 bounds
-    Which dates, times, durations and decimals rows may hold: those that Python and all readers can represent. Pure.
-
-    Polars counts days or fractions of a second in 32 or 64 bits, and computes with any number of them. But it panics,
-    or raises what no step expects, when one beyond its own calendar is printed, written as text or handed to a
-    function. A decimal has 128 bits, which hold more than the 38 digits that readers take, and Polars doesn't check the
-    sums of groups. So such values are found where rows come in, where an expression or a function makes them, and
-    before they are written.
+    Rows may hold only dates, times, durations and decimals that Python and all readers can represent. Polars computes
+    with any, but it panics, or raises what no step expects, when one beyond its own calendar is printed, written as
+    text or handed to a function; and it doesn't check the digits of sums. So such values are found where rows come in,
+    where an expression or a function makes them, and before they are written.
 """
 
 from __future__ import annotations
@@ -44,24 +39,16 @@ class CastSafety(Enum):
 
 
 _BITS: dict[type[pl.DataType], int] = {
-    pl.Int8: 7,
-    pl.Int16: 15,
-    pl.Int32: 31,
-    pl.Int64: 63,
-    pl.UInt8: 8,
-    pl.UInt16: 16,
-    pl.UInt32: 32,
-    pl.UInt64: 64,
-}
+    pl.Int8: 7, pl.Int16: 15, pl.Int32: 31, pl.Int64: 63, pl.UInt8: 8, pl.UInt16: 16, pl.UInt32: 32, pl.UInt64: 64
+}  # fmt: skip
 _MANTISSA: dict[type[pl.DataType], int] = {pl.Float32: 24, pl.Float64: 53}
 _UNIT_ORDER = {"ms": 0, "us": 1, "ns": 2}
 
 
 def cast_column(series: pl.Series, expected: pl.DataType) -> tuple[pl.Series, list[int]]:
-    """Return the column as ``expected``, and the indexes of the rows whose value doesn't survive the cast.
+    """The column as ``expected``, and the indexes of the rows whose value doesn't survive: they hold arbitrary values.
 
-    In the returned column these rows hold arbitrary values. Raises ``DataError`` when no cast between the two types
-    keeps values.
+    Raises ``DataError`` when no cast between the two types keeps values.
     """
     found = series.dtype
     safety = cast_safety(found, expected)
@@ -85,7 +72,7 @@ def cast_column(series: pl.Series, expected: pl.DataType) -> tuple[pl.Series, li
 
 
 def cast_safety(found: pl.DataType, expected: pl.DataType) -> CastSafety:
-    """Say what a cast from ``found`` to ``expected`` can do to values."""
+    """What a cast from ``found`` to ``expected`` can do to values."""
     if found == expected:
         return CastSafety.SAME
     if found == pl.Null:
@@ -93,14 +80,15 @@ def cast_safety(found: pl.DataType, expected: pl.DataType) -> CastSafety:
     if isinstance(found, pl.List) and isinstance(expected, pl.List):
         return _nested([(found.inner, expected.inner)])
     if isinstance(found, pl.Struct) and isinstance(expected, pl.Struct):
-        there = {field.name: field.dtype for field in found.fields}
-        if {field.name for field in expected.fields} != set(there):
+        names = [field.name for field in found.fields]
+        if names != [field.name for field in expected.fields]:
             return CastSafety.NEVER
-        if [field.name for field in found.fields] != [field.name for field in expected.fields]:
-            return CastSafety.NEVER
-        return _nested([(there[field.name], field.dtype) for field in expected.fields])
+        return _nested([(f.dtype, e.dtype) for f, e in zip(found.fields, expected.fields, strict=True)])
     if found == pl.String:
-        return _from_text(expected)
+        if isinstance(expected, pl.Categorical):
+            return CastSafety.LOSSLESS
+        readable = expected.is_numeric() or isinstance(expected, pl.Boolean | pl.Date | pl.Datetime | pl.Enum)
+        return CastSafety.BY_VALUE if readable else CastSafety.NEVER
     if isinstance(found, pl.Categorical | pl.Enum):
         return CastSafety.LOSSLESS if expected == pl.String else CastSafety.NEVER
     if isinstance(found, pl.Date):
@@ -116,13 +104,6 @@ def _nested(pairs: list[tuple[object, object]]) -> CastSafety:
     inner = [cast_safety(instantiate(found), instantiate(expected)) for found, expected in pairs]
     lossless = all(safety in (CastSafety.SAME, CastSafety.LOSSLESS) for safety in inner)
     return CastSafety.LOSSLESS if lossless else CastSafety.NEVER
-
-
-def _from_text(expected: pl.DataType) -> CastSafety:
-    if isinstance(expected, pl.Categorical):
-        return CastSafety.LOSSLESS
-    readable = expected.is_numeric() or isinstance(expected, pl.Boolean | pl.Date | pl.Datetime | pl.Enum)
-    return CastSafety.BY_VALUE if readable else CastSafety.NEVER
 
 
 def _between_units(found: pl.Datetime, expected: pl.Datetime) -> CastSafety:
@@ -152,7 +133,7 @@ def _between_numbers(found: pl.DataType, expected: pl.DataType) -> CastSafety:
 
 
 def _parse(series: pl.Series, expected: pl.DataType) -> pl.Series:
-    """Parse text. Values that can't be parsed become null."""
+    """Values that can't be parsed become null."""
     if isinstance(expected, pl.Boolean):
         words = {"true": True, "false": False}
         return series.str.to_lowercase().replace_strict(words, default=None, return_dtype=pl.Boolean)
@@ -244,7 +225,7 @@ def beyond(column: pl.Series) -> npt.NDArray[np.int64]:
 
 
 def why_beyond(column: pl.Series, row: int) -> str:
-    """Say why what a row holds can't be represented, without showing the value: Polars can't.
+    """Why what a row holds can't be represented, without showing the value: Polars can't.
 
     >>> why_beyond(pl.Series("at", [2**62]).cast(pl.Datetime("us")), 0)
     "column 'at' holds 4611686018427387904 us since 1970, but times must be in the years 1 to 9999"
@@ -321,15 +302,10 @@ def _moments(unit: str, zone: str | None) -> tuple[int, int]:
 
 
 def _offset_s(zone: str, moment: datetime) -> int:
-    """By how much the zone's local time is ahead of UTC."""
     offset = ZoneInfo(zone).utcoffset(moment)
     return 0 if offset is None else offset // _SECOND
 
 
-# -- nulls -------------------------------------------------------------------------------------------
 def filled(series: pl.Series, value: object) -> pl.Series:
-    """Return the column with ``value`` in place of nulls.
-
-    ``fill_null`` is called only if there are nulls: it takes 80 µs even for ten rows without any.
-    """
+    """The column with ``value`` in place of nulls. ``fill_null`` takes 80 µs even for ten rows without any."""
     return series.fill_null(value) if series.null_count() else series

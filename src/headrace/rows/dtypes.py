@@ -1,8 +1,7 @@
 """Column types as durable JSON, and as a user writes them: ``"member:str,url:str,ts:datetime[ms]"``.
 
 ``stream.json`` and other files hold the JSON form, so new types may be added to it but nothing else may change. A type
-without parameters is its name, as in ``"Int64"``; a type with parameters is an object with one entry, as in
-``{"List": "Int64"}``.
+without parameters is its name, ``"Int64"``; others are an object with one entry, ``{"List": "Int64"}``.
 """
 
 from __future__ import annotations
@@ -42,10 +41,7 @@ _INSTANT = re.compile(r"(datetime|duration)\[(ms|us|ns)(?:,([\w/+-]+))?\]")
 
 
 def columns_to_json(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return names and types (instances or classes) in the durable form.
-
-    Raises ``DeclarationError`` for a type that has no durable form.
-    """
+    """Names and types (instances or classes) in the durable form; ``DeclarationError`` for one that has none."""
     return {name: dtype_to_json(dtype, name) for name, dtype in columns.items()}
 
 
@@ -55,10 +51,7 @@ def columns_from_json(data: Mapping[str, Any]) -> dict[str, pl.DataType]:
 
 
 def instantiate(dtype: Any, column: str = "?") -> pl.DataType:
-    """Return ``pl.Int64()`` for ``pl.Int64`` or ``pl.Int64()``.
-
-    Raises ``DeclarationError`` for anything that isn't a type, and for a class that needs parameters.
-    """
+    """``pl.Int64()`` for ``pl.Int64`` or ``pl.Int64()``. Raises ``DeclarationError`` for what is neither."""
     if isinstance(dtype, pl.DataType):
         return dtype
     if isinstance(dtype, type) and issubclass(dtype, pl.DataType):
@@ -67,13 +60,12 @@ def instantiate(dtype: Any, column: str = "?") -> pl.DataType:
         except TypeError as error:
             raise DeclarationError(f"column {column!r}: {dtype.__name__} needs parameters ({error})") from error
     raise DeclarationError(
-        f"column {column!r}: {dtype!r} isn't a Polars type",
-        hint="write pl.Int64, pl.String, pl.List(pl.Int64), ...",
+        f"column {column!r}: {dtype!r} isn't a Polars type", hint="write pl.Int64, pl.String, pl.List(pl.Int64), ..."
     )
 
 
 def dtype_to_json(dtype: Any, column: str = "?") -> Any:
-    """Return one type in the durable form."""
+    """One type in the durable form."""
     dtype = instantiate(dtype, column)
     name = type(dtype).__name__
     if name in _PLAIN:
@@ -145,7 +137,7 @@ def parse_dtype(text: str, column: str = "?") -> pl.DataType:
 
 
 def written(dtype: pl.DataType) -> str:
-    """Return a type as users write it, see ``parse_dtype``; if it can't be written so, as Polars does."""
+    """A type as users write it, see ``parse_dtype``; if it can't be written so, as Polars does."""
     for text, known in _SHORT.items():
         if known == dtype:
             return text

@@ -1,28 +1,16 @@
-"""Formats of records in brokers: what the bytes of a payload mean.
+"""Formats of records in brokers: what the bytes of a payload mean, each one row.
 
-contract
-    What a format of records is: payloads to rows and back, each payload one row.
-
-    A broker keeps a record as bytes, and only its users know what they mean. A ``FormatSpec`` names the format; it is
-    frozen data, and part of a ``SystemSpec``. All formats read many payloads at once.
+A ``FormatSpec`` names a format: frozen data, and part of a ``SystemSpec``. All formats read many payloads at once.
 
 json
-    JSON: each payload is one object. A missing field is null, and other fields are ignored.
+    Each payload is one object. A missing field is null, and other fields are ignored.
 
-raw
-    Bytes: each payload is the only column, unchanged.
-
-text
-    Text: each payload is a text in UTF-8, which becomes the only column.
+bytes, text
+    Each payload is the only column, unchanged or as a text in UTF-8.
 
 changelog
-    Changelogs: records of another format, and records without a value, which delete what has their key.
-
-    A column says which rows are deletions. Their other columns are null, as the record says nothing more; its key is
-    for the system to add.
-
-opening
-    From the name of a format to the format.
+    Records of another format, and records without a value, which delete what has their key. A column says which rows
+    are deletions. Their other columns are null, as the record says nothing more; its key is for the system to add.
 """
 
 from __future__ import annotations
@@ -76,10 +64,9 @@ class FormatSpec:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The rows of the good payloads, in order; of each bad one its index and the reason.
+    """The rows of the good payloads, in order; of each bad one its index and the reason, in order.
 
-    ``skipped`` are the indices of payloads that say nothing, so that they are neither: no policy is asked about them.
-    Both are in order.
+    ``skipped`` are the indices of payloads that say nothing, about which no policy is asked.
     """
 
     frame: pl.DataFrame
@@ -91,15 +78,12 @@ class Decoder(Protocol):
     """Reads payloads as rows of certain columns. One thread uses it."""
 
     def decode(self, payloads: Sequence[Payload]) -> Decoded:
-        """Return one row for each payload that can be decoded. Never raises because of a payload's contents.
+        """One row for each payload that can be decoded. Never raises because of a payload's contents.
 
-        What None means is up to the format; for most of them it is a bad payload.
-
-        Raises an error that may be retried (``UnavailableError``) if something outside is needed to read them, such as
-        a schema registry, and doesn't answer. Nothing was read then: call again with the same payloads, which go on
-        where they are until it succeeds. It waits for a second at most, and needs no pause between calls.
+        What None means is up to the format. Raises an error that may be retried (``UnavailableError``) if something
+        outside is needed, such as a schema registry, and doesn't answer: call again with the same payloads. It waits
+        for a second at most, and needs no pause between calls.
         """
-        ...
 
 
 class Format(Protocol):
@@ -107,19 +91,15 @@ class Format(Protocol):
 
     def columns(self) -> Columns | None:
         """The columns that the format says by itself; None if only a schema can say them."""
-        ...
 
     def decoder(self, columns: Columns) -> Decoder:
-        """Return a decoder to rows of these columns. Raises ``DeclarationError`` if the format can't have them."""
-        ...
+        """A decoder to rows of these columns. Raises ``DeclarationError`` if the format can't have them."""
 
     def encode(self, rows: pl.DataFrame) -> Sequence[Payload]:
-        """Return one payload for each row. Raises ``DataError`` if the format can't have the columns or a value.
+        """One payload for each row. Raises ``DataError`` if the format can't have the columns or a value.
 
-        A payload is None for a row that says that its key is deleted. Only formats with ``deletes`` have such rows.
-        Raises an error that may be retried as ``decode`` does.
+        None is for a row that says that its key is deleted, of formats with ``deletes``. May raise as ``decode`` does.
         """
-        ...
 
     @property
     def deletes(self) -> bool:
@@ -133,10 +113,9 @@ def decode_halving(
     parse: Callable[[Sequence[bytes]], pl.DataFrame],
     explain: Callable[[bytes, str], str],
 ) -> Decoded:
-    """Parse all payloads at once; if that fails, halve them until the bad ones are isolated.
+    """Parse all payloads at once; if that fails, halve them until the bad ones are isolated. None is bad.
 
     ``parse`` raises ``RowsUnreadable``; ``explain`` says what is wrong with one payload, given what ``parse`` said.
-    None is bad.
     """
     if not all_values(payloads):
         return without_nulls(payloads, lambda values: decode_halving(values, columns, parse, explain))
@@ -254,35 +233,43 @@ VALUE = "value"
 """The column, if no schema names it."""
 
 
-class RawFormat(Format):
-    """Bytes."""
+class _OneColumn(Format):
+    """Payloads that are values of one type, in UTF-8 if that is text."""
+
+    def __init__(self, name: str, dtype: pl.DataType) -> None:
+        self._name = name
+        self._dtype = dtype
 
     @override
     def columns(self) -> Columns:
-        return {VALUE: pl.Binary()}
+        return {VALUE: self._dtype}
 
     @override
     def decoder(self, columns: Columns) -> Decoder:
-        return _RawDecoder(only_column("bytes", columns, pl.Binary()))
+        return _OneColumnDecoder(_only_column(self._name, columns, self._dtype), self._dtype)
 
     @override
     def encode(self, rows: pl.DataFrame) -> list[bytes]:
-        return only_values("bytes", rows, pl.Binary()).to_list()
+        return _only_values(self._name, rows, self._dtype).cast(pl.Binary).to_list()
 
 
-class _RawDecoder(Decoder):
-    def __init__(self, name: str) -> None:
+class _OneColumnDecoder(Decoder):
+    def __init__(self, name: str, dtype: pl.DataType) -> None:
         self._name = name
+        self._dtype = dtype
 
     @override
     def decode(self, payloads: Sequence[Payload]) -> Decoded:
-        if not all_values(payloads):
-            return without_nulls(payloads, self.decode)
-        return Decoded(pl.Series(self._name, payloads, dtype=pl.Binary).to_frame())
+        return decode_halving(payloads, {self._name: self._dtype}, self._parse, lambda payload, reason: reason)
+
+    def _parse(self, payloads: Sequence[bytes]) -> pl.DataFrame:
+        try:
+            return pl.Series(self._name, payloads, dtype=pl.Binary).cast(self._dtype).to_frame()
+        except pl.exceptions.ComputeError as error:
+            raise RowsUnreadable("not UTF-8") from error
 
 
-def only_column(format: str, columns: Columns, dtype: pl.DataType) -> str:
-    """The name of the only column. Raises ``DeclarationError`` if there are others, or it has another type."""
+def _only_column(format: str, columns: Columns, dtype: pl.DataType) -> str:
     if list(columns.values()) != [dtype]:
         found = ", ".join(f"{name}: {written(other)}" for name, other in columns.items()) or "none"
         raise DeclarationError(
@@ -292,8 +279,7 @@ def only_column(format: str, columns: Columns, dtype: pl.DataType) -> str:
     return next(iter(columns))
 
 
-def only_values(format: str, rows: pl.DataFrame, dtype: pl.DataType) -> pl.Series:
-    """The values to write. Raises ``DataError`` if the rows have other columns, or a value is missing."""
+def _only_values(format: str, rows: pl.DataFrame, dtype: pl.DataType) -> pl.Series:
     if list(rows.dtypes) != [dtype]:
         found = ", ".join(f"{name}: {written(other)}" for name, other in rows.schema.items())
         raise DataError(
@@ -309,41 +295,8 @@ def only_values(format: str, rows: pl.DataFrame, dtype: pl.DataType) -> pl.Serie
     return values
 
 
-# -- text --------------------------------------------------------------------------------------------
-class TextFormat(Format):
-    """Texts."""
-
-    @override
-    def columns(self) -> Columns:
-        return {VALUE: pl.String()}
-
-    @override
-    def decoder(self, columns: Columns) -> Decoder:
-        return _TextDecoder(columns, only_column("text", columns, pl.String()))
-
-    @override
-    def encode(self, rows: pl.DataFrame) -> list[bytes]:
-        return only_values("text", rows, pl.String()).cast(pl.Binary).to_list()
-
-
-class _TextDecoder(Decoder):
-    def __init__(self, columns: Columns, name: str) -> None:
-        self._columns = columns
-        self._name = name
-
-    @override
-    def decode(self, payloads: Sequence[Payload]) -> Decoded:
-        return decode_halving(payloads, self._columns, self._parse, lambda payload, reason: reason)
-
-    def _parse(self, payloads: Sequence[bytes]) -> pl.DataFrame:
-        try:
-            return pl.Series(self._name, payloads, dtype=pl.Binary).cast(pl.String).to_frame()
-        except pl.exceptions.ComputeError as error:
-            raise RowsUnreadable("not UTF-8") from error
-
-
 # -- changelog ---------------------------------------------------------------------------------------
-class ChangelogFormat(Format):
+class _ChangelogFormat(Format):
     """Records of ``inner``. ``deleted`` is the column that says which are deletions."""
 
     def __init__(self, inner: Format, deleted: str) -> None:
@@ -413,7 +366,7 @@ def with_flag(columns: Columns | None, deleted: str) -> Columns | None:
 
 
 def without_flag(columns: Columns, deleted: str) -> Columns:
-    """The columns of the records themselves. Raises ``DeclarationError`` unless the others say what is deleted."""
+    """The columns of the records themselves. Raises ``DeclarationError`` unless the other says what is deleted."""
     found = columns.get(deleted)
     if found != pl.Boolean:
         there = "is missing in the schema" if found is None else f"is of type {written(found)} in the schema, not bool"
@@ -428,15 +381,17 @@ def without_flag(columns: Columns, deleted: str) -> Columns:
 GROUP = "headrace.formats"
 """The group of entry points of formats: each is a function that makes a ``Format`` of a ``FormatSpec``."""
 
-_PLAIN: Mapping[str, type[Format]] = {"json": JsonFormat, "text": TextFormat, "bytes": RawFormat}
+_PLAIN: Mapping[str, Format] = {
+    "json": JsonFormat(), "text": _OneColumn("text", pl.String()), "bytes": _OneColumn("bytes", pl.Binary())
+}  # fmt: skip
 
 
 def open_format(spec: FormatSpec) -> Format:
-    """Return the format that ``spec`` names; raises ``DeclarationError`` for an unknown one. Fetches nothing yet."""
+    """The format that ``spec`` names; raises ``DeclarationError`` for an unknown one. Fetches nothing yet."""
     if spec.name in _PLAIN:
-        return _PLAIN[spec.name]()
+        return _PLAIN[spec.name]
     if spec.name == "changelog":
-        return ChangelogFormat(inner_format(spec), spec.settings["deleted"])
+        return _ChangelogFormat(inner_format(spec), spec.settings["deleted"])
     opener = plug_in(GROUP, spec.name)
     if opener is None:
         known = ", ".join([*_PLAIN, "changelog", *sorted(all_points(GROUP))])
@@ -445,5 +400,5 @@ def open_format(spec: FormatSpec) -> Format:
 
 
 def inner_format(spec: FormatSpec) -> Format:
-    """Return the format that another one is wrapped around."""
+    """The format that another one is wrapped around."""
     return open_format(FormatSpec(**spec.settings["format"]))

@@ -1,21 +1,10 @@
-"""Rows as users pass them for writing, put together on the calling thread.
+"""Rows as users pass them for writing, put together on the calling thread. Pure.
 
-given rows
-    Rows as users pass them for writing: a DataFrame of any library, dicts, or instances of a dataclass.
+pandas and Spark aren't imported here: their DataFrames are recognised by the module of their type, and whatever hands
+out Arrow data is taken as that.
 
-    pandas and Spark aren't imported here: their DataFrames are recognised by the module of their type, and whatever
-    hands out Arrow data is taken as that.
-
-rows
-    Rows put together and sorted out on the calling thread.
-
-    ``pl.concat`` and ``DataFrame.filter`` hand their work to Polars' threads. To hand over a few rows takes a tenth of
-    a millisecond, ten times as long as the work itself, and a stream at rest has few rows at a time.
-
-    Pure: tables in, tables out; nothing here blocks.
-
-headers
-    Headers of records as a column: a list of names and values for each record.
+``pl.concat`` and ``DataFrame.filter`` hand their work to Polars' threads. To hand over a few rows takes a tenth of a
+millisecond, ten times as long as the work itself, and a stream at rest has few rows at a time.
 """
 
 from __future__ import annotations
@@ -33,13 +22,11 @@ from headrace.rows.schema import Schema
 from headrace.rows.values import UnfitError, check_finite
 
 
-# -- given rows --------------------------------------------------------------------------------------
 class ArrowStream(Protocol):
     """A DataFrame or table of another library, as Arrow's C stream interface hands it out."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """The data, in a capsule."""
-        ...
 
 
 Rows = pl.DataFrame | ArrowStream | Iterable[Any]
@@ -47,7 +34,7 @@ Rows = pl.DataFrame | ArrowStream | Iterable[Any]
 
 
 def given_rows(rows: Rows, schema: Schema | None, where: str, optional: Collection[str] = ()) -> pl.DataFrame:
-    """Return rows that a user passes as a DataFrame, whose columns may still have other types than the schema's.
+    """Rows that a user passes as a DataFrame, whose columns may still have other types than the schema's.
 
     Raises ``UsageError`` if they aren't rows, and ``DataError`` for a row that doesn't fit, or a column or key that the
     schema doesn't have. ``where`` names the stream in these errors. Columns that are ``optional`` may be missing.
@@ -77,7 +64,7 @@ def given_rows(rows: Rows, schema: Schema | None, where: str, optional: Collecti
 
 
 def as_polars(given: object) -> object:
-    """Return a DataFrame of pandas, Spark or Arrow as one of Polars; anything else unchanged."""
+    """A DataFrame of pandas, Spark or Arrow as one of Polars; anything else unchanged."""
     if isinstance(given, pl.DataFrame | pl.Series):
         return given
     origin = _library(given)
@@ -98,7 +85,7 @@ def as_polars(given: object) -> object:
 
 
 def as_records(rows: object) -> list[Any]:
-    """Return rows that aren't a DataFrame as a list. Raises ``UsageError`` if they aren't a collection."""
+    """Rows that aren't a DataFrame as a list. Raises ``UsageError`` if they aren't a collection."""
     if isinstance(rows, pl.LazyFrame):
         raise UsageError("rows can't be a LazyFrame", hint="call .collect() first")
     if isinstance(rows, Iterable) and not isinstance(rows, Mapping | str | bytes):
@@ -110,7 +97,6 @@ def as_records(rows: object) -> list[Any]:
 
 
 def _library(given: object) -> str:
-    """The library that a DataFrame is from."""
     origins = [base.__module__.partition(".")[0] for base in type(given).__mro__ if base.__name__ == "DataFrame"]
     return origins[-1] if origins else type(given).__module__.partition(".")[0]
 
@@ -130,11 +116,7 @@ def _schema_of(records: Sequence[Any], schema: Schema, where: str, optional: Col
 
 # -- rows --------------------------------------------------------------------------------------------
 def concat_rows(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Return all rows in order, in contiguous memory. Columns and types must be the same.
-
-    Without the copy every later operator would pay for each chunk: a split of 64 chunks of 1000 rows takes four times
-    as long, and the first operator already costs more than the copy.
-    """
+    """All rows in order, in contiguous memory: else every later operator would pay for each chunk."""
     filled = [frame for frame in frames if frame.height]
     if not filled:
         return frames[0] if frames else pl.DataFrame()
@@ -147,7 +129,7 @@ def concat_rows(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def rows_where(rows: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
-    """Return the rows for which the mask is true (null is not true)."""
+    """The rows for which the mask is true (null is not true)."""
     if not rows.width:
         return rows.filter(mask)
     return pl.DataFrame([column.filter(mask) for column in rows.get_columns()])

@@ -1,8 +1,6 @@
 """From keys to partitions: a hash that never changes, and Kafka's. Pure.
 
 hashing
-    From keys to partitions: a hash that never changes, and the split of a batch by partition.
-
     The partition of a key determines where its messages, state and changelog are, so this hash is a durable contract:
     equal keys have equal hashes in every process and in every release. Polars' own hash promises none of that. The
     tests hold golden values; a change to any of them breaks every existing app.
@@ -17,20 +15,15 @@ hashing
     - decimals: as text without trailing zeros, so that the scale doesn't matter.
     - null: a fixed hash. A struct: its fields, combined in order.
 
-    Pure: no state, nothing blocks.
-
 kafka partitioning
-    Which partition a record goes to: exactly Kafka's default partitioner, for whole columns of keys. Pure.
-
-    A key goes to the partition of its hash, murmur2, so that other programs find their keys where Kafka's own clients
-    would have put them. Records without a key may go anywhere. They are spread in runs, because a broker stores one
-    batch of a thousand records faster than a thousand batches.
+    Exactly Kafka's default partitioner: a key goes to the partition of its hash, murmur2, so that other programs find
+    their keys. Records without a key are spread in runs, because a broker stores one batch of a thousand records faster
+    than a thousand batches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -63,10 +56,7 @@ _FILTERS_MAX = 4
 
 
 def hash_rows(df: pl.DataFrame, columns: Sequence[str]) -> Hashes:
-    """Return one hash a row over ``columns``, in the order given.
-
-    Raises ``DeclarationError`` for a column that is missing or whose type can't be a key.
-    """
+    """One hash a row over ``columns``, in the order given. Raises ``DeclarationError`` for what can't be a key."""
     if not columns:
         raise DeclarationError("a key needs at least one column")
     combined: Hashes | None = None
@@ -83,7 +73,7 @@ def hash_rows(df: pl.DataFrame, columns: Sequence[str]) -> Hashes:
 
 
 def hash_kind(dtype: pl.DataType) -> str:
-    """Return the kind of a key column's type: equal values of types of one kind have equal hashes."""
+    """The kind of a key column's type: equal values of types of one kind have equal hashes."""
     if dtype.is_integer() or dtype == pl.Boolean:
         return "whole number"
     if dtype in (pl.String, pl.Binary, pl.Categorical, pl.Enum):
@@ -96,23 +86,20 @@ def hash_kind(dtype: pl.DataType) -> str:
 
 
 def partition_of(df: pl.DataFrame, columns: Sequence[str], n: int) -> PartitionIds:
-    """Return the partition of each row among ``n``: its hash modulo ``n``.
-
-    Should a stream's partitions ever be doubled to 2n, partition p of 2n would hold only keys of partition p mod n.
-    """
+    """The partition of each row among ``n``: its hash modulo ``n``."""
     if not 1 <= n <= MAX_PARTITIONS:
         raise DeclarationError(f"{n} partitions: a stream can have 1 to {MAX_PARTITIONS}")
     hashes = hash_rows(df, columns)
     # numpy vectorises division by a constant but not the remainder, which takes 4 times as long.
     count = np.uint64(n)
-    return _as_ids(hashes - (hashes // count) * count, n)
+    remainders = hashes - (hashes // count) * count
+    return remainders.astype(np.uint8) if n <= 1 << 8 else remainders.astype(np.uint16)
 
 
 def split(df: pl.DataFrame, ids: PartitionIds, n: int) -> list[tuple[int, pl.DataFrame]]:
-    """Return (partition, rows) for each partition that has rows; the rows keep their order.
+    """(partition, rows) for each partition that has rows, in their order; ``ids`` is what ``partition_of`` returned.
 
-    ``ids`` is what ``partition_of`` returned for the same rows and ``n``. Ids [1, 0, 1] of rows [a, b, c] give
-    [(0, [b]), (1, [a, c])].
+    Ids [1, 0, 1] of rows [a, b, c] give [(0, [b]), (1, [a, c])].
     """
     if len(ids) != df.height:
         raise ValueError(f"{len(ids)} partition ids for {df.height} rows")
@@ -136,19 +123,14 @@ def split(df: pl.DataFrame, ids: PartitionIds, n: int) -> list[tuple[int, pl.Dat
 
 
 def laid_out(series: pl.Series) -> tuple[pa.Buffer, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the bytes of all strings or binaries, one after the other, and where each begins and ends."""
+    """The bytes of all strings or binaries, one after the other, and where each begins and ends."""
     array = series.to_arrow(compat_level=pl.CompatLevel.oldest())
     _, offsets, data = array.buffers()
     bounds = np.frombuffer(offsets, np.int64)[array.offset :][: len(series) + 1]
     return data or pa.py_buffer(b""), bounds[:-1], bounds[1:]
 
 
-def _as_ids(remainders: Hashes, n: int) -> PartitionIds:
-    return remainders.astype(np.uint8) if n <= 1 << 8 else remainders.astype(np.uint16)
-
-
 def _hash_series(series: pl.Series) -> Hashes:
-    """Return the hashes of one column, nulls included."""
     dtype = series.dtype
     if isinstance(dtype, pl.Struct):
         hashes: Hashes | None = None
@@ -160,7 +142,8 @@ def _hash_series(series: pl.Series) -> Hashes:
     elif isinstance(dtype, pl.Categorical | pl.Enum):
         hashed = _hash_bytes(series.cast(pl.String))
     elif isinstance(dtype, pl.Decimal):
-        hashed = _hash_bytes(_plain_decimals(series))
+        text = series.cast(pl.String)
+        hashed = _hash_bytes(text.str.strip_chars_end("0").str.strip_chars_end(".") if dtype.scale else text)
     else:
         hashed = _hash_words(_words(series))
     if series.null_count():
@@ -169,7 +152,7 @@ def _hash_series(series: pl.Series) -> Hashes:
 
 
 def _words(series: pl.Series) -> Hashes:
-    """Return the values of a fixed-width column as words. The word of a null is arbitrary: its hash is replaced."""
+    """The values of a fixed-width column as words. The word of a null is arbitrary: its hash is replaced."""
     dtype = series.dtype
     if dtype == pl.Null:
         return np.zeros(len(series), np.uint64)
@@ -185,15 +168,7 @@ def _words(series: pl.Series) -> Hashes:
         numbers = series.cast(pl.Duration("us")).to_physical()
     elif dtype == pl.Time:
         numbers = series.to_physical()
-    elif dtype == pl.Boolean or dtype in (
-        pl.Int8,
-        pl.Int16,
-        pl.Int32,
-        pl.Int64,
-        pl.UInt8,
-        pl.UInt16,
-        pl.UInt32,
-    ):
+    elif dtype == pl.Boolean or dtype in (pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32):
         numbers = series.cast(pl.Int64)
     else:
         raise DeclarationError(
@@ -203,19 +178,11 @@ def _words(series: pl.Series) -> Hashes:
     return filled(numbers, 0).to_numpy().view(np.uint64)
 
 
-def _plain_decimals(series: pl.Series) -> pl.Series:
-    text = series.cast(pl.String)
-    scale = series.dtype.scale if isinstance(series.dtype, pl.Decimal) else 0
-    return text.str.strip_chars_end("0").str.strip_chars_end(".") if scale else text
-
-
 def _hash_bytes(series: pl.Series) -> Hashes:
-    """Hash strings or binaries from Arrow's 16-byte views, which hold strings of up to 12 bytes whole.
+    """Hash strings or binaries from Arrow's 16-byte views, so a short key costs neither a copy nor a random access.
 
     A view is the length (uint32) and 12 bytes, zero-padded. For a longer string the 12 bytes are its first 4 bytes, and
-    the buffer and offset where the string is. So the usual short key costs neither a copy nor a random access.
-
-    As two little-endian words a view of "abc" is (3 | 0x636261 << 32, 0): length and bytes 0-3, then bytes 4-11.
+    the buffer and offset where it is. As two little-endian words, that of "abc" is (3 | 0x636261 << 32, 0).
     """
     if not len(series):
         return np.empty(0, np.uint64)
@@ -237,8 +204,7 @@ def _hash_bytes(series: pl.Series) -> Hashes:
 
 def _hash_short(head: Hashes, rest: Hashes) -> Hashes:
     """Hash the two words of each view: length and bytes 0-3 (``head``), bytes 4-11 (``rest``)."""
-    hashed = head * _GOLDEN
-    _mix(hashed)
+    hashed = _hash_words(head)
     hashed ^= rest
     _mix(hashed)
     return hashed
@@ -261,7 +227,7 @@ def _hash_long(series: pl.Series) -> Hashes:
 
 
 def _only_tails(word_at: Hashes, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Hashes:
-    """Return what ``_sum_tails`` returns, if each row has one word: half of all the work isn't needed then."""
+    """What ``_sum_tails`` returns, if each row has one word: half of all the work isn't needed then."""
     words = _tail_words(word_at, starts, ends - _WORD)
     words += _GOLDEN
     _mix(words)
@@ -269,10 +235,9 @@ def _only_tails(word_at: Hashes, starts: npt.NDArray[np.int64], ends: npt.NDArra
 
 
 def _tail_words(word_at: Hashes, wanted: npt.NDArray[np.int64], last: npt.NDArray[np.int64]) -> Hashes:
-    """Return the zero-padded words at ``wanted``. ``last`` is where the last 8 bytes of each word's row are.
+    """The zero-padded words at ``wanted``. ``last`` is where the last 8 bytes of each word's row are.
 
-    The last word of a row may reach past the row's end. Then the row's last 8 bytes are read instead, and shifted
-    right to drop the bytes before the wanted ones.
+    The last word of a row may reach past its end. Then the row's last 8 bytes are read instead, and shifted right.
     """
     address = np.minimum(wanted, last)
     words: Hashes = word_at[address] >> ((wanted - address).astype(np.uint64) << _THREE)
@@ -280,7 +245,7 @@ def _tail_words(word_at: Hashes, wanted: npt.NDArray[np.int64], last: npt.NDArra
 
 
 def _sum_tails(word_at: Hashes, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Hashes:
-    """Return for each row the sum of its words from ``starts`` to ``ends``, each mixed with its index in the row.
+    """For each row the sum of its words from ``starts`` to ``ends``, each mixed with its index in the row.
 
     Rows have different numbers of words. So the words of all rows are numbered consecutively, and the numbers are
     processed in blocks. With 2, 1 and 3 words in rows 0, 1 and 2:
@@ -356,7 +321,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 def partitions_of(keys: pl.Series, partitions: int, first: int = 0) -> Numbers:
-    """Return the partition of each record, given its key (Binary) or null. Runs without a key begin at ``first``."""
+    """The partition of each record, given its key (Binary) or null. Runs without a key begin at ``first``."""
     found = ((murmur2(keys) & _POSITIVE) % np.uint32(partitions)).astype(np.int64)
     nothing = keys.is_null().to_numpy()
     count = int(nothing.sum())
@@ -367,7 +332,7 @@ def partitions_of(keys: pl.Series, partitions: int, first: int = 0) -> Numbers:
 
 
 def murmur2(keys: pl.Series) -> Words:
-    """Return the hash of each key, as Java's ``Utils.murmur2`` computes it, but without a sign. Null is like empty."""
+    """The hash of each key, as Java's ``Utils.murmur2`` computes it, but without a sign. Null is like empty."""
     data, starts, lengths = layout(keys)
     hashes = np.uint32(_SEED) ^ lengths.astype(np.uint32)
     order = np.argsort(lengths, kind="stable")
@@ -384,12 +349,9 @@ def murmur2(keys: pl.Series) -> Words:
 
 
 def layout(keys: pl.Series) -> tuple[npt.NDArray[np.uint8], Numbers, Numbers]:
-    """Return the bytes of all keys, and where in them each begins, and its length. Null is like empty."""
-    array: Any = keys.fill_null(b"").rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
-    _, offsets, data = array.buffers()
-    ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
-    content = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
-    return content, ends[:-1], np.diff(ends)
+    """The bytes of all keys, and where in them each begins, and its length. Null is like empty."""
+    data, starts, ends = laid_out(keys.fill_null(b"").rechunk())
+    return np.frombuffer(data, np.uint8), starts, ends - starts
 
 
 def _murmur_words(data: npt.NDArray[np.uint8], at: Numbers) -> Words:

@@ -1,10 +1,8 @@
-"""Rows as bytes: the body of each frame is one self-describing Arrow IPC stream.
+"""Rows as bytes: the body of each frame is one self-describing Arrow IPC stream. Pure.
 
 Polars writes the bytes: it is fast, and writes only the strings that a slice uses. PyArrow reads them. Polars' own
 reader copies every buffer, and a damaged length makes it abort the whole process. PyArrow shares the memory of the
 bytes, and reports damage as an error.
-
-Pure: bytes in, tables out; nothing here blocks.
 """
 
 from __future__ import annotations
@@ -40,15 +38,12 @@ _VALUE_HINT = "the bytes are a whole table, so they aren't damaged: whatever wro
 
 
 def encode_rows(df: pl.DataFrame) -> bytes:
-    """Return the rows as one Arrow IPC stream. Raises ``DataError`` for what PyArrow couldn't read."""
+    """The rows as one Arrow IPC stream. Raises ``DataError`` for what PyArrow couldn't read."""
     return encode_rows_into(io.BytesIO(), df)
 
 
 def encode_rows_into(buffer: io.BytesIO, df: pl.DataFrame) -> bytes:
-    """Append the rows to ``buffer``, which holds a frame's header, and return its whole content.
-
-    Unlike ``header + encode_rows(df)``, this doesn't copy the body.
-    """
+    """Append the rows to ``buffer``, which holds a frame's header, and return its whole content, without a copy."""
     for name, dtype in zip(df.columns, df.dtypes, strict=True):
         if type(dtype) not in _ALWAYS_READABLE:
             _require_readable(name, dtype, df)
@@ -72,11 +67,9 @@ def _require_readable(name: str, dtype: pl.DataType, df: pl.DataFrame) -> None:
 
 
 def decode_rows(data: Bytes, *, checked: bool = False) -> pl.DataFrame:
-    """Return the rows of one Arrow IPC stream of any number of batches. They share ``data``'s memory.
+    """The rows of one Arrow IPC stream of any number of batches. They share ``data``'s memory.
 
-    ``checked=True`` says that Headrace wrote the bytes and a checksum has confirmed them. Then the validation of each
-    string and offset is skipped. Bytes from anywhere else need it, because Polars doesn't validate.
-
+    ``checked``: Headrace wrote the bytes and a checksum has confirmed them, so strings and offsets aren't validated.
     Raises ``FrameError`` when the bytes are not exactly one complete stream.
     """
     table = _read(data)
@@ -87,8 +80,7 @@ def decode_rows(data: Bytes, *, checked: bool = False) -> pl.DataFrame:
 def decode_runs(bodies: Sequence[Bytes], *, checked: bool = False) -> list[tuple[pl.DataFrame, list[int]]]:
     """Decode many streams at once: consecutive ones with the same columns become one table, with the height of each.
 
-    With few rows in each this takes a fraction of the time of ``decode_rows``. Raises ``FrameError`` as that does, but
-    without saying which one it is. The rows are in contiguous memory.
+    With few rows in each this takes a fraction of the time of ``decode_rows``, but errors don't say which one it is.
     """
     runs: list[list[pa.Table]] = []
     for body in bodies:
@@ -105,12 +97,11 @@ def decode_runs(bodies: Sequence[Bytes], *, checked: bool = False) -> list[tuple
 
 
 def _read(data: Bytes) -> pa.Table:
-    """Return the table of one complete stream, not validated yet."""
     source = pa.BufferReader(data)
     try:
         table = pa.ipc.open_stream(source).read_all()
     except _ARROW_ERRORS as error:
-        raise _unreadable(data, error) from error
+        raise FrameError(f"{_describe(data)} is not an Arrow batch: {error}", hint=WRITER_HINT) from error
     end = source.tell()
     if end != len(data):
         raise FrameError(
@@ -132,17 +123,12 @@ def _validate(tables: Sequence[pa.Table], data: Bytes, *, full: bool) -> None:
 
 
 def _together(tables: Sequence[pa.Table], data: Bytes, *, tamed: bool) -> pl.DataFrame:
-    """One frame of all rows of tables with the same columns."""
     if len(tables) == 1:
         return _as_frame(tables[0], data, tamed=tamed)
     plain = all(dtype.num_fields == 0 and not pa.types.is_dictionary(dtype) for dtype in tables[0].schema.types)
     if plain and sum(table.num_rows for table in tables) <= _FEW_ROWS * len(tables):
         return _as_frame(pa.concat_tables(tables).combine_chunks(), data, tamed=tamed)
     return concat_rows([_as_frame(table, data, tamed=tamed) for table in tables])
-
-
-def _unreadable(data: Bytes, error: Exception) -> FrameError:
-    return FrameError(f"{_describe(data)} is not an Arrow batch: {error}", hint=WRITER_HINT)
 
 
 def _as_frame(table: pa.Table, data: Bytes, *, tamed: bool) -> pl.DataFrame:

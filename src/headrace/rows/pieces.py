@@ -1,34 +1,20 @@
-"""Pieces of rows: what moves between stages of a batch job, what is parsed from bytes, and sorted rows.
+"""Pieces of rows: what moves between stages of a batch job, what is parsed from bytes, and sorted rows. Pure.
 
 pieces
-    Pieces: what moves between the stages of a batch job. A piece is rows of one partition of a stream, in order of
-    time.
-
-    A batch job sorts and shuffles pieces, not rows: each is one Arrow batch of some thousand rows, with the times of
-    the first and the last of them. So a reader who gets the pieces of a partition in the order of their first times
-    only has to hold those that overlap, however many rows there are.
-
-    Pure: bytes in, tables out; nothing here blocks.
+    A batch job sorts and shuffles pieces, not rows: each is one Arrow batch of some thousand rows of a partition, in
+    order of time, with the times of the first and the last of them. So a reader who gets the pieces of a partition in
+    the order of their first times only has to hold those that overlap.
 
 row pieces
-    Rows out of bytes: rows that follow one another, and those among them that can't be read.
-
     A block of whole rows is parsed at once. If that fails, it is halved until the bad rows are isolated, so good data
     never pays for the search. Row numbers count lines, blank ones too (in CSV they count records, whose quotes may
-    contain line breaks; the header has no number). So a row can be found again by counting, without parsing.
-
-    Pure; nothing here blocks.
+    contain line breaks; the header has no number), so a row can be found again without parsing.
 
 sorting
-    Rows in the order of some columns, like ``DataFrame.sort``, in a fraction of the time.
-
-    Polars compares rows. Where the columns of a row fit into one number that has the same order, numpy sorts these
-    numbers. What all strings of a column have in common is left out: of "member-1042" and "member-977", four bytes
-    count. With member and time in one number, 130,000 rows take 11 ms instead of 46.
-
-    Everything else is left to Polars: nulls, floating-point numbers, nested types, strings that differ in more bytes.
-
-    Pure; nothing blocks.
+    Like ``DataFrame.sort``, in a fraction of the time. Where the columns of a row fit into one number that has the same
+    order, numpy sorts these numbers. What all strings of a column have in common is left out: of "member-1042" and
+    "member-977", four bytes count. With member and time in one number, 130,000 rows take 11 ms instead of 46. Nulls,
+    floating-point numbers, nested types and strings that differ in more bytes are left to Polars.
 """
 
 from __future__ import annotations
@@ -63,8 +49,6 @@ SCHEMA = pa.schema(
     ]
 )
 """Pieces as a table. ``number`` counts the pieces of a writer, so that the order of equal times is stable."""
-
-
 _NUMBERS = {pa.int32(): np.int32, pa.int64(): np.int64}
 _BYTES_MAX = (1 << 31) - 1
 
@@ -147,8 +131,8 @@ class BadRow:
 class ParsedRows:
     """Rows that follow one another; ``frame`` has the good ones.
 
-    ``skipped``: how many row numbers before them have no row (blank lines). ``span``: how many row numbers the piece
-    covers, those of bad rows included. ``bytes``: about how much memory the good rows take, if that is known.
+    ``skipped``: how many row numbers before them have no row (blank lines). ``span``: how many they cover, bad rows
+    included. ``bytes``: about how much memory the good rows take, if that is known.
     """
 
     frame: pl.DataFrame
@@ -192,7 +176,9 @@ def parse_rows(data: bytes, ends: npt.NDArray[np.int64], parse: Parse) -> list[P
             run.append(row)
             continue
         if run:
-            pieces.append(_parse_run(run, blanks, parse))
+            frames, bad = readable_rows(run, lambda part: parse(b"".join(part)))
+            frame = pl.concat(frames) if frames else parse(b"")
+            pieces.append(ParsedRows(frame, len(run), blanks, tuple(bad)))
             run, blanks = [], 0
         blanks += 1
     if blanks > 1:
@@ -209,12 +195,6 @@ def readable_rows(
     bad: list[BadRow] = []
     _halve(rows, 0, parse, frames, bad)
     return frames, bad
-
-
-def _parse_run(rows: list[bytes], skipped: int, parse: Parse) -> ParsedRows:
-    frames, bad = readable_rows(rows, lambda part: parse(b"".join(part)))
-    frame = pl.concat(frames) if frames else parse(b"")
-    return ParsedRows(frame, len(rows), skipped, tuple(bad))
 
 
 def _halve(
@@ -252,7 +232,7 @@ _FIRST_BYTES = np.array([(1 << _WORD_BITS) - (1 << 8 * (_WORD_BYTES - kept)) for
 
 
 def sort_rows(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """Return the rows in the ascending order of these columns; the order of rows that agree in all is undefined."""
+    """The rows in the ascending order of these columns; the order of rows that agree in all is undefined."""
     plain = rows.height < _ROWS_MIN or (len(columns) == 1 and rows.schema[columns[0]] != pl.String)
     numbers = None if plain else _numbers(rows, columns)
     return rows.sort(*columns) if numbers is None else rows[np.argsort(numbers)]

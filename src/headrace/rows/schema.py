@@ -1,21 +1,9 @@
 """The schema of a stream: ordered columns and their types, from and to what users write.
 
-foreign schemas
-    Schemas and types of PyArrow, Spark and Pydantic as columns of a stream.
-
-    A program with a schema of such a library has imported the library, so this module needn't import it for others.
-
-declared
-    From declared columns and dataclasses to Polars types, and from columns back to dicts and dataclass instances.
-
-schema
-    The schema of a stream: ordered columns and their Polars types, and conversions of batches and rows.
-
-    For batches, ``conform`` checks a decoded batch, and casts the columns that can be cast without loss. For user
-    functions, ``to_records`` and ``from_records`` convert between a batch and dicts or dataclass instances. Every
-    column may hold nulls. Columns that the schema doesn't name are dropped.
-
-    Immutable and pure; nothing here blocks.
+Columns come from dicts, dataclasses, and schemas of PyArrow, Spark and Pydantic, which are recognised only if the
+program has imported the library. For batches, ``conform`` checks a decoded batch, and casts the columns that can be
+cast without loss. For user functions, ``to_records`` and ``from_records`` convert between a batch and dicts or
+dataclass instances. Every column may hold nulls. Immutable and pure.
 """
 
 from __future__ import annotations
@@ -42,7 +30,6 @@ from headrace.rows.dtypes import instantiate
 from headrace.rows.values import column, misfit
 
 
-# -- foreign schemas ---------------------------------------------------------------------------------
 def columns_of_schema(declared: object) -> dict[str, pl.DataType] | None:
     """The columns of a ``pyarrow.Schema`` or of Spark's ``StructType``; None if it is neither."""
     arrow, spark = _arrow(), _spark()
@@ -69,7 +56,7 @@ def type_of(declared: object, column: str) -> pl.DataType | None:
 
 
 def model_fields(record: object) -> list[str] | None:
-    """Return the names of the fields of a Pydantic model class; None for anything else."""
+    """The names of the fields of a Pydantic model class; None for anything else."""
     pydantic = sys.modules.get("pydantic")
     if pydantic is None or not isinstance(record, type) or not issubclass(record, pydantic.BaseModel):
         return None
@@ -117,15 +104,14 @@ _ALLOWED_HINTS = "use str, int, float, bool, bytes, datetime, date, list[...], O
 
 
 def dtype_of(column: object, declared: object) -> pl.DataType:
-    """Return the type that a dict schema declares for a column: one of Polars, Python, PyArrow or Spark.
-
-    Raises ``DeclarationError`` for a type that a stream can't hold.
-    """
+    """The type that a dict schema declares for a column; ``DeclarationError`` for one that a stream can't hold."""
     if not isinstance(column, str) or not column:
         raise DeclarationError(f"{column!r} isn't a column name", hint="use a string that isn't empty")
     dtype = type_of(declared, column)
     if dtype is None:
-        dtype = _of_hint(declared, column, ()) if _is_hint(declared) else instantiate(declared, column)
+        simple = isinstance(declared, type) and declared in _DTYPE_OF_PYTHON
+        is_hint = simple or is_record(declared) or typing.get_origin(declared) is not None
+        dtype = _of_hint(declared, column, ()) if is_hint else instantiate(declared, column)
     if not _holds_refused(dtype):
         return dtype
     raise DeclarationError(
@@ -134,12 +120,12 @@ def dtype_of(column: object, declared: object) -> pl.DataType:
 
 
 def columns_of_class(record: type) -> dict[str, pl.DataType]:
-    """Return the columns of a dataclass, which are the fields that its constructor takes, or of a model of Pydantic."""
+    """The columns of a dataclass, which are the fields that its constructor takes, or of a model of Pydantic."""
     return _columns(record, record.__name__, ())
 
 
 def record_builder(names: list[str], record: type | None) -> Callable[[list[list[Any]]], list[Any]]:
-    """Return a function from columns of values to a list of dicts, or of instances of ``record``."""
+    """A function from columns of values to a list of dicts, or of instances of ``record``."""
     if record is None:
         return _dict_builder(tuple(names))
     hints = typing.get_type_hints(record)
@@ -169,7 +155,7 @@ def _dict_builder(names: tuple[str, ...]) -> Callable[[list[list[Any]]], list[An
 
 
 def record_maker(names: list[str], record: type | None) -> Callable[..., Any]:
-    """Return a function from the values of one row to a dict, or to an instance of ``record``."""
+    """A function from the values of one row to a dict, or to an instance of ``record``."""
     if record is None:
         return _dict_maker(tuple(names))
     hints = typing.get_type_hints(record)
@@ -228,14 +214,8 @@ def is_record(declared: object) -> TypeGuard[type]:
     return isinstance(declared, type) and (dataclasses.is_dataclass(declared) or model_fields(declared) is not None)
 
 
-def _is_hint(declared: object) -> bool:
-    """Whether it is written as an annotation, and not as a Polars type."""
-    simple = isinstance(declared, type) and declared in _DTYPE_OF_PYTHON
-    return simple or is_record(declared) or typing.get_origin(declared) is not None
-
-
 def _without_none(hint: Any) -> Any:
-    """Return ``T`` for ``Optional[T]``, and any other hint unchanged."""
+    """``T`` for ``Optional[T]``, and any other hint unchanged."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         rest = [argument for argument in typing.get_args(hint) if argument is not type(None)]
         return rest[0] if len(rest) == 1 else hint
@@ -251,14 +231,13 @@ def _holds_refused(dtype: pl.DataType) -> bool:
 
 
 def _maker(record: type, names: list[str]) -> Callable[..., Any]:
-    """Return a function that makes an instance from values in the order of ``names``."""
     if any(field.kw_only for field in dataclasses.fields(record) if field.init):
         return lambda *values: record(**dict(zip(names, values, strict=True)))
     return record
 
 
 def _converter(hint: Any) -> Callable[[Any], Any] | None:
-    """Return a function from a value that Polars returns to one of the hinted type; None if they are the same."""
+    """A function from a value that Polars returns to one of the hinted type; None if they are the same."""
     hint = _without_none(hint)
     if typing.get_origin(hint) is list:
         inner = _converter(typing.get_args(hint)[0])
@@ -297,7 +276,7 @@ class Mismatch:
     rows: list[int]
 
     def error(self) -> DataError:
-        """Return the error to raise when the policy is to fail."""
+        """The error to raise when the policy is to fail."""
         which = f"row {self.rows[0]} doesn't fit"
         if len(self.rows) > 1:
             which = f"{len(self.rows)} rows don't fit; the first is row {self.rows[0]}"
@@ -308,14 +287,11 @@ class Mismatch:
 
 
 class _Misfits:
-    """The rows of a batch that don't fit, and why the first doesn't."""
-
     def __init__(self) -> None:
         self._rows: set[int] = set()
         self._first: Mismatch | None = None
 
     def add(self, rows: list[int], column: str, reason: str) -> None:
-        """Add the rows that don't fit because of a column; ``reason`` is of the first."""
         self._rows.update(rows)
         if self._first is None or rows[0] < self._first.rows[0]:
             self._first = Mismatch(column, reason, rows)
@@ -330,7 +306,6 @@ class _Misfits:
         return pl.select(pl.when(wrong).then(None).otherwise(column).alias(column.name)).to_series()
 
     def sorted_out(self, df: pl.DataFrame) -> tuple[pl.DataFrame, Mismatch | None]:
-        """Return the rows that fit, and a ``Mismatch`` for the others."""
         if self._first is None:
             return df, None
         rows = sorted(self._rows)
@@ -343,17 +318,9 @@ class Schema:
     """Ordered columns with their types. ``record`` is the dataclass that the schema was made from, if any."""
 
     __slots__ = (
-        "_bounded",
-        "_build",
-        "_dtypes",
-        "_instance_values",
-        "_names",
-        "_read",
-        "columns",
-        "dict_values",
-        "make",
-        "record",
-    )
+        "_bounded", "_build", "_dtypes", "_instance_values", "_names", "_read",
+        "columns", "dict_values", "make", "record",
+    )  # fmt: skip
 
     def __init__(self, columns: Mapping[str, pl.DataType], record: type | None = None) -> None:
         """Use ``Schema.of``."""
@@ -372,11 +339,10 @@ class Schema:
 
     @classmethod
     def of(cls, declared: object = None) -> Schema:
-        """Return the schema of a declaration of columns.
+        """The schema of a declaration of columns. Raises ``DeclarationError`` for a type that a stream can't hold.
 
         That is a dict of types (Polars', Python's, PyArrow's or Spark's), a dataclass, a model of Pydantic, a schema of
-        PyArrow or Spark, a ``Schema``, or None for bytes (``key``, ``value``). Raises ``DeclarationError`` naming the
-        first column whose type a stream can't hold.
+        PyArrow or Spark, a ``Schema``, or None for bytes (``key``, ``value``).
         """
         if declared is None:
             return cls(BYTES_COLUMNS)
@@ -413,7 +379,7 @@ class Schema:
         return Schema, (self.columns, self.record)
 
     def empty(self) -> pl.DataFrame:
-        """Return a batch without rows."""
+        """A batch without rows."""
         return pl.DataFrame(schema=self.columns)
 
     def require(self, columns: Iterable[str], where: str) -> None:
@@ -438,19 +404,21 @@ class Schema:
     def conform(
         self, df: pl.DataFrame, optional: Collection[str] = frozenset()
     ) -> tuple[pl.DataFrame, Mismatch | None]:
-        """Return the rows that fit, with the schema's columns in its order, and a ``Mismatch`` for the other rows.
-
-        Columns that are missing are null if they are ``optional``: the rows were written before these were added.
+        """The rows that fit, with the schema's columns in its order, and a ``Mismatch`` for the other rows.
 
         A column of another type is cast if the cast can't change a value. If that depends on the value (a string to a
-        number, a wide integer to a narrow one), rows whose value doesn't survive are left out and listed in the
-        ``Mismatch``. So are rows with a date, time, duration or decimal that can't be represented. A batch that
-        already fits is returned unchanged.
+        number, a wide integer to a narrow one), rows whose value doesn't survive don't fit. Nor do rows with a date,
+        time, duration or decimal that can't be represented. Missing columns are null if they are ``optional``.
 
-        Raises ``DataError`` if a column is missing, or has a type that can't be cast to the expected one.
+        Raises ``DataError`` if another column is missing, or has a type that can't be cast to the expected one.
         """
         if df.dtypes == self._dtypes and df.columns == self._names:
-            return self._in_bounds(df) if self._bounded else (df, None)
+            if not self._bounded:
+                return df, None
+            misfits = _Misfits()
+            for name in self._bounded:
+                misfits.without_beyond(df.get_column(name))
+            return misfits.sorted_out(df)
         found = dict(zip(df.columns, df.dtypes, strict=True))
         cast: list[pl.Series] = []
         misfits = _Misfits()
@@ -471,20 +439,12 @@ class Schema:
             cast.append(series if series is column else misfits.without_beyond(series))
         return misfits.sorted_out(pl.DataFrame(cast))
 
-    def _in_bounds(self, df: pl.DataFrame) -> tuple[pl.DataFrame, Mismatch | None]:
-        misfits = _Misfits()
-        for name in self._bounded:
-            misfits.without_beyond(df.get_column(name))
-        return misfits.sorted_out(df)
-
     def to_records(self, df: pl.DataFrame) -> list[Any]:
-        """Return the rows as instances of ``record``, or as dicts. The batch must conform."""
+        """The rows as instances of ``record``, or as dicts. The batch must conform."""
         return self._build([series.to_list() for series in df.get_columns()])
 
     def from_records(self, records: Sequence[Any], *, exact: bool = False) -> pl.DataFrame:
-        """Return a batch of dicts, or of instances of ``record``.
-
-        Keys that the schema doesn't name are dropped, unless it is to be ``exact``: then they don't fit.
+        """A batch of dicts, or of instances of ``record``; ``exact``: a key that isn't a column doesn't fit.
 
         Raises ``DataError`` with the index of the first record that doesn't fit, and the reason.
         """
@@ -496,9 +456,9 @@ class Schema:
             raise DataError(f"{len(records)} records fit the schema one by one, but not as a batch: {error}") from error
 
     def sift(self, records: Sequence[Any], start: int = 0) -> tuple[pl.DataFrame, list[tuple[int, DataError]]]:
-        """Return a batch of the records that fit exactly, and for each other its index (from ``start``) and an error.
+        """A batch of the records that fit exactly, and for each other its index (from ``start``) and an error.
 
-        Records that don't fit are found by bisection, so that a few of them among many records cost little.
+        They are found by bisection, so that a few of them among many records cost little.
         """
         try:
             return self._batch(records, exact=True), []
@@ -524,10 +484,8 @@ class Schema:
             return misfit
         return DataError(f"the record can't be converted to a row: {error}")
 
-    # -- single rows, as tuples of values in the order of the columns
-
     def values_of(self, record: Any) -> Sequence[Any]:
-        """Return the values of a dict, or of an instance of ``record``. Their types aren't checked.
+        """The values of a dict, or of an instance of ``record``. Their types aren't checked.
 
         Raises ``DataError`` for any other object, and for a dict that lacks a column or has another key.
         """
@@ -547,10 +505,8 @@ class Schema:
         raise DataError(f"{record!r:.200} is a {type(record).__name__}, not {wanted}")
 
     def from_columns(self, columns: Sequence[Sequence[Any]], where: Callable[[int], str]) -> pl.DataFrame:
-        """Return a batch of columns of values, in the schema's order.
-
-        Raises ``DataError`` for the first row that doesn't fit; ``where`` maps its index to the start of the message.
-        """
+        """A batch of columns of values. Raises ``DataError`` for the first row that doesn't fit, which ``where``
+        names."""
         try:
             return pl.DataFrame(list(map(column, self._names, columns, self._dtypes)))
         except Exception as error:
@@ -569,7 +525,6 @@ class Schema:
         return column(name, values, dtype)
 
     def _check_record(self, index: int, record: Any, exact: bool) -> None:
-        """Raise ``DataError`` if this record doesn't fit."""
         wanted = self.record.__name__ if self.record else "dict"
         fits = isinstance(record, self.record) if self.record else isinstance(record, Mapping)
         if not fits:
@@ -589,12 +544,12 @@ class Schema:
 
 
 def nulls(name: str, dtype: pl.DataType, height: int) -> pl.Series:
-    """Return a column without values, for rows that were written before it was added."""
+    """A column without values, for rows that were written before it was added."""
     return pl.Series(name, [None], dtype).new_from_index(0, height)
 
 
 def filled_up(rows: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """Return the rows with ``columns`` first, in their order: null where they are missing. Others stay, after them."""
+    """The rows with ``columns`` first, in their order: null where they are missing. Others stay, after them."""
     names = rows.columns
     if names[: len(columns)] == list(columns):
         return rows

@@ -1,30 +1,19 @@
 """Rows as text: JSON lines and CSV, and the types that text parsers read reliably.
 
 wire
-    The types that text parsers read reliably, and the casts from them to the declared types.
-
     The parsers know few types (and Polars' JSON parser panics at some others), so narrow and rare types are read as a
     wide type and cast, strictly: a number that doesn't fit makes its row a bad one. Binary values are base64, as in all
     other text.
 
-csv format
-    How a CSV file is written: separator, header, quotes, nulls, encoding.
-
 json lines
-    Rows as JSON lines, for people and for other programs.
-
-    Values that JSON has no type for become text: binary as base64, times as ISO 8601, decimals as digits. NaN and the
-    infinities become null.
+    What is written, for people and for other programs. Values that JSON has no type for become text: binary as base64,
+    times as ISO 8601, decimals as digits. NaN and the infinities become null.
 
 json rows
-    JSON lines to rows, strictly: what ``encode_lines`` writes, and what people write by hand.
-
-    A line is one object whose fields are columns. A missing field is null. A field that the columns don't have is
-    refused, since it may be a typo. Types that JSON lacks are text: binary is base64, times are ISO 8601, decimals are
-    their digits. Types are strict: 1.5 isn't an integer, and "1" isn't a number.
-
-    Inputs of JSON, in files or brokers, are read with Polars instead (``rows.formats``), which takes what other
-    programs write: numbers where text is wanted, fields that no column has, durations as integers.
+    What is read, strictly: what ``encode_lines`` writes, and what people write by hand. A line is one object whose
+    fields are columns. A missing field is null. A field that the columns don't have is refused, since it may be a typo.
+    Types are strict: 1.5 isn't an integer, and "1" isn't a number. Inputs of JSON, in files or brokers, are read with
+    Polars instead (``rows.formats``), which takes what other programs write.
 """
 
 from __future__ import annotations
@@ -47,7 +36,7 @@ from msgspec import Meta
 
 from headrace.core.errors import DataError, DeclarationError
 from headrace.core.files import UNREADABLE
-from headrace.rows.casting import with_exact_digits
+from headrace.rows.casting import holds, with_exact_digits
 from headrace.rows.dtypes import Columns, instantiate
 from headrace.rows.pieces import RowsUnreadable
 from headrace.rows.values import column
@@ -74,9 +63,7 @@ def _wire(dtype: pl.DataType) -> pl.DataType:
         return pl.String()
     if isinstance(dtype, pl.Datetime) and dtype.time_zone is not None:
         return pl.Datetime(dtype.time_unit, "UTC")
-    if isinstance(dtype, pl.List):
-        return pl.List(_wire(dtype.inner))  # type: ignore[arg-type]
-    if isinstance(dtype, pl.Array):
+    if isinstance(dtype, pl.List | pl.Array):
         return pl.List(_wire(dtype.inner))  # type: ignore[arg-type]
     if isinstance(dtype, pl.Struct):
         return pl.Struct({field.name: _wire(field.dtype) for field in dtype.fields})  # type: ignore[arg-type]
@@ -91,7 +78,8 @@ def from_wire(frame: pl.DataFrame, columns: Columns) -> pl.DataFrame:
 
 
 def _from_wire(values: pl.Expr, dtype: Any) -> pl.Expr:
-    if not _is_parsed(dtype):
+    # A cast alone can't read these types from text, or reads them too generously.
+    if not holds(dtype, (pl.Binary, pl.Time, pl.Decimal)):
         return values.cast(dtype)
     match dtype:
         case pl.Decimal():
@@ -107,15 +95,6 @@ def _from_wire(values: pl.Expr, dtype: Any) -> pl.Expr:
             fields = [_from_wire(pl.field(field.name), field.dtype) for field in dtype.fields]
             return values.struct.with_fields(fields)
     raise TypeError(f"{dtype} isn't parsed")
-
-
-def _is_parsed(dtype: Any) -> bool:
-    """Return whether values of this type come from text that a cast alone can't read, or reads too generously."""
-    if isinstance(dtype, pl.Struct):
-        return any(_is_parsed(field.dtype) for field in dtype.fields)
-    if isinstance(dtype, pl.List | pl.Array):
-        return _is_parsed(dtype.inner)
-    return isinstance(dtype, pl.Binary | pl.Time | pl.Decimal)
 
 
 def why_unreadable(error: pl.exceptions.PolarsError) -> str:
@@ -205,15 +184,15 @@ def _encoding(name: str) -> str:
 
 # -- json lines --------------------------------------------------------------------------------------
 def encode_lines(df: pl.DataFrame) -> bytes:
-    """Return the rows as JSON lines, one object a line."""
+    """The rows as JSON lines, one object a line."""
     out = io.BytesIO()
     df.with_columns(_spelled(pl.col(name), dtype) for name, dtype in df.schema.items()).write_ndjson(out)
     return out.getvalue()
 
 
 def _spelled(values: pl.Expr, dtype: Any) -> pl.Expr:
-    """Return the values, as text where Polars' own writer would write them differently or fail."""
-    if not _is_respelled(dtype):
+    """The values, as text where Polars' own writer would write them differently or fail."""
+    if not holds(dtype, (pl.Binary, pl.Datetime)):
         return values
     match dtype:
         case pl.Binary():
@@ -225,14 +204,6 @@ def _spelled(values: pl.Expr, dtype: Any) -> pl.Expr:
         case pl.List():
             return values.list.eval(_spelled(pl.element(), dtype.inner))
     return values.struct.with_fields(_spelled(pl.field(field.name), field.dtype) for field in dtype.fields)
-
-
-def _is_respelled(dtype: Any) -> bool:
-    if isinstance(dtype, pl.Struct):
-        return any(_is_respelled(field.dtype) for field in dtype.fields)
-    if isinstance(dtype, pl.List | pl.Array):
-        return _is_respelled(dtype.inner)
-    return isinstance(dtype, pl.Binary | pl.Datetime)
 
 
 # -- json rows ---------------------------------------------------------------------------------------
@@ -260,7 +231,6 @@ class JsonRows:
             raise RowsUnreadable(str(error).splitlines()[0]) from error
 
     def _meant(self, error: Exception) -> str:
-        """The column that an unknown field may have been meant for."""
         unknown = re.search(r"unknown field `([^`]+)`", str(error))
         close = difflib.get_close_matches(unknown[1], self.columns, n=1) if unknown else []
         return f" (did you mean {close[0]}?)" if close else ""
@@ -281,7 +251,7 @@ def shown(line: bytes) -> str:
 
 
 def readable(error: Exception) -> str:
-    """Return why a line isn't a row, in plain words."""
+    """Why a line isn't a row, in plain words."""
     text = str(error)
     if isinstance(error, UnicodeDecodeError):
         return "not UTF-8"
@@ -290,9 +260,6 @@ def readable(error: Exception) -> str:
     if isinstance(error, msgspec.ValidationError):
         return text.replace("`", "").replace(" - at $.", ", in the field ").replace(" | null", "")
     return "not JSON (" + text.removeprefix("JSON is malformed: ").lower() + ")"
-
-
-# -- a Polars type as the type that msgspec checks ------------------------------------------------------
 
 
 def _struct(columns: Mapping[str, pl.DataType], strict: bool) -> type[msgspec.Struct]:

@@ -1,21 +1,13 @@
-"""Columns of Python objects, and of Arrow data from other programs.
-
-values
-    Columns of values that are Python objects: an app's function returned them, or a decoder did.
+"""Columns of Python objects, and of Arrow data from other programs. Pure.
 
 plain values
-    Conditions under which a Python value surely fits a column, as source text for functions that are compiled.
-
-    Such a value is immutable, and a column of this type returns an equal one of the same type.
+    Conditions under which a Python value surely fits a column, as source text for functions that are compiled. Such a
+    value is immutable, and a column of this type returns an equal one of the same type.
 
 wild views
-    Arrow view arrays from other programs, made safe for Polars.
-
-    A view says how long a string is, and where it is if it is long. What the view of a null says is undefined: PyArrow
-    doesn't look at it, and Polars follows it, which ends the process if it leads nowhere. Such views are rare, and
-    legal. So columns that have one are copied value by value, and the others are left as they are.
-
-    Pure; nothing here blocks.
+    What the view of a null in an Arrow array says is undefined: PyArrow doesn't look at it, and Polars follows it,
+    which ends the process if it leads nowhere. Such views are rare, and legal. So columns that have one are copied
+    value by value.
 """
 
 from __future__ import annotations
@@ -41,10 +33,9 @@ class UnfitError(ValueError):
 
 
 def column(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
-    """Return the values as a column of this type. Raises an ``Exception`` if one of them doesn't fit exactly.
+    """The values as a column of this type. Raises an ``Exception`` if one of them doesn't fit exactly.
 
-    Polars panics over some values, which prints to stderr, and what it raises then isn't an ``Exception``: nothing that
-    handles a bad value would catch it, and the container would end. From others it rounds digits away.
+    Polars panics over some values, and what it raises then isn't an ``Exception``. From others it rounds digits away.
 
     >>> column("price", [Decimal("NaN")], pl.Decimal(10, 2))
     Traceback (most recent call last):
@@ -67,10 +58,7 @@ def misfit(name: str, value: Any, dtype: pl.DataType, error: BaseException) -> s
 
 
 def check_finite(values: Iterable[Any]) -> None:
-    """Raise ``UnfitError`` for a decimal, if need be inside other values, that is NaN or infinite.
-
-    For values whose type is still to be found out.
-    """
+    """Raise ``UnfitError`` for a decimal, at any depth, that is NaN or infinite; for values of types not yet known."""
     for value in values:
         if isinstance(value, Decimal) and not value.is_finite():
             raise UnfitError(_NO_NUMBER.format(value))
@@ -193,7 +181,7 @@ _KINDS: dict[type[pl.DataType], type] = {
 
 @cache
 def kind_of(dtype: pl.DataType) -> type | None:
-    """Return the only type that values of a column may have to fit surely; None if there is none."""
+    """The only type that values of a column may have to fit surely; None if there is none."""
     if dtype.is_integer() and dtype not in (pl.Int128, pl.UInt128):
         return int
     if isinstance(dtype, pl.Datetime):  # nanoseconds don't reach as far as Python's years
@@ -203,7 +191,7 @@ def kind_of(dtype: pl.DataType) -> type | None:
 
 @cache
 def fits(dtype: pl.DataType, variable: str) -> str:
-    """Return the condition that the value of a variable surely fits a column. The text uses names from ``NAMES``.
+    """The condition that the value of a variable surely fits a column. The text uses names from ``NAMES``.
 
     >>> fits(pl.Int8(), "v")
     'type(v) is int and -128 <= v <= 127'
@@ -225,7 +213,6 @@ def fits(dtype: pl.DataType, variable: str) -> str:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether UTF-8 can encode it: it has no surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -244,7 +231,7 @@ _WORDS = 4
 
 
 def without_wild_views(table: pa.Table) -> pa.Table:
-    """Return the table without views of nulls that lead nowhere. It must be valid."""
+    """The table without views of nulls that lead nowhere. It must be valid."""
     for place, column in enumerate(table.columns):
         dtype = column.type
         if dtype.num_fields == 0 and (dtype.id not in _VIEWS or column.null_count == 0):
@@ -256,7 +243,6 @@ def without_wild_views(table: pa.Table) -> pa.Table:
 
 
 def _views(array: pa.Array) -> Iterator[pa.Array]:
-    """The view arrays in an array, at any depth."""
     if array.type.id in _VIEWS:
         yield array
     else:
@@ -289,7 +275,6 @@ def _tamed(array: pa.Array) -> pa.Array:
 
 
 def _is_wild(array: pa.Array) -> bool:
-    """Whether the view of a null in this array leads nowhere."""
     if array.null_count == 0:
         return False
     validity, views, *data = array.buffers()

@@ -1,52 +1,30 @@
 """Tasks that get all of their input at once, in order of event time: the heart of a batch job, without Spark.
 
 merging
-    Merge pieces into runs: rows of a task's partitions in order of event time. Pure.
-
-    The pieces of a task arrive in the order of their first times. So rows older than the first time of the newest piece
-    are complete and may be returned; the rest is held. A *run* consists of rows of one partition. Runs are in the order
-    that the stage needs (``plan.chain_plan.BatchOrder``). If order holds between partitions, a run ends where another
-    partition has an older row.
+    The pieces of a task come in the order of their first times, so rows older than the newest piece are complete. They
+    leave as *runs*: rows of one partition, in the order that the stage needs (``plan.chain_plan.BatchOrder``). If order
+    holds between partitions, a run ends where another partition has an older row. Pure.
 
 notes
-    Notes: messages between the parts of a batch job and to the driver, as pieces without rows.
-
-    They travel among the pieces. A partition's reader or writer reports its progress (``Said``), which tasks downstream
-    get before any rows. The others are for the driver, and tasks downstream pass them on: the state that each task
-    leaves for a live run (``Left``), and the number of messages that it has set aside. So the driver gets only the
-    notes of attempts whose results count. Pure.
-
-piece writer
-    Collect the rows that a task of a batch job writes, by partition, and cut them into pieces in order of time.
-
-    Rows of streams without event time keep the order in which they were written.
+    Messages between the parts of a job, as pieces without rows, which travel among the others. ``Said``, the progress
+    of a partition, comes before any of its rows. Notes for the driver are passed on by the tasks downstream, so it gets
+    only those of attempts whose results count. Pure.
 
 reading
-    Sources of a batch job: read a partition from its beginning to its end, or to an offset that was set before.
-
-    Rows are checked as in a live run: the input's policy decides about rows that don't fit. From another app's streams,
-    only committed frames are read.
+    Reads a source partition from its beginning to its end, or to an offset that was set before. Rows are checked as in
+    a live run. From another app's streams, only committed frames are read.
 
 seam
-    The seam where a batch job stops and a live run continues.
-
-    A backfill reads a part of each input, and its tasks don't end after that. Event time stops where it would be in a
-    live task at these positions: at the lowest of the partitions' watermarks, less the lateness. So open windows stay
-    open. Each task leaves its state and its commit, as for a savepoint (``notes.Left``). Pure.
+    Where a job (a backfill) stops and a live run continues. Tasks don't end there. Event time stops where a live task
+    would be at these positions: at the lowest of the partitions' watermarks. So open windows stay open. Each task
+    leaves its state and a commit, as for a savepoint.
 
 fed task
-    A task of a batch job: the operators of a live task, fed with runs in order of event time until there are no more.
-
-    Watermarks follow from the order: everything older than the next run has arrived. So no message is late, windows
-    close as soon as they are over, and little state is held at a time. Only a stage that uses another time than its
-    input's stays behind by the lateness of the sources, like a live one. State that doesn't fit into memory goes to a
-    database in its own folder, as in a live task. There is no changelog: if the process dies, Spark feeds another task
-    from the start.
-
-    The wall clock stands still at the job's beginning. Work that is due by it happens at the end, or never.
-
-    With a ``Seam``, the inputs don't end where the job stops: the task leaves its state and a commit, from which a live
-    task continues.
+    The operators of a live task, fed with runs. Watermarks follow from the order, so no message is late, windows close
+    as soon as they are over, and little state is held. Only a stage that uses another time than its input's stays
+    behind by the lateness of the sources. State that doesn't fit into memory goes to a database. There is no changelog:
+    if the process dies, Spark feeds another task from the start. The wall clock stands still at the job's beginning:
+    work that is due by it happens at the end, or never.
 """
 
 from __future__ import annotations
@@ -84,7 +62,6 @@ from headrace.rows.given import concat_rows
 from headrace.rows.hashing import partition_of, split
 from headrace.rows.ipc import encode_rows
 from headrace.rows.pieces import TIME, Piece
-from headrace.stores.base import StateStore
 from headrace.systems.base import Consumer, Edge, Ended, Polled, Records, Rows
 from headrace.systems.registry import keeps_rows
 from headrace.task.connections import Connections
@@ -116,7 +93,7 @@ class Merging:
     """The pieces of one task that have been read and not yet handed out."""
 
     def __init__(self, order: BatchOrder, ranks: Mapping[SSP, int], enough: int = ROWS_AT_ONCE) -> None:
-        """``ranks``: of rows of equal time, those of the partition with the lowest rank come first.
+        """Of rows of equal time, those of the partition with the lowest of ``ranks`` come first.
 
         ``enough``: how many rows are held before it is worth while to look for complete ones.
         """
@@ -129,7 +106,7 @@ class Merging:
         self._newest: int | None = None
 
     def add(self, ssp: SSP, piece: Piece) -> Iterator[Run]:
-        """Take the next piece; hand out what is complete now, if it is worth while."""
+        """Take the next piece; hand out what is complete, if it is worth while."""
         if self.held >= self._enough and self._newest is not None and piece.first > self._newest:
             yield from self._until(piece.first)
             self._enough = max(self._least, 2 * self.held)  # else what overlaps would be looked through at each piece
@@ -138,7 +115,7 @@ class Merging:
         self.held += piece.rows
 
     def rest(self) -> Iterator[Run]:
-        """Return everything that is left, after the last piece."""
+        """Everything that is left, after the last piece."""
         yield from self._until(FOREVER)
 
     def _until(self, time: int) -> Iterator[Run]:
@@ -188,10 +165,8 @@ FOR_DRIVER = (LEFT, COUNTED)
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of a partition.
-
-    Of a source: ``entry`` is where to read on. Of an intermediate stream: what its writer ``task``, of ``tasks``, says.
-    """
+    """The progress of a partition of a source, to read on at ``entry``, or of a stream, from its writer (1 of
+    ``tasks``)."""
 
     progress: Progress
     entry: SourceEntry | None = None
@@ -207,43 +182,23 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
     record: CommitRecord
 
 
-def note_of(said: Said, stream: str, partition: int, writer: str) -> Piece:
-    """What is said of a partition of a stream, as a piece that comes before all others."""
-    return _note(stream, partition, writer, msgspec.json.encode(said))
-
-
-def note_of_left(left: Left) -> Piece:
-    """What a task leaves, as a piece."""
-    return _note(LEFT, 0, left.task, msgspec.json.encode(left))
-
-
 def note_of_counts(counters: Mapping[str, int], writer: str) -> Piece:
     """The counters of a task, or of the reader of a partition, as a piece."""
-    return _note(COUNTED, 0, writer, msgspec.json.encode(counters))
-
-
-def said_in(piece: Piece) -> Said:
-    """What ``note_of`` has put into a piece."""
-    return _SAID.decode(piece.body)
+    return _note(COUNTED, 0, writer, counters)
 
 
 def left_in(piece: Piece) -> Left:
-    """What ``note_of_left`` has put into a piece."""
+    """The ``Left`` in a piece."""
     return _LEFT.decode(piece.body)
 
 
 def counts_in(piece: Piece) -> Mapping[str, int]:
-    """What ``note_of_counts`` has put into a piece."""
+    """The counters in a piece."""
     return _COUNTED.decode(piece.body)
 
 
-def is_note(piece: Piece) -> bool:
-    """Whether a piece has no rows, but says something."""
-    return not piece.rows
-
-
-def _note(stream: str, partition: int, writer: str, body: bytes) -> Piece:
-    return Piece(stream, partition, NEVER, NEVER, 0, writer, 0, body)
+def _note(stream: str, partition: int, writer: str, content: Said | Left | Mapping[str, int]) -> Piece:
+    return Piece(stream, partition, NEVER, NEVER, 0, writer, 0, msgspec.json.encode(content))
 
 
 _SAID = msgspec.json.Decoder(Said)
@@ -258,9 +213,9 @@ HELD_ROWS = 1 << 18
 
 
 class PieceWriter(Port):
-    """Where the results of a task leave it in a batch job. ``take`` returns the pieces that are complete.
+    """Where the results of a task leave it in a batch job; ``take`` returns the pieces that are complete.
 
-    Rows of a sink leave in the same way: who runs the job publishes them when all is done.
+    They are cut in order of time; rows without event time keep their order. Who runs the job publishes a sink's rows.
     """
 
     def __init__(self, graph: Graph, streams: Mapping[str, StreamPlan], writer: str, number: int = 0) -> None:
@@ -279,7 +234,7 @@ class PieceWriter(Port):
     @override
     def write(self, stream: str, rows: pl.DataFrame, keys: Sequence[str] = ()) -> None:
         count = self._streams[stream].partitions
-        timed = rows.with_columns(self._time(stream, rows).alias(TIME))
+        timed = self.timed(stream, rows)
         if not keys or count == 1:
             self.put(stream, self._number % count, timed)
             return
@@ -294,7 +249,9 @@ class PieceWriter(Port):
 
     def timed(self, stream: str, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows of a stream with their times."""
-        return rows.with_columns(self._time(stream, rows).alias(TIME))
+        # Partial results of a window are as old as their slices.
+        partial = START in rows.columns and stream not in self._with_start
+        return rows.with_columns((pl.col(START) if partial else self._times[stream]).alias(TIME))
 
     def take(self, *, all_of_it: bool = False) -> Iterator[Piece]:
         """Cut what has been collected, if it is enough."""
@@ -310,12 +267,6 @@ class PieceWriter(Port):
             first, last = part.item(0, TIME), part.item(-1, TIME)
             self._cut += 1
             yield Piece(stream, partition, first, last, part.height, self._writer, self._cut, encode_rows(part))
-
-    def _time(self, stream: str, rows: pl.DataFrame) -> pl.Expr:
-        if START in rows.columns and stream not in self._with_start:
-            # Partial results of a window: each is as old as its slice.
-            return pl.col(START)
-        return self._times[stream]
 
 
 def _time_of(graph: Graph, stream: str) -> pl.Expr:
@@ -350,15 +301,15 @@ class Reading:
         ended = False
         with closing(self._consumer(spec)) as consumer:
             consumer.register(ssp, Edge.OLDEST)
-            source = CommittedSource(ssp, consumer.position(ssp), None, whole=self._is_whole(spec, ssp))
+            trimmed = keeps_rows(spec.system) or self._connections.admin(spec.system).extent(ssp).trimmed
+            source = CommittedSource(ssp, consumer.position(ssp), None, whole=not trimmed)
             for polled in self._polled(consumer, ssp):
                 match polled:
                     case Rows(frame=frame, offset=offset, bad=bad, place=place):
                         if frame.height or bad:  # else only the position moves
                             yield intake.accept(ssp, frame, offset, bad, place)
                     case Records(offsets=offsets, payloads=payloads, next=after):
-                        released = source.receive(offsets, payloads, after)
-                        for rows, _ in intake.decode(ssp, released.offsets, released.payloads):
+                        for rows, _ in intake.decode(ssp, *source.receive(offsets, payloads, after)):
                             yield rows
                     case Ended():
                         ended = True
@@ -390,7 +341,7 @@ class Reading:
             newest = max(newest, piece.last)
             yield piece
         watermark = newest if newest == NEVER else newest - spec.lateness_ms
-        yield note_of(self.said(ssp, watermark), spec.id, ssp.partition, name)
+        yield _note(spec.id, ssp.partition, name, self.said(ssp, watermark))
         if metrics.counters:
             yield note_of_counts(metrics.counters, name)
 
@@ -399,12 +350,6 @@ class Reading:
         said = self._read[ssp]
         idle = watermark == NEVER and self._specs[ssp].idle_timeout_ms is not None and not said.progress.ended
         return msgspec.structs.replace(said, progress=Progress(watermark, idle, said.progress.ended))
-
-    def _is_whole(self, spec: StreamSpec, ssp: SSP) -> bool:
-        """Whether a reader that has begun at the oldest frame begins at the first that there ever was."""
-        if keeps_rows(spec.system):
-            return False
-        return not self._connections.admin(spec.system).extent(ssp).trimmed
 
     def _consumer(self, spec: StreamSpec) -> Consumer:
         columns = None if spec.schema is None else spec.schema.columns
@@ -426,10 +371,7 @@ class Reading:
 def put_source(
     writer: PieceWriter, stream: StreamPlan, partition: int, rows: pl.DataFrame, key: Sequence[str] = ()
 ) -> None:
-    """Pass rows of a source to a writer of pieces, for this partition, or for those of a key.
-
-    Side inputs come before everything else, as in a live run.
-    """
+    """Pass rows of a source to a writer, for this partition, or for those of a key; side inputs before all else."""
     spec, count = stream.spec, stream.partitions
     early = spec.role is Role.SIDE_INPUT
     timed = rows.with_columns(pl.lit(NEVER, pl.Int64).alias(TIME)) if early else writer.timed(spec.id, rows)
@@ -451,7 +393,7 @@ def _wait(consumer: Consumer, ssp: SSP) -> None:
 # -- seam --------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Seam:
-    """A seam. Tasks commit ``version`` there, and leave their state below ``folder``, which all of them can reach.
+    """Where tasks commit ``version``, and leave their state below ``folder``, which all of them can reach.
 
     ``given`` are the source partitions that aren't read, because their history comes from elsewhere.
     """
@@ -495,8 +437,9 @@ class FedTask:
         self._woken = threading.Event()
         self._connections = Connections(self._woken.set)
         self._writer = writer or str(task.name)
-        self._port = PieceWriter(plan.graph, self.scope.outputs, self._writer, task.name.number)
-        self.task = task_factory(plan, stage, self.scope)(self._port, self.metrics, self._connections.calls)
+        self.port = PieceWriter(plan.graph, self.scope.outputs, self._writer, task.name.number)
+        """Where its results leave; dead letters, too."""
+        self.task = task_factory(plan, stage, self.scope)(self.port, self.metrics, self._connections.calls)
         self._now_ms = now_ms
         self._timed = [ssp for ssp, spec in self.scope.inputs.items() if spec.event_time is not None]
         self._untimed = [ssp for ssp in self.scope.inputs if ssp not in self._timed]
@@ -513,7 +456,7 @@ class FedTask:
         self._spills = 0
 
     def __enter__(self) -> Self:
-        stores = self._stores()
+        stores = {self.scope.store_name(id_): store for id_, store in self.task.stores().items()}
         if stores or self._seam is not None:  # to open a database takes longer than a small piece
             self.state.begin(stores)
         self.task.chain.tell_time(self._now_ms)
@@ -527,22 +470,17 @@ class FedTask:
             closing_all.callback(self.task.close)
 
     def map(self, ssp: SSP, tables: Iterable[pl.DataFrame]) -> Iterator[Piece]:
-        """Process rows that need no order; yields what the task writes, as it becomes enough for pieces."""
+        """Process rows that need no order; yields pieces as there is enough for them."""
         for rows in tables:
             self._process(Run(ssp, rows, NEVER))
-            yield from self._port.take()
-
-    @property
-    def port(self) -> PieceWriter:
-        """Where its results leave; dead letters, too."""
-        return self._port
+            yield from self.port.take()
 
     def feed(self, runs: Iterable[Run]) -> Iterator[Piece]:
-        """Process runs in their order; yields what the task writes, as it becomes enough for pieces."""
+        """Process runs in their order; yields pieces as there is enough for them."""
         for run in runs:
             self._advance(run.complete)
             self._process(run)
-            yield from self._port.take()
+            yield from self.port.take()
 
     def hear(self, ssp: SSP, said: Said) -> None:
         """Learn how far an input partition comes, from its reader or from one of its writers, before its rows."""
@@ -556,12 +494,11 @@ class FedTask:
             for ssp in self.scope.inputs:
                 self.task.end(ssp)
             self._end()
-            yield from self._port.take(all_of_it=True)
+            yield from self.port.take(all_of_it=True)
         if self.metrics.counters:
             yield note_of_counts(self.metrics.counters, self._writer)
 
     def _end(self) -> None:
-        """All inputs have ended."""
         self.task.advance()
         self._settle()
         while not self.task.finish():
@@ -575,7 +512,11 @@ class FedTask:
         self._settle()
         self._since_spill += run.rows.height
         if self._since_spill >= SPILL_ROWS:
-            self._spill()
+            self._since_spill = 0
+            self._spills += 1
+            for _ in self.state.changes(self._spills):
+                pass  # no changelog needs them
+            self.state.persist(LocalCheckpoint(self._spills, 1, self._spills))
 
     def _advance(self, complete: int) -> None:
         """Note that no older rows follow. Inputs without event time have been read by now."""
@@ -592,17 +533,13 @@ class FedTask:
 
     @cached_property
     def _limits(self) -> Mapping[SSP, int]:
-        """Up to where event time may come in each partition: what hasn't ended at the seam goes on.
-
-        All that is to be said of them has been said before the first rows.
-        """
+        """Up to where event time may come in each partition; all that is said of them is said before the first rows."""
         if self._seam is None:
             return dict.fromkeys(self.scope.inputs, FOREVER)
         known = {ssp: combined(said.progress for said in self._said.get(ssp, ())) for ssp in self.scope.inputs}
         return {ssp: FOREVER if p.ended or p.idle else p.watermark for ssp, p in known.items()}
 
     def _settle(self) -> None:
-        """Let steps that wait for answers emit results, until they take more rows."""
         chain = self.task.chain
         chain.collect()
         while chain.full is not None:
@@ -617,8 +554,6 @@ class FedTask:
             )
         self._woken.clear()
 
-    # -- the seam
-
     def _leave(self, seam: Seam) -> Iterator[Piece]:
         """Stop as a live task would at a commit, and leave state and commit behind."""
         for ssp in self.scope.inputs:
@@ -630,7 +565,7 @@ class FedTask:
             self.task.chain.collect()
         if self.task.ended:
             self._end()
-        yield from self._port.take(all_of_it=True)
+        yield from self.port.take(all_of_it=True)
         record = self._record(seam)
         name = task_folder(self.scope.name)
         folder = Path(seam.folder) / f"{name}-{uuid.uuid4().hex}"  # Spark may run a task more than once
@@ -639,11 +574,15 @@ class FedTask:
         self.state.persist(LocalCheckpoint(0, record.generation, record.version))
         kept = KeptCommit(task=str(self.scope.name), offset=0, record=record)
         self.state.keep(folder / DATABASE_FOLDER, folder / COMMIT_FILE, kept.encode())
-        yield from self._notes()
-        yield note_of_left(Left(task=str(self.scope.name), folder=str(folder), record=record))
+        for stream in self.scope.downstream:
+            said = Said(
+                progress=self.task.outputs.get(stream.spec.id, NOTHING), task=kept.task, tasks=self.scope.task_count
+            )
+            for partition in range(stream.partitions):
+                yield _note(stream.spec.id, partition, kept.task, said)
+        yield _note(LEFT, 0, kept.task, Left(task=kept.task, folder=str(folder), record=record))
 
     def _take_over_times(self, ssp: SSP) -> None:
-        """Let an input partition be as far as was said."""
         time = self.task.times[ssp]
         for said in self._said.get(ssp, ()):
             watermark, idle, ended, heard, own = said.progress
@@ -659,7 +598,6 @@ class FedTask:
                 time.fall_idle()
 
     def _record(self, seam: Seam) -> CommitRecord:
-        """What a live task in this state would commit."""
         outputs = self.task.outputs
         over = [stream for stream in self.scope.downstream if outputs.get(stream.spec.id, NOTHING).ended]
         names = sorted(str(stream.spec.stream) for stream in over)
@@ -679,27 +617,6 @@ class FedTask:
             bookkeeping=msgspec.Raw(msgspec.json.encode(times)),
         )
 
-    def _notes(self) -> Iterator[Piece]:
-        """Return the progress of the task's output streams, for each of their readers."""
-        name, count = str(self.scope.name), self.scope.task_count
-        for stream in self.scope.downstream:
-            said = Said(progress=self.task.outputs.get(stream.spec.id, NOTHING), task=name, tasks=count)
-            for partition in range(stream.partitions):
-                yield note_of(said, stream.spec.id, partition, name)
-
-    # -- state
-
-    def _stores(self) -> Mapping[str, StateStore]:
-        return {self.scope.store_name(id_): store for id_, store in self.task.stores().items()}
-
-    def _spill(self) -> None:
-        """Move what the stores keep in memory to the database."""
-        self._since_spill = 0
-        self._spills += 1
-        for _ in self.state.changes(self._spills):
-            pass  # no changelog needs them
-        self.state.persist(LocalCheckpoint(self._spills, 1, self._spills))
-
 
 def fed(
     plan: Plan,
@@ -718,8 +635,8 @@ def fed(
         merging = Merging(order, {ssp: ranks[spec.id] for ssp, spec in run.scope.specs.items()})
         for piece in pieces:
             if (known := ssps.get((piece.stream, piece.partition))) is not None:
-                if is_note(piece):
-                    run.hear(known, said_in(piece))
+                if not piece.rows:
+                    run.hear(known, _SAID.decode(piece.body))
                 else:
                     yield from run.feed(merging.add(known, piece))
             elif piece.stream in FOR_DRIVER or piece.stream in run.scope.outputs:

@@ -1,22 +1,14 @@
-"""Slow calls: made outside the run loop, with their results put back in order.
+"""Slow calls of users' functions: made outside the run loop, with their results put back in order.
 
-lanes
-    Slow calls of users' functions: on an event loop or in threads, never on the run loop's thread.
+A container has one event loop, on its own thread that starts with the first call. ``async`` functions run there; plain
+functions run in threads, as many as a step may call at once. A *lane* makes the calls of one step. It retries failed
+calls, and keeps the outcomes until the step takes them on the run loop's thread, which it wakes when one arrives.
 
-    A container has one event loop, on its own thread that starts with the first call. ``async`` functions run there;
-    plain functions run in threads, as many as a step may call at once. A *lane* makes the calls of one step. It starts
-    calls as others finish, retries failed ones, and keeps the outcomes until the step takes them on the run loop's
-    thread. It wakes the run loop whenever an outcome arrives and none was waiting.
+When a lane is closed, its remaining calls are cancelled and dropped. A plain function can't be cancelled: its result is
+ignored. All threads are daemons, so they don't keep the process from ending.
 
-    When a lane is closed, its remaining calls are cancelled and dropped. A plain function can't be cancelled: it
-    continues in its thread, and its result is ignored. All threads are daemons, so they don't keep the process from
-    ending.
-
-reorder queue
-    The queue of a step that waits for calls: places for results, with watermarks between them. Pure.
-
-    Results before a watermark leave before it, and results after it leave after it. Between two watermarks results
-    leave in the order of their places, or in the order in which they arrived.
+A ``ReorderQueue`` has places for results, with watermarks between them. Results before a watermark leave before it,
+later ones after it; in between they leave in the order of their places, or in the order in which they arrived. Pure.
 """
 
 from __future__ import annotations
@@ -83,10 +75,7 @@ class Calls:
     """All lanes of a container. Made and closed on the run loop's thread."""
 
     def __init__(self, wake: Callable[[], None], chance: Callable[[], float] = random.random) -> None:
-        """``wake`` wakes the run loop; it may be called from any thread, until ``close`` returns.
-
-        ``chance`` returns random numbers in [0, 1), for the pauses between attempts.
-        """
+        """``wake`` wakes the run loop, from any thread; ``chance`` is random in [0, 1), for pauses between attempts."""
         self.chance = chance
         self._wake = wake
         self._waking = threading.Lock()
@@ -110,10 +99,7 @@ class Calls:
         return self._loop
 
     def blocked(self, now_ms: float) -> Blocked | None:
-        """What keeps the event loop from its next round; None: nothing.
-
-        Each call asks the loop for an answer, so make it now and then, always on the same thread, which is another one.
-        """
+        """What keeps the event loop from its next round. Call it now and then, always on one other thread."""
         loop, thread = self._loop, self._thread
         if loop is None or thread is None:
             return None
@@ -157,7 +143,7 @@ async def _end(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class Lane(Generic[Argument]):
-    """The calls of one function by one step. On the run loop's thread, except where noted."""
+    """The calls of one function by one step: public methods on the run loop's thread, others on the event loop's."""
 
     def __init__(
         self,
@@ -216,8 +202,6 @@ class Lane(Generic[Argument]):
         if self._running:
             self._calls.loop().call_soon_threadsafe(self._cancel)
 
-    # -- on the event loop's thread
-
     def _start_some(self) -> None:
         loop = self._calls.loop()
         while len(self._running) < self.calling.concurrency and not self._closed:
@@ -246,7 +230,9 @@ class Lane(Generic[Argument]):
             try:
                 result = await self._attempt(argument, loop)
                 done = Done(place, result=result, attempts=attempts)
-                self._succeeded()
+                if self._warned:  # as rarely as the warnings themselves
+                    _log.info("calls succeed again", function=self._named, failures=self.failing)
+                self.trouble, self.failing, self._warned = None, 0, False
                 break
             except BaseException as error:  # noqa: BLE001 - whatever it is, the step says whose it is
                 if self._closed:
@@ -257,7 +243,9 @@ class Lane(Generic[Argument]):
                     done = Done(place, error=error, attempts=attempts)
                     break
                 self.tally.retries += 1
-                self._warn_of_retry(attempts)
+                self._warned |= self._throttle.warning(
+                    "a call failed and is tried again", function=self._named, attempts=attempts, error=self.trouble
+                )
                 await asyncio.sleep(pause / 1000)
         self.tally.calls += 1
         self.tally.ms += (loop.time() - began) * 1000
@@ -281,22 +269,11 @@ class Lane(Generic[Argument]):
             self.tally.timeouts += 1
             raise TimeoutError(f"no answer within {self.calling.timeout_ms} ms") from error
 
-    def _succeeded(self) -> None:
-        if self._warned:  # as rarely as the warnings themselves
-            _log.info("calls succeed again", function=self._named, failures=self.failing)
-        self.trouble, self.failing, self._warned = None, 0, False
-
-    def _warn_of_retry(self, attempts: int) -> None:
-        self._warned |= self._throttle.warning(
-            "a call failed and is tried again", function=self._named, attempts=attempts, error=self.trouble
-        )
-
     @property
     def _named(self) -> str:
         return getattr(self._function, "__qualname__", repr(self._function))
 
     def _pause_after(self, error: BaseException, attempts: int) -> float | None:
-        """Return how long to wait before the next attempt; None if there is none."""
         self.trouble = f"{type(error).__name__}: {error}"
         self.failing += 1
         if isinstance(error, HeadraceError) and not error.retry:
@@ -367,7 +344,7 @@ Result = TypeVar("Result")
 
 
 class ReorderQueue(Generic[Result]):
-    """Places are numbered from 0 up, in the order in which they are taken."""
+    """Results by place; places are numbered from 0 up."""
 
     def __init__(self, *, ordered: bool) -> None:
         self._ordered = ordered
@@ -400,11 +377,10 @@ class ReorderQueue(Generic[Result]):
         self._come[place] = result
 
     def leave(self) -> tuple[list[Result], int | None]:
-        """Remove and return the results that may leave, and the watermark after them if all have. Call until empty."""
+        """Remove the results that may leave, and the watermark after them if all have. Call until empty."""
         before = self._marks[0][0] if self._marks else self._next
         if self._ordered:
-            places = range(self._left, before)
-            leaving = list(takewhile(self._come.__contains__, places))
+            leaving = list(takewhile(self._come.__contains__, range(self._left, before)))
         else:
             leaving = [place for place in self._come if place < before]
         results = [self._come.pop(place) for place in leaving]

@@ -1,8 +1,6 @@
 """The systems that one container uses: each is opened once, with one producer that its tasks share (on one thread).
 
-Row systems have no producer. Their outputs are targets, one per stream, which a task publishes to.
-
-Through them one also finds out how far apart two positions are: in messages where they can be counted, or in bytes.
+Row systems have no producer, but one target per stream, which a task publishes to.
 """
 
 from __future__ import annotations
@@ -175,7 +173,7 @@ class Distance:
 
 
 def distance(connections: Connections, spec: SystemSpec, ssp: SSP, start: Offset, end: Offset) -> Distance:
-    """Return the amount between two offsets of a partition, the lower one first. To a moment, it is unknown."""
+    """The amount between two offsets of a partition, the lower one first. To a moment, it is unknown."""
     size = end - start if offsets_are_bytes(spec) else None
     if is_moment(end):
         return Distance(None, None)
@@ -195,7 +193,7 @@ def distance(connections: Connections, spec: SystemSpec, ssp: SSP, start: Offset
 
 
 def lag(connections: Connections, spec: SystemSpec, ssp: SSP, start: Offset, end: Offset) -> Distance:
-    """Return how much lies between a position and the end, which a system of rows may estimate."""
+    """How much lies between a position and the end, which a system of rows may estimate."""
     found = distance(connections, spec, ssp, start, end)
     if found.messages is not None or not keeps_rows(spec):
         return found

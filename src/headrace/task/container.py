@@ -1,8 +1,7 @@
 """A container: some tasks in one process, with one run loop on one thread.
 
-When a turn of its ``RunLoop`` leaves nothing to do, it sleeps until the next thing is due, in ``select`` on the
-descriptors of its consumers and on a pipe that other threads use to pass orders. So an idle container uses no CPU, and
-data wakes it at once. Restoring at the start and waiting for acknowledgements may block.
+After a turn that leaves nothing to do, it sleeps in ``select`` on the descriptors of its consumers and on a pipe for
+orders of other threads. Restoring at the start and waiting for acknowledgements may block.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 
-from headrace.api.specs import Settings
 from headrace.core.clock import Clock
 from headrace.core.errors import HeadraceError, StateCorruptError
 from headrace.core.files import readable
@@ -38,10 +36,8 @@ from headrace.task.task import task_factory
 OBSERVE_MS = 250.0
 OBSERVE_SHARE = 0.01
 OBSERVE_MS_MAX = 2000.0
-"""How often the tasks' status is published. That takes a while for thousands of tasks, but only this share of a
-processor, unless it is due because of its age."""
+"""How often the tasks' status is published, in this share of a processor unless it is due because of its age."""
 DRAIN_PAUSE_MS = 2.0
-
 
 Observe = Callable[[Sequence[TaskHost]], None]
 Directions = tuple[int, int, Mapping[str, SlotOrders]]
@@ -64,7 +60,7 @@ class Wakeup:
             os.write(self._writer, b"!")
 
     def rung(self) -> bool:
-        """Return whether it has rung since the last call, whether or not the loop slept."""
+        """Whether it has rung since the last call, whether or not the loop slept."""
         rung, self._rung = self._rung, False
         return rung
 
@@ -74,7 +70,7 @@ class Wakeup:
             os.read(self.reader, 4096)
 
     def wait(self, ms: float) -> bool:
-        """Wait until it rings, but no longer than this; return False if it didn't ring."""
+        """Wait until it rings, but no longer than this; False if it didn't ring."""
         rung = readable(self.reader, ms)
         self.clear()
         return rung
@@ -99,21 +95,25 @@ class Container:
     ) -> None:
         """``next_generation`` issues a task's next generation and orders, at its start and at each rollback.
 
-        ``report`` reports the outcome of orders to the coordinator. ``keep`` receives each call of the app's own code
-        when it begins, and None when it ends.
+        ``keep`` receives each call of the app's own code when it begins, and None when it ends. ``report`` reports the
+        outcome of orders to the coordinator.
         """
         self._clock = clock
         self.wakeup = Wakeup()
         self.connections = Connections(self.wakeup.ring, AtWork(clock.monotonic_ms, keep))
         self._draining = False
-        self._stopping = False
+        self.stopped = False
+        """Whether it was ordered to stop. Its replacement repeats the work since the last checkpoint."""
         self._cut: Cut | None = None
         self._restarts: Mapping[TaskName, int] = {}
         self._slot_orders: Mapping[TaskName, Directions] = {}
         self._observe: Observe | None = None
         self._observe_at = 0.0
         mine = [(stage, task) for stage in plan.stages for task in stage.tasks if task.name in tasks]
-        self._depot = self._open_depot(plan.graph.settings)
+        place = plan.graph.settings.snapshots
+        self._depot: LiveDepot | None = None
+        if place is not None and plan.graph.settings.state_on_disk:
+            self._depot = LiveDepot(open_objects(place), self.wakeup.ring, clock, place.bytes_per_s)
         scopes = beside({task.name: TaskScope.of(plan, stage, task) for stage, task in mine})
         pressures = backpressures(scopes.values(), self.connections, clock.monotonic_ms())
         self.hosts: list[TaskHost] = []
@@ -136,12 +136,6 @@ class Container:
         self._loop = RunLoop(self.hosts, self.connections, clock)
         self._loop.whole = len(mine) == sum(len(stage.tasks) for stage in plan.stages)
 
-    def _open_depot(self, settings: Settings) -> LiveDepot | None:
-        place = settings.snapshots
-        if place is None or not settings.state_on_disk:
-            return None
-        return LiveDepot(open_objects(place), self.wakeup.ring, self._clock, place.bytes_per_s)
-
     def drain(self) -> None:
         """Finish the current turn, commit, and return. Safe from any thread."""
         self._draining = True
@@ -149,7 +143,7 @@ class Container:
 
     def stop(self) -> None:
         """Return at once, without a checkpoint, because another container has taken over. Safe from any thread."""
-        self._stopping = True
+        self.stopped = True
         self.wakeup.ring()
 
     def cut(self, cut: Cut | None) -> None:
@@ -173,12 +167,7 @@ class Container:
     @property
     def drained(self) -> bool:
         """Whether it was ordered to drain, and has drained."""
-        return self._draining and not self._stopping
-
-    @property
-    def stopped(self) -> bool:
-        """Whether it was ordered to stop. Its replacement repeats the work since the last checkpoint."""
-        return self._stopping
+        return self._draining and not self.stopped
 
     def run(self, observe: Observe | None = None) -> None:
         """Run the loop until all tasks have finished, or until ``drain`` or ``stop``.
@@ -198,7 +187,10 @@ class Container:
                 self._turn_until_told(selector)
         except BaseException as error:
             if isinstance(error, StateCorruptError):
-                self._find_damage()
+                # Damage rarely hits only one task, and a single restart can rebuild all.
+                for host in self.hosts:
+                    host.state.find_damage()
+                    self._pulse()
             try:
                 self._close_hosts()
             except HeadraceError as later:
@@ -213,14 +205,7 @@ class Container:
         finally:
             selector.close()
 
-    def _find_damage(self) -> None:
-        """Check the state of all tasks, because damage rarely hits only one, and a single restart can rebuild all."""
-        for host in self.hosts:
-            host.state.find_damage()
-            self._pulse()
-
     def _close_hosts(self) -> None:
-        """Close all tasks, even if closing some of them fails."""
         with ExitStack() as closing:
             for host in reversed(self.hosts):
                 closing.callback(host.close)
@@ -233,7 +218,7 @@ class Container:
         self.wakeup.close()
 
     def turn(self) -> float:
-        """Run one turn of the loop; return for how long (ms) the loop may sleep after it."""
+        """Run one turn of the loop; return for how long (ms) it may sleep then."""
         if self.wakeup.rung():
             self._loop.everyone()
             for host in self.hosts:
@@ -249,7 +234,7 @@ class Container:
         return run(self._loop.turning())
 
     def _turn_until_told(self, selector: selectors.BaseSelector) -> None:
-        while not self._stopping:
+        while not self.stopped:
             sleep = self.turn()
             self._pulse()
             if all(host.finished for host in self.hosts):
@@ -264,7 +249,6 @@ class Container:
             self._observe(self.hosts)
 
     def _pulse(self) -> None:
-        """Publish the tasks' status if it is due."""
         now = self._clock.monotonic_ms()
         if self._observe is not None and now >= self._observe_at:
             began_s = time.thread_time()
@@ -275,7 +259,7 @@ class Container:
 
     def _drain(self) -> None:
         for pause in self._loop.draining():
-            if self._stopping:
+            if self.stopped:
                 break
             if pause is Pause.REST:
                 self.wakeup.wait(DRAIN_PAUSE_MS)

@@ -1,37 +1,25 @@
 """Event time: watermarks, idle inputs, ends, and time columns.
 
 columns
-    Reads event time from rows, vectorised: integers are milliseconds, Datetimes are converted.
-
     Operators reckon in whole milliseconds, and watermarks and the bounds of windows are such: a time is before one of
     them if and only if its millisecond is. What compares times of messages with each other must look at the rest, too.
 
 limits
-    The range of valid event times: the years 1000 to 8999. Pure.
-
-    The range is far from the ends of 64 bits, so time plus a window's size is still a time, and far from those of
-    Python's ``datetime``, so the bounds of windows are, too. Marks such as 0001-01-01 (never), 9999-12-31 (forever) and
-    -2^63 (not a time) are outside it: as event times they would close every window, or be late for all of them. A
-    ``Datetime`` of nanoseconds holds only 1677 to 2262, of which 1679 to 2260 are times.
+    Event times are in the years 1000 to 8999. So time plus a window's size still fits into 64 bits, and into Python's
+    ``datetime``. Marks such as 0001-01-01 (never), 9999-12-31 (forever) and -2^63 (not a time) are outside: as event
+    times they would close every window, or be late for all. A ``Datetime`` of nanoseconds holds only 1677 to 2262.
 
 watermark
-    Watermarks, idleness and ends: pure bookkeeping, saved and restored with checkpoints.
+    A ``Progress`` says how far event time has come. One rule, ``combined``, applies at every level: the tasks that
+    write a partition (``PartitionTime``), the partitions of an input stream (``InputTimes``), the inputs of an
+    operator, the operators that write a stream. A watermark W means that no message older than W will arrive. It never
+    decreases, and parts that have ended or are idle don't hold it back. Pure, saved and restored with checkpoints.
 
-    A ``Progress`` says how far event time has come. One rule, ``combined``, combines several, and applies at every
-    level: the tasks that write a partition, the partitions of an input stream, the inputs of an operator, the operators
-    that write a stream. ``PartitionTime`` is the first level: a source partition is set directly (``advance``,
-    ``end``), and a partition of an intermediate stream receives the control messages of all upstream tasks.
-    ``InputTimes`` is the second level. The others belong to the chain of operators.
-
-    At every level, a watermark never decreases, and parts that have ended or are idle don't hold it back. A watermark W
-    means that no message older than W will arrive.
-
-    **Idleness starts at a source, and travels.** A source that sends nothing is idle. So is a task that hears only of
-    such sources and keeps nothing that a later watermark would emit. When the source wakes, the news reaches the tasks
-    behind it one after the other. The first to hear goes on, and its readers must not follow it before the others have
-    heard: what they will emit isn't late. So each progress says what it has ``heard`` of the sources behind it. An idle
-    part isn't waited for only while all parts have heard the same of the sources that they share. If they have not, the
-    news is on its way, so the wait is short.
+    **Idleness starts at a source, and travels.** A task is idle if it hears only of idle sources and keeps nothing that
+    a later watermark would emit. When a source wakes, the news reaches the tasks behind it one after the other. The
+    first to hear goes on, and its readers must not follow it before the others have heard: what they will emit isn't
+    late. So each progress says what it has ``heard`` of the sources behind it. An idle part isn't waited for only while
+    all parts have heard the same of the sources that they share. If not, the news is on its way, so the wait is short.
 """
 
 from __future__ import annotations
@@ -66,7 +54,7 @@ def time_ms(event_time: EventTime, dtype: pl.DataType) -> pl.Expr:
 
 
 def is_time_ms(event_time: EventTime, dtype: pl.DataType) -> bool:
-    """Return whether values of this type are already the event time in ms."""
+    """Whether values of this type are already the event time in ms."""
     return dtype == pl.Int64 and not event_time.offset_ms
 
 
@@ -122,7 +110,7 @@ def not_times(column: pl.Series) -> pl.Series | None:
 
 
 def why_no_times(column: pl.Series, wrong: pl.Series) -> str:
-    """Say why the first of these values of the column can't be an event time."""
+    """Why the first of these values of the column can't be an event time."""
     value = column.filter(wrong).head(1)
     if value.null_count():
         return f"{column.name!r} is null"
@@ -133,10 +121,7 @@ def why_no_times(column: pl.Series, wrong: pl.Series) -> str:
 
 
 def looks_like_seconds(column: pl.Series) -> str | None:
-    """Return a warning if these integers, read as milliseconds, would all be recent moments in seconds.
-
-    In milliseconds they would all be of January or February 1970.
-    """
+    """A warning if these integers would all be recent moments in seconds, but early in 1970 in milliseconds."""
     lowest, highest = column.min(), column.max()
     if not isinstance(lowest, int) or not isinstance(highest, int):
         return None
@@ -150,10 +135,10 @@ def looks_like_seconds(column: pl.Series) -> str | None:
 
 
 class StepTime:
-    """The event time of the messages that a step takes."""
+    """The event time of the messages that a step takes; ``step`` is how errors name it."""
 
     def __init__(self, step: str, time: EventTime, dtype: pl.DataType) -> None:
-        """``step`` is how errors name the step."""
+
         self._step = step
         self._column = time.column
         self._of_windows = time.offset_ms != 0
@@ -161,14 +146,14 @@ class StepTime:
         self._expr = time_ms(time, dtype)
 
     def of(self, rows: pl.DataFrame) -> pl.Series:
-        """Return the times in ms. Raises ``DataError`` as ``check`` does."""
+        """The times in ms. Raises ``DataError`` as ``check`` does."""
         self.check(rows)
         if self._is_time:  # an expression on a small batch takes ten times as long
             return rows.get_column(self._column)
         return rows.select(self._expr).to_series()
 
     def added(self, rows: pl.DataFrame, name: str) -> pl.DataFrame:
-        """The rows with their times in ms in a further column, ``name``. Raises ``DataError`` as ``check`` does."""
+        """The rows with their times in ms in a further column. Raises ``DataError`` as ``check`` does."""
         return rows.hstack([self.of(rows).alias(name)])
 
     def check(self, rows: pl.DataFrame) -> None:
@@ -220,7 +205,6 @@ def _moment(number: int, dtype: pl.Datetime) -> str:
 # -- watermark ---------------------------------------------------------------------------------------
 NEVER = -(2**63)
 """No watermark yet."""
-
 FOREVER = 2**63 - 1
 """Later than any event time."""
 
@@ -238,9 +222,8 @@ NOTHING_HEARD: Heard = {}
 class Progress(NamedTuple):
     """The progress of event time in a partition, in a stream, or at an operator.
 
-    What is idle sends nothing at present, and promises nothing. What has ended keeps the watermark that it had.
-    ``heard`` is of the sources of which all tasks of the stage hear alike, through intermediate streams. ``own`` is of
-    the source partitions that only this task of the stage reads.
+    What is idle sends nothing at present, and promises nothing. ``heard`` is of the sources of which all tasks of the
+    stage hear alike, through intermediate streams, ``own`` of the source partitions that only this task reads.
     """
 
     watermark: int = NEVER
@@ -250,12 +233,12 @@ class Progress(NamedTuple):
     own: Heard = NOTHING_HEARD
 
     def woken(self) -> Progress:
-        """The progress of the same part if it isn't idle, whatever it was; which source has woken isn't known."""
+        """The same if it isn't idle, whatever it was; which source has woken isn't known."""
         heard, own = dict.fromkeys(self.heard, AWAKE), dict.fromkeys(self.own, AWAKE)
         return self if self.ended else Progress(self.watermark, False, False, heard, own)
 
     def after_the_end(self) -> Progress:
-        """The progress of the same part once it has ended."""
+        """The same once it has ended."""
         return Progress(self.watermark, False, True, dict.fromkeys(self.heard, OVER), dict.fromkeys(self.own, OVER))
 
 
@@ -264,11 +247,11 @@ UNHEARD = Progress()
 
 
 def combined(parts: Iterable[Progress], before: int = NEVER) -> Progress:
-    """Return the combined progress of these parts; ``before`` is the former watermark.
+    """The combined progress of these parts; ``before`` is the former watermark.
 
-    The watermark is the lowest of the parts that send. If none of them sends at present, there is none to wait for, and
-    it is the highest of all, including those that have ended. Without parts, nothing more can arrive. An idle part that
-    has heard something else of a source than another part counts as sending: it will hear, and then send.
+    The watermark is the lowest of the parts that send, or the highest of all if none does. Without parts, nothing more
+    can arrive. An idle part that has heard something else of a source than another part counts as sending: it will hear
+    and then send.
     """
     parts = tuple(parts)
     heard, disputed = _agreed(parts)
@@ -299,7 +282,7 @@ def _agreed(parts: Iterable[Progress]) -> tuple[Heard, set[str]]:
 
 
 def _pooled(parts: Iterable[Progress]) -> Heard:
-    """What is known of sources whose partitions the parts share out: a source is idle if all that goes on of it is."""
+    """What is known of sources whose partitions the parts share out: one is idle if all that goes on of it is."""
     own: Heard = NOTHING_HEARD
     for part in parts:
         if part.own is own or part.own == own:
@@ -320,11 +303,7 @@ NOTHING = combined(())
 
 
 class PartitionCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The durable form of one partition's bookkeeping.
-
-    ``total_tasks`` and ``tasks`` are of the stages that write it: how many tasks each has, and what each task has said.
-    ``shards`` are those of a slot.
-    """
+    """``total_tasks`` and ``tasks``: how many tasks each writing stage has, and what each task has said."""
 
     stream_id: str
     partition: int
@@ -335,11 +314,10 @@ class PartitionCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="cam
 
 
 class TimesCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The durable form of a task's whole bookkeeping.
+    """The durable form of a task's bookkeeping. All keys are the stored names.
 
-    ``watermark`` is the task's own. ``streams`` has those of its input streams, and ``operators`` those that operators
-    with state have received. ``ended_operators`` have emitted what was open at their end. ``ended_streams`` are the
-    intermediate streams whose end this task has written. All keys are the stored names.
+    ``operators`` are those with state. ``ended_operators`` have emitted what was open at their end. ``ended_streams``
+    are the intermediate streams whose end this task has written.
     """
 
     format: int = TIMES_FORMAT
@@ -373,11 +351,10 @@ _DECODER = msgspec.json.Decoder(TimesCheckpoint)
 
 
 class PartitionTime:
-    """Event time and end of one input partition. ``writers``: the stages that write it, each with its number of tasks.
+    """Event time and end of one input partition; ``writers`` are the numbers of tasks of the stages that write it.
 
     A source has no writers. If it is a slot, its time is that of its shards. A stage may get more tasks while its
-    readers run: the number that its messages state counts if it is higher than the known one. Messages from before that
-    state the lower one.
+    readers run, so the highest number counts that its messages state.
     """
 
     __slots__ = ("_counts", "_holding", "_saved_shards", "_shards", "_source", "_tasks", "progress", "ssp")
@@ -403,8 +380,6 @@ class PartitionTime:
             return now
         stood = OVER if now.ended else now.watermark if now.idle else AWAKE
         return now._replace(own={self._source: stood})
-
-    # -- a source sets it directly
 
     def advance(self, timestamp: int, shard: str = "") -> None:
         """Everything older than ``timestamp`` has arrived; a lower value than before changes nothing."""
@@ -461,8 +436,6 @@ class PartitionTime:
         """The partition has ended."""
         self.progress = self.progress.after_the_end()
 
-    # -- upstream tasks report it in the stream
-
     def on_watermark(
         self,
         task: str,
@@ -489,7 +462,7 @@ class PartitionTime:
         self._reconcile()
 
     def _same(self, heard: Heard) -> Heard:
-        """The same, in the memory of the partition's: most tasks have heard the same, and there may be thousands."""
+        """The partition's own copy, if it is equal: there may be thousands of tasks."""
         return self.progress.heard if heard == self.progress.heard else heard
 
     def on_restart(self, task: str, task_count: int) -> None:
@@ -506,7 +479,7 @@ class PartitionTime:
         self._reconcile()
 
     def missing(self) -> str:
-        """Which tasks have not reported, as text for status pages: the usual reason why a watermark doesn't rise."""
+        """Which tasks have not reported: the usual reason why a watermark doesn't rise."""
         parts = [f"any task of stage {stage}" for stage, said in sorted(self._tasks.items()) if not said]
         for stage, said in sorted(self._tasks.items()):
             count = self._counts[stage]
@@ -515,7 +488,6 @@ class PartitionTime:
         return ", ".join(parts)
 
     def _said(self, task: str, task_count: int) -> dict[str, Progress]:
-        """What the tasks of this task's stage have said."""
         stage = TaskName.parse(task).stage
         said = self._tasks.get(stage)
         if said is None:
@@ -550,8 +522,6 @@ class PartitionTime:
         heard, disputed = _agreed((whole, Progress(heard=whole.own)))
         return whole._replace(heard=heard, own=NOTHING_HEARD, idle=whole.idle and not disputed)
 
-    # -- durable form
-
     def save(self, stream_id: str) -> PartitionCheckpoint:
         """The bookkeeping as data, under this name of the stream."""
         return PartitionCheckpoint(
@@ -564,11 +534,10 @@ class PartitionTime:
         )
 
     def load(self, saved: PartitionCheckpoint) -> None:
-        """Restore what ``save`` returned.
+        """Restore what ``save`` returned. The plan may have changed: it says which tasks write the partition now.
 
-        The plan may have changed since: it says which stages write the partition now, and how many tasks each has.
-        The watermark waits for tasks that are new since then, and forgets removed ones. A source that was idle may have
-        messages by now, so it isn't idle until it has been silent for its timeout again.
+        The watermark waits for tasks that are new since then. A source that was idle may have messages by now, so it
+        isn't idle until it has been silent for its timeout again.
         """
         if not self._counts:
             self.progress = saved.progress.woken()
@@ -587,7 +556,6 @@ class InputTimes:
     """The event time of a task's inputs: a stream's is that of the partitions that the task reads."""
 
     def __init__(self, partitions: Iterable[tuple[str, PartitionTime]]) -> None:
-        """Each partition comes with the id of its stream."""
         self.partitions: dict[SSP, PartitionTime] = {}
         self._streams: dict[str, list[PartitionTime]] = {}
         for stream, partition in partitions:

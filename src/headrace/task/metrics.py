@@ -37,7 +37,6 @@ class Counters(Protocol):
 
     def count(self, name: str, by: int = 1) -> None:
         """Add to a counter of the task."""
-        ...
 
 
 class Histogram:
@@ -56,10 +55,7 @@ class Histogram:
 
 
 class Latency:
-    """How long messages take from their arrival until their results are sent, and until they are committed.
-
-    Messages are counted in batches. What waits for a commit takes the same memory however many there are.
-    """
+    """How long messages, counted in batches, take until their results are sent, and until they are committed."""
 
     _MOST = 256
 
@@ -115,9 +111,8 @@ class CommitTime:
 class CommitTimes:
     """When the parts of the latest commits of a task began and ended, on a monotonic clock.
 
-    At most ten versions a second are kept. Versions are numbered by the clock, so if the checkpoint interval is shorter
-    than ``SLOT_MS``, all tasks keep the same ones: the first of each slot. ``left_out`` counts the others, and those
-    that were dropped for want of room before a heartbeat took them.
+    At most ten versions a second are kept: the first of each slot, which are the same for all tasks, because the clock
+    numbers versions. ``left_out`` counts the others, and those dropped before a heartbeat took them.
     """
 
     SLOT_MS = 100

@@ -1,7 +1,6 @@
 """The durable names of an app's data in a system and in its home: changelogs, state, snapshots, savepoints.
 
-Each timeline of an app has its own changelogs and state. The names of the first one have no number. No other app
-can have the name of a later one, because names of apps contain no ``@``.
+Each timeline has its own. Names of the first one have no number; names of apps contain no ``@``, so none collide.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def changelog_name(app: str, stage: str, timeline: int = FIRST_TIMELINE) -> str:
 
 
 def folder_name(app: str, timeline: int = FIRST_TIMELINE) -> str:
-    """Return the name of an app's data in one timeline, such as the folder of its state."""
+    """The name of an app's data in one timeline, such as the folder of its state."""
     return app if timeline == FIRST_TIMELINE else f"{app}@{timeline}"
 
 
@@ -41,10 +40,7 @@ def changelog_ssp(settings: Settings, app: str, task: TaskName) -> tuple[SSP, Sy
 
 @dataclass(frozen=True, slots=True)
 class StateFolders:
-    """Where a task keeps its local state, and the snapshots that bound its changelog.
-
-    ``remote`` is its folder in the store of snapshots, if the app has one.
-    """
+    """Where a task keeps its local state and its snapshots; ``remote`` is its folder in the store of snapshots."""
 
     local: Path
     snapshots: Path
@@ -87,5 +83,5 @@ def savepoints_folder(home: Path, app: str) -> Path:
 
 
 def founding_folder(home: Path, app: str, timeline: int) -> Path:
-    """Return the folder with the initial state of a timeline's tasks."""
+    """The folder with the initial state of a timeline's tasks."""
     return home / "timelines" / app / str(timeline)

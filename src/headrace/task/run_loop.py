@@ -1,24 +1,14 @@
 """The run loop of a container, without the sleep: its tasks take turns on one thread.
 
-roll call
-    Which tasks of a container the next turn visits. Pure, but for asking connections what has arrived.
+A turn visits the tasks for which something has arrived, that had more to do after their last visit, or whose time has
+come, so thousands of idle tasks cost nothing. A system that can't name the consumers with news has its readers visited
+in every turn. Orders of other threads, and a wall clock that was set, make the next turn visit all (``everyone``).
 
-    A task is left out while nothing has arrived for it, it had nothing more to do when it was visited last, and the
-    time that it gave then hasn't come. Tasks that read from a system that can't name those of its consumers for which
-    something has come are visited in every turn.
+A turn polls the inputs, lets each task process a bounded amount, flushes what the tasks have sent, has tasks that this
+wakes do the same, each once, and does what is due. Tasks keep the order within a partition, not between each other.
 
-run loop
-    A turn polls the inputs, lets each task process a bounded amount, flushes what the tasks have sent, has tasks that
-    this wakes do the same, each task once, and does what is due. Tasks keep the order within a partition; there is no
-    order between tasks.
-
-    A turn visits only tasks that have something to do, so thousands of idle tasks cost nothing (``RollCall``): tasks
-    with new arrivals, tasks that had more to do at the end of their last visit, and tasks with something due by the
-    clock, at the time that they reported. Orders from other threads, and a wall clock that was set, make the next turn
-    visit all tasks (``everyone``), because other things are then due.
-
-    ``turning`` and ``draining`` are generators that pause wherever they would block. A container runs them to the end;
-    the simulator runs them step by step.
+``turning`` and ``draining`` are generators that pause wherever they would block: a container runs them to the end, the
+simulator step by step.
 """
 
 from __future__ import annotations
@@ -55,7 +45,7 @@ class RollCall:
         self._at_once: set[TaskHost] = set(hosts)
         self._due_ms: dict[TaskHost, float] = {}
         self._alarms: list[tuple[float, int]] = []
-        """A heap of times and numbers of tasks; entries of times that don't count any more stay until they are due."""
+        """A heap of times and numbers of tasks; entries that don't count any more stay until they are due."""
 
     @property
     def all_woken(self) -> bool:
@@ -95,7 +85,7 @@ class RollCall:
         return sorted(present, key=self._number.__getitem__)
 
     def arrivals(self, visited: Collection[TaskHost]) -> list[TaskHost]:
-        """The tasks for which something has arrived and that this turn hasn't visited; the next turn visits others."""
+        """The tasks for which something has arrived that this turn hasn't visited; the next turn visits the others."""
         found = set(self._named(self._connections.stirred()))
         first = found.difference(visited)
         self._at_once |= found - first
@@ -105,7 +95,7 @@ class RollCall:
         return (self._of_consumer[consumer] for consumer in consumers if consumer in self._of_consumer)
 
     def pause(self, now_ms: float) -> float:
-        """Return for how long (ms) no task must be visited, unless something arrives."""
+        """For how long (ms) no task must be visited, unless something arrives."""
         if self._at_once:
             return 0.0
         while self._alarms and self._due_ms.get(self._hosts[self._alarms[0][1]]) != self._alarms[0][0]:
@@ -119,8 +109,6 @@ class RollCall:
 # -- run loop ----------------------------------------------------------------------------------------
 _log = logger(__name__)
 
-STEPS_PER_TURN = 8
-DRAIN_MS_MAX = 1000.0
 CLOCK_SET_MS = 2.0
 """A larger difference between the wall clock and the monotonic clock means that the wall clock was set."""
 
@@ -128,8 +116,8 @@ CLOCK_SET_MS = 2.0
 class RunLoop:
     """Tasks that share a thread and their connections."""
 
-    steps_per_turn = STEPS_PER_TURN
-    drain_ms_max: float = DRAIN_MS_MAX
+    steps_per_turn = 8
+    drain_ms_max = 1000.0
 
     def __init__(self, hosts: Sequence[TaskHost], connections: Connections, clock: Clock) -> None:
         self.hosts = hosts
@@ -174,7 +162,8 @@ class RunLoop:
         now = self._clock.monotonic_ms()
         for host in hosts:
             host.metrics.latency.flushed(now)
-            yield from together.go_on(host.survival, host.on_time(now), partial(self._ask_again, host))
+            ask = partial(self._ask_again, host)
+            yield from together.go_on(host.survival, host.on_time(now), ask)
             began, now = now, self._clock.monotonic_ms()
             host.metrics.shares.work(now - began)
         yield from together.wait()
@@ -230,7 +219,7 @@ class RunLoop:
     def draining(self) -> Steps[None]:
         """Commit once again, and give tasks that follow others a moment to commit and publish that version, too.
 
-        Nothing is lost if a task doesn't commit in that moment: the next start reads it again, or publishes it.
+        If they don't, nothing is lost: the next start reads it again, or publishes it.
         """
         deadline = self._clock.monotonic_ms() + self.drain_ms_max
         yield from self._committing(deadline)
@@ -266,7 +255,7 @@ class RunLoop:
 
 
 def backpressures(scopes: Iterable[TaskScope], connections: Connections, now_ms: float) -> dict[str, Backpressure]:
-    """Return by stage the back-pressure that all its tasks in a container share."""
+    """The back-pressure that all tasks of a stage in a container share, by stage."""
     found: dict[str, Backpressure] = {}
     for scope in scopes:
         if scope.name.stage not in found:

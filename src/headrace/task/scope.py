@@ -1,40 +1,23 @@
 """The part of a plan that concerns one task, its durable names, and its pauses and times.
 
 frame pace
-    How often the tasks of a container commit and announce watermarks if they are many, or write many partitions. Pure.
-
-    A task tells every partition that it writes of each commit and watermark, so that *n* tasks write *n x m* frames
-    each time, and as many are read. With wide shuffles that would take all the time of a container, and so would the
-    commits of thousands of tasks. So these are less frequent than wanted: for each of both, a container writes at most
-    ``FRAMES_A_SECOND`` frames.
-
-    The protocol allows that. A commit may always be late, because a process may freeze, and versions are milliseconds
-    of the clock, so tasks needn't have the same interval. A watermark says what won't come any more, and stays true.
+    A task tells every partition that it writes of each commit and watermark, so *n* tasks write *n x m* frames each
+    time. Therefore many tasks, and tasks with many partitions, commit and announce watermarks less often: a container
+    writes at most ``FRAMES_A_SECOND`` frames for each of both. That is safe, because commits may be late, intervals may
+    differ between tasks, and a watermark stays true. Pure.
 
 placing
-    Whether rows are where their key belongs: those of an input that has a key, and results of functions. Pure,
-    columnar.
-
-    State by such a key trusts the partitions, so every row is checked. That costs about 10 ns a row, and up to 70 with
-    long keys of which few repeat: the key is hashed once for each value in a batch.
-
-task scope
-    The part of a plan that concerns one task: what its host and everything around its operators need to know.
+    State by key trusts the partitions, so every row of an input with a key, and every result of a function, is checked
+    to be where its key belongs. Pure, columnar: about 10 ns a row, up to 70 with long keys of which few repeat.
 
 pauses
-    Where the work of a host can be interrupted: before each instruction, and wherever it would block.
-
-    Whatever blocks is a generator of pauses. A live container resumes it at once, for its ports block by themselves: an
-    acknowledgement is waited for by ``Producer.flush``. The simulator keeps the generator until what the pause names
-    has happened, and may kill the task there, let another one overtake it, or let time go by.
-
-timing
-    When something periodic is due, on a clock that the caller reads.
+    Whatever blocks is a generator of pauses. A live container resumes it at once, because its ports block: an
+    acknowledgement is waited for by ``Producer.flush``. The simulator waits until what the pause names has happened,
+    and may kill the task there, let another one overtake it, or let time go by.
 
 at work
-    Record a container's current call of the app's own code, for other threads and for diagnosis after its death.
-
-    The run loop writes, other threads read, without a lock: a record is replaced as a whole.
+    A container's current call of the app's own code, for other threads and for diagnosis after its death. The run loop
+    writes, other threads read, without a lock: a record is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -69,17 +52,14 @@ from headrace.task.naming import StateFolders, changelog_ssp, state_folders
 FRAMES_A_SECOND = 5_000
 """They cost a quarter to a third of a processor to write and to read."""
 WATERMARK_INTERVAL_MS = 10
-
-
 COMMIT_FRAMES = 10
 """A commit costs as much as so many frames, apart from those that it sends."""
-
 FREE_FRAMES = 1_000
 """With so few, the checkpoint interval is that of the app, however short."""
 
 
 def commit_interval_ms(wanted_ms: int, tasks: int, frames: int) -> int:
-    """Return the checkpoint interval of ``tasks`` that write ``frames`` for a commit: a multiple of what is wanted."""
+    """The checkpoint interval of ``tasks`` that write ``frames`` for a commit: a multiple of what is wanted."""
     work = frames + COMMIT_FRAMES * tasks
     if work <= FREE_FRAMES:
         return wanted_ms
@@ -87,7 +67,7 @@ def commit_interval_ms(wanted_ms: int, tasks: int, frames: int) -> int:
 
 
 def longest_interval_ms(plan: Plan) -> int:
-    """Return the checkpoint interval of tasks that are all in one container. With several it may be shorter."""
+    """The checkpoint interval of tasks that are all in one container. With several it may be shorter."""
     tasks = sum(len(stage.tasks) for stage in plan.stages)
     streams = [plan.streams[id_] for stage in plan.stages for id_ in stage.outputs for _ in stage.tasks]
     frames = sum(stream.partitions for stream in streams if stream.spec.role is Role.INTERMEDIATE)
@@ -95,7 +75,7 @@ def longest_interval_ms(plan: Plan) -> int:
 
 
 def watermark_interval_ms(frames: int) -> float:
-    """Return how long the announcements of a task are apart at least."""
+    """How long the announcements of a task are apart at least."""
     return max(WATERMARK_INTERVAL_MS, frames * 1000 / FRAMES_A_SECOND)
 
 
@@ -113,7 +93,7 @@ class Placing:
     hash: Hash = "headrace"
 
     def misplaced(self, rows: pl.DataFrame, partition: int) -> pl.Series | None:
-        """Return which rows of a partition belong in another one; None if all are in place."""
+        """Which rows of a partition belong in another one; None if all are in place."""
         keys = rows.select(self.key)
         if rows.height > _FEW and self._in_place(keys.unique(), partition).all():
             return None
@@ -121,7 +101,7 @@ class Placing:
         return None if there.all() else pl.Series(~there)
 
     def complaint(self, rows: pl.DataFrame) -> str:
-        """Return what is wrong with rows that belong in another partition."""
+        """What is wrong with rows that belong in another partition."""
         values = rows.select(self.key).row(0)
         named = ", ".join(f"{name}={value!r}" for name, value in zip(self.key, values, strict=True))
         where = f"in partition {int(self._partitions_of(rows.head(1))[0])}"
@@ -135,7 +115,7 @@ class Placing:
 
     @property
     def remedy(self) -> str:
-        """Return what the user can do if the writers have another key, or another way to choose the partition."""
+        """What the user can do if the writers have another key, or another way to choose the partition."""
         names = ", ".join(map(repr, self.key))
         return (
             "its writers don't partition it by this key: leave out key=, or read it from a stream that isn't created "
@@ -173,10 +153,7 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class TaskScope:
-    """One task of the plan. Everything is about this task and its stage; streams and tables are named by their ids.
-
-    ``producers`` names the tasks, by producer id, that write each intermediate input partition.
-    """
+    """One task of the plan, with its stage. Streams and tables are named by their ids."""
 
     app: str
     name: TaskName
@@ -190,6 +167,7 @@ class TaskScope:
     writers: Mapping[SSP, Mapping[str, int]] = field(default_factory=dict)
     """The stages that write each intermediate input partition, each with its number of tasks."""
     producers: Mapping[SSP, Mapping[int, TaskName]] = field(default_factory=dict)
+    """The tasks that write each of those, by producer id."""
     written_by_clock: frozenset[SSP] = frozenset()
     """The intermediate inputs whose writers read only sources, so that they commit by the clock."""
     outputs: Mapping[str, StreamPlan] = field(default_factory=dict)
@@ -215,10 +193,7 @@ class TaskScope:
     queryable: Mapping[str, Queryable] = field(default_factory=dict)
     """The tables of the stage that can be queried."""
     kept_as: Mapping[str, str] | None = None
-    """The names under which state and positions are kept, by the ids of the tables, steps, outputs and inputs.
-
-    None for a task without a plan: its ids are the names.
-    """
+    """The names under which state and positions are kept, by id; None for a task without a plan: its ids are names."""
     dropped: tuple[str, ...] = ()
     """The names of unneeded state that the changelog may still hold."""
     founding: Founding | None = None
@@ -231,7 +206,8 @@ class TaskScope:
     def of(cls, plan: Plan, stage: StagePlan, task: TaskPlan) -> TaskScope:
         """The scope of a task of this stage."""
         mine = sorted(task.inputs)
-        inputs = _partitions(plan, mine, _streams_read(plan, stage))
+        read = (plan.graph.nodes[id_].operator.stream_read for id_ in stage.nodes)
+        inputs = _partitions(plan, mine, dict.fromkeys(stream for stream in read if stream is not None))
         shuffled = {s.spec.id: s for s in plan.streams.values() if s.spec.role is Role.INTERMEDIATE}
         counts = {s.name: len(s.tasks) for s in plan.stages}
         writers = {
@@ -319,11 +295,7 @@ class TaskScope:
             producer=self.producer,
             inputs={ssp: tuple(producers) for ssp, producers in self.producers.items()},
             outputs={stream.spec.stream: stream.partitions for stream in framed},
-            own={
-                stream.spec.stream: self.name.number % stream.partitions
-                for stream in framed
-                if stream.spec.id in self.own
-            },
+            own={s.spec.stream: self.name.number % s.partitions for s in framed if s.spec.id in self.own},
             interval_ms=self.interval_ms,
             exactly_once=self.settings.guarantee == "exactly_once",
             founded=self.founding.record if self.founding is not None else None,
@@ -331,19 +303,13 @@ class TaskScope:
 
     @property
     def changelog(self) -> tuple[SSP, SystemSpec]:
-        """The task's changelog partition, and the system it is in."""
+        """Its changelog partition, and the system that this is in."""
         return changelog_ssp(self.settings, self.app, self.name)
 
     @property
     def folders(self) -> StateFolders | None:
-        """The task's folders; None for an app that keeps no state on disk."""
+        """Its folders; None for an app that keeps no state on disk."""
         return state_folders(self.settings, self.app, self.name)
-
-
-def _streams_read(plan: Plan, stage: StagePlan) -> Iterable[str]:
-    """The streams that the stage's operators read."""
-    read = (plan.graph.nodes[id_].operator.stream_read for id_ in stage.nodes)
-    return dict.fromkeys(stream for stream in read if stream is not None)
 
 
 def _own(plan: Plan, stage: StagePlan) -> Iterable[str]:
@@ -355,7 +321,7 @@ def _own(plan: Plan, stage: StagePlan) -> Iterable[str]:
 
 
 def _partitions(plan: Plan, mine: Iterable[SSP], streams: Iterable[str]) -> dict[SSP, StreamSpec]:
-    """This task's partitions of these streams. Of thousands of partitions it looks at its own alone."""
+    """The task's partitions of these streams. Of thousands of partitions it looks at its own alone."""
     specs = [plan.streams[id_].spec for id_ in streams]
     return {ssp: spec for spec in specs for ssp in mine if ssp.stream == spec.stream}
 
@@ -370,7 +336,7 @@ def placings(inputs: Iterable[StreamPlan]) -> dict[str, Placing]:
 
 
 def beside(scopes: Mapping[TaskName, TaskScope]) -> dict[TaskName, TaskScope]:
-    """Return the scopes of all tasks of a container, which know how many these are and how much they write."""
+    """The scopes of all tasks of a container, which know how many these are and how much they write."""
     frames = sum(stream.partitions for scope in scopes.values() for stream in scope.downstream)
     found = {name: replace(scope, tasks_beside=len(scopes), frames_beside=frames) for name, scope in scopes.items()}
     for scope in islice(found.values(), 1):
@@ -395,19 +361,14 @@ class Pause(Enum):
 
     INSTRUCTION = "instruction"
     """Nothing: an instruction of the protocol is about to be performed."""
-
     PROGRESS = "progress"
     """Nothing: part of an instruction has been performed, more is to come."""
-
     ACKNOWLEDGED = "acknowledged"
     """Everything sent so far is acknowledged; ``flush`` comes next."""
-
     DISK = "disk"
     """The task is about to wait for the disk, unless the caller does that for several tasks."""
-
     GENERATION = "generation"
     """The coordinator has answered; ``next_generation`` comes next."""
-
     REST = "rest"
     """Pause for a few milliseconds, because nothing is due and a drain waits for others."""
 
@@ -437,7 +398,7 @@ class Every:
         self.next_ms = start_ms + interval_ms
 
     def due(self, now_ms: float) -> bool:
-        """Whether it is time; then the next time is an interval from now."""
+        """Whether it is time; if so, the next time is an interval from now."""
         if now_ms < self.next_ms:
             return False
         self.next_ms = now_ms + self.interval_ms
@@ -456,7 +417,7 @@ class Ticks:
         self._shown = 0
 
     def due(self, clock_ms: int, now_ms: float) -> bool:
-        """Return whether the clock is to be shown now (``now_ms``, monotonic)."""
+        """Whether the clock is to be shown now (``now_ms``, monotonic)."""
         interval = clock_ms // self._interval_ms
         if not self._every.due(now_ms) and interval == self._shown:
             return False
@@ -464,7 +425,7 @@ class Ticks:
         return True
 
     def left_ms(self, clock_ms: int) -> int:
-        """Return how long the interval that was shown last still lasts; 0 if another one has begun."""
+        """How long the interval that was shown last still lasts; 0 if another one has begun."""
         interval, into = divmod(clock_ms, self._interval_ms)
         return 0 if interval != self._shown else self._interval_ms - into
 
@@ -482,8 +443,7 @@ def _nothing() -> int:
 class Work:
     """A call of the app's own code: by which task and step, since when (monotonic), on which messages.
 
-    ``place`` is text, and empty if no message is being processed: time alone has led to the call. A function that takes
-    single messages is called for each of a batch, and ``done`` shows that it goes on.
+    ``place`` is empty if time alone has led to the call. ``done`` shows that a function of single messages goes on.
     """
 
     task: str

@@ -1,21 +1,11 @@
-"""Standbys: the state of tasks whose containers are on other hosts, kept ready.
+"""Standbys: the state of tasks whose containers are on other hosts, kept ready in the folders they would have here.
 
-standby
-    A standby: the state of a task whose container is on another host, in the folder that the task would have here.
+A standby reads the changelog by the rules of a starting task, and goes on with what is added. Only what is committed
+gets into the database, together with its commit, so the folder is always what a dead task would have left behind. It
+trims, sends and fences off nothing. ``advance`` keeps its thread as long as one portion takes to read and to write.
 
-    It reads the changelog as a starting task does, with the same rules about what counts, and goes on with what is
-    added. Only what is committed gets into the database, together with its commit. So the folder is always what a dead
-    task would have left behind, and a task that begins here needs to know nothing of standbys. A standby only reads the
-    changelog and the store of snapshots; it trims, sends and fences off nothing.
-
-    All on one thread, which ``advance`` may keep as long as reading one portion and writing it to the disk takes.
-
-standbys
-    The standbys that a container keeps, on a thread of their own, with connections of their own.
-
-    They take turns, a portion of a changelog each. The thread rests for as long as it has worked, so it takes half of a
-    processor at most, and looks for news a few times a second. A standby that fails is closed and begins again later:
-    nothing here ends the container.
+The standbys of a container take turns on a thread of their own, with their own connections. The thread rests for as
+long as it has worked. A standby that fails is closed and begins again later: nothing here ends the container.
 """
 
 from __future__ import annotations
@@ -145,10 +135,8 @@ class Standby:
             self._depot.close()
             self._stop_reading()
 
-    # -- inside
-
     def _begin(self) -> Consumer | None:
-        """Begin with the local state, with a snapshot, or with nothing; None while there is something to wait for."""
+        """Begin with the local state, a snapshot, or nothing; None while there is something to wait for."""
         if not self._state.prepared():
             return None
         self._base = base = self._state.begin(self._new_attempt().stores())
@@ -162,15 +150,13 @@ class Standby:
         return self._consumer
 
     def _new_attempt(self) -> Attempt:
-        """What a starting task makes, for the sake of its stores."""
         if self._attempt is not None:
             self._attempt.close()
         machine = ProtocolMachine(self.scope.machine, writer=uuid.uuid4().hex)
         metrics = TaskMetrics(str(self.scope.name), self._clock)
         now_ms = self._clock.monotonic_ms()
-        self._attempt = Attempt(
-            self.scope, self._factories, machine, self._connections, metrics, random.Random(), now_ms
-        )
+        randomness = random.Random()
+        self._attempt = Attempt(self.scope, self._factories, machine, self._connections, metrics, randomness, now_ms)
         return self._attempt
 
     def _take(self, changelog: Changelog, polled: Polled) -> bool:
@@ -218,7 +204,7 @@ class Standby:
         self._written = local
 
     def _drop_snapshots(self) -> None:
-        """Make room: what was fetched is in the store as well."""
+        """What was fetched is in the store as well."""
         folders = self.scope.folders
         for snapshot in () if folders is None else self._disk.snapshots(folders.snapshots):
             self._disk.discard(snapshot)
@@ -281,7 +267,7 @@ _log = logger(__name__)
 
 
 class Standbys:
-    """What is ordered of a container, and what it has. Without any order it has no thread and opens nothing."""
+    """The standbys that a container keeps by order, from any thread. Without any it has no thread and opens nothing."""
 
     def __init__(self, plan: Plan, clock: Clock) -> None:
         self._plan = plan
@@ -296,8 +282,6 @@ class Standbys:
         self._thread: threading.Thread | None = None
         self.looks: tuple[StandbyStatus, ...] = ()
         """How each was doing at the end of its last turn."""
-
-    # -- from any thread
 
     def order(self, tasks: Collection[str]) -> None:
         """Keep standbys of these tasks, and let go of all others."""
@@ -319,8 +303,6 @@ class Standbys:
         if self._thread is not None:
             self._thread.join(CLOSING_S)
 
-    # -- on the thread
-
     def _run(self) -> None:
         failures = 0
         while not self._closing:
@@ -333,7 +315,6 @@ class Standbys:
                 self._wake.clear()
 
     def _keep(self) -> None:
-        """Open what standbys need, keep those that are ordered until the end, and close everything."""
         place = self._plan.graph.settings.snapshots
         if place is None:
             raise InfrastructureError("the app has no store of snapshots", hint="give it one: snapshots=")
@@ -391,7 +372,6 @@ class _Kept:
         self._trouble = ""
 
     def turn(self, now_ms: float) -> bool:
-        """Read some portions; False if there is nothing to do for now."""
         if now_ms < self._again_ms:
             return False
         try:
@@ -419,12 +399,10 @@ class _Kept:
         return busy
 
     def look(self) -> StandbyStatus:
-        """How it is doing."""
         behind = None if self._standby is None else self._standby.behind
         return StandbyStatus(task=self._task, state=self._state, behind=behind, trouble=self._trouble)
 
     def close(self) -> None:
-        """Release its folder."""
         standby, self._standby = self._standby, None
         if standby is None:
             return

@@ -1,38 +1,15 @@
 """The tables of a task: filled, looked up, remote, expired, and queried from outside.
 
-committed rows
-    Rows by key as one commit left them, read from a pinned database: of tables on disk, and of tables in memory.
+Committed tables are for threads other than the run loop's. The local database holds only committed state and is pinned
+for each answer, which is bounded in rows and bytes. So an answer shows exactly one commit: of tables on disk and in
+memory, stores of low-level tasks, and the past of a table of versions. Reads wait for the disk.
 
-    Both kinds are in the local database, each in its own format. The rows in memory belong to the run loop and aren't
-    read here. Answers are bounded in rows and in bytes. Any thread may call; reads wait for the disk.
+All else is on the run loop's thread. A remote table is read through lanes (``task.calls``), with one connection for
+each of their threads; a cache holds the keys read most recently, also those without a row.
 
-committed tables
-    The contents of a task's tables as of its last commit, for threads other than the run loop's.
-
-    The local database holds only committed state, and is pinned for each answer, so an answer shows exactly one commit.
-    This is so for tables on disk and in memory, stores of low-level tasks, and the past of a table of versions.
-
-expiry
-    Removes expired rows in small steps, a few times a second. On the run loop's thread.
-
-row cache
-    A task's cache of a remote table: the keys read most recently, each for a limited time.
-
-    It also holds keys that have no row. Keys and rows are tuples: a dict finds a few keys in microseconds, which no
-    columnar look-up does, and a batch looks up each of its keys once. Pure: the caller has the clock.
-
-remote table
-    A remote table as one task reads it. On the run loop's thread; reads go through lanes (``task.calls``).
-
-    Each thread of a lane that reads a row system has its own connection.
-
-task tables
-    The tables of one task: each is kept once, and shared by the steps that fill it and those that join it.
-
-    A table is a store under the table's id, so it is checkpointed like any other state. Side inputs reach it as rows of
-    their stream. Whatever fills it, rows are written as puts, deletions or versions, whole batches at a time. The wall
-    clock decides what has expired: it is set before anything is read or written, and expired rows are removed in small
-    steps. On the run loop's thread; reads may wait for the disk.
+Each table of a task is a store under the table's id, shared by the steps that fill it and those that join it. Side
+inputs reach it as rows of their stream. Rows are written as puts, deletions or versions, whole batches at a time. The
+wall clock decides what has expired; it is set before anything is read or written.
 """
 
 from __future__ import annotations
@@ -81,7 +58,7 @@ _FOUND = "__found"
 
 
 class RowPage(NamedTuple):
-    """Rows in the order of keys. ``more``: the bounds left some out; they come after the key ``last``."""
+    """Rows in the order of keys. ``more``: the bounds left some out, after the key ``last``."""
 
     rows: pl.DataFrame
     more: bool
@@ -94,15 +71,12 @@ class CommittedRows(Protocol):
     @property
     def rows(self) -> NewestRows:
         """The rows as a table, for look-ups by key."""
-        ...
 
     def get(self, keys: Sequence[bytes], bytes_max: int) -> RowPage:
         """Return the rows of the existing keys; ``keys`` ascend."""
-        ...
 
     def scan(self, low: bytes, high: bytes, rows_max: int, bytes_max: int) -> RowPage:
         """The first rows with ``low <= key < high``."""
-        ...
 
 
 def committed_rows(table: Queryable, pin: Pin, now_ms: int) -> CommittedRows:
@@ -111,13 +85,6 @@ def committed_rows(table: Queryable, pin: Pin, now_ms: int) -> CommittedRows:
     if table.storage == "memory":
         return _InMemory(table, columns, pin, now_ms)
     return _OnDisk(table, columns, pin, now_ms)
-
-
-def committed_versions(table: Queryable, newest: NewestRows, pin: Pin) -> Versions:
-    """All versions of a table's rows."""
-    versions = Versions(table.id, newest)
-    versions.attach_history(KeySpace(pin, f"{table.kept_as}.history"))
-    return versions
 
 
 class _OnDisk:
@@ -135,7 +102,6 @@ class _OnDisk:
         return self._bounded(self._reads.range(low, high) if low < high else (), rows_max, bytes_max)
 
     def _bounded(self, entries: Iterable[tuple[bytes, bytes]], rows_max: int, bytes_max: int) -> RowPage:
-        """As many rows as the bounds allow, but at least one."""
         taken: list[tuple[bytes, bytes]] = []
         size = 0
         more = False
@@ -172,7 +138,6 @@ class _InMemory:
         return self._bounded(rows.head(rows_max), keys[:rows_max], rows.height > rows_max, bytes_max)
 
     def _bounded(self, rows: pl.DataFrame, keys: Sequence[bytes], more: bool, bytes_max: int) -> RowPage:
-        """As many rows as the bounds allow, but at least one."""
         page = rows
         while page.height and (size := len(encode_rows(page))) > bytes_max and page.height > 1:
             page = page.head(max(1, min(page.height * bytes_max // size, page.height - 1)))
@@ -193,10 +158,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows in the order of keys, as of the commit of this version (None: nothing has been committed yet).
-
-    ``more``: the bounds of the answer left some out; they come after the key ``last``.
-    """
+    """A ``RowPage`` as of the commit of this version (None: nothing has been committed yet)."""
 
     version: int | None
     rows: pl.DataFrame
@@ -214,10 +176,7 @@ class CommittedTables:
         now_ms: Callable[[], int],
         bound_of: Callable[[str], int] = lambda table: NEVER,
     ) -> None:
-        """``now_ms`` is the wall clock, which decides what has expired.
-
-        ``bound_of`` returns the event time from which on a table of versions has all of them.
-        """
+        """``now_ms`` decides what has expired; from ``bound_of`` a table on, it has all versions."""
         self._state = state
         self._tables = tables
         self._now_ms = now_ms
@@ -276,7 +235,8 @@ def _as_of(
     table: Queryable, newest: CommittedRows, rows: pl.DataFrame, pin: Pin, at_ms: int, bound: int
 ) -> pl.DataFrame:
     """The rows of the same keys as they were at a time."""
-    versions = committed_versions(table, newest.rows, pin)
+    versions = Versions(table.id, newest.rows)
+    versions.attach_history(KeySpace(pin, f"{table.kept_as}.history"))
     bound = max(bound, NEVER if versions.dropped_through is None else versions.dropped_through)
     if at_ms < bound:
         raise UsageError(
@@ -309,15 +269,13 @@ class Expiring(Protocol):
 
     def advance(self, now_ms: int) -> None:
         """Set the clock."""
-        ...
 
     def sweep(self, now_ms: int, budget: int) -> int:
-        """Remove the expired rows among the next ``budget`` rows. Return how many were removed."""
-        ...
+        """Remove the expired rows among the next ``budget`` rows; return how many."""
 
 
 class Sweeper:
-    """Sets the clock of stores, and sweeps them."""
+    """Sets the clock of stores, and removes their expired rows in small steps, a few times a second."""
 
     def __init__(self, stores: Iterable[Expiring]) -> None:
         self._stores = tuple(stores)
@@ -347,7 +305,10 @@ Row = tuple[Any, ...]
 
 
 class RowCache:
-    """Holds at most ``rows`` keys; the least recently used one is evicted."""
+    """At most ``rows`` keys, each for a limited time; the least recently used one is evicted.
+
+    Keys and rows are tuples: a dict finds a few keys in microseconds, which no columnar look-up does.
+    """
 
     def __init__(self, rows: int, ttl_ms: int) -> None:
         self._most = rows
@@ -358,7 +319,7 @@ class RowCache:
         return len(self._entries)
 
     def get(self, keys: Sequence[Key], now_ms: int) -> tuple[list[Row], list[int]]:
-        """The rows of the keys that are cached (some have no row), and the indexes of the keys that aren't."""
+        """The rows of the cached keys (some have no row), and the indexes of the keys that aren't cached."""
         found: list[Row] = []
         unknown: list[int] = []
         entries = self._entries
@@ -404,7 +365,7 @@ class RemoteTable:
     """The cache and the rate of one remote table, shared by the steps of a task that join it."""
 
     def __init__(self, spec: TableSpec, readers: int, counters: Counters, calls: Calls) -> None:
-        """``readers``: how many tasks read the table; each has an equal share of its rate."""
+        """``readers``: how many tasks read the table and share its rate."""
         if spec.remote is None or spec.schema is None:
             raise PlanError(f"table {spec.id!r} ({spec.location}) isn't remote, or its columns aren't known")
         self.id = spec.id
@@ -419,14 +380,14 @@ class RemoteTable:
         self._calls = calls
         rate = self.remote.reads_per_s
         self._limit = None if rate is None else TokenBucket(rate / readers)
-        self._lookups: list[ThreadedLookup] = []
+        self._lookups: list[_ThreadedLookup] = []
         self._open: list[PendingLookup] = []
 
     def lane(self) -> Lane[pl.DataFrame]:
         """A new lane for the reads of one step."""
         function: Callable[[pl.DataFrame], Any] | None = self.remote.read
         if function is None and self._system is not None:
-            lookups = ThreadedLookup(self._system, self.schema.columns)
+            lookups = _ThreadedLookup(self._system, self.schema.columns)
             self._lookups.append(lookups)
             function = lookups
         if function is None:
@@ -437,8 +398,6 @@ class RemoteTable:
         """Close the connections. The steps have closed their lanes before."""
         for lookups in self._lookups:
             lookups.close()
-
-    # -- what is known
 
     def known(self, keys: pl.DataFrame, now_ms: int) -> tuple[pl.DataFrame, pl.DataFrame]:
         """The cached rows of distinct keys, and the keys that must be read."""
@@ -457,10 +416,7 @@ class RemoteTable:
         return question
 
     def learn(self, question: PendingLookup, rows: pl.DataFrame, now_ms: int) -> None:
-        """Put the answer to a read into the cache.
-
-        Keys that the task has written meanwhile are left out: the answer may be older.
-        """
+        """Cache the answer to a read, except keys that the task has written meanwhile: it may be older."""
         if self.cache is None:
             return
         self._open.remove(question)
@@ -506,7 +462,7 @@ class RemoteTable:
         return pl.DataFrame(rows, schema=self.schema.columns, orient="row") if rows else self.schema.empty()
 
 
-class ThreadedLookup:
+class _ThreadedLookup:
     """Called with keys, in any thread; closed on the run loop's thread, when no answers are needed any more."""
 
     def __init__(self, system: SystemSpec, columns: Mapping[str, pl.DataType]) -> None:
@@ -518,7 +474,6 @@ class ThreadedLookup:
         self._closed = False
 
     def __call__(self, keys: pl.DataFrame) -> pl.DataFrame:
-        """The rows of these keys."""
         lookup: Lookup | None = getattr(self._mine, "lookup", None)
         if lookup is None:
             with self._opening:
@@ -530,7 +485,7 @@ class ThreadedLookup:
         return lookup.read(keys)
 
     def close(self) -> None:
-        """Close all connections. Threads that are reading get an error, which is dropped."""
+        """Threads that are reading get an error, which is dropped."""
         with self._opening:
             self._closed = True
             for lookup in self._all:
@@ -551,7 +506,9 @@ class TableFeed:
         """``fed`` is the schema of the rows; ``deletes``: all of them are deletions."""
         self._table = table
         self._keys = list(spec.key)
-        self._gone = pl.lit(True) if deletes else _gone(spec)
+        self._gone = pl.lit(True) if deletes else None
+        if not deletes and spec.deleted is not None:  # null counts as false
+            self._gone = (pl.col(spec.deleted) if isinstance(spec.deleted, str) else spec.deleted).fill_null(False)
         self._since = pl.lit(None, pl.Int64) if time is None else time_ms(time, fed.columns[time.column])
         columns = {**table.key, **table.values}
         self._columns = [pl.col(n) if n in fed.columns else pl.lit(None, t).alias(n) for n, t in columns.items()]
@@ -571,13 +528,6 @@ class TableFeed:
             self._table.put_rows(written.filter(~pl.col(GONE)).select(self._columns))
             self._table.delete_rows(written.filter(GONE))
         return written
-
-
-def _gone(spec: TableSpec) -> pl.Expr | None:
-    """True for rows that are deletions; null counts as false."""
-    if spec.deleted is None:
-        return None
-    return (pl.col(spec.deleted) if isinstance(spec.deleted, str) else spec.deleted).fill_null(False)
 
 
 class TaskTables:
@@ -661,8 +611,6 @@ class TaskTables:
         """The approximate number of rows of each table; for status."""
         return {id_: table.entries() for id_, table in self.local.items()}
 
-    # -- side inputs
-
     def keys_of(self, stream: str) -> Sequence[str]:
         """The key columns of the tables that a side input fills: none may be null. Empty for other streams."""
         return list(dict.fromkeys(name for id_ in self._kept_by.get(stream, ()) for name in self.local[id_].key))
@@ -671,8 +619,6 @@ class TaskTables:
         """Put rows of a side input into the tables that it fills."""
         for feed in self._kept_by[stream].values():
             feed.take(rows)
-
-    # -- time to live
 
     def tell_time(self, now_ms: int) -> None:
         """Set the wall clock."""

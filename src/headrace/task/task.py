@@ -1,21 +1,13 @@
-"""One task: the operators of a stage on one partition group, connected as a chain.
+"""One task: the operators of a stage on one partition group, connected as a chain, with their event time and state.
 
-chain
-    The operators of one stage, connected for one task: rows enter at an input, results leave through the port.
+Watermarks and ends visit the operators of a chain in topological order, so what a window emits at a watermark reaches
+the operators downstream before it. An operator hears only the inputs that feed it, as far as the operators before it
+let time through: a lower watermark after a step that emits old results, a later one after a step that waits for
+answers. It ends when all of them have. A stream that the stage writes has the progress of its writers. Flows that fill
+a table don't affect the progress of its joins, unless it is a table of versions.
 
-    Watermarks and ends visit the operators in topological order. So what a window emits at a watermark reaches the
-    operators downstream before that watermark does. Only the inputs that feed an operator count for it: it receives the
-    watermark that the operators before it have let through (a lower one after a step that emits old results, a later
-    one after a step that waits for answers), and ends when all of them have ended. A stream that the stage writes has
-    the progress of the operators that write it. Flows that fill a table don't affect the progress of its joins, unless
-    it is a table of versions.
-
-task
-    One task: the operators of a stage on one partition group, their event time, their state.
-
-    The host feeds a task with rows and control messages, in the order of each partition, on one thread. It knows
-    nothing of frames' headers, containers, Spark or clocks, so a live container, a test harness and a batch job can all
-    host it. What it writes leaves through its port before a call returns.
+The host feeds a task on one thread, with rows and control messages in the order of each partition. A task knows no
+frame headers, containers, Spark or clocks. What it writes leaves through its port before a call returns.
 """
 
 from __future__ import annotations
@@ -87,7 +79,6 @@ class Chain:
             self._meetings = Meetings(self.provenance, plan.order.meetings)
         self._connect(plan)
         self.connected = self._reached()
-        """All operators, including those that take one input of another."""
         for operator in self.connected:
             operator.provenance = self.provenance
         operators = self._operators.values()
@@ -115,14 +106,13 @@ class Chain:
         """The progress of each stream that the operators write, by id."""
 
     def _connect(self, plan: ChainPlan) -> None:
-        """Connect the operators, branches in the order of declaration."""
         for id_ in plan.order.inputs:
             stream = plan.nodes[id_].operator.stream_read
             if stream is not None:
                 self._inputs.setdefault(stream, []).append(self._operators[id_])
         for before, ids in plan.order.branches.items():
             operator = self._operators[before]
-            operator.ways = self._meetings
+            operator.hand_on = None if self._meetings is None else self._meetings.hand_on
             operator.emits_single = any(m.pace == "single" and before in m.nodes for m in plan.order.meetings)
             for id_ in dict.fromkeys(ids):
                 node = plan.nodes[id_]
@@ -138,7 +128,6 @@ class Chain:
                         after.append(target)
 
     def _reached(self) -> list[Operator]:
-        """All operators, including those that take the input of another one."""
         operators = list(self._operators.values())
         for operator in operators:  # grows during the loop
             after = (*operator.after, *(taker for takers in operator.aside.values() for taker in takers))
@@ -149,7 +138,7 @@ class Chain:
         return iter(self._operators.values())
 
     def process(self, stream: str, rows: pl.DataFrame, arrival: Arrival | None = None) -> None:
-        """Process rows of an input stream; all their results have left when this returns."""
+        """Process rows of an input; all their results have left when this returns."""
         self.provenance.arrive(arrival)
         try:
             if self._meetings is not None:
@@ -216,8 +205,6 @@ class Chain:
                 soonest = due
         return soonest
 
-    # -- operators that wait for others
-
     @property
     def holding(self) -> bool:
         """Some operator has taken rows and not yet emitted their results."""
@@ -225,12 +212,12 @@ class Chain:
 
     @property
     def full(self) -> str | None:
-        """Return the step that can't take more rows until it has emitted some, and the reason; or None."""
+        """The step that can't take more rows until it has emitted some, and the reason; or None."""
         return next((_waits(operator) for operator in self._waiting if operator.full), None)
 
     @property
     def held_by(self) -> str | None:
-        """Return the step that holds rows, and the reason; None if there is none."""
+        """The step that holds rows, and the reason; or None."""
         return next((_waits(operator) for operator in self._waiting if operator.holding), None)
 
     def collect(self) -> None:
@@ -246,8 +233,6 @@ class Chain:
             for operator in reversed(self._operators.values()):
                 closing.callback(operator.close)
 
-    # -- operators with requests
-
     @property
     def wants_commit(self) -> bool:
         """Some operator asks for a commit."""
@@ -262,8 +247,6 @@ class Chain:
         """Note that the operators' work so far is committed."""
         for operator in self._asking:
             operator.committed()
-
-    # -- the end, and the beginning
 
     @property
     def ended(self) -> bool:
@@ -301,10 +284,8 @@ class Chain:
         self._sum_up()
 
     def _kept(self, scope: TaskScope) -> tuple[dict[str, _Step], dict[str, _Step]]:
-        """The inputs, and the operators with state, by the names under which they are kept.
-
-        Other operators have no names that last: they are as far as what comes before them.
-        """
+        """The inputs, and the operators with state, by their kept names; the others are as far as what is before
+        them."""
         names = {spec.id: scope.position_name(ssp) for ssp, spec in scope.inputs.items()}
         streams = {names[id_]: steps[0] for id_, steps in self._sources.items() if id_ in names}
         stores = ((step, step.operator.stores()) for step in self._steps.values())
@@ -318,7 +299,7 @@ class Chain:
         return sizes
 
     def taking(self, step: str) -> list[Operator]:
-        """Return the operators that take the rows of a step; an operator of several inputs has one port for each."""
+        """The operators that take the rows of a step; an operator of several inputs has one port for each."""
         return [operator for operator in self.connected if operator.node.id == step and not isinstance(operator, Gate)]
 
     def rows_into(self) -> dict[str, int]:
@@ -348,11 +329,6 @@ def _input_schemas(plan: ChainPlan, node: Node) -> tuple[Schema, ...]:
 
 
 class _Step:
-    """An operator with its times: what it has heard, and what those after it may hear.
-
-    ``done``: it has emitted what was open at its end.
-    """
-
     __slots__ = ("after", "before", "done", "input", "operator", "reached", "waits")
 
     def __init__(self, operator: Operator, before: tuple[_Step, ...], *, waits: bool) -> None:
@@ -366,7 +342,6 @@ class _Step:
         self.waits = waits
 
     def hear(self) -> None:
-        """Tell the operator what is new."""
         now = self._now()
         same = now == self.reached and self.done is now.ended and not self.waits
         if same and self.after.idle is (now.idle and not self.operator.owes):
@@ -385,7 +360,7 @@ class _Step:
         self.after = self._let_through()
 
     def resume(self, watermark: int | None, *, done: bool) -> None:
-        """Continue from a checkpoint; without a watermark the operator is new since then."""
+        """Continue from a checkpoint, which has no watermark for a new operator."""
         now = self._now()
         self.reached = now if watermark is None else now._replace(watermark=watermark)
         self.done = done and now.ended
@@ -436,7 +411,7 @@ class Task:
 
     @property
     def progress(self) -> Progress:
-        """The progress of this task's event time: that of its inputs, without those that don't affect its results."""
+        """The progress of the inputs whose time counts for the task's results."""
         return self.chain.progress
 
     @property
@@ -480,7 +455,7 @@ class Task:
                 raise ProtocolError(f"{ssp}: a {type(message).__name__} reached the task's operators")
 
     def end(self, ssp: SSP) -> None:
-        """Note that a source partition has ended. If it is a side input, its table stays unchanged."""
+        """Note that a source partition has ended. A side input's table stays as it is."""
         if ssp not in self.side_inputs:
             self.times[ssp].end()
 
@@ -493,7 +468,7 @@ class Task:
         self.times[ssp].fall_idle(shard)
 
     def advance(self) -> bool:
-        """Let event time and ends pass through the operators, as far as the inputs allow; return whether any did."""
+        """Let event time and ends pass as far as the inputs allow; return whether there were any."""
         news = None if self.finished else self.times.news()
         if news is not None:
             self.chain.advance(news)
@@ -548,7 +523,6 @@ class Task:
 
 
 def _falls_idle(spec: StreamSpec) -> bool:
-    """Whether it is a source whose partitions can fall idle; a slot without shards does."""
     return spec.role is not Role.INTERMEDIATE and (spec.idle_timeout_ms is not None or bool(spec.slots))
 
 

@@ -26,14 +26,14 @@ def test_all_waits_until_each_has_been_read() -> None:
         bootstrap.note(ssp, position)
         found.append(bootstrap.percent(positions))
     assert found == [0, 25, 50, 99, None]
-    assert not chooser.bootstrapping
+    assert not chooser._bootstrap
 
 
 def test_what_ended_or_held_nothing_has_been_read() -> None:
     chooser = Chooser([A, B], [A, B])
     bootstrap = Bootstrap(chooser)
     bootstrap.begin({A: 7, B: 0}, {A: 7, B: 10})
-    assert list(chooser.bootstrapping) == [B]
+    assert list(chooser._bootstrap) == [B]
     bootstrap.note(B, 5, ended=True)
     assert bootstrap.percent({A: 7, B: 5}) is None
 

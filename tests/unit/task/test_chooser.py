@@ -98,7 +98,7 @@ def test_it_is_ready_when_something_may_be_chosen_now() -> None:
     assert offered(data(A, 0)).ready
     chooser = offered(data(A, 0), bootstrap=(B,))
     assert not chooser.ready
-    assert list(chooser.bootstrapping) == [B]
+    assert list(chooser._bootstrap) == [B]
     chooser.offer(data(B, 0))
     assert chooser.ready
     chooser.choose()

@@ -1,28 +1,15 @@
-"""An attempt: a task between two starts or rollbacks, and what it waits for.
+"""An attempt: a task between two starts or rollbacks, and what it waits for. On the run-loop thread; nothing blocks.
 
 patience
-    How long a task waits for upstream tasks that are late with a version, while it could commit what others sent.
-
-    Waiting is always safe, and so is not waiting. It only costs a rollback, if frames of a late task that it hasn't
-    committed were processed. So the wait is longer than a container takes to be replaced. It doesn't count as over
-    before the task has read what was there at its end: a reader that lags behind finds the missing checkpoints there.
-
-beginning
-    Wait until the folder or the snapshot that a task begins from is available. Meanwhile other tasks continue.
-
-catching up
-    Track whether a task has read what its sources held when it started, so that a bounded run can stop.
-
-    Runs on the run-loop thread; nothing blocks.
+    How long a task waits for upstream tasks that are late with a version. Waiting is always safe, and so is not
+    waiting: it only costs a rollback, if frames of a late task that it hasn't committed were processed. So the wait is
+    longer than a container takes to be replaced. It isn't over before the task has read what was there at its end: a
+    reader that lags behind finds the missing checkpoints there.
 
 attempt
-    An attempt: a task between two starts or rollbacks, with everything that a rollback drops and rebuilds.
-
-    An attempt has the operators with their stores, the watermarks, the frames that wait to be processed, early frames,
-    the outboxes and the announcements. They are built and dropped together, so nothing uncommitted can survive a
-    rollback. The host keeps the I/O, the protocol machine and the local state, which outlast attempts.
-
-    Runs on the run-loop thread; nothing blocks.
+    The operators with their stores, the watermarks, the frames that wait to be processed, early frames, the outboxes
+    and the announcements. They are built and dropped together, so nothing uncommitted can survive a rollback. The host
+    keeps the I/O, the protocol machine and the local state.
 """
 
 from __future__ import annotations
@@ -37,7 +24,7 @@ import msgspec
 import polars as pl
 from msgspec import UNSET
 
-from headrace.api.specs import Role, StreamSpec
+from headrace.api.specs import Role
 from headrace.core.errors import DeploymentError, UnavailableError
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import RecentWarnings, logger
@@ -82,14 +69,11 @@ class Patience:
 
     @property
     def due_ms(self) -> float | None:
-        """When (monotonic) the wait is over at the earliest; None if the task doesn't wait, or must read on first."""
+        """When (monotonic) the wait is over at the earliest; None if it doesn't wait, or must read on first."""
         return None if self._ends else self._until_ms
 
     def look(self, positions: Mapping[SSP, Offset], now_ms: float, metrics: TaskMetrics, *, resting: bool) -> None:
-        """Have late upstream tasks set aside when the wait is over. ``positions`` is how far inputs have been read.
-
-        While all tasks are ``resting``, no task closes versions, so none is late.
-        """
+        """Have late upstream tasks set aside when the wait is over. While all tasks rest, none is late."""
         machine = self._machine
         if resting or not machine.lagging:
             self._until_ms = None
@@ -126,7 +110,7 @@ FOLDER_MS = 100.0
 
 
 class Beginning:
-    """The start of one task, and of each of its rollbacks.
+    """The start of one task, or a rollback: waits for its folder and its snapshot, while other tasks continue.
 
     ``fetching``: it waits for a snapshot. ``again``: its base didn't belong to its changelog.
     """
@@ -137,7 +121,7 @@ class Beginning:
         self.again = False
 
     def ready(self, instruction: do.Instruction) -> bool:
-        """Return False while the snapshot for the instruction hasn't arrived: the caller asks again later."""
+        """False while the snapshot for the instruction hasn't arrived: the caller asks again later."""
         begins = self.again or isinstance(instruction, do.TakeGeneration)
         self.fetching = begins and not self._state.prepared()
         return not self.fetching
@@ -160,12 +144,12 @@ class Beginning:
 
 # -- catching up -------------------------------------------------------------------------------------
 class CatchingUp:
-    """The goals of one task. ``version`` is a commit at which they were reached; None: not yet.
+    """Whether a task has read what its sources held when it started: its goals.
 
-    ``silent``: the app doesn't write repeated results after a restore, and the goals are its former positions.
-
-    With exactly-once, it is the first such commit, or the first since one that left out an upstream task. Otherwise it
-    is the last commit, if no frame of the app's own streams was waiting at that moment.
+    ``version`` is a commit at which they were reached. With exactly-once, it is the first such commit, or the first
+    since one that left out an upstream task. Otherwise it is the last commit, if no frame of the app's own streams was
+    waiting at that moment. ``silent``: the app doesn't write repeated results after a restore, and the goals are its
+    former positions.
     """
 
     def __init__(self, scope: TaskScope) -> None:
@@ -184,7 +168,7 @@ class CatchingUp:
         self.silent = silent
 
     def limits(self, begun: Mapping[SSP, Offset]) -> dict[SSP, Offset]:
-        """Return where a silent task stops reading sources: at the app's former positions, or at ``begun`` if later."""
+        """Where a silent task stops reading sources: at the app's former positions, or at ``begun`` if later."""
         if not self.silent:
             return {}
         founding, name = self._scope.founding, self._scope.position_name
@@ -214,10 +198,9 @@ class CatchingUp:
         whole: bool,
         detoured: bool = False,
     ) -> None:
-        """Note that the task has committed a version that includes everything before ``positions``.
+        """Note a commit of everything before ``positions``, or if it isn't ``whole``, without late upstream tasks.
 
-        If it isn't ``whole``, it leaves out frames of upstream tasks that are late. A later version has them. While it
-        is ``detoured``, the positions are those in a past range that is read again.
+        While it is ``detoured``, the positions are those in a past range that is read again.
         """
         reached = not detoured and all(positions[ssp] >= goal for ssp, goal in (self._goals or {}).items())
         if not self._exactly_once:
@@ -231,7 +214,7 @@ class CatchingUp:
 # -- attempt -----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Factories:
-    """The parts of an attempt. The simulator replaces some with light tasks and parts that report to its oracle."""
+    """The parts of an attempt; the simulator replaces some."""
 
     task: TaskFactory
     intakes: Callable[[Task, DeadLetters, TaskMetrics], Intakes] = Intakes
@@ -240,10 +223,7 @@ class Factories:
 
 
 class Attempt:
-    """One attempt of a task.
-
-    ``settling_ms``: since when an instruction has been waiting for steps that wait for answers; None if none waits.
-    """
+    """One attempt. ``settling_ms``: since when an instruction has been waiting for steps that wait for answers."""
 
     def __init__(
         self,
@@ -299,8 +279,6 @@ class Attempt:
     def _written(self, table: str, rows: pl.DataFrame, gone: pl.DataFrame | None) -> None:
         self.task.chain.tables.written(table, rows, gone)
 
-    # -- starting
-
     def restore(
         self, record: CommitRecord | None, times: TimesCheckpoint | None, inputs: Mapping[SSP, Offset | None]
     ) -> dict[SSP, Position]:
@@ -313,7 +291,8 @@ class Attempt:
         positions: dict[SSP, Position] = {}
         for ssp, spec in task.specs.items():
             offset = inputs[ssp] if spec.role is Role.INTERMEDIATE else None
-            positions[ssp] = _first_position(spec) if offset is None else offset
+            edge = Edge.OLDEST if spec.start == "oldest" else Edge.UPCOMING
+            positions[ssp] = edge if offset is None else offset
         if times is not None:
             task.load(times)
             # A step that has begun empty since then hasn't received the end yet, and has nothing to emit at it.
@@ -330,10 +309,7 @@ class Attempt:
         return positions
 
     def move(self, ssp: SSP, place: Place) -> Offset:
-        """Forget the commit's data about a source partition, because reading begins somewhere else; return where.
-
-        If there is an end, the task goes back there to what the commit says.
-        """
+        """Forget the commit's data about a source, to begin elsewhere; at the end of a range, go back to that data."""
         saved = self._saved.pop(ssp, None)
         if place.until is not None:
             ahead = Detour.of(place.until, saved, place.first)
@@ -341,11 +317,10 @@ class Attempt:
         return place.offset
 
     def detours(self) -> dict[SSP, Offset]:
-        """Return where the detours end on which it begins."""
+        """Where the detours end on which it begins."""
         return {ssp: entry.detour.until for ssp, entry in self._saved.items() if entry.detour is not UNSET}
 
     def _check_nothing_new(self) -> None:
-        """Raise if the task has ended but a changed app gives it new inputs or outputs."""
         sources = (ssp for ssp, spec in self._scope.inputs.items() if spec.role is not Role.INTERMEDIATE)
         new = [*(str(ssp) for ssp in sources if ssp not in self._saved), *self.announcer.open]
         if new:
@@ -381,10 +356,8 @@ class Attempt:
         )
 
     def save(self) -> TimesCheckpoint:
-        """Return the state of event times and ends, for the commit record."""
+        """The state of event times and ends, for the commit record."""
         return msgspec.structs.replace(self.task.save(), ended_streams=self.announcer.ended)
-
-    # -- processing
 
     def take(self, envelope: Envelope, now_ms: int) -> None:
         """Process an envelope that the chooser has chosen."""
@@ -404,10 +377,9 @@ class Attempt:
                 case _:
                     assert_never(envelope)
         except DeploymentError as error:
-            writers = ", ".join(self.task.scope.writers.get(ssp, ()))
-            error.message += (
-                f"\n  task {self.task.scope.name} reads it, and expects it to be written by stage {writers}"
-            )
+            scope = self.task.scope
+            writers = ", ".join(scope.writers.get(ssp, ()))
+            error.message += f"\n  task {scope.name} reads it, and expects it to be written by stage {writers}"
             raise
         if isinstance(envelope, Frames | Rows):
             metrics.latency.took(envelope.arrived_ms, metrics.rows_in - before)
@@ -415,7 +387,7 @@ class Attempt:
             self.bootstrap.note(ssp, receiver.positions[ssp], ended=isinstance(envelope, Ended))
 
     def ready(self, instruction: do.Instruction, now_ms: int, monotonic_ms: float) -> bool:
-        """Return False while steps wait for answers: the caller takes nothing, and asks again later."""
+        """False while steps wait for answers: the caller takes nothing, and asks again later."""
         if self._prepared(instruction, now_ms):
             self.settling_ms = None
             return True
@@ -445,7 +417,3 @@ class Attempt:
         """Whether all inputs are idle and no step keeps anything, so that downstream tasks needn't wait for it."""
         outputs = self.task.outputs.values()
         return self.task.progress.idle and all(told.idle or told.ended for told in outputs)
-
-
-def _first_position(spec: StreamSpec) -> Edge:
-    return Edge.OLDEST if spec.start == "oldest" else Edge.UPCOMING

@@ -1,42 +1,27 @@
 """Commits of a task: written, checked, durable, and kept for savepoints.
 
-durability
-    Wait before and after a commit, so that it survives the failures that its app wants to survive.
+Runs on the run-loop thread, and pauses where it would wait for acknowledgements or the disk, or read for long.
 
-    With ``durability="commit"``, these include a power cut, after which a file may lack everything that wasn't synced.
-    Three rules keep the remaining files consistent:
+durability
+    With ``durability="commit"``, a commit survives a power cut, after which a file may lack everything that wasn't
+    synced. Three rules keep the remaining files consistent:
 
     1. Before a commit record is appended, the task's writes are on the disk. Otherwise the record could survive without
        the results that it covers.
     2. So is everything that the task has read, whoever wrote it. Otherwise the record could name a position that its
        input no longer reaches, and the task would skip records written there later.
     3. Before a commit has any consequence (its checkpoint is sent, a version is published, the log is trimmed), its
-       record is on the disk. This also protects other incarnations: a starting task may find a record that another
-       incarnation has appended but not synced. So everything before its own abort is on the disk before it reads the
-       abort.
+       record is on the disk. A starting task may find a record that another incarnation hasn't synced: so everything
+       before its own abort is on the disk before it reads the abort.
 
-    Frames after its last commit announce the end of a task; they are on the disk before the task is finished.
-
-    Runs on the run-loop thread and blocks for the disk. Tasks of a container that wait at the same time wait together
-    (``Together``), so that each file is synced once for all of them.
+    Frames after its last commit announce the end of a task; they are on the disk before the task is finished. Tasks of
+    a container that wait at the same time wait together, so that each file is synced once for all of them.
 
 landmarks
-    Check that the streams of a task are still those that its last commit knew. Commits keep landmarks.
-
-    A stream may have been replaced by another one of its name, or may have lost its end in a crash and grown again. The
-    commit's position in an input may then still be valid, but mean other records; and an output may lack results that
-    the commit covers, which only a reader of the whole stream would notice. (An intermediate stream needs no landmark
-    of its writer: its readers keep theirs, and know which commits of the writer they need.)
-
-commits
-    Write one task's commits to its changelog, check that they count, and take the snapshots that keep it short.
-
-    Runs on the run-loop thread, and pauses where it would wait for acknowledgements or read for long.
-
-savepoints
-    A task's part in savepoints: it keeps its state at a cut, and takes over state from a savepoint.
-
-    Runs on the run-loop thread. Both wait for the disk.
+    A stream may have been replaced by another one of its name, or may have lost its end in a crash and grown again.
+    The commit's position in an input may then still be valid, but mean other records; and an output may lack results
+    that the commit covers. So commits keep landmarks. (An intermediate stream needs no landmark of its writer: its
+    readers keep theirs, and know which commits of the writer they need.)
 """
 
 from __future__ import annotations
@@ -66,7 +51,6 @@ from headrace.protocol.record import (
     InputEntry,
     KeptCommit,
     LocalCheckpoint,
-    OutputSeq,
     SourceEntry,
     encode_record,
 )
@@ -100,10 +84,7 @@ class Survival:
         self._waiting = self._reads = False
 
     def of_what_is_there(self, flushed: Callable[[], None]) -> Steps[None]:
-        """Wait until the acknowledged writes and everything that was read are on the disk.
-
-        Calls ``flushed`` when all of it is there, and nothing else yet.
-        """
+        """Wait until the acknowledged writes and everything that was read are on the disk; first call ``flushed``."""
         self._connections.flush_records()
         flushed()
         yield from self._wait(reads=True)
@@ -123,7 +104,7 @@ class Survival:
             self.synced()
 
     def unsynced(self) -> Iterable[Unsynced]:
-        """Return the files to wait for that the container hasn't written itself."""
+        """The files to wait for that the container hasn't written itself."""
         return self._inputs.unsynced() if self._reads else ()
 
     def synced(self) -> None:
@@ -193,27 +174,20 @@ class Landmarks:
         """By output partition the landmark for the next commit."""
 
     def flushed(self) -> None:
-        """Note the landmarks of what was written so far: all of it is acknowledged now.
-
-        What other tasks of the container write later may be lost in a power cut that the next commit survives.
-        """
+        """Note the landmarks of what was written so far. What others write later may be lost in a power cut."""
         for ssp, system in self._outputs.items():
             found = self._connections.record_producer(system).landmark(ssp.stream.name, ssp.partition)
             if found:
                 self._written[ssp] = found
 
     def put_into(self, record: CommitRecord) -> CommitRecord:
-        """Return the record with landmarks added."""
-        return msgspec.structs.replace(
-            record,
-            outputs=tuple(map(self._with_written, record.outputs)),
-            inputs=tuple(map(self._with_landmark, record.inputs)),
-            sources=tuple(map(self._with_landmark, record.sources)),
-        )
-
-    def _with_written(self, entry: OutputSeq) -> OutputSeq:
-        found = self._written.get(SSP.of(entry.stream, entry.partition))
-        return entry if found is None else msgspec.structs.replace(entry, landmark=found)
+        """The record with landmarks added."""
+        outputs = []
+        for entry in record.outputs:
+            found = self._written.get(SSP.of(entry.stream, entry.partition))
+            outputs.append(entry if found is None else msgspec.structs.replace(entry, landmark=found))
+        inputs, sources = map(self._with_landmark, record.inputs), map(self._with_landmark, record.sources)
+        return msgspec.structs.replace(record, outputs=tuple(outputs), inputs=tuple(inputs), sources=tuple(sources))
 
     def _with_landmark(self, entry: Entry) -> Entry:
         ssp = self._ssps.get((entry.stream, entry.partition))
@@ -224,8 +198,8 @@ class Landmarks:
     def check(self, record: CommitRecord | None, positions: Mapping[SSP, Position]) -> None:
         """Raise if a stream isn't the one that the commit knew.
 
-        ``StreamNotFoundError``: an input has other records before the commit's position than were read.
-        ``InfrastructureError``: an output lacks what was written, and the app doesn't accept that.
+        ``StreamNotFoundError``: an input has other records before the commit's position. ``InfrastructureError``: an
+        output lacks what was written, and the app doesn't accept that.
         """
         entries: list[InputEntry | SourceEntry] = [] if record is None else [*record.inputs, *record.sources]
         for entry in entries:
@@ -262,7 +236,7 @@ class Landmarks:
 
 # -- commits -----------------------------------------------------------------------------------------
 class Commits:
-    """The commits of one task."""
+    """Writes and checks one task's commits, and takes the snapshots that keep its changelog short."""
 
     def __init__(
         self,
@@ -391,21 +365,18 @@ class Keeper:
 
 
 def columns_for(store: str, shares: Mapping[str, Sequence[str]]) -> Sequence[str]:
-    """Return the columns that divide a store among tasks. A step may have several stores, named after it."""
+    """The columns that divide a store among tasks. A step may have several stores, named after it."""
     while store and store not in shares:
         store = store.rpartition(".")[0]
     return shares.get(store, ())
 
 
 def taken_over(
-    founding: Founding | None,
-    task: TaskName,
-    state: TaskState,
-    new_attempt: Callable[[], Attempt],
+    founding: Founding | None, task: TaskName, state: TaskState, new_attempt: Callable[[], Attempt]
 ) -> Iterator[Change]:
-    """Yield the changes that give a task its share of the donors' state. ``new_attempt`` makes stores like its own.
+    """The changes that give a task its share of the donors' state, and its outboxes to another timeline.
 
-    From now on, its outboxes belong to another timeline.
+    ``new_attempt`` makes stores like its own.
     """
     if founding is None:
         raise ProtocolError(f"task {task}: no state to take over", hint="this is a bug in the planning")

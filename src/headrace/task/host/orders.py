@@ -1,16 +1,8 @@
 """What the coordinator orders of a task: startpoints, and shards of slots.
 
-startpoints
-    Apply a task's startpoints at its start or rollback: they replace committed positions in sources.
-
-    Runs on the run-loop thread. Finding an offset and reporting it to the coordinator may block.
-
-slots
-    A task's reports about its slots, and the dealer's orders for them.
-
-    Runs on the run-loop thread; nothing blocks. Reports contain only committed positions, never merely read ones,
-    because the dealer moves shards to other slots based on them. Orders apply only to the generation that they were
-    given to.
+Runs on the run-loop thread. Finding the offset of a startpoint and reporting it to the coordinator may block. Reports
+about slots contain only committed positions, because the dealer moves shards to other slots based on them. Orders apply
+only to the generation that they were given to.
 """
 
 from __future__ import annotations
@@ -45,7 +37,7 @@ _log = logger(__name__)
 
 
 class TaskStartpoints:
-    """The startpoints of one task."""
+    """The startpoints of one task: they replace committed positions in sources, at its start or rollback."""
 
     def __init__(self, scope: TaskScope, resolve: Resolve, report: Report) -> None:
         self._scope = scope
@@ -53,11 +45,10 @@ class TaskStartpoints:
         self._report = report
 
     def applied(self, orders: Iterable[Order], generation: int, ended: Collection[SSP]) -> dict[SSP, Place]:
-        """Return the places of the orders, and report them. ``ended`` are inputs that have ended.
+        """The places of the orders, which are reported. ``ended`` are inputs that have ended.
 
-        Raises ``DeploymentError`` for the first order that can't be applied, after reporting the reason. Then nothing
-        is applied and the order stays, so the app can't continue until a user changes or deletes it. Transient errors,
-        such as a system that doesn't answer, are raised unchanged, because they say nothing about the order.
+        Raises ``DeploymentError`` for the first order that can't be applied, and reports it. Then nothing is applied
+        until a user changes or deletes the order. Transient errors are raised unchanged: they say nothing about it.
         """
         found: dict[SSP, Place] = {}
         outcomes: list[Outcome] = []
@@ -75,9 +66,17 @@ class TaskStartpoints:
                     raise
                 failed = Outcome(order=order, state="failed", generation=generation, reason=error.message)
                 self._report([failed])
-                raise self._unusable(order, error) from error
+                raise DeploymentError(
+                    f"task {self._scope.name} can't apply startpoint {order.startpoint.id} to partition "
+                    f"{order.partition} of {order.stream}: {error.message}",
+                    hint=f"{error.hint + '; ' if error.hint else ''}set another startpoint, or delete this one: "
+                    f"`headrace startpoint delete {self._scope.app} ...`",
+                ) from error
             found[ssp] = place
-            outcomes.append(_applied(order, generation, place))
+            outcome = Outcome(order=order, state="applied", generation=generation, offset=place.offset)
+            if place.until is not None:
+                outcome = msgspec.structs.replace(outcome, until=place.until, first=place.first)
+            outcomes.append(outcome)
         if outcomes:
             self._report(outcomes)
         for ssp, place in found.items():
@@ -87,9 +86,8 @@ class TaskStartpoints:
 
     def release(self, orders: Iterable[Order], generation: int, version: int) -> None:
         """Report that a commit covers these orders, so that they may be deleted."""
-        self._report(
-            [Outcome(order=order, state="released", generation=generation, version=version) for order in orders]
-        )
+        released = [Outcome(order=o, state="released", generation=generation, version=version) for o in orders]
+        self._report(released)
 
     def _input(self, order: Order) -> SSP:
         for ssp, spec in self._scope.specs.items():
@@ -101,20 +99,9 @@ class TaskStartpoints:
             hint="`headrace offsets` lists what each task reads",
         )
 
-    def _unusable(self, order: Order, error: HeadraceError) -> DeploymentError:
-        return DeploymentError(
-            f"task {self._scope.name} can't apply startpoint {order.startpoint.id} to partition {order.partition} of "
-            f"{order.stream}: {error.message}",
-            hint=f"{error.hint + '; ' if error.hint else ''}set another startpoint, or delete this one: "
-            f"`headrace startpoint delete {self._scope.app} ...`",
-        )
-
 
 def by_system(scope: TaskScope, connections: Connections) -> Resolve:
-    """Ask the input's system, or the user's own function, for the offset of a startpoint.
-
-    A startpoint that was applied before keeps its offset, even if that was trimmed since.
-    """
+    """Asks the input's system, or the user's own function; an order that was applied before keeps its offset."""
 
     def resolve(order: Order, ssp: SSP) -> Place:
         spec, end = scope.specs[ssp], order.startpoint.until
@@ -134,13 +121,6 @@ def by_system(scope: TaskScope, connections: Connections) -> Resolve:
         return Place(offset, until, first)
 
     return resolve
-
-
-def _applied(order: Order, generation: int, place: Place) -> Outcome:
-    outcome = Outcome(order=order, state="applied", generation=generation, offset=place.offset)
-    if place.until is None:
-        return outcome
-    return msgspec.structs.replace(outcome, until=place.until, first=place.first)
 
 
 # -- slots -------------------------------------------------------------------------------------------
@@ -179,7 +159,7 @@ class Slots:
         return bool(self._names) and (not self._number or any(task.times[ssp].holds for ssp in self._names))
 
     def reports(self, task: Task) -> dict[SSP, SlotReport]:
-        """Return the present report about each slot; none before the generation has resumed."""
+        """The present report about each slot; none before the generation has resumed."""
         return {ssp: self._report(task, ssp, shards) for ssp, shards in (self._committed or {}).items()}
 
     def _report(self, task: Task, ssp: SSP, shards: Shards) -> SlotReport:
@@ -191,8 +171,7 @@ class Slots:
     def direct(self, generation: int, number: int, orders: Mapping[str, SlotOrders]) -> None:
         """Follow the dealer's orders, by slot as text, if they are for this generation and the latest so far.
 
-        Several threads pass orders on, so one may arrive after a later one. Following it could read a shard again that
-        has been finished and dropped since then.
+        Several threads pass them on: an earlier one could make it read a shard that was finished and dropped since.
         """
         if generation == self._generation and number >= self._number and self._committed is not None:
             self._number = number

@@ -24,10 +24,7 @@ LETS_GO_MS = 5000.0
 """How long a standby on this host has for letting go of the folder of a task that begins here."""
 
 NextGrant = Callable[[], Grant]
-"""Issues the task's next generation, and the startpoints to apply with it.
-
-Raises ``FencedError`` when another incarnation has taken over.
-"""
+"""Issues the next generation, and its startpoints; ``FencedError`` if another incarnation has taken over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,7 @@ class Ports:
         pulse: Callable[[], None],
         depot: Depot | None = None,
     ) -> Ports:
-        """Return ports with state on disk and a protocol machine of the given name."""
+        """Ports with state on disk, and a protocol machine."""
         metrics = TaskMetrics(str(scope.name), clock, scope.interval_ms)
         state = TaskState(
             scope.changelog[0],
@@ -76,15 +73,14 @@ class Ports:
             depot=depot,
             stands_in=_patience(clock) if scope.settings.standby else lambda: True,
         )
-        machine = ProtocolMachine(scope.machine, writer=uuid.uuid4().hex)
-        resolve = by_system(scope, connections)
+        machine, resolve = ProtocolMachine(scope.machine, writer=uuid.uuid4().hex), by_system(scope, connections)
         return cls(
             connections, clock, next_generation, make, state, machine, resolve, report_outcomes, metrics, pulse=pulse
         )
 
 
 def _patience(clock: Clock) -> Callable[[], bool]:
-    """Return what says whether that time is over. It begins with the first call."""
+    """What says whether that time is over. It begins with the first call."""
     until_ms: float | None = None
 
     def over() -> bool:

@@ -1,36 +1,18 @@
 """Host one task: perform the protocol's instructions, with the I/O, buffers and time around them.
 
-rest
-    Decide when the tasks of an idle app stop committing.
+Everything runs on the run-loop thread. ``performing`` carries out the instructions (start, rollback, commit). It is a
+generator that pauses wherever it would block, on acknowledgements, the changelog or the coordinator. ``step`` processes
+one envelope and doesn't block. The envelopes of a partition are processed in order, and so are the instructions. The
+host reaches the outside only through its ports; the simulator runs it with other ones.
 
-    Leaving out a commit is always safe, because any commit may be late, for example in a frozen process. The question
-    is only who waits for it: readers wait for sent frames, targets for the outbox, downstream tasks for the version of
-    an idle task when another task has something new, and the coordinator for a cut. So tasks rest together or not at
-    all. They rest only if all tasks of the app are in one container, none reads from a system that must be polled
+rest
+    When the tasks of an idle app stop committing. Leaving out a commit is always safe, because any commit may be late.
+    The question is only who waits for it: readers for sent frames, targets for the outbox, downstream tasks for the
+    version of an idle task when another task has something new, and the coordinator for a cut. So tasks rest together
+    or not at all: only if all tasks of the app are in one container, none reads from a system that must be polled
     (``RunLoop`` checks both), nothing has happened in any task since its last commit, and all have committed the
     highest version with news. Polled systems need commits, too: dealers rely on them, and Kafka's tools show a commit
     only when the next one follows.
-
-    ``Doings`` tracks one task; all tasks share one ``Rest``.
-
-stopwatch
-    Measure the duration of the parts of a commit.
-
-detours
-    Lead a task back from the end of a past range, which a startpoint made it read again, to where it was before.
-
-    Runs on the run-loop thread. Nothing is written: the commit record says that a detour is under way, or no more.
-
-task host
-    Host one task: perform the instructions of ``protocol.protocol``, with the I/O, buffers and time around them.
-
-    Everything runs on the run-loop thread. ``performing`` carries out the protocol's instructions (start, rollback,
-    commit). It is a generator that pauses wherever it would block, on acknowledgements, the changelog or the
-    coordinator. ``step`` processes one envelope and doesn't block. The envelopes of a partition are processed in order,
-    and so are the protocol's instructions.
-
-    The host reaches the outside only through its ports: systems through ``Connections``, state through ``TaskState``,
-    time through ``Clock``, generations through a function. The simulator runs this host with other ports.
 """
 
 from __future__ import annotations
@@ -123,11 +105,6 @@ def _rows(host: TaskHost) -> tuple[int, int]:
     return host.metrics.rows_in, host.metrics.rows_out
 
 
-def _ordered(host: TaskHost) -> bool:
-    """Whether the task has an order whose execution includes a commit."""
-    return host.keeper.state is not None or host.restart_at is not None or host.catching_up.silent
-
-
 def settled(host: TaskHost) -> bool:
     """Whether nothing has happened since the task's last commit, nothing is in progress, and nothing was ordered."""
     if host.finished:
@@ -135,7 +112,7 @@ def settled(host: TaskHost) -> bool:
     return (
         host.machine.phase is Phase.RUNNING
         and not host.doings.has_news(host)
-        and not _ordered(host)
+        and not (host.keeper.state is not None or host.restart_at is not None or host.catching_up.silent)
         and not host.owes
         and not host.attempt.settling
         and not host.task.chain.holding
@@ -147,7 +124,7 @@ def settled(host: TaskHost) -> bool:
 
 
 def can_rest(hosts: Collection[TaskHost]) -> bool:
-    """Return whether all are settled at the highest version with news; never with at-least-once, which needs more."""
+    """Whether all are settled at the highest version with news; never with at-least-once, which needs more."""
     open_ = [host for host in hosts if not host.finished]
     if not all(host.machine.config.exactly_once and settled(host) for host in open_):
         return False
@@ -166,11 +143,6 @@ _PARTS: dict[type[do.Instruction], str] = {
 }
 
 
-def part_of(instruction: do.Instruction) -> str | None:
-    """The part of a commit that this instruction is."""
-    return _PARTS.get(type(instruction))
-
-
 def timed(part: str | None, steps: Steps[None], metrics: TaskMetrics, clock: Clock) -> Steps[None]:
     """Run the steps. If they are a part of a commit, record their duration, including pauses."""
     if part is None:
@@ -184,7 +156,7 @@ def timed(part: str | None, steps: Steps[None], metrics: TaskMetrics, clock: Clo
 
 
 def wants_to_work(host: TaskHost) -> bool:
-    """Note that something waits to be processed or committed, for whatever reason."""
+    """Whether something waits to be processed or committed, for whatever reason."""
     return not host.finished and (host.attempt.settling or host.attempt.chooser.ready or host.blocked_by is not None)
 
 
@@ -199,7 +171,10 @@ def committed(task: TaskName, version: int, metrics: TaskMetrics, took_ms: float
 
 # -- detours -----------------------------------------------------------------------------------------
 class Detours:
-    """The ends of the detours of one task."""
+    """Leads a task back from the end of a past range, which a startpoint made it read again, to where it was before.
+
+    Nothing is written: the commit record says that a detour is under way, or no more.
+    """
 
     def __init__(self, task: TaskName, inputs: InputConsumers, doings: Doings) -> None:
         self._task = task
@@ -214,29 +189,25 @@ class Detours:
                 at = max(at, self._inputs.position(ssp))
             if at < detour.until:
                 continue
-            if attempt.receiver.detoured(ssp):
-                self._go_back(ssp, attempt)
-            else:
+            if not attempt.receiver.detoured(ssp):
                 self._inputs.go_past(ssp)
-
-    def _go_back(self, ssp: SSP, attempt: Attempt) -> None:
-        detour = attempt.receiver.detours[ssp]
-        attempt.chooser.drop(ssp)
-        try:
-            self._inputs.go_back(ssp, detour)
-        except HeadraceError as error:
-            error.message = f"task {self._task}: {error.message}"
-            raise
-        attempt.receiver.rejoin(ssp)
-        self._doings.stir()  # a commit has to say so, even if nothing follows
-        attempt.bootstrap.note(ssp, detour.offset)
-        _log.info(
-            "a range was read again; reading goes on where it was before",
-            task=str(self._task),
-            input=str(ssp),
-            until=detour.until,
-            offset=detour.offset,
-        )
+                continue
+            attempt.chooser.drop(ssp)
+            try:
+                self._inputs.go_back(ssp, detour)
+            except HeadraceError as error:
+                error.message = f"task {self._task}: {error.message}"
+                raise
+            attempt.receiver.rejoin(ssp)
+            self._doings.stir()  # a commit has to say so, even if nothing follows
+            attempt.bootstrap.note(ssp, detour.offset)
+            _log.info(
+                "a range was read again; reading goes on where it was before",
+                task=str(self._task),
+                input=str(ssp),
+                until=detour.until,
+                offset=detour.offset,
+            )
 
 
 # -- task host ---------------------------------------------------------------------------------------
@@ -291,16 +262,10 @@ class TaskHost:
         self.attempt = self._new_attempt()
 
     def _new_attempt(self) -> Attempt:
-        ports = self._ports
+        ports, now_ms = self._ports, self._clock.monotonic_ms()
+        early = VersionBuffer(self.inputs.read_again, ports.early_bytes_max)
         return Attempt(
-            self.scope,
-            ports.make,
-            self.machine,
-            self._connections,
-            self.metrics,
-            ports.jitter,
-            self._clock.monotonic_ms(),
-            VersionBuffer(self.inputs.read_again, ports.early_bytes_max),
+            self.scope, ports.make, self.machine, self._connections, self.metrics, ports.jitter, now_ms, early
         )
 
     def _start_over(self) -> None:
@@ -308,8 +273,6 @@ class TaskHost:
         if self.attempt.used:
             self.attempt.close()
             self.attempt = self._new_attempt()
-
-    # -- life
 
     def start(self) -> None:
         """Restore from the last commit and announce it. Afterwards ``step`` may be called."""
@@ -359,10 +322,8 @@ class TaskHost:
         return self._clock.monotonic_ms() if self.rest.on and self._committed_ms is not None else self._committed_ms
 
     def lag(self, ssp: SSP) -> int | None:
-        """Return how far the processed position of an input is behind its end; None if unknown."""
+        """How far the processed position of an input is behind its end; None if unknown."""
         return self.inputs.lag(ssp, self.positions.get(ssp))
-
-    # -- one turn
 
     def poll(self) -> None:
         """Take arrived frames, unless enough are waiting already."""
@@ -372,12 +333,12 @@ class TaskHost:
 
     @property
     def _resting(self) -> bool:
-        """Whether the task takes nothing now: it has finished, is kept for a savepoint, or waits for its snapshot."""
+        """Whether it takes nothing now: it has finished, is kept for a savepoint, or waits for its snapshot."""
         return self._over or self.keeper.holds or self.beginning.fetching
 
     @property
     def blocked_by(self) -> str | None:
-        """Return what keeps the task from reading: slow readers, an unreachable target, or a step that waits."""
+        """What keeps the task from reading: slow readers, an unreachable target, or a step that waits."""
         blocked_by = self.backpressure.blocked_by or self.publishing.blocked_by or self.task.chain.full
         since = self.attempt.settling_ms
         if blocked_by is None and since is not None and self._clock.monotonic_ms() - since > SETTLING_MS:
@@ -477,25 +438,21 @@ class TaskHost:
         return self._until_due(now_ms)
 
     def ask_for_commit(self, beyond: int = 0) -> None:
-        """Make a timer-driven task commit without waiting for the clock. Other tasks follow their upstream tasks.
-
-        A task that follows several waits for the same version of all: one whose label exceeds ``beyond``.
-        """
+        """Make a timer-driven task commit now. A task that follows several waits for a version beyond ``beyond``."""
         if not self._over:
             self.machine.tick(max(self.machine.label, beyond) + self.scope.interval_ms)
 
     def has_committed(self, label: int) -> bool:
-        """Return whether the version of this label is committed and published."""
+        """Whether the version of this label is committed and published."""
         return self.machine.version >= label and self.publishing.idle
 
     def restart_beyond(self, generation: int) -> None:
-        """Start over with new orders, after the next commit or a while, unless a newer generation than this one has."""
+        """Start over with new orders, after the next commit or a while, unless a newer generation has."""
         if self.generation <= generation and self.restart_at is None and not self._over:
             self.restart_at = self._clock.monotonic_ms() + RESTART_PATIENCE_MS
             self.machine.restart_soon()
 
     def _advance(self) -> None:
-        """Advance event time, and report the effects of processed messages to the protocol."""
         if self.machine.phase is Phase.RUNNING:
             if self.task.advance():
                 self.doings.stir()
@@ -505,8 +462,6 @@ class TaskHost:
         if self.task.chain.wants_commit and self.machine.label <= self._clock.now_ms():
             self.ask_for_commit()
 
-    # -- performing
-
     def performing(self) -> Steps[None]:
         """Carry out the protocol's instructions, until there is none or a waiting step holds one up."""
         while not self._over and (instruction := self.machine.next_step()) is not None:
@@ -515,7 +470,8 @@ class TaskHost:
             if not self.beginning.ready(instruction):
                 return
             yield Pause.INSTRUCTION
-            yield from timed(part_of(instruction), self._perform(instruction), self.metrics, self._clock)
+            part = _PARTS.get(type(instruction))
+            yield from timed(part, self._perform(instruction), self.metrics, self._clock)
 
     def _perform(self, instruction: do.Instruction) -> Steps[None]:
         match instruction:
@@ -661,8 +617,6 @@ class TaskHost:
         self.catching_up.committed(self.machine.version, self.positions, self.lag, whole=whole, detoured=detoured)
         self.commit_took_ms = now - self._commit_began
         committed(self.name, self.machine.version, self.metrics, self.commit_took_ms, now)
-
-    # -- time
 
     def _has_news(self) -> bool:
         return not self.task.finished and self.attempt.announcer.news(self.task.outputs)

@@ -1,26 +1,19 @@
 """What waits to be processed: envelopes, the choice of the next one, and frames of later versions. Pure.
 
 envelope
-    Envelopes that wait to be processed: runs of user frames, single control frames, tables and ends, in partition
-    order.
-
-    User frames stay undecoded until their turn comes. The protocol judges a frame when it is processed, so dropped and
-    held frames needn't be decoded.
+    A run of user frames, a single control frame, a table or an end. User frames stay undecoded until their turn comes:
+    the protocol judges a frame when it is processed, so dropped and held frames needn't be decoded.
 
 chooser
-    Choose the envelope that a task processes next. Pure, and fair.
-
     Within a partition the order is always kept. Between partitions, a side input that is still being read up to its end
     comes first, then control messages (they cost nothing and may release others), then the rest in turn.
 
 version buffer
-    The version buffer: frames that arrived before their version's turn, by label, in order of arrival.
-
-    Its memory is bounded: of frames beyond a limit it keeps only the places, and reads them again from their stream
-    when their turn comes. They are still there, because the resume offset of every commit is before the first buffered
-    frame. So nothing goes to the local disk. A partition is read on beyond the limit, never paused: behind one writer's
-    early frames there may be the checkpoint of another writer that the version in progress waits for. The buffer
-    doesn't survive the process: a restart reads its frames again.
+    Frames that arrived before their version's turn, by label, in order of arrival. Its memory is bounded: of frames
+    beyond a limit it keeps only the places, and reads them again when their turn comes. They are still there, because
+    the resume offset of every commit is before the first buffered frame. A partition is read on beyond the limit, never
+    paused: behind one writer's early frames there may be the checkpoint of another writer that the version in progress
+    waits for.
 """
 
 from __future__ import annotations
@@ -42,10 +35,7 @@ _USER = int(Kind.USER)
 
 
 class Frames(msgspec.Struct):
-    """Consecutive user frames of one partition; ``next`` is the offset after the last.
-
-    ``arrived_ms``: when they were polled (monotonic).
-    """
+    """Consecutive user frames of one partition; ``next`` is the offset after the last. ``arrived_ms`` is monotonic."""
 
     ssp: SSP
     offsets: list[Offset]
@@ -78,7 +68,7 @@ def envelopes(polled: Polled) -> list[Envelope]:
 
 
 def shard_of(envelope: Envelope) -> str:
-    """Return the shard of a slot that an envelope's rows are from, or an empty text."""
+    """The shard of a slot that an envelope's rows are from, or an empty text."""
     return envelope.shard if isinstance(envelope, Rows) else ""
 
 
@@ -154,11 +144,6 @@ class Chooser:
         queues = (self._queues[ssp] for ssp in self._bootstrap) if self._bootstrap else self._queues.values()
         return any(queues)
 
-    @property
-    def bootstrapping(self) -> Collection[SSP]:
-        """The side inputs that everything else waits for."""
-        return self._bootstrap.keys()
-
     def waiting_bytes(self, ssp: SSP) -> int:
         """How many bytes of a partition wait. The host stops polling it above a limit."""
         return self._bytes[ssp]
@@ -216,14 +201,10 @@ class _Early:
     payload: bytes | None
 
 
-def _nothing(ssp: SSP, start: Offset, end: Offset) -> Iterable[Records]:
-    return ()
-
-
 class VersionBuffer:
     """The early frames of one attempt."""
 
-    def __init__(self, reread: Reread = _nothing, memory_bytes_max: int = MEMORY_BYTES_MAX) -> None:
+    def __init__(self, reread: Reread = lambda ssp, start, end: (), memory_bytes_max: int = MEMORY_BYTES_MAX) -> None:
         self._reread = reread
         self._limit = memory_bytes_max
         self._labels: dict[int, list[_Early]] = {}
@@ -246,10 +227,7 @@ class VersionBuffer:
         self._count(early, size)
 
     def take(self, label: int, held: Collection[tuple[SSP, int]] = ()) -> Iterator[BufferedFrame]:
-        """Yield the frames of a label, in order of arrival in each partition, and drop them.
-
-        Keep those of the (partition, producer) pairs in ``held``.
-        """
+        """Yield the frames of a label, but of (partition, producer) pairs in ``held``, and drop them."""
         due = self._labels.pop(label, [])
         if held:
             self._labels[label] = [early for early in due if (early.ssp, early.producer) in held]

@@ -1,16 +1,7 @@
 """The consumers of one task, what is read first, and what is idle.
 
-consumers
-    The consumers of one task: one per system for all partitions there, with a bound on what waits unprocessed.
-
-bootstrap
-    A task's progress in its side inputs. Everything else waits until all are read up to their ends at the start.
-
-idleness
-    Find source partitions and shards of slots that have been idle for their timeout, so that they hold nothing back.
-
-    The host reports what is processed, and asks from time to time; times are monotonic. Pure, except that it marks the
-    task's partitions as idle.
+There is one consumer per system for all partitions there, with a bound on what waits unprocessed. Side inputs come
+first: everything else waits until all are read up to their ends at the start.
 """
 
 from __future__ import annotations
@@ -78,8 +69,7 @@ class InputConsumers:
         """Read from these positions, at the start and after a rollback; return them as offsets.
 
         Raises ``FencedError`` where an intermediate stream was trimmed past its position: its only reader has read
-        further. A task that hasn't read it yet begins at its beginning, so then nothing may have been trimmed. Any user
-        may trim a source, read or not: that is a ``TrimmedOffsetError``.
+        further. Any user may trim a source, read or not: that is a ``TrimmedOffsetError``.
         """
         begun: dict[SSP, Offset] = {}
         for name, ssps in self._ssps.items():
@@ -87,23 +77,17 @@ class InputConsumers:
             for ssp in ssps:
                 try:
                     _register(consumer, ssp, positions[ssp])
-                    if positions[ssp] is Edge.OLDEST:
-                        self._check_whole(ssp)
+                    if positions[ssp] is Edge.OLDEST and self._specs[ssp].role is Role.INTERMEDIATE:
+                        extent = self._connections.admin(self._specs[ssp].system).extent(ssp)
+                        if extent.trimmed:
+                            what = f"{ssp}: its beginning was trimmed; the oldest offset is {extent.oldest}"
+                            raise TrimmedOffsetError(what)
                 except TrimmedOffsetError as error:
                     raise self._given_up(ssp, error) from error
                 begun[ssp] = consumer.position(ssp)
             self._hungry[name] = True
         self._begun = True
         return begun
-
-    def _check_whole(self, ssp: SSP) -> None:
-        """An intermediate stream is read from its beginning: it has to be there."""
-        spec = self._specs[ssp]
-        if spec.role is not Role.INTERMEDIATE:
-            return
-        extent = self._connections.admin(spec.system).extent(ssp)
-        if extent.trimmed:
-            raise TrimmedOffsetError(f"{ssp}: its beginning was trimmed; the oldest offset is {extent.oldest}")
 
     def _given_up(self, ssp: SSP, error: TrimmedOffsetError) -> HeadraceError:
         if self._specs[ssp].role is Role.INTERMEDIATE:
@@ -120,11 +104,8 @@ class InputConsumers:
 
     def take(self, shards: Mapping[SSP, Shards]) -> list[Rows]:
         """Go on with these shards of slots; return how each slot stands, as rows without any."""
-        return [
-            consumer.take(ssp, shards.get(ssp, {}))
-            for name, consumer in self._of_slots.items()
-            for ssp in self._ssps[name]
-        ]
+        of_slots = self._of_slots.items()
+        return [consumer.take(ssp, shards.get(ssp, {})) for name, consumer in of_slots for ssp in self._ssps[name]]
 
     def slots(self) -> list[SSP]:
         """The partitions that are slots."""
@@ -144,10 +125,7 @@ class InputConsumers:
         return {} if consumer is None else consumer.behind_ms(ssp)
 
     def stop_at(self, limits: Mapping[SSP, Offset], ends: Mapping[SSP, Offset] | None = None) -> None:
-        """Hand nothing out from these offsets on, until another call sets other limits.
-
-        ``ends`` are those of detours. In a partition that is on one, they come first.
-        """
+        """Hand nothing out from these offsets on. ``ends`` are those of detours: where there is one, it comes first."""
         ends = ends or {}
         self._after = {ssp: limits.get(ssp) for ssp in ends}
         self._limits = {**limits, **ends}
@@ -172,10 +150,7 @@ class InputConsumers:
         self._hungry[name] = True
 
     def poll(self, chooser: Chooser, now_ms: float = 0.0) -> None:
-        """Hand what has arrived to the chooser. Partitions that have enough waiting are left out.
-
-        ``now_ms`` is the time (monotonic).
-        """
+        """Hand what has arrived to the chooser. Partitions that have enough waiting are left out."""
         chooser.now_ms = now_ms
         for name, consumer in self._consumers.items():
             ssps = self._ssps[name]
@@ -191,10 +166,9 @@ class InputConsumers:
                     chooser.offer(envelope)
 
     def _within_limit(self, consumer: Consumer, polled: Polled) -> Polled:
-        """What is before the limit of its partition; the rest will be polled again."""
         limit = self._limits.get(polled.ssp, _FAR)
         if polled.next > limit or (isinstance(polled, Ended) and polled.next >= limit):
-            consumer.register(polled.ssp, limit)
+            consumer.register(polled.ssp, limit)  # the rest will be polled again
         return up_to(polled, limit)
 
     @property
@@ -254,10 +228,7 @@ class InputConsumers:
                 consumer.close()
 
     def read_again(self, ssp: SSP, start: Offset, end: Offset) -> Iterator[Records]:
-        """Yield what an intermediate partition has from an offset up to another, without moving its position.
-
-        Only for records that were polled and that no commit covers. So they are there, except for a stale task.
-        """
+        """Yield what was polled of an intermediate partition and no commit covers, without moving its position."""
         spec = self._specs[ssp].system
         if spec.name not in self._again:
             self._again[spec.name] = self._connections.reader(spec)
@@ -321,7 +292,7 @@ def _looked_at(specs: Mapping[SSP, StreamSpec], system: str) -> tuple[dict[str, 
 
 
 def _register(consumer: Consumer, ssp: SSP, position: Position) -> None:
-    """Begin at a position. It comes from a checkpoint, so if reading can't begin there, the stream is wrong."""
+    """Begin at a position of a checkpoint: if reading can't begin there, the stream is wrong."""
     try:
         consumer.register(ssp, position)
     except UsageError as error:
@@ -329,7 +300,7 @@ def _register(consumer: Consumer, ssp: SSP, position: Position) -> None:
 
 
 def not_what_was_read(why: str) -> StreamNotFoundError:
-    """Return the error that says that a stream isn't the one of the checkpoint."""
+    """The error for a stream that isn't the one of the checkpoint."""
     return StreamNotFoundError(
         f"this is not the stream that the app has read before; its checkpoint doesn't fit it: {why}",
         hint="the stream was replaced by another of its name, or lost its end in a crash of the machine: put the "
@@ -369,9 +340,8 @@ class Bootstrap:
         return 100 * (whole - left) // whole
 
 
-# -- idleness ----------------------------------------------------------------------------------------
 class Idleness:
-    """The idleness of one task's partitions, during one attempt."""
+    """The source partitions and shards of slots that have been idle for their timeout; times are monotonic."""
 
     def __init__(self, task: Task, now_ms: float) -> None:
         self._task = task

@@ -7,7 +7,7 @@ early wait here for their version. The order of each partition is kept. All on t
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import msgspec
 from msgspec import UNSET
@@ -27,6 +27,7 @@ from headrace.core.frame import (
 )
 from headrace.core.ids import SSP, Offset
 from headrace.protocol.instructions import Forget, Verdict
+from headrace.protocol.machine import ProtocolMachine
 from headrace.protocol.record import Detour, SourceEntry
 from headrace.systems.base import Ended, Records, Rows
 from headrace.systems.slot_reports import Shards
@@ -39,29 +40,6 @@ FEED_BYTES = 4 << 20
 """How much of a label is decoded at once: it may have been too much for the memory."""
 
 
-class FrameProtocol(Protocol):
-    """What the receiver asks of the protocol; a ``ProtocolMachine`` is one."""
-
-    @property
-    def due(self) -> bool:
-        """Instructions are due: receive nothing before they are performed."""
-        ...
-
-    def receive(
-        self, ssp: SSP, offset: Offset, after: Offset, header: Header, control: ControlMessage | None = None
-    ) -> Verdict | Forget:
-        """Judge a frame."""
-        ...
-
-    def learn(self, ssp: SSP, header: Header, restore: Restore) -> None:
-        """Take note of a restore frame further on in the partition."""
-        ...
-
-    def early(self) -> dict[SSP, Offset]:
-        """Return the offset of the first early frame of each partition that has any."""
-        ...
-
-
 class FrameReceiver:
     """The receiving side of one task, for one attempt. ``positions``: how far each input has been processed.
 
@@ -70,7 +48,7 @@ class FrameReceiver:
 
     def __init__(
         self,
-        machine: FrameProtocol,
+        machine: ProtocolMachine,
         task: Task,
         intakes: Intakes,
         chooser: Chooser,
@@ -106,7 +84,7 @@ class FrameReceiver:
             self._leave_out(ssp, entry)
 
     def detoured(self, ssp: SSP) -> bool:
-        """Return whether all that a detour was for has been processed, once its end has been read.
+        """Whether all that a detour was for has been processed, once its end has been read.
 
         What another app wrote before the end may be decided behind it. If the partition has ended, it never is.
         """
@@ -122,18 +100,15 @@ class FrameReceiver:
         self._leave_out(ssp, entry)
 
     def published(self) -> dict[SSP, Offset]:
-        """Return how far each input has been processed, as back-pressure needs it: without what waits for its version.
+        """How far each input has been processed, as back-pressure needs it: without what waits for its version.
 
-        That slows down writers who close versions by the clock, whether or not they read. Others must go on reading,
-        because this task may be waiting for the next version that they close. And what is held of an upstream task that
-        is down slows down none.
+        That slows down writers who close versions by the clock. Others must go on reading, because this task may be
+        waiting for the next version that they close. What is held of a task that is down slows down none.
         """
         if self.buffer.empty:
             return self.positions
         by_clock = self._task.scope.written_by_clock
         return self.positions | {ssp: at for ssp, at in self._machine.early().items() if ssp in by_clock}
-
-    # -- envelopes
 
     def frames(self, frames: Frames) -> None:
         """Process user frames: all of a source's, or as many as the protocol lets through at once."""
@@ -145,7 +120,9 @@ class FrameReceiver:
         turn: list[int] = []
         for i, payload in enumerate(frames.payloads):
             if self._machine.due:
-                self._put_back(frames, i)
+                rest = frames.payloads[i:]
+                size = sum(map(len, rest))
+                self._chooser.put_back(Frames(ssp, frames.offsets[i:], rest, frames.next, size))
                 break
             offset, after = frames.offsets[i], afters[i]
             header = _header(ssp, offset, payload)
@@ -220,10 +197,7 @@ class FrameReceiver:
         self.positions[end.ssp] = end.next
 
     def feed(self, label: int, held: Collection[tuple[SSP, int]] = ()) -> None:
-        """Process the buffered frames of a label, neighbouring user frames of a partition together.
-
-        Those of the (partition, producer) pairs in ``held`` go on waiting.
-        """
+        """Process the buffered frames of a label, but those of (partition, producer) pairs in ``held``."""
         waiting: list[BufferedFrame] = []
         size = 0
         for frame in self.buffer.take(label, held):
@@ -254,17 +228,15 @@ class FrameReceiver:
         """The positions in sources, as a checkpoint keeps them."""
         return tuple(self._source_entry(ssp, source) for ssp, source in self._sources.items())
 
-    # -- inside
-
     def _leave_out(self, ssp: SSP, entry: SourceEntry) -> None:
         if entry.since_ms is not UNSET:
             self._since[ssp] = entry.since_ms
             self._intakes.begin_at(ssp, entry.since_ms)
 
     def _source(self, ssp: SSP, offsets: list[Offset], payloads: list[bytes], after: Offset) -> None:
-        released = self._sources[ssp].receive(offsets, payloads, after)
-        if released.payloads:
-            self._intakes.frames(ssp, released.offsets, released.payloads, after)
+        released_offsets, released = self._sources[ssp].receive(offsets, payloads, after)
+        if released:
+            self._intakes.frames(ssp, released_offsets, released, after)
         self.positions[ssp] = after
 
     def _source_entry(self, ssp: SSP, source: CommittedSource) -> SourceEntry:
@@ -278,11 +250,6 @@ class FrameReceiver:
         if ssp in self.shards:
             entry = msgspec.structs.replace(entry, shards=dict(self.shards[ssp]))
         return msgspec.structs.replace(entry, offset=self.positions[ssp])  # rows and ends move it too
-
-    def _put_back(self, frames: Frames, start: int) -> None:
-        payloads = frames.payloads[start:]
-        rest = Frames(frames.ssp, frames.offsets[start:], payloads, frames.next, sum(map(len, payloads)))
-        self._chooser.put_back(rest)
 
     def _feed_rows(self, frames: list[BufferedFrame]) -> None:
         offsets, payloads = [frame.offset for frame in frames], [frame.payload for frame in frames]

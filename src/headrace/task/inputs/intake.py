@@ -1,28 +1,17 @@
-"""The entry of messages into a task: frames and tables become rows of the declared schema.
+"""The entry of messages into a task: frames and tables become rows of the declared schema, or a policy handles them.
 
-intake
-    The entry of messages into a task: frames and tables become rows of the declared schema, or a policy handles them.
+Each source has a policy: ``fail`` raises with the place of the message, ``skip`` counts it, and ``dead_letter`` writes
+the message, its place and the reason to a stream. Nothing is dropped without being counted. This app has written the
+frames of intermediate streams itself, so anything wrong with them is an error.
 
-    Each source has a policy: ``fail`` (the default) raises with the place of the message, ``skip`` counts it, and
-    ``dead_letter`` writes the message, its place and the reason to a stream. Nothing is dropped without being counted.
-    This app has written the frames of intermediate streams itself, so anything wrong with them is an error.
-
-intakes
-    All inputs of one task: decode, check and process frames and tables when their turn comes.
-
-committed source
-    A source partition, read committed: another app's frames are released once their commit is known.
-
-    Frames of plain writers pass at once. So do bytes that can't be decoded as a frame, about which the intake's policy
-    decides. A checkpoint keeps the position: the first frame still held, and the last frame handled of each producer.
-
-    On a detour (``protocol.record``), frames behind its end only say what was committed before it.
+A source partition is read committed: another app's frames are released once their commit is known. Frames of plain
+writers pass at once, and so do bytes that can't be decoded as a frame, for the policy. On a detour
+(``protocol.record``), frames behind its end only say what was committed before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import polars as pl
@@ -68,11 +57,10 @@ class Intake:
         added: Collection[str] = frozenset(),
         partial: bool = False,
     ) -> None:
-        """``keys``: columns that a table finds the rows by, so that none may be null.
+        """``keys``: columns that a table finds the rows by, so that none may be null. ``placing``: the input has a key.
 
-        ``placing``: the input has a key, which chooses the partition of a row.
-        ``added``: columns that were added to the stream, so that older frames lack them.
-        ``partial``: an intermediate stream carries partial results, whose columns their window checks.
+        ``added``: columns that older frames lack. ``partial``: an intermediate stream carries partial results, whose
+        columns their window checks.
         """
         self.partial = partial
         self.since_ms: int | None = None
@@ -94,9 +82,9 @@ class Intake:
     def decode(
         self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]
     ) -> list[tuple[pl.DataFrame, list[int]]]:
-        """The rows of user frames, with the number of rows of each frame. Each payload is a whole frame.
+        """The rows of whole user frames, as tables of neighbours, with the number of rows of each frame.
 
-        Neighbouring frames with the same columns become one table. Only partial results have others than declared.
+        Only partial results have other columns than declared: then there are several tables.
         """
         size = sum(map(len, payloads))
         self._metrics.bytes_in += size
@@ -105,7 +93,9 @@ class Intake:
             return runs
         read = self._own if self._spec.role is Role.INTERMEDIATE else self._foreign
         tables = [read(ssp, offset, payload) for offset, payload in zip(offsets, payloads, strict=True)]
-        return [_joined(alike) for alike in _alike(tables)]
+        ends = [place for place in range(1, len(tables)) if tables[place].schema != tables[place - 1].schema]
+        alike = [tables[first:last] for first, last in pairwise(sorted({0, *ends, len(tables)}))]
+        return [(concat_rows(some), [table.height for table in some]) for some in alike]
 
     def _at_once(self, ssp: SSP, payloads: Sequence[bytes]) -> list[tuple[pl.DataFrame, list[int]]] | None:
         """The rows of frames, if all are in order; None if they have to be looked at one by one."""
@@ -134,7 +124,7 @@ class Intake:
     def accept(
         self, ssp: SSP, rows: pl.DataFrame, offset: Offset, bad: Sequence[BadRecord] = (), place: str = ""
     ) -> pl.DataFrame:
-        """Return the rows that fit. The policy decides about the others, and about undecodable messages.
+        """The rows that fit. The policy decides about the others, and about undecodable messages.
 
         ``place`` says in the reasons where the rows are from, if the offset doesn't tell the user.
         """
@@ -153,19 +143,16 @@ class Intake:
             fitting = self._keyed(ssp, fitting, offset, key)
         if self._placing is not None:
             fitting = self._placed(ssp, fitting, offset, self._placing)
-        return fitting if self._time is None else self._recent(self._timed(ssp, fitting, offset, self._time))
-
-    def _recent(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The rows that a backfill hasn't had."""
-        if self.since_ms is None or self._spec.event_time is None:
-            return rows
-        time = time_ms(self._spec.event_time, self._schema.columns[self._spec.event_time.column])
-        recent = rows.filter(time >= self.since_ms)
-        self._metrics.count("backfilled", rows.height - recent.height)
-        return recent
+        if self._time is not None:
+            fitting = self._timed(ssp, fitting, offset, self._time)
+            if self.since_ms is not None and self._spec.event_time is not None:
+                time = time_ms(self._spec.event_time, self._schema.columns[self._spec.event_time.column])
+                recent = fitting.filter(time >= self.since_ms)  # the backfill has had the others
+                self._metrics.count("backfilled", fitting.height - recent.height)
+                return recent
+        return fitting
 
     def _keyed(self, ssp: SSP, rows: pl.DataFrame, offset: Offset, column: str) -> pl.DataFrame:
-        """The rows that have a key. The policy decides about the others."""
         missing = rows.get_column(column).is_null()
         if not missing.any():
             return rows
@@ -174,7 +161,6 @@ class Intake:
         return rows.filter(~missing)
 
     def _placed(self, ssp: SSP, rows: pl.DataFrame, offset: Offset, placing: Placing) -> pl.DataFrame:
-        """The rows that are in their key's partition. The policy decides about the others."""
         wrong = placing.misplaced(rows, ssp.partition)
         if wrong is None:
             return rows
@@ -183,7 +169,6 @@ class Intake:
         return rows.filter(~wrong)
 
     def _timed(self, ssp: SSP, rows: pl.DataFrame, offset: Offset, column: str) -> pl.DataFrame:
-        """The rows with an event time that can be one. The policy decides about the others."""
         times = rows.get_column(column)
         missing = not_times(times)
         if missing is not None:
@@ -263,16 +248,6 @@ class Intake:
                 )
 
 
-def _alike(tables: Sequence[pl.DataFrame]) -> list[Sequence[pl.DataFrame]]:
-    """Neighbouring tables with the same columns. Versions of the app with other aggregates write others."""
-    ends = [place for place in range(1, len(tables)) if tables[place].schema != tables[place - 1].schema]
-    return [tables[first:last] for first, last in pairwise(sorted({0, *ends, len(tables)}))]
-
-
-def _joined(tables: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[int]]:
-    return concat_rows(tables), [table.height for table in tables]
-
-
 # -- intakes -----------------------------------------------------------------------------------------
 class Intakes:
     """The intakes of one attempt: everything that the task processes comes through here."""
@@ -326,22 +301,11 @@ class Intakes:
 _PLAIN = Header(Kind.USER)
 
 
-@dataclass(slots=True)
-class Released:
-    """Whole frames that may be processed, and their offsets."""
-
-    offsets: list[Offset]
-    payloads: list[bytes]
-
-
 class CommittedSource:
     """One source partition of a record system."""
 
     def __init__(self, ssp: SSP, start: Offset, saved: SourceEntry | None, *, whole: bool = False) -> None:
-        """Start reading at ``start``, the offset of the saved position if there is one.
-
-        ``whole``: without a saved position, nothing was ever before ``start``.
-        """
+        """Read from ``start``, the saved position if any; ``whole``: nothing was ever before it."""
         self._ssp = ssp
         position = ReaderPosition(offset=start, whole=whole)
         self._until: Offset | None = None
@@ -350,9 +314,9 @@ class CommittedSource:
             position = saved.reader_at(start)
         self._reader: ReadCommitted[bytes] = ReadCommitted(position)
 
-    def receive(self, offsets: list[Offset], payloads: list[bytes], after: Offset) -> Released:
+    def receive(self, offsets: list[Offset], payloads: list[bytes], after: Offset) -> tuple[list[Offset], list[bytes]]:
         """Take consecutive frames, or none; return all frames that are committed now, in order."""
-        released = Released([], [])
+        released: tuple[list[Offset], list[bytes]] = [], []
         afters = [*offsets[1:], after] if offsets else []
         for offset, payload, follows in zip(offsets, payloads, afters, strict=True):
             try:
@@ -365,8 +329,8 @@ class CommittedSource:
             try:
                 for held in self._reader.receive(offset, follows, header, control, payload):
                     if self._until is None or held.offset < self._until:
-                        released.offsets.append(held.offset)
-                        released.payloads.append(held.frame)
+                        released[0].append(held.offset)
+                        released[1].append(held.frame)
             except ProtocolError as error:
                 raise ProtocolError(f"{self._ssp}: {error.message}", hint=error.hint) from error
         return released

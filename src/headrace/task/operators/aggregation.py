@@ -1,37 +1,26 @@
 """Aggregates as expressions: partial results, merging, sketches, and the user's own.
 
 hyperloglog
-    Count distinct values approximately: a HyperLogLog, kept as the list of its registers that aren't zero.
-
-    The durable hash of a value selects one of 4096 registers and gives a *rank*: the number of leading zeros of the
-    other bits, plus one. A register keeps the highest rank. It is one UInt32, ``register * 64 + rank``, so few values
-    need few bytes, and two sketches are merged by keeping the highest code of each register. For example, the codes
-    5*64+1, 5*64+3 and 9*64+2 become the sketch [9*64+2, 5*64+3]. The estimate is Ertl's ("New cardinality estimation
-    algorithms for HyperLogLog sketches", 2017), which needs no correction for small counts. Its standard error is 1.6
-    %, which is 1.04 / sqrt(4096).
-
-    Codes are in changelogs: how they are computed must not change. Pure, vectorised.
+    Counts distinct values approximately. The durable hash of a value selects one of 4096 registers and gives a *rank*:
+    the number of leading zeros of the other bits, plus one. A register keeps the highest rank. It is one UInt32,
+    ``register * 64 + rank``; registers of zero aren't kept. For example, the codes 5*64+1, 5*64+3 and 9*64+2 become
+    the sketch [9*64+2, 5*64+3]. The estimate is Ertl's ("New cardinality estimation algorithms for HyperLogLog
+    sketches", 2017), with a standard error of 1.6 %. Codes are in changelogs: how they are computed must not change.
 
 user aggregates
-    The user's own aggregates, ``fold`` and ``reduce``: a function that is called for each message.
-
-    The result so far is kept as a list of one value (empty: no result yet), and the messages that the function hasn't
-    seen as a list in the order of arrival. ``settle`` calls the function on those. So partial results are merged
-    without Python, and the function is called when everything that came before is known.
+    ``fold`` and ``reduce``. The result so far is a list of one value (empty: no result yet), and the messages that the
+    function hasn't seen are a list in the order of arrival; ``settle`` calls the function on those. So partial results
+    are merged without Python, and the function is called when everything that came before is known.
 
 aggregation
-    Aggregates as expressions: the partial results of a batch, how to merge them, and the final value. All vectorised.
-
-    Merging is associative, so partial results can be made anywhere and in any grouping, if they are merged in the order
-    of arrival: some aggregates depend on it. An aggregate keeps its partial result in one or two columns, its *parts*.
-    They are named by its kind and name, so the state of a window outlives other aggregates that come, go, or move.
-    ``UserAggregate`` has those that call functions of the user's.
+    The partial results of a batch, how to merge them, and the final value, all vectorised. Merging is associative, so
+    partial results can be made anywhere and in any grouping, if they are merged in the order of arrival. An aggregate
+    keeps its partial result in one or two columns, its *parts*. They are named by its kind and name, so the state of a
+    window outlives other aggregates that come, go, or move. For example, the mean of 3 and 5, and then of 10, has the
+    parts (8.0, 2) and (10.0, 1), merged (18.0, 3), and the final value 6.0.
 
     Polars' sums silently wrap around. So partial sums are wider than any sum of messages, and only the final value says
     whether its type can hold it: that doesn't depend on which messages were summed together.
-
-    For example, the mean of 3 and 5 in one batch and of 10 in the next: the parts, sum and number, are (8.0, 2) and
-    (10.0, 1), their merge is (18.0, 3), and the final value is 6.0.
 """
 
 from __future__ import annotations
@@ -137,9 +126,7 @@ Calling = Callable[[str], AbstractContextManager[None]]
 """Returns a context manager for calls of the user's function, whose errors then name the function."""
 
 
-class UserAggregate:
-    """One aggregate by a user's function."""
-
+class _UserAggregate:
     def __init__(self, name: str, aggregate: Aggregate, dtype: pl.DataType, rows: Schema, calling: Calling) -> None:
         """``rows`` are the columns that the function is called with, or an expression's values."""
         self.made = f"__{aggregate.kind}.0.{name}"
@@ -152,11 +139,9 @@ class UserAggregate:
         self._calling = calling
 
     def of(self, value: pl.Expr) -> pl.Expr:
-        """The values of a group, which wait for the function."""
         return (value.drop_nulls() if self._aggregate.kind == "reduce" else value).implode()
 
     def settle(self, partials: pl.DataFrame) -> pl.DataFrame:
-        """Call the function on the waiting messages."""
         open_ = partials.select(
             (pl.col(self.waiting[0]).list.len() > 0) | (pl.col(self.made).list.len() > 1)
         ).to_series()
@@ -186,7 +171,12 @@ class UserAggregate:
         if not there or not added:
             return rows
         number = kept.get_column(there[0]).list.len()
-        nulls = [_null_lists(name, number, rows.schema[name]) for name in added]
+        places = pl.DataFrame({"place": pl.int_range(len(number), eager=True), "number": number})
+        nulls = []
+        for name in added:
+            one = pl.Series(name, [[None]], rows.schema[name]).explode()
+            lists = places.select(pl.lit(one).repeat_by("number").alias(name)).get_column(name)
+            nulls.append(lists.cast(rows.schema[name]))
         return rows.with_columns(nulls)
 
     def _results(self, partials: pl.DataFrame) -> Iterator[list[Any]]:
@@ -236,13 +226,6 @@ class UserAggregate:
         return result
 
 
-def _null_lists(name: str, lengths: pl.Series, dtype: pl.DataType) -> pl.Series:
-    """Lists of so many nulls."""
-    places = pl.DataFrame({"place": pl.int_range(len(lengths), eager=True), "number": lengths})
-    one = pl.Series(name, [[None]], dtype).explode()
-    return places.select(pl.lit(one).repeat_by("number").alias(name)).get_column(name).cast(dtype)
-
-
 # -- aggregation -------------------------------------------------------------------------------------
 TIME = "__t"
 """The column that says when a message happened (ms), where that is known."""
@@ -287,14 +270,6 @@ def _counted(value: pl.Expr, names: Sequence[str]) -> _Parts:
     return _Parts((value.count().cast(pl.Int64),), (pl.col(names[0]).sum(),), pl.col(names[0]))
 
 
-def _smallest(value: pl.Expr, names: Sequence[str]) -> _Parts:
-    return _Parts((value.min(),), (pl.col(names[0]).min(),), pl.col(names[0]))
-
-
-def _largest(value: pl.Expr, names: Sequence[str]) -> _Parts:
-    return _Parts((value.max(),), (pl.col(names[0]).max(),), pl.col(names[0]))
-
-
 def _averaged(value: pl.Expr, names: Sequence[str]) -> _Parts:
     total, number = map(pl.col, names)
     return _Parts(
@@ -304,30 +279,19 @@ def _averaged(value: pl.Expr, names: Sequence[str]) -> _Parts:
     )
 
 
-# Not by arg_min and arg_max: which of several equal values they find depends on whether Polars takes the column for
-# sorted.
-def _earliest(value: pl.Expr, names: Sequence[str], at: pl.Expr) -> _Parts:
-    first, time = map(pl.col, names)
-    return _Parts(
-        (value.filter(at == at.min()).first(), at.min()), (first.filter(time == time.min()).first(), time.min()), first
-    )
+_EXTREMES = {"min": pl.Expr.min, "max": pl.Expr.max}
+# Not arg_min and arg_max: which of equal values they find depends on whether Polars takes the column for sorted.
+_ENDS = {"first": (pl.Expr.first, pl.Expr.min), "last": (pl.Expr.last, pl.Expr.max)}
 
 
-def _latest(value: pl.Expr, names: Sequence[str], at: pl.Expr) -> _Parts:
-    last, time = map(pl.col, names)
-    return _Parts(
-        (value.filter(at == at.max()).last(), at.max()), (last.filter(time == time.max()).last(), time.max()), last
-    )
-
-
-def _first_arrived(value: pl.Expr, names: Sequence[str]) -> _Parts:
-    first, there = map(pl.col, names)
-    return _Parts((value.first(), pl.len() > 0), (first.filter(there).first(), there.any()), first)
-
-
-def _last_arrived(value: pl.Expr, names: Sequence[str]) -> _Parts:
-    last, there = map(pl.col, names)
-    return _Parts((value.last(), pl.len() > 0), (last.filter(there).last(), there.any()), last)
+def _at_an_end(kind: str, value: pl.Expr, names: Sequence[str], at: pl.Expr | None) -> _Parts:
+    """The first or the last value by the time ``at``; None: as they arrive."""
+    found, time = map(pl.col, names)
+    pick, extreme = _ENDS[kind]
+    if at is None:
+        return _Parts((pick(value), pl.len() > 0), (pick(found.filter(time)), time.any()), found)
+    merged = pick(found.filter(time == extreme(time)))
+    return _Parts((pick(value.filter(at == extreme(at))), extreme(at)), (merged, extreme(time)), found)
 
 
 def _values(column: str) -> pl.Expr:
@@ -339,19 +303,13 @@ def _collected(value: pl.Expr, names: Sequence[str]) -> _Parts:
 
 
 def _different(value: pl.Expr, names: Sequence[str]) -> _Parts:
-    return _Parts(
-        (value.drop_nulls().unique().implode(),),
-        (_values(names[0]).unique().implode(),),
-        pl.col(names[0]).list.len().cast(pl.Int64),
-    )
+    of, merge = value.drop_nulls().unique().implode(), _values(names[0]).unique().implode()
+    return _Parts((of,), (merge,), pl.col(names[0]).list.len().cast(pl.Int64))
 
 
 def _different_about(value: pl.Expr, names: Sequence[str]) -> _Parts:
-    return _Parts(
-        (highest_codes(value).implode(),),
-        (highest_codes(_values(names[0])).implode(),),
-        pl.col(names[0]).map_batches(estimated_count, return_dtype=pl.Int64),
-    )
+    of, merge = highest_codes(value).implode(), highest_codes(_values(names[0])).implode()
+    return _Parts((of,), (merge,), pl.col(names[0]).map_batches(estimated_count, return_dtype=pl.Int64))
 
 
 def _top(value: pl.Expr, by: pl.Expr, names: Sequence[str], most: int, *, alone: bool) -> _Parts:
@@ -367,27 +325,18 @@ def _top(value: pl.Expr, by: pl.Expr, names: Sequence[str], most: int, *, alone:
         return values.gather(order).implode(), ranks.gather(order).implode()
 
     known = by.is_not_null()
-    return _Parts(
-        best(value.filter(known), by.filter(known)),
-        best(_values(names[0]), _values(names[1])),
-        pl.col(names[0]),
-    )
+    merge = best(_values(names[0]), _values(names[1]))
+    return _Parts(best(value.filter(known), by.filter(known)), merge, pl.col(names[0]))
 
 
-_Rule = Callable[[pl.Expr, Sequence[str]], _Parts]
-
-_RULES: dict[str, tuple[int, _Rule]] = {
+_RULES: dict[str, tuple[int, Callable[[pl.Expr, Sequence[str]], _Parts]]] = {
     "count": (1, _counted),
-    "min": (1, _smallest),
-    "max": (1, _largest),
     "mean": (2, _averaged),
     "implode": (1, _collected),
     "n_unique": (1, _different),
     "approx_n_unique": (1, _different_about),
 }
 _ORDERED = {"first", "last", "top_k", "implode", "fold", "reduce"}
-_BY_TIME: dict[str, Callable[[pl.Expr, Sequence[str], pl.Expr], _Parts]] = {"first": _earliest, "last": _latest}
-_BY_ARRIVAL: dict[str, _Rule] = {"first": _first_arrived, "last": _last_arrived}
 
 
 class Aggregation:
@@ -404,8 +353,8 @@ class Aggregation:
     ) -> None:
         """``wide`` gives for each aggregate the type of its result, which partial sums have, too.
 
-        ``rows`` are what is aggregated; ``at`` is by which time the first and the last one are found, None: as they
-        arrive. ``calling`` is put around calls of the user's functions.
+        ``rows`` are what is aggregated; ``at`` is the time of the first and the last one, None: as they arrive.
+        ``calling`` is put around calls of the user's functions.
         """
         self._wide = wide
         self._at = at
@@ -415,7 +364,7 @@ class Aggregation:
         self._final: list[pl.Expr] = []
         self.parts: list[str] = []
         """The columns of partial results."""
-        self._folds: list[UserAggregate] = []
+        self._folds: list[_UserAggregate] = []
         self._sums = [name for name, aggregate in aggregates if aggregate.kind == "sum"]
         self.ordered = any(aggregate.kind in _ORDERED for _, aggregate in aggregates)
         """Some result depends on the order in which partial results are merged."""
@@ -435,15 +384,15 @@ class Aggregation:
 
     @cached_property
     def nothing(self) -> dict[str, pl.Series]:
-        """Return the parts of an empty set of messages, one value each. Merging them with others changes nothing."""
+        """The parts of an empty set of messages, one value each. Merging them with others changes nothing."""
         empty = self._rows.empty().with_columns(pl.lit(0, pl.Int64).alias(TIME))
         values = empty.with_columns(self._prepared).select(self._partial)
         return {name: values.get_column(name).cast(dtype) for name, dtype in self.types.items()}
 
     def conformed(self, id_: str, rows: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
-        """Partial results, with other ``columns``, of a version of the app that had other aggregates.
+        """Partial results, with other ``columns``, of a version of the app with other aggregates: new ones are empty.
 
-        The new ones begin with nothing. Raises ``DeclarationError`` if the rows don't fit.
+        Raises ``DeclarationError`` if the rows don't fit.
         """
         found = conformed(id_, rows, columns, columns.keys() - self.nothing.keys(), self.nothing)
         for fold in self._folds:
@@ -463,10 +412,7 @@ class Aggregation:
         return partials.group_by(keys).agg(*self._merge, *more)
 
     def rolling(self, partials: pl.DataFrame, keys: Sequence[str], index: str, period: int) -> pl.DataFrame:
-        """For each row the merge of the rows of its key whose ``index`` is in (own - period, own].
-
-        Rows have to be sorted by ``keys`` and ``index``.
-        """
+        """For each row, sorted, the merge of the rows of its key whose ``index`` is in (own - period, own]."""
         groups = partials.rolling(index_column=index, period=f"{period}i", group_by=list(keys) or None)
         return groups.agg(self._merge)
 
@@ -477,7 +423,7 @@ class Aggregation:
         return partials
 
     def overflown(self, results: pl.DataFrame) -> str | None:
-        """Return the first sum that isn't there in some of the final results, because its type can't hold it."""
+        """The first sum that isn't there in some of the final results, because its type can't hold it."""
         return next((name for name in self._sums if results.get_column(name).null_count()), None)
 
     def final(self, partials: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
@@ -502,9 +448,11 @@ class Aggregation:
             alone = aggregate.k == 1 and not rows.empty().select(aggregate.by).dtypes[0].is_float()
             return _top(self._value(column, aggregate.expr), by, both, aggregate.k, alone=alone), both
         value = self._value(column, aggregate.expr)
-        if kind in _BY_TIME:
-            parts = _BY_ARRIVAL[kind](value, both) if self._at is None else _BY_TIME[kind](value, both, self._at)
-            return parts, both
+        if kind in _ENDS:
+            return _at_an_end(kind, value, both, self._at), both
+        if kind in _EXTREMES:
+            part = pl.col(both[0])
+            return _Parts((_EXTREMES[kind](value),), (_EXTREMES[kind](part),), part), both[:1]
         if kind == "sum":
             wide = self._wide[name]
             columns = both if isinstance(wide, pl.Decimal) else both[:1]
@@ -518,7 +466,7 @@ class Aggregation:
     def _fold(
         self, column: str, name: str, aggregate: Aggregate, rows: Schema, calling: Calling
     ) -> tuple[_Parts, list[str]]:
-        fold = UserAggregate(name, aggregate, self._wide[name], rows, calling)
+        fold = _UserAggregate(name, aggregate, self._wide[name], rows, calling)
         self._folds.append(fold)
         values = [pl.col(c) for c in rows.columns] if aggregate.expr is None else [self._value(column, aggregate.expr)]
         made = pl.col(fold.made)

@@ -1,41 +1,26 @@
 """Windows that are columnar without look-ups: tumbling, hopping, sliding and overlapping counts.
 
 aligned
-    Tumbling and hopping windows that emit one result, when they are over: columnar, without look-ups.
-
-    A batch is at once aggregated into partial results per key and *slice*. A slice is a stretch of time in which no
-    window begins or ends. So a window consists of adjacent slices, and a message is kept once, however many windows it
-    is in. For example, windows of 10 s every 4 s have slices of 2 s: [0, 2), [2, 4), ..., and each window has five of
-    them. For a tumbling window the slice is the window. The state is runs of slices (``stores.runs``). When time
-    reaches the end of a window, its slices are merged, finished and emitted. A slice that no later window needs is
-    dropped.
-
-    A message is late if all its windows are over. If only some are, it counts in the others.
+    Tumbling and hopping windows that emit one result, when they are over. A batch is at once aggregated into partial
+    results per key and *slice*: a stretch of time in which no window begins or ends. So a message is kept once, however
+    many windows it is in. For example, windows of 10 s every 4 s have slices of 2 s, and each window has five of them.
+    The state is runs of slices (``stores.runs``). When time reaches the end of a window, its slices are merged and
+    emitted. A message is late if all its windows are over. If only some are, it counts in the others.
 
 sliding
-    Sliding windows: for each message the window that ends with it.
-
-    The state is partial results per key and time. When the watermark has passed a time, all messages of that time have
-    arrived, and its window is what the key had in the ``size`` before. Partial results that are older than all windows
-    to come are dropped.
-
-    A message is late if it is older than all windows to come. A message that is older than the watermark, but not by so
-    much, counts in the windows of later messages, and has no window of its own.
+    For each message the window that ends with it, with partial results per key and time. When the watermark has passed
+    a time, its window is what the key had in the ``size`` before. A message is late if it is older than all windows to
+    come. One that is older than the watermark, but not by so much, counts only in the windows of later messages.
 
 count
-    Overlapping count windows: the last ``size`` messages of a key, whenever ``every`` more have arrived.
-
-    The messages of a key are numbered as they arrive. The state is partial results per key and slice, as for hopping
-    windows (``AlignedWindow``), with numbers instead of times. A batch's keys are looked up, their windows that are
-    full are emitted, and slices that no later window needs are dropped.
-
-    Count windows that don't overlap are simpler: see ``keyed_windows.WholeWindow``.
+    The last ``size`` messages of a key, whenever ``every`` more have arrived, in slices as for hopping windows, with
+    numbers instead of times. Count windows that don't overlap are simpler: see ``keyed_windows.WholeWindow``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import polars as pl
@@ -74,15 +59,8 @@ class AlignedWindow(WindowOperator):
         self._kept = [START, *self.keys]
         self._parts = [*self._kept, *self.aggregation.parts]
         self._slice = slice_start(pl.col(TIME), self._size, self._every, self._shift).alias(START)
-        self._runs = Runs(
-            node.id,
-            START,
-            self._merged,
-            self.keys,
-            lambda rows: self.conformed(rows, self._parts),
-            form=self.form,
-            shown=self._shown,
-        )
+        conform = partial(self.conformed, columns=self._parts)
+        self._runs = Runs(node.id, START, self._merged, self.keys, conform, form=self.form, shown=self._shown)
         self._fired: int | None = None
         """The start of the last window that is over."""
 
@@ -98,13 +76,10 @@ class AlignedWindow(WindowOperator):
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        if self._combined:
-            self._take_partials(rows)
-        else:
+        if not self._combined:
             super().on_batch(rows)
-
-    def _take_partials(self, partial: pl.DataFrame) -> None:
-        partial = self.partials(partial, self._combined_schema)
+            return
+        partial = self.partials(rows, self._combined_schema)
         lowest = partial.get_column(START).min()
         if self._fired is not None and isinstance(lowest, int) and lowest < self._fired + self._every:
             late = pl.col(START) < self._fired + self._every
@@ -123,10 +98,8 @@ class AlignedWindow(WindowOperator):
         self._runs.add(partial)
 
     def _by_slice(self, rows: pl.DataFrame, *more: pl.Expr) -> pl.DataFrame:
-        """Partial results of messages by slice and key; ``more`` is computed with them.
-
-        The messages of a batch are mostly in one slice: then grouping by key alone takes two thirds of the time.
-        """
+        """Partial results of messages by slice and key; ``more`` is computed with them."""
+        # The messages of a batch are mostly in one slice: then grouping by key alone takes two thirds of the time.
         times = rows.get_column(TIME)
         low, high = times.min(), times.max()
         if self.keys and isinstance(low, int) and isinstance(high, int):
@@ -136,7 +109,6 @@ class AlignedWindow(WindowOperator):
         return self.partial(rows.with_columns(self._slice), self._kept, *more)
 
     def _merged(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Merge partial results; as with messages, they may be of one slice."""
         starts = rows.get_column(START)
         low, high = starts.min(), starts.max()
         if self.keys and isinstance(low, int) and low == high:
@@ -219,7 +191,6 @@ class AlignedWindow(WindowOperator):
         return Crowd(times, np.bincount(window, rows, len(times)).astype(np.int64))
 
     def _hopping_parts(self, before: int | None, last: int) -> Iterator[pl.DataFrame]:
-        """The merged results of all windows that begin after ``before``, up to ``last``."""
         low = NEVER if before is None else before + self._every
         read = self._runs.read_parts(low, last + self._size - 1, self._pieces)
         self._runs.retire(last + self._every - 1)
@@ -235,7 +206,6 @@ class AlignedWindow(WindowOperator):
 
 
 def _of_slice(start: int, rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows of one slice, with its start in front."""
     return rows.insert_column(0, pl.repeat(start, rows.height, dtype=pl.Int64, eager=True).alias(START))
 
 
@@ -366,14 +336,8 @@ class CountedWindow(WindowOperator):
         if before is None:
             slices = new
         else:
-            both = concat_rows(
-                [
-                    before.with_columns(pl.col(_TOTAL).alias(_BEFORE), pl.lit(None, pl.Int64).alias(ROW)).select(
-                        new.columns
-                    ),
-                    new,
-                ]
-            )
+            old = before.with_columns(pl.col(_TOTAL).alias(_BEFORE), pl.lit(None, pl.Int64).alias(ROW))
+            both = concat_rows([old.select(new.columns), new])
             same = [pl.col(_TOTAL).max(), pl.col(_BEFORE).min(), pl.col(ROW).max()]
             slices = self.aggregation.merge(both, [*self.keys, START, END], *same)
         total = pl.col(_TOTAL).max()
@@ -416,7 +380,6 @@ class CountedWindow(WindowOperator):
         return self.partial(rows, [*self.keys, START, END], *more)
 
     def _send_full(self, slices: pl.DataFrame) -> None:
-        """Emit the windows that this batch has filled."""
         ordered = sort_rows(slices, [*self.keys, END])
         rolled = self.aggregation.rolling(ordered, self.keys, END, self._size)
         before = pl.col(_BEFORE).max()

@@ -1,34 +1,20 @@
 """The base of operators at run time, and the parts of its task and plan that an operator can use.
 
 provenance
-    The origin of the rows that a step processes, computed only if a row must be reported.
+    The origin of the rows that a step processes, computed only if a row must be reported. Rows enter a task as an
+    ``Arrival``: frames of a partition, decoded together. Each operator that processes some of them is on the stack of
+    the task's ``Provenance`` until it has emitted their results. One whose results each come from one row can say from
+    which (``became``), so a row can be traced back to its message. After others (a window, a join) it is only known
+    which messages were being processed.
 
-    Rows enter a task as an ``Arrival``: frames of a partition, decoded together. Each operator that processes some of
-    them is on the stack of the task's ``Provenance`` until it has emitted their results. An operator whose results each
-    come from one row can say from which one (``became``); then a row can be traced back to its message. After an
-    operator that can't (a window, a join) it is only known which messages were being processed.
+operator
+    The chain calls ``on_batch`` in the order of the data, and ``on_watermark`` and ``on_end`` in topological order. An
+    operator hands results on with ``emit`` before it returns, so the order is kept. There is one thread; nothing may
+    block except a user's function.
 
-    This costs one append and one pop of a list for each batch and operator. Nothing else is computed unless
-    ``ProvenanceSnapshot.place`` is called.
-
-tap
-    Sample the incoming rows of a step, for a user who peeks.
-
-    The run loop gives it batches; another thread reads what was taken, and throws the tap away.
-
-base
-    The base of operators at run time, and the parts of its task that an operator can use.
-
-    The chain calls ``on_batch`` in the order of the data, and ``on_watermark`` and ``on_end`` on all operators in
-    topological order. An operator hands results on with ``emit`` before it returns, so the order is kept. There is one
-    thread; nothing may block except a user's function.
-
-    An operator that waits for calls into services keeps rows meanwhile: it is ``holding``. Watermarks queue after these
-    rows, ``watermark_after`` returns the one that has been let through, and ``collect`` emits what is done. The host
-    commits, and ends, only when no operator holds anything, so these rows are in no checkpoint.
-
-build context
-    The parts of the task and of the plan that an operator may use when it is built.
+    One that waits for calls into services keeps rows meanwhile: it is ``holding``. Watermarks queue after these rows,
+    and ``collect`` emits what is done. The host commits, and ends, only when none holds anything, so these rows are in
+    no checkpoint.
 """
 
 from __future__ import annotations
@@ -65,7 +51,7 @@ Origins = Callable[[], Numbers]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The place of a message: the offset ``first``, or some offset from ``first`` to ``last``.
+    """The place of a message: the offset ``first``, or some offset up to ``last``.
 
     ``index`` is its number among the rows of the frame that fit the schema, if it is known.
     """
@@ -86,9 +72,8 @@ class Origin:
 class Arrival:
     """Rows of a partition from the offsets ``first`` up to, but not including, ``after``.
 
-    ``offsets`` and ``heights`` are the offset of each frame and the number of its rows that are processed. They are
-    empty for single messages, which have an offset each; ``rows`` is the number that is processed. ``shard``: the one
-    of a slot that they are from. ``each``: the offsets of single messages, if there are gaps between them.
+    ``offsets`` and ``heights`` are of frames, the latter in rows that are processed; ``each`` has the offsets of single
+    messages, if there are gaps between them. ``shard``: the one of a slot that they are from.
     """
 
     __slots__ = ("_each", "_ends", "_offsets", "after", "first", "rows", "shard", "ssp")
@@ -139,17 +124,16 @@ class Passage:
         """What ``origins`` has returned."""
 
     def origin(self, row: int, handed_on: int) -> int | None:
-        """The number of the input row that a result comes from; ``handed_on`` is the number of results."""
+        """The number of the input row that a result, one of ``handed_on``, comes from."""
         if self.cached is None:
             self.cached = () if self.origins is None else self.origins()
         return int(self.cached[row]) if len(self.cached) == handed_on else None
 
 
 class ProvenanceSnapshot:
-    """The provenance at one moment. Steps that wait may keep it; it keeps the rows of that moment, too."""
+    """The provenance at one moment, and the rows of that moment. The last passage is that of the operator that asks."""
 
     def __init__(self, arrival: Arrival | None, passages: Sequence[Passage]) -> None:
-        """The last passage is that of the operator that asks."""
         self._arrival = arrival
         self._passages = tuple(passages)
 
@@ -205,34 +189,31 @@ class Provenance:
         return ProvenanceSnapshot(self._arrival, self._passages)
 
 
-# -- tap ---------------------------------------------------------------------------------------------
 ROWS_A_BATCH = 5
 
 
 class Tap:
-    """Takes the first rows of the next batches: ``rows`` of them, until ``until_ms``."""
+    """Samples the next batches of a step, ``rows`` in all, until ``until_ms``, for a user who peeks.
+
+    The run loop gives it batches; another thread reads what was ``taken``, and throws the tap away.
+    """
 
     def __init__(self, rows: int, until_ms: float, now_ms: Callable[[], float]) -> None:
         self._rows = rows
         self._until_ms = until_ms
         self._now_ms = now_ms
-        self._taken: tuple[pl.DataFrame, ...] = ()
-
-    @property
-    def taken(self) -> tuple[pl.DataFrame, ...]:
-        """What was taken so far."""
-        return self._taken
+        self.taken: tuple[pl.DataFrame, ...] = ()
 
     @property
     def missing(self) -> int:
         """How many rows it still wants."""
-        return self._rows - sum(rows.height for rows in self._taken)
+        return self._rows - sum(rows.height for rows in self.taken)
 
     def take(self, rows: pl.DataFrame) -> bool:
         """Take some of these rows; returns whether it wants more."""
         if self._now_ms() >= self._until_ms or self.missing <= 0:
             return False
-        self._taken = (*self._taken, rows.head(min(ROWS_A_BATCH, self.missing)))
+        self.taken = (*self.taken, rows.head(min(ROWS_A_BATCH, self.missing)))
         return self.missing > 0
 
 
@@ -245,8 +226,6 @@ RAISED: tuple[type[BaseException], ...] = (
     pl.exceptions.PanicException,
 )
 """What counts as an error of the app's own code that raised it. ``sys.exit`` in a function doesn't end a container."""
-
-
 UNCOMPUTABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """What Polars raises when it can't compute an expression. A panic isn't an ``Exception``."""
 
@@ -256,22 +235,17 @@ class Port(Protocol):
 
     def write(self, stream: str, rows: pl.DataFrame, keys: Sequence[str] = ()) -> None:
         """Write rows to the partitions that ``keys`` hash to; without keys to the task's own partition."""
-        ...
 
 
-class Ways(Protocol):
-    """The ways through the operators of a task where flows of one input meet."""
-
-    def hand_on(self, operator: Operator, rows: pl.DataFrame, after: Sequence[Operator], first: int) -> None:
-        """Hand what an operator emits to some of the operators after it; ``first`` is the number of the first way."""
-        ...
+HandOn = Callable[["Operator", pl.DataFrame, Sequence["Operator"], int], None]
+"""Hands what an operator emits to some of the operators after it, the first of which has this number among its ways."""
 
 
 class Operator:
     """The operator of one node; subclasses override what they need.
 
-    ``delay_ms``: how far below the watermark the event time of its results can be. Operators after it, in this task and
-    downstream, receive lower watermarks by that much, so none of its results is late.
+    ``delay_ms``: how far below the watermark the event time of its results can be. Operators after it, downstream too,
+    receive lower watermarks by that much, so none of its results is late.
     """
 
     delay_ms = 0
@@ -286,8 +260,8 @@ class Operator:
         self.kept: Placing | None = None
         """The key that its results must have unchanged, and ``number``, the partition and task to which it belongs."""
         self.number = 0
-        self.ways: Ways | None = None
-        """Those of its task; None where no flows of one input meet."""
+        self.hand_on: HandOn | None = None
+        """Set where flows of one input meet."""
         self.takes_single = False
         """It takes one row at a time, because otherwise the places of its results wouldn't be known."""
         self.ranks: npt.NDArray[np.int64] | None = None
@@ -339,13 +313,9 @@ class Operator:
     def owes(self) -> bool:
         """Whether it keeps messages whose results may be older than the messages that are still to come.
 
-        These are results that it emits when the watermark rises, and those whose event time is that of a message that
-        came before. The step isn't idle then, though its inputs are. Asked often: it mustn't depend on how much it
-        keeps.
+        Then it isn't idle, though its inputs are. Asked often: it mustn't depend on how much it keeps.
         """
         return False
-
-    # -- for operators that wait for others
 
     @property
     def holding(self) -> bool:
@@ -369,8 +339,6 @@ class Operator:
     def close(self) -> None:
         """Drop what is held, release what was opened: the task restarts or ends."""
 
-    # -- for operators with requests to their host
-
     @property
     def wants_commit(self) -> bool:
         """Whether it asks for a commit."""
@@ -383,8 +351,6 @@ class Operator:
 
     def committed(self) -> None:
         """What it has done so far is committed. Operators that request something override this."""
-
-    # -- for all
 
     def on_end(self) -> None:
         """The inputs have ended: emit everything that is open."""
@@ -399,8 +365,7 @@ class Operator:
     def rank(self, ranks: npt.NDArray[np.int64] | None) -> None:
         """A meeting hands over one entry after the other: these are the ranks of the rows of the next batch in it all.
 
-        Results then come from ranks, not from rows of the batch. None: the meeting is over. Only operators that find
-        the same results in any order get this call.
+        Results then come from ranks. None: the meeting is over. Only for operators that find the same in any order.
         """
         self.ranks = ranks
 
@@ -413,15 +378,12 @@ class Operator:
         return ()
 
     def emit(self, rows: pl.DataFrame) -> None:
-        """Hand rows on to every operator after this one.
-
-        While it processes a batch, its results leave in the order of the rows that they come from.
-        """
+        """Hand rows on to every operator after this one, in the order of the batch's rows that they come from."""
         if rows.height:
             if self.kept is not None:
                 self.kept.check_results(rows, self.number, self.node)
-            if self.ways is not None:
-                self.ways.hand_on(self, rows, self.after, 0)
+            if self.hand_on is not None:
+                self.hand_on(self, rows, self.after, 0)
                 return
             for operator in self.after:
                 operator.receive(rows)
@@ -430,10 +392,10 @@ class Operator:
         """Hand rows to the operators that take this side output."""
         takers = self.aside.get(output, ())
         if rows.height and takers:
-            if self.ways is not None:
+            if self.hand_on is not None:
                 names = list(self.aside)
                 first = len(self.after) + sum(len(self.aside[name]) for name in names[: names.index(output)])
-                self.ways.hand_on(self, rows, takers, first)
+                self.hand_on(self, rows, takers, first)
                 return
             for operator in takers:
                 operator.receive(rows)
@@ -446,7 +408,7 @@ class Operator:
     def user_call(self, done: Done | None = None) -> UserCall:
         """A context manager around each call of the app's own code: status and crash reports name the step.
 
-        ``done`` is a number that changes with each message, if the call is one for each message of a batch.
+        ``done`` changes with each message, if the call is one for each message of a batch.
         """
         return self.provenance.user_call(self.node.id, done)
 
@@ -482,7 +444,7 @@ class Operator:
         return "" if place is None else f"\n  {place}"
 
     def described(self, what: str) -> str:
-        """Return the name of a part of this operator for errors."""
+        """The name of a part of this operator for errors."""
         location = self.node.location
         return f"{what} of operator {self.node.id!r} (declared at {location}: {location.text})"
 

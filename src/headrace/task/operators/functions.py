@@ -1,46 +1,24 @@
 """Operators that call the user's functions: what they return, how they fail, and slow ones.
 
-results
-    What users' functions return, and the errors for what they shouldn't.
-
-    A slip, such as a forgotten ``return``, must not pass for a result: a filter would drop every message. Pure.
-
-source line
-    Find the line of the app's own code that raised an error, or that a thread is executing.
+A slip, such as a forgotten ``return``, must not pass for a result: a filter would drop every message.
 
 failure policy
-    What happens to rows on which a user's function raised: shared by all steps that call one.
-
-    A step calls its function row by row, or a batch at a time, and reports here what failed. The policy is one of
-    three:
-
-    - Stop the task, with an error that names the step, the user's line, the message's place and the row.
-    - Drop the rows and count them (``failed_skipped``).
-    - Emit dead letters about them as the side output ``failed``, which the graph sends to the dead-letter output
-      (``dead_lettered``). So a row has all of its effects or none, and dead letters are as durable as results.
-
-    A letter holds the row as the step was given it. After a window or a join a row is no longer a message. Then the
-    letter names the messages that were being processed, or none if the row was emitted because of time alone.
+    A step reports which rows of a batch its function failed on. By policy the task stops, with an error that names the
+    step, the user's line, the message's place and the row; or the rows are dropped and counted; or dead letters about
+    them leave as the side output ``failed``. So a row has all of its effects or none, and dead letters are as durable
+    as results. After a window or a join a row is no longer a message: its letter names the messages that were being
+    processed, or none if the row was emitted because of time alone.
 
 functions
-    The user's functions: per row (map, filter, flat_map), which means Python per message, and per batch.
-
-    A batch function and a sink get their own DataFrame (with shared memory), so changing it in place doesn't affect the
-    other branches of the flow. ``FailurePolicy`` decides what happens to rows on which a function raises. If one of
-    the results of a row can't be used, the row has no results at all.
+    Batch functions and sinks get their own DataFrame, so changing it in place doesn't affect other branches of the
+    flow. If one of the results of a row can't be used, the row has no results at all.
 
 waiting
-    The base of operators that wait for calls: a reorder queue of results, and a lane of calls.
+    Operators that wait for calls, on the run loop's thread, without blocking. Results never pass a watermark. An
+    operator is full while its queue holds twice as many results as it may call at once.
 
-    Results leave in the order of the ``ReorderQueue``, and never pass a watermark. All of this runs on the run loop's
-    thread, and nothing blocks. The operator is full while the queue holds twice as many results as it may call at once,
-    so what it holds is bounded by that and one batch.
-
-map async
-    ``map_async``: a slow function of the user's, called for many rows at once by ``task.calls``.
-
-    Calls in progress when a task dies or rolls back are dropped, and made again when their rows are read again. So a
-    call may be made more than once. Its result counts once, because no commit is made while a call is in progress.
+    Calls in progress when a task dies or rolls back are made again when their rows are read again. So a call may be
+    made more than once; its result counts once, because no commit is made while a call is in progress.
 """
 
 from __future__ import annotations
@@ -92,15 +70,15 @@ class WrongResult(TypeError):
         super().__init__(
             f"{name_of(function)}{self.line and ' at '}{self.line} returned {_shown(result)} instead of {wanted}"
         )
-        self.hint = slip_in(result) or hint
+        self.hint = _slip_in(result) or hint
 
     def told(self, operator: Operator, what: str) -> UserFunctionError:
-        """Return the error that ends the task."""
+        """The error that ends the task."""
         return UserFunctionError(f"{operator.described(what)}: {self}{operator.at_work_on()}", hint=self.hint)
 
 
-def slip_in(result: object) -> str | None:
-    """Return the likely reason for a result that can't be used; None if it is unknown. Coroutines are closed."""
+def _slip_in(result: object) -> str | None:
+    """The likely reason for a result that can't be used, if it is known. Coroutines are closed."""
     if result is None:
         return "write return before the result: a function that ends without it returns None"
     if inspect.iscoroutine(result):
@@ -114,23 +92,21 @@ def slip_in(result: object) -> str | None:
     return None
 
 
-def decided(function: object, results: list[Any]) -> tuple[list[bool], dict[int, WrongResult]]:
-    """Return which messages a filter's function keeps, and an error for each result that doesn't say so, by index."""
-    kinds = {*map(type, results)}
-    if kinds <= {bool}:
+def _decided(function: object, results: list[Any]) -> tuple[list[bool], dict[int, WrongResult]]:
+    """Which messages a filter's function keeps, and an error for each result that doesn't say so, by index."""
+    if {*map(type, results)} <= {bool}:
         return results, {}
+    wanted, hint = "True or False", "compare something, or write bool(...) if whatever isn't empty counts"
     wrong = {
-        index: WrongResult(
-            function, result, "True or False", "compare something, or write bool(...) if whatever isn't empty counts"
-        )
+        index: WrongResult(function, result, wanted, hint)
         for index, result in enumerate(results)
         if not isinstance(result, _YES_OR_NO)
     }
     return [bool(result) for index, result in enumerate(results) if index not in wrong], wrong
 
 
-def rows_in(function: object, result: Any) -> Iterable[Any]:
-    """Return the rows that a call for ``flat_map`` returned."""
+def _rows_in(function: object, result: Any) -> Iterable[Any]:
+    """The rows that a call for ``flat_map`` returned."""
     if type(result) not in _ROWS and (isinstance(result, _NO_ROWS) or not isinstance(result, Iterable)):
         hint = "return a list of rows, [] for none"
         raise WrongResult(function, result, "rows", f"{hint}; .to_dicts() makes one of a DataFrame")
@@ -138,23 +114,16 @@ def rows_in(function: object, result: Any) -> Iterable[Any]:
     return rows
 
 
-def sifted(schema: Schema, records: list[Any]) -> tuple[pl.DataFrame, list[tuple[int, DataError]]]:
-    """Return the results that fit as a table, and an error for each other one, by index."""
+def _sifted(schema: Schema, records: list[Any]) -> tuple[pl.DataFrame, list[tuple[int, DataError]]]:
+    """The results that fit as a table, and an error for each other one, by index."""
     table, misfits = schema.sift(records)
     for index, error in misfits:
-        error.hint = slip_in(records[index]) or error.hint
+        error.hint = _slip_in(records[index]) or error.hint
     return table, misfits
 
 
-def check_nothing(function: object, result: object) -> None:
-    """Raise if a sink's function has returned a result, or hasn't run."""
-    if isinstance(result, _UNSEEN) or inspect.isgenerator(result) or _is_async(result):
-        hint = "nothing takes the result of a sink; map_batches(...) passes results on"
-        raise WrongResult(function, result, "None", hint)
-
-
 def mean_nothing(method: Callable[..., object], result: object) -> WrongResult:
-    """Return the error for a result of a method of a low-level task."""
+    """The error for a result of a method of a low-level task."""
     return WrongResult(method, result, "None", "nothing takes what it returns; out.send(output, row) does")
 
 
@@ -170,12 +139,11 @@ def _shown(result: object) -> str:
 # -- source line -------------------------------------------------------------------------------------
 def users_line(error: BaseException) -> str:
     """``" at "`` and the line of the app's own code that raised; empty if none is known."""
-    line = line_of(error)
+    line = _line_of(error)
     return "" if line is None else f" at {line}"
 
 
-def line_of(error: BaseException) -> str | None:
-    """The line of the app's own code that raised, or that called what raised: ``file:number``."""
+def _line_of(error: BaseException) -> str | None:
     trace = error.__traceback__
     while trace is not None:
         if not _is_ours(trace.tb_frame):
@@ -187,22 +155,22 @@ def line_of(error: BaseException) -> str | None:
 def line_now(thread: int, *, called: bool = True) -> str | None:
     """The line of the app's own code at which a thread is: ``file:number``; None if it is in none.
 
-    Of the calls that Headrace has made it is the innermost that isn't in an installed package or in Python itself. If
-    all are, and Headrace has ``called`` the app's own code, that is installed, too: then it is the outermost.
+    That is the innermost line that isn't in an installed package or in Python itself; if all are and Headrace has
+    ``called`` the app's own code, the outermost.
     """
     frame = thread_stacks().get(thread)
     own: str | None = None
     outermost: str | None = None
     while frame is not None and not _is_ours(frame):
         outermost = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        if own is None and not _is_installed(frame.f_code.co_filename):
+        if own is None and not frame.f_code.co_filename.startswith((*_INSTALLED, "<frozen ")):
             own = outermost
         frame = frame.f_back
     return None if frame is None else own or (outermost if called else None)
 
 
 def in_debugger(thread: int) -> bool:
-    """Return whether a debugger holds a thread, which may then stand still for any time."""
+    """Whether a debugger holds a thread, which may then stand still for any time."""
     frame = thread_stacks().get(thread)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
@@ -213,13 +181,7 @@ def in_debugger(thread: int) -> bool:
 
 
 _DEBUGGERS = frozenset({"bdb", "pdb", "pydevd", "_pydevd_bundle", "debugpy"})
-
-
 _INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
-
-
-def _is_installed(file: str) -> bool:
-    return file.startswith((*_INSTALLED, "<frozen "))
 
 
 def _is_ours(frame: FrameType) -> bool:
@@ -246,7 +208,7 @@ class RowFailure:
 
     @property
     def reason(self) -> str:
-        """What went wrong, in one or more lines."""
+        """What went wrong."""
         if isinstance(self.error, WrongResult):
             return str(self.error)
         text = self.error.message if isinstance(self.error, HeadraceError) else str(self.error)
@@ -257,7 +219,7 @@ class RowFailure:
     @property
     def line(self) -> str | None:
         """The line of the app's own code that went wrong."""
-        return self.error.line if isinstance(self.error, WrongResult) else line_of(self.error)
+        return self.error.line if isinstance(self.error, WrongResult) else _line_of(self.error)
 
 
 class FailurePolicy:
@@ -278,7 +240,7 @@ class FailurePolicy:
         failures: Sequence[RowFailure],
         whereabouts: ProvenanceSnapshot | None = None,
     ) -> None:
-        """Single rows of a batch failed; without ``whereabouts`` it is the batch that the operator is processing."""
+        """Single rows failed; without ``whereabouts`` they are of the batch that the operator is processing."""
         if not failures:
             return
         where = self._operator.provenance.here() if whereabouts is None else whereabouts
@@ -382,13 +344,15 @@ class RowFunctionOperator(Operator):
                 tried = [number for number in tried if number not in wrong][: len(results)]
             match self._spec.mode:
                 case "filter":
-                    decisions, tried, failed = self._decided(results, tried, failed)
+                    decisions, tried, failed = self._decisions(results, tried, failed)
                     kept += decisions
                 case "map":
                     table, tried, failed = self._tabled(results, tried, failed)
                     tables.append(table)
                 case "flat_map":
-                    table, tried, failed = self._tabled(flat, _owners(tried, results), failed)
+                    ends = np.array([0, *results], np.int64)
+                    owners = np.repeat(np.asarray(tried, np.int64), ends[1:] - ends[:-1])
+                    table, tried, failed = self._tabled(flat, owners, failed)
                     tables.append(table)
                 case mode:
                     assert_never(mode)
@@ -404,10 +368,10 @@ class RowFunctionOperator(Operator):
             self.emit(concat_rows(tables))
 
     def _called(self, records: Sequence[Any], flat: list[Any], first: int) -> tuple[list[Any], list[RowFailure]]:
-        """The results of the rows that didn't fail, in order, and the failures (only the first, if it stops the task).
+        """The results of the rows that didn't fail, and the failures (only the first, if it stops the task).
 
-        ``first`` is the number of the first row. For ``flat_map`` the results themselves go to ``flat``. The result of
-        a row is then the length of ``flat`` after the row: rows with 2, 0 and 3 results give 2, 2, 5.
+        ``first`` is the number of the first row. For ``flat_map`` the results go to ``flat``. The result of a row is
+        then the length of ``flat`` after the row: rows with 2, 0 and 3 results give 2, 2, 5.
         """
         results: list[Any] = []
         failures: list[RowFailure] = []
@@ -432,11 +396,10 @@ class RowFunctionOperator(Operator):
                 break
         return results, failures
 
-    def _decided(
+    def _decisions(
         self, results: list[Any], numbers: Sequence[int], failures: list[RowFailure]
     ) -> tuple[list[bool], Sequence[int], list[RowFailure]]:
-        """What a filter decided, the numbers of those rows, and the failures with those that it didn't decide on."""
-        kept, wrong = decided(self._spec.function, results)
+        kept, wrong = _decided(self._spec.function, results)
         if wrong:
             failures = [*failures, *(RowFailure(numbers[index], error) for index, error in wrong.items())]
             numbers = [number for index, number in enumerate(numbers) if index not in wrong]
@@ -461,19 +424,17 @@ class RowFunctionOperator(Operator):
         try:
             return self._spec.output.from_records(records, exact=True), cast("Sequence[int]", origins), failures
         except DataError:
-            table, left, misfits = self._sifted(records, [int(number) for number in origins])
-            return table, left, sorted([*failures, *misfits], key=lambda failure: failure.row)
-
-    def _sifted(self, records: list[Any], numbers: Sequence[int]) -> tuple[pl.DataFrame, list[int], list[RowFailure]]:
-        """The records of the rows whose records all fit, the numbers of those rows, and the failures."""
-        table, misfits = sifted(self._spec.output, records)
+            table, misfits = _sifted(self._spec.output, records)
+        numbers = [int(number) for number in origins]
         wrong = {index for index, _ in misfits}
-        failures = {
+        misfitting = {
             numbers[index]: RowFailure(numbers[index], error, misfit=True) for index, error in reversed(misfits)
         }
         fitting = [number for index, number in enumerate(numbers) if index not in wrong]
-        whole = pl.Series([number not in failures for number in fitting], dtype=pl.Boolean)
-        return table.filter(whole), [n for n in fitting if n not in failures], list(failures.values())
+        whole = pl.Series([number not in misfitting for number in fitting], dtype=pl.Boolean)
+        left = [number for number in fitting if number not in misfitting]
+        failures = sorted([*failures, *misfitting.values()], key=lambda failure: failure.row)
+        return table.filter(whole), left, failures
 
 
 def _spread(function: Callable[[Any], Any], records: Iterator[Any], flat: list[Any], ends: list[int]) -> None:
@@ -481,14 +442,8 @@ def _spread(function: Callable[[Any], Any], records: Iterator[Any], flat: list[A
     add, end = flat.extend, ends.append
     for record in records:
         result = function(record)
-        add(result if type(result) is list else rows_in(function, result))
+        add(result if type(result) is list else _rows_in(function, result))
         end(len(flat))
-
-
-def _owners(numbers: Sequence[int], ends: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Each row number once per result; ``ends`` says where they end: (0, 1, 2), (2, 2, 5) give 0, 0, 2, 2, 2."""
-    stops = np.array([0, *ends], np.int64)
-    return np.repeat(np.asarray(numbers, np.int64), stops[1:] - stops[:-1])
 
 
 class BatchFunctionOperator(Operator):
@@ -537,19 +492,21 @@ class SinkOperator(Operator):
     def on_batch(self, rows: pl.DataFrame) -> None:
         try:
             with self.user_call():
-                check_nothing(self._function, self._function(rows.clone()))
+                result: object = self._function(rows.clone())
+                if isinstance(result, _UNSEEN) or inspect.isgenerator(result) or _is_async(result):
+                    hint = "nothing takes the result of a sink; map_batches(...) passes results on"
+                    raise WrongResult(self._function, result, "None", hint)
         except RAISED as error:  # the policy decides what happens
             self._policy.batch(_SINK, rows, error)
 
 
-# -- waiting -----------------------------------------------------------------------------------------
 Result = TypeVar("Result")
 _COUNTED = {"calls": "calls", "ms": "call_ms", "retries": "call_retries", "timeouts": "call_timeouts",
             "failures": "call_failures"}  # fmt: skip
 
 
 class LaneCounts:
-    """Adds the activity of a lane to the task's counters: ``calls``, ``call_ms``, ``calls_in_flight``, ..."""
+    """Adds the activity of a lane to the task's counters."""
 
     def __init__(self, lane: Lane[Any], counters: Counters) -> None:
         self._lane = lane
@@ -584,8 +541,6 @@ class WaitingOperator(Operator, Generic[Result]):
     def release(self, results: list[Result]) -> None:
         """Emit results that are in turn."""
         raise NotImplementedError
-
-    # -- the operator's hooks
 
     @override
     def on_watermark(self, watermark: int) -> None:
@@ -624,10 +579,6 @@ class WaitingOperator(Operator, Generic[Result]):
         return bool(results) or watermark is not None
 
 
-# -- map async ---------------------------------------------------------------------------------------
-_WHAT = "the function"
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Batch:
     """Rows that were taken together, and their origin."""
@@ -638,8 +589,6 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The outcome of the call for a row of a batch."""
-
     batch: _Batch
     row: int
     done: Done
@@ -681,7 +630,7 @@ class MapAsyncOperator(WaitingOperator[_Answer]):
         try:
             table = self._spec.output.from_records(records, exact=True)
         except DataError:
-            table, misfits = sifted(self._spec.output, records)
+            table, misfits = _sifted(self._spec.output, records)
             failures += [(answers[i], RowFailure(answers[i].row, error, misfit=True)) for i, error in misfits]
         self._fail(failures)
         self.emit(table)
@@ -697,12 +646,11 @@ class MapAsyncOperator(WaitingOperator[_Answer]):
         self._counts.update()
 
     def _fail(self, failures: Sequence[tuple[_Answer, RowFailure]]) -> None:
-        """Apply the policy, batch by batch."""
         of_batch: defaultdict[_Batch, list[RowFailure]] = defaultdict(list)
         for answer, failure in failures:
             of_batch[answer.batch].append(failure)
         for batch, mine in of_batch.items():
-            self._policy.rows(_WHAT, batch.rows, sorted(mine, key=lambda failure: failure.row), batch.where)
+            self._policy.rows(_ROW, batch.rows, sorted(mine, key=lambda failure: failure.row), batch.where)
 
 
 def _failure(row: int, done: Done) -> RowFailure:

@@ -1,13 +1,11 @@
 """The interval join: pairs of messages of two flows with equal keys and times within a bound, columnar.
 
-Each side keeps its messages as long as the other side may still bring a partner. An arriving message is matched with
-the messages of the other side, so each pair is found once, by the message that arrives later. When the watermark has
-passed the time of a message's last possible partner, the message is dropped; a left or outer join first emits it alone
-if it never had a partner. Messages are kept by their millisecond, but the bound is exact in the units of both columns.
-Null keys have no partners. A message older than the watermark is late: it is counted and dropped.
+Each side keeps its messages as long as the other side may still bring a partner. Each pair is found once, by the
+message that arrives later. When the watermark has passed the time of a message's last possible partner, the message is
+dropped; a left or outer join first emits it alone if it never had one. Messages are kept by their millisecond, but the
+bound is exact in the units of both columns. Null keys have no partners. A message older than the watermark is late.
 
-The event time of a pair is that of the left message, so results may be older than the watermark by the bound. The
-operator delays the watermark after it by that much.
+The event time of a pair is that of the left message, so the operator delays the watermark after it by the bound.
 """
 
 from __future__ import annotations
@@ -85,7 +83,7 @@ class IntervalJoinOperator(Operator):
             side.pass_by(FOREVER)
 
     def meet(self, side: JoinSide, batch: pl.DataFrame) -> None:
-        """Find the partners of new messages of one side among the messages of the other, and emit the pairs."""
+        """Find the partners of new messages of one side, and emit the pairs."""
         spec = self.spec
         other = self.right if side is self.left else self.left
         # The range of the partners' times, relative to the batch's.
@@ -145,7 +143,6 @@ def _ordered(later: Indexes, earlier: Indexes) -> Indexes:
 
 
 def _gathered_ids(runs: Sequence[pl.DataFrame], run_of: Indexes, of_run: Indexes) -> Indexes:
-    """The ids of rows of several runs."""
     values = np.empty(len(of_run), np.int64)
     for number in np.unique(run_of):
         there = run_of == number
@@ -154,7 +151,6 @@ def _gathered_ids(runs: Sequence[pl.DataFrame], run_of: Indexes, of_run: Indexes
 
 
 def _gathered_rows(runs: Sequence[pl.DataFrame], run_of: Indexes, of_run: Indexes) -> pl.DataFrame:
-    """Rows of several runs."""
     numbers = np.unique(run_of)
     if len(numbers) == 1:
         only = runs[int(numbers[0])]
@@ -233,7 +229,6 @@ class JoinSide(Operator):
     @property
     @override
     def owes(self) -> bool:
-        """Whether it keeps messages that may leave alone, or in pairs that are older than what completes them."""
         if not self._alone and not (self._name == "left" and self._reach_ms > 0):
             return False
         latest = self._buffer.latest
@@ -296,7 +291,6 @@ class JoinSide(Operator):
         return high if isinstance(high, int) else NEVER
 
     def _bound(self, watermark: int) -> int:
-        """Messages up to this time can't find a partner any more."""
         if watermark in (NEVER, FOREVER):
             return watermark
         return max(NEVER, watermark - 1 - self._reach_ms)
@@ -320,7 +314,6 @@ class JoinSide(Operator):
 
 
 def _rests(batch: pl.Series, run: pl.Series) -> Rests | None:
-    """What bounds in whole ms leave open about the times of a batch and of a run, each in the unit of its column."""
     if is_whole_ms(batch.dtype) and is_whole_ms(run.dtype):
         return None
     return lambda of_batch, of_run: rest_ns(run.gather(of_run)) - rest_ns(batch.gather(of_batch))

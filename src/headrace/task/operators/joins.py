@@ -1,43 +1,30 @@
 """Joins with tables and with latest messages.
 
-key lookup
-    Shared code of joins: look up a batch of keys in a table, and build the columns of the results.
+table
+    Steps see a table as it is when a batch reaches them. So the order in which the task processes messages decides what
+    a join finds; there is no other order between a flow that fills a table and one that joins it.
 
 as of
-    The join with a table of versions: each message finds the row as it was at the message's time.
-
-    If flows of this stage fill the table, messages wait in the task's state until the watermark has passed their times.
-    By then every version that counts for them has arrived, in whatever order, and they are looked up and leave,
-    earliest first. If side inputs fill the table, nothing says that all versions have arrived, so messages are looked
-    up at once, in what has been read so far. A message that is older than the versions that are kept is counted as late
-    and dropped; one that is older than the watermark, but not by so much, is looked up at once.
+    In a table of versions each message finds the row as it was at the message's time. If flows of this stage fill it,
+    messages wait in the task's state until the watermark has passed their times. By then every version that counts for
+    them has arrived, and they leave, earliest first. If side inputs fill it, nothing says that all versions have
+    arrived, so messages are looked up at once. A message that is older than the versions that are kept is counted as
+    late and dropped; one that is older than the watermark, but not by so much, is looked up at once.
 
 latest
-    The join of latest messages: each message is joined with the latest one of its key from the other side.
-
-    A side is a table with one row per key, the latest message, which expires by the wall clock. A batch looks up its
-    keys in the other side's table, and is then put into its own side's. Event time plays no part. Null keys have no
+    Each message is joined with the latest one of its key from the other side, by the wall clock: event time plays no
+    part. A batch looks up its keys in the other side's table, and is then put into its own side's. Null keys have no
     partners and aren't kept.
 
 remote
-    A join with a remote table: each batch waits for the rows of its keys, while the stream continues.
-
-    Batches leave in the order in which they arrived. Each distinct key of a batch is read once, in requests of the
-    table's batch size; keys that are in the cache aren't read. A null key finds nothing.
-
-table
-    The operators that fill a table and look rows up in it, whole batches at a time.
-
-    Both see the table as it is when a batch reaches them. So the order in which the task processes messages decides
-    what a join finds; there is no other order between a flow that fills a table and one that joins it. ``as_of`` joins
-    tables of versions, and ``remote`` joins remote tables.
+    Each batch waits for the rows of its keys, and batches leave in the order in which they arrived. Each distinct key
+    of a batch is read once, unless it is in the cache, in requests of the table's batch size. A null key finds nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -61,19 +48,10 @@ from headrace.task.operators.functions import LaneCounts, WaitingOperator, users
 from headrace.task.operators.steps import require_keys
 from headrace.task.tables import PendingLookup, Sweeper
 
-# -- key lookup --------------------------------------------------------------------------------------
 FOUND = "__found"
 
 
-class LookupTable(Protocol):
-    """A table that returns rows by key."""
-
-    def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
-        """The other columns of the row of each key, in the order of ``keys``; null if there is no row."""
-        ...
-
-
-def look_up(table: LookupTable, keys: pl.DataFrame) -> pl.DataFrame:
+def _look_up(table: RowTable, keys: pl.DataFrame) -> pl.DataFrame:
     """``keys`` with the columns of their rows and ``FOUND``. Each distinct key is read once: messages share keys."""
     distinct = keys.unique()
     found = pl.concat([distinct, table.get_rows(distinct, found=FOUND)], how="horizontal")
@@ -85,28 +63,22 @@ def result_names(right: Iterable[str], left: Schema, suffix: str) -> dict[str, s
     return {name: f"{name}{suffix}" if name in left.columns else name for name in right}
 
 
-class LookupColumns:
-    """The columns of a join with a table."""
+class _LookupColumns:
+    """The columns of a join with a table, which has the columns ``key`` and ``values``."""
 
     def __init__(self, spec: TableJoin, left: Schema, key: Iterable[str], values: Iterable[str]) -> None:
-        """``key`` and ``values`` are the columns of the table."""
         self.keys = [pl.col(ours).alias(theirs) for ours, theirs in zip(spec.keys, key, strict=True)]
         """The messages' key columns, named like the table's."""
         self._values = [pl.col(old).alias(new) for old, new in result_names(values, left, spec.suffix).items()]
         self._inner = spec.how == "inner"
 
     def joined(self, rows: pl.DataFrame, found: pl.DataFrame) -> tuple[pl.DataFrame, Numbers]:
-        """Messages with the values of their rows, and their numbers among ``rows``.
-
-        ``found`` has a row for each message, and the column ``FOUND``.
-        """
+        """Messages with the values of their rows in ``found``, and their numbers among ``rows``."""
         joined = pl.concat([rows, found.select(self._values)], how="horizontal") if self._values else rows
         there = found.get_column(FOUND)
-        return (
-            (joined.filter(there), there.arg_true())
-            if self._inner and not there.all()
-            else (joined, range(joined.height))
-        )
+        if self._inner and not there.all():
+            return joined.filter(there), there.arg_true()
+        return joined, range(joined.height)
 
 
 # -- as of -------------------------------------------------------------------------------------------
@@ -114,9 +86,7 @@ _TIME = "__time"
 _EMITTED_ROWS_MAX = 1 << 17
 
 
-class TableAsOf(Operator):
-    """A join with a table of versions."""
-
+class _TableAsOf(Operator):
     def __init__(self, node: Node, spec: TableJoin, table: VersionedTable, context: BuildContext) -> None:
         super().__init__(node)
         if spec.time is None:
@@ -127,7 +97,7 @@ class TableAsOf(Operator):
         self._waits = context.tables.filled_by_flows(spec.table)
         self._time = StepTime(f"join {node.id!r}", spec.time, left.columns[spec.time.column])
         self._left = list(left.columns)
-        self._columns = LookupColumns(spec, left, table.key, table.values)
+        self._columns = _LookupColumns(spec, left, table.key, table.values)
         held = f"{node.id}.held"
         kept: dict[str, pl.DataType] = {**left.columns, _TIME: pl.Int64()}
         self._held = Runs(
@@ -182,7 +152,6 @@ class TableAsOf(Operator):
         self._table.pass_by(self.node.id, watermark)
 
     def _release(self, watermark: int) -> None:
-        """Emit the messages that are older than the watermark."""
         if watermark == NEVER or not self._waits:
             return
         for stop in (*self._held.crowd(NEVER, watermark - 1).stops(), watermark - 1):
@@ -191,7 +160,6 @@ class TableAsOf(Operator):
                     self._join(rows)
 
     def _join(self, timed: pl.DataFrame, numbers: Numbers | None = None) -> None:
-        """Look messages up; ``numbers`` are theirs in the batch that is processed."""
         if not timed.height:
             return
         keys, times = timed.select(self._columns.keys), timed.get_column(_TIME).to_numpy()
@@ -214,8 +182,8 @@ class LatestJoinOperator(Operator):
         left, right = context.inputs
         keys = list(spec.keys)
         names = result_names(right.columns, left, spec.suffix) | {key: key for key in keys}
-        self._left = LatestSide(self, "left", left, spec, {}, alone=spec.how != "inner")
-        self._right = LatestSide(self, "right", right, spec, names, alone=spec.how == "full")
+        self._left = _LatestSide(self, "left", left, spec, {}, spec.how != "inner")
+        self._right = _LatestSide(self, "right", right, spec, names, spec.how == "full")
         self._sweeper = Sweeper(side.table.store for side in (self._left, self._right))
 
     @override
@@ -234,13 +202,13 @@ class LatestJoinOperator(Operator):
     def on_time(self, now_ms: int) -> None:
         self._sweeper.on_time(now_ms)
 
-    def meet(self, side: LatestSide, rows: pl.DataFrame) -> None:
+    def meet(self, side: _LatestSide, rows: pl.DataFrame) -> None:
         """Join messages of one side with those that the other side has kept, then keep them."""
         if self.now_ms is None:
             raise UsageError(f"join {self.node.id!r} got messages before the wall clock was set")
         self._sweeper.tell_time(self.now_ms)
         other = self._left if side is self._right else self._right
-        found = look_up(other.table, rows.select(side.keys))
+        found = _look_up(other.table, rows.select(side.keys))
         joined = pl.concat([side.named(rows), other.named(found.drop(side.keys))], how="horizontal")
         if side.alone:
             self.provenance.became(lambda: range(rows.height))
@@ -252,7 +220,7 @@ class LatestJoinOperator(Operator):
         side.table.put_rows(rows.drop_nulls(side.keys))
 
 
-class LatestSide(Operator):
+class _LatestSide(Operator):
     """One input of a join, with the latest message of each of its keys."""
 
     def __init__(
@@ -262,7 +230,6 @@ class LatestSide(Operator):
         schema: Schema,
         spec: LatestJoin,
         names: dict[str, str],
-        *,
         alone: bool,
     ) -> None:
         """``names``: what its columns are called in the results. ``alone``: messages without a partner leave, too."""
@@ -279,7 +246,6 @@ class LatestSide(Operator):
         self._join.meet(self, rows)
 
     def named(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Rows of this side with the names of the results."""
         return rows.rename(self._names, strict=False)
 
 
@@ -295,9 +261,7 @@ class _Batch:
     missing: int = 0
 
 
-class RemoteLookup(WaitingOperator[_Batch]):
-    """Adds the columns of the remote row with a message's key."""
-
+class _RemoteLookup(WaitingOperator[_Batch]):
     def __init__(self, node: Node, spec: TableJoin, context: BuildContext) -> None:
         table = context.tables.remote[spec.table]
         (left,) = context.inputs
@@ -306,7 +270,7 @@ class RemoteLookup(WaitingOperator[_Batch]):
         self._lane = table.lane()
         self._counts = LaneCounts(self._lane, context.counters)
         values = [name for name in table.schema.columns if name not in table.key]
-        self._columns = LookupColumns(spec, left, table.key, values)
+        self._columns = _LookupColumns(spec, left, table.key, values)
         self._asked: dict[int, tuple[_Batch, PendingLookup]] = {}
         self._next = 0
 
@@ -346,8 +310,7 @@ class RemoteLookup(WaitingOperator[_Batch]):
     @override
     def release(self, results: list[_Batch]) -> None:
         for batch in results:
-            found = concat_rows(batch.found)
-            self.emit(self._joined(batch.rows, batch.keys, found)[0])
+            self.emit(self._joined(batch.rows, batch.keys, concat_rows(batch.found))[0])
 
     @property
     @override
@@ -384,11 +347,11 @@ class RemoteLookup(WaitingOperator[_Batch]):
 def build_table_join(node: Node, spec: TableJoin, context: BuildContext) -> Operator:
     """The operator for a join with a table: which one depends on the kind of table."""
     if spec.table in context.tables.remote:
-        return RemoteLookup(node, spec, context)
+        return _RemoteLookup(node, spec, context)
     table = context.tables[spec.table]
     if isinstance(table, VersionedTable):
-        return TableAsOf(node, spec, table, context)
-    return TableLookup(node, spec, context.inputs[0], table)
+        return _TableAsOf(node, spec, table, context)
+    return _TableLookup(node, spec, context.inputs[0], table)
 
 
 class TableWriter(Operator):
@@ -429,16 +392,14 @@ class TableWriter(Operator):
         self.on_watermark(watermark)
 
 
-class TableLookup(Operator):
-    """Adds the columns of the row with a message's key. A null key finds nothing."""
-
+class _TableLookup(Operator):
     def __init__(self, node: Node, spec: TableJoin, left: Schema, table: RowTable) -> None:
         super().__init__(node)
         self._table = table
-        self._columns = LookupColumns(spec, left, table.key, table.values)
+        self._columns = _LookupColumns(spec, left, table.key, table.values)
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        joined, numbers = self._columns.joined(rows, look_up(self._table, rows.select(self._columns.keys)))
+        joined, numbers = self._columns.joined(rows, _look_up(self._table, rows.select(self._columns.keys)))
         self.provenance.became(lambda: numbers)
         self.emit(joined)

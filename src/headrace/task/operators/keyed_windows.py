@@ -1,42 +1,24 @@
-"""Windows whose state is looked up by key: with panes, users' functions, sessions and counts.
+"""Windows whose state is looked up by key: with panes, users' functions, sessions and full count windows.
 
 keyed
-    Windows whose state is looked up by key: with panes, with users' functions, sessions, and full count windows.
-
     The state has one row per key and window (``stores.keyed``). The rows of a batch's keys are taken out, merged with
     the batch's partial results, and put back; panes that a trigger makes due are emitted in between. When time
     advances, the rows that are due are taken out and emitted; then they are dropped, or put back for their next pane.
 
-    A trigger that counts must see each message: a batch that fills a window several times gives as many panes, each
-    with what the window had then. The messages are numbered for that, and not visited one by one: with a pane every 3
-    messages and 2 messages since the last one, a batch of 5 has the pane numbers 0, 1, 1, 1, 2, of which 0 and 1 are
-    full.
-
-assigned
-    Tumbling, hopping and global windows whose state is looked up by key: each message is put into all its windows.
-
-    A message is too late if all its windows are over, including the allowed lateness. If only some are, it counts in
-    the others.
+    A trigger that counts must see each message: a batch that fills a window several times gives as many panes. For that
+    the messages are numbered, not visited one by one: with a pane every 3 messages and 2 messages since the last one, a
+    batch of 5 has the pane numbers 0, 1, 1, 1, 2, of which 0 and 1 are full.
 
 session
-    Sessions: windows of activity that grow and merge.
-
     A message begins a session that lasts until the gap has passed; overlapping sessions of a key are one. A batch is
-    first aggregated into *spans*: partial results of messages that are certainly in one session. There are few spans if
-    keys repeat, and spans can be merged, so they can be made before a shuffle as well. The spans, and the sessions of
-    their keys in the state, are sorted by time. A new session begins where the gap has passed since all earlier ones:
-    one pass over columns. For example, with a gap of 10, the session [0, 15) and spans [12, 22) and [30, 40) become [0,
-    22) and [30, 40). A message out of order can extend a session to the front, or join two. The sessions of a key in
-    the state never overlap.
+    first aggregated into *spans*: partial results of messages that are certainly in one session, which can be made
+    before a shuffle as well. The spans, and the sessions of their keys in the state, are sorted by time. A new session
+    begins where the gap has passed since all earlier ones: one pass over columns. For example, with a gap of 10, the
+    session [0, 15) and spans [12, 22) and [30, 40) become [0, 22) and [30, 40). If each message must be seen (panes
+    that count, a side output of late messages), the messages take the place of spans.
 
-    If each message must be seen (panes that count, a side output of late messages), the messages take the place of
-    spans.
-
-    A message is too late if its session would be over, including the allowed lateness. A message that joins a session
-    which still exists is never too late, however old it is.
-
-choice
-    Picks the operator that runs a window.
+A message is too late if all its windows are over, including the allowed lateness. If only some are, it counts in the
+others. One that joins a session which still exists is never too late.
 """
 
 from __future__ import annotations
@@ -101,8 +83,6 @@ class KeyedWindow(WindowOperator):
         self._columns = [*self._group, *self.aggregation.parts, *self._panes.columns, INDEX, *self._panes.dues]
         self.store = self.make_store(node.id, self._panes.dues, lambda rows: self.conformed(rows, self._columns))
 
-    # -- what a shape does
-
     def make_store(self, id_: str, dues: list[str], conform: Conform) -> KeyedRows:
         """The state, with the columns that it is looked up by."""
         return KeyedRows(id_, [*self.keys, START], [], dues, conform, form=self.form, shown=self.people)
@@ -115,8 +95,6 @@ class KeyedWindow(WindowOperator):
         """The state as people read it. The one window for all of time has no bounds that mean anything."""
         bounds = [] if isinstance(self.spec.shape, CountWindow | GlobalWindow) else [START, END]
         return self.shown(rows, *bounds, DUE)
-
-    # -- the hooks
 
     @override
     def take_in(self, rows: pl.DataFrame) -> None:
@@ -169,8 +147,6 @@ class KeyedWindow(WindowOperator):
     def stores(self) -> Sequence[StateStore]:
         return (self.store,)
 
-    # -- after a batch
-
     def clocked(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Messages with the wall clock as a column, if a trigger needs it."""
         return rows.with_columns(pl.lit(self.now(), pl.Int64).alias(NOW)) if self._panes.clocked else rows
@@ -182,7 +158,7 @@ class KeyedWindow(WindowOperator):
             self._emit_due(DUE, self.time, self.time, self.time)
 
     def _merged(self, frames: list[pl.DataFrame], keys: list[str], *more: str) -> pl.DataFrame:
-        """Merged partial results; the columns ``more`` are the same in all rows of a key."""
+        """The columns ``more`` are the same in all rows of a key."""
         rows = concat_rows([frame.select(frames[-1].columns) for frame in frames])
         same = [pl.col(column).max() for column in more]
         return self.aggregation.merge(rows, keys, *self._panes.merge, pl.col(INDEX).max(), *same)
@@ -224,8 +200,6 @@ class KeyedWindow(WindowOperator):
         emitted = pl.col(PANE) < pl.col(FULL)
         return rest.with_columns(pl.col(INDEX) + pl.col(FULL), *self._after(emitted)).drop(PANE, FULL, ROW)
 
-    # -- when something is due
-
     def _due_by(self, column: str, bound: int) -> bool:
         earliest = self.store.earliest(column)
         return earliest is not None and earliest <= bound
@@ -246,24 +220,16 @@ class KeyedWindow(WindowOperator):
         if left.height:
             self._keep(left.with_columns(pl.col(INDEX) + emitted.cast(pl.Int64), *self._after(emitted)), time)
 
-    # -- either
-
     def _send(self, rows: pl.DataFrame, time: int) -> None:
         if not self.spec.marked:
             self.send(rows)
             return
         on_time = pl.col("__on_time") if "__on_time" in rows.columns else pl.lit(value=False)
-        pane = (
-            pl.when(on_time)
-            .then(pl.lit("on_time"))
-            .when(pl.col(END) > time)
-            .then(pl.lit("early"))
-            .otherwise(pl.lit("late"))
-        )
+        late_or_early = pl.when(pl.col(END) > time).then(pl.lit("early")).otherwise(pl.lit("late"))
+        pane = pl.when(on_time).then(pl.lit("on_time")).otherwise(late_or_early)
         self.send(rows.with_columns(pane.alias("pane"), pl.col(INDEX).alias("pane_index")), "pane", "pane_index")
 
     def _after(self, emitted: pl.Expr) -> list[pl.Expr]:
-        """The columns of a row after a pane, if ``emitted``."""
         columns = self._panes.reset(emitted)
         if not self._accumulating:
             parts = self.aggregation.nothing.items()
@@ -370,9 +336,8 @@ class SessionWindow(KeyedWindow):
     def _spans(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Partial results of messages that are certainly in the same session.
 
-        If the order of messages matters, a span is all messages of the batch in one session; earlier sessions come
-        first, and within a session messages keep the order of arrival. If it doesn't matter, a span is all messages
-        between two multiples of the gap: two spans may touch, but nothing has to be sorted.
+        If the order of messages matters, a span is all messages of the batch in one session, in the order of sessions.
+        If not, it is all messages between two multiples of the gap: two may touch, but nothing has to be sorted.
         """
         times = rows[TIME]
         low, high = times.min(), times.max()
@@ -398,7 +363,7 @@ class SessionWindow(KeyedWindow):
         spans, before = self._joined(spans)
         if self.time > NEVER:
             late = self._panes.over(self.time)
-            self.count_late(int(spans.filter(late)[NUMBER].sum()))
+            self._counters.count("late", int(spans.filter(late)[NUMBER].sum()))
             spans = spans.filter(~late)
         spans = spans.with_columns(pl.lit(0, pl.Int64).alias(INDEX))
         self.put_back(self._merged([spans] if before is None else [before, spans], self._group))
@@ -447,7 +412,6 @@ def build_window(node: Node, spec: Window, context: BuildContext) -> WindowOpera
 
 
 def _window(node: Node, spec: Window, counters: Counters, *, combined: bool = False) -> WindowOperator:
-    """``combined``: its input is partial results, made before the shuffle."""
     by_function = any(aggregate.function is not None for _, aggregate in spec.aggregates)
     match spec.shape:
         case specs.Tumbling() | specs.Hopping() as shape if not spec.marked and not by_function:

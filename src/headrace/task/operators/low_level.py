@@ -1,28 +1,19 @@
 """A low-level task: its instance, its context, its tables, and the rows that it sends.
 
+The contract is in ``api/tasks.py``.
+
 sent
-    The rows that a low-level task has sent to an output and that haven't been emitted, in columns.
-
-    A row's values are taken out of it at once. So later changes to the dict have no effect, and a missing column is
-    reported at the line that forgot it. Whether all values fit their columns is only known when the batch is built.
-    Until then the line of each ``send`` of a row that might not fit is kept for the error.
-
-task context
-    The ``context`` and ``out`` arguments of a low-level task.
+    A row's values are taken out of it at once, into columns. So later changes to the dict have no effect, and a missing
+    column is reported at the line that forgot it. Whether all values fit is only known when the batch is built: until
+    then the line of each ``send`` of a row that might not fit is kept.
 
 table records
-    A table of the stage as a low-level task uses it: record by record, in the store that the stage's joins read.
-
     A write is seen by the task's next read, and by every step that the rows of the stage reach afterwards.
 
 task
-    A low-level task: call the user's instance, keep its stores and timers, and collect the rows that it sends.
-
-    The contract is in ``api/tasks.py``. Messages become records column by column, a few thousand at a time. What the
-    calls send is collected by output. It leaves as one DataFrame, in the order of sending, after a batch, a round of
+    Messages become records column by column, a few thousand at a time; the only Python per message is the user's own
+    call. What the calls send leaves as one DataFrame per output, in the order of sending, after a batch, a round of
     timers or a watermark. The instance is a copy made for this task; a restarted task gets another.
-
-    The only Python per message is the user's own call.
 """
 
 from __future__ import annotations
@@ -36,7 +27,7 @@ from functools import partial
 from itertools import islice
 from operator import length_hint
 from types import CodeType, FrameType, SimpleNamespace
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import polars as pl
 from typing_extensions import override
@@ -71,7 +62,7 @@ from headrace.task.tables import Sweeper
 
 
 # -- sent --------------------------------------------------------------------------------------------
-class Sent:
+class _Sent:
     """What was sent to one output and has not been emitted."""
 
     def __init__(self, output: str, schema: Schema) -> None:
@@ -79,23 +70,21 @@ class Sent:
         self._schema = schema
         self._columns: list[list[Any]] = [[] for _ in schema.columns]
         self._places: dict[int, tuple[CodeType, int]] = {}
-        """For each row that might not fit, the code that has sent it and the instruction there: finding the line takes
-        longer."""
+        """For each row that might not fit, the code that has sent it and the instruction there: it is faster than
+        lines."""
         self._frames: list[pl.DataFrame] = []
         """What was sent before the rows in ``_columns``."""
         self._trial: tuple[int, int] | None = None
         """The numbers of frames, and of rows in ``_columns``, when the trial began."""
         self.append = _appending(schema.columns, self._columns)
-        """Adds a dict, and returns whether it surely fits. If not, ``doubt`` must be called. Raises ``KeyError``,
-        without any effect, if a column is missing or the dict has another key."""
+        """Adds a dict, and returns whether it surely fits: if not, call ``doubt``. Raises ``KeyError``, without any
+        effect, if a column is missing or the dict has another key."""
 
     @property
     def waiting(self) -> bool:
-        """Something was sent."""
         return bool(self._columns[0] or self._frames)
 
     def add(self, rows: Any, sender: FrameType) -> None:
-        """Add a row or a DataFrame."""
         if not isinstance(rows, pl.DataFrame):
             if not self.append(dict(zip(self._schema.columns, self._schema.values_of(rows), strict=True))):
                 self.doubt(sender)
@@ -124,7 +113,6 @@ class Sent:
             raise
 
     def take(self) -> pl.DataFrame:
-        """Return everything, in order, and start empty."""
         self._freeze()
         frames, self._frames = self._frames, []
         return concat_rows(frames)
@@ -191,19 +179,10 @@ _MS = timedelta(milliseconds=1)
 _AXES = ("event", "processing")
 
 
-class TaskTime(Protocol):
-    """What time it is for a task."""
-
-    event_time: int
-    """The watermark; ``NEVER`` if none has arrived."""
-    now_ms: int | None
-    """The wall clock."""
-
-
-class TaskPort(TaskContext):
+class _TaskPort(TaskContext):
     """The ``Out`` of all calls of one task; ``init`` gets it as its ``TaskContext``."""
 
-    def __init__(self, spec: TaskStep, task: Task, timers: Timers, time: TaskTime, counters: Counters) -> None:
+    def __init__(self, spec: TaskStep, task: Task, timers: Timers, time: TaskOperator, counters: Counters) -> None:
         self._timers = timers
         self._time = time
         self._timed = spec.timed
@@ -215,7 +194,7 @@ class TaskPort(TaskContext):
         """The tables, by the names that the task uses."""
         self.firing: tuple[TimerAxis, int] | None = None
         """The axis and time of the timer that is firing."""
-        self.sent: Mapping[str, Sent] = {name: Sent(name, schema) for name, schema in spec.outputs}
+        self.sent: Mapping[str, _Sent] = {name: _Sent(name, schema) for name, schema in spec.outputs}
         self.input = ""
         self.overdue = False
         """A timer was set that event time has passed already."""
@@ -293,20 +272,12 @@ class TaskPort(TaskContext):
                 hint='declare it, app.input(..., event_time="ts"), or write axis="processing"',
             )
 
-    # -- calls and their rows
-
     def open(self, input_: str, *, may_send: bool) -> None:
-        """A call begins."""
         self.input = input_
         self._open = may_send
         self._appending = {name: sent.append for name, sent in self.sent.items()} if may_send else {}
 
-    def shut(self) -> None:
-        """The call has returned."""
-        self.open("", may_send=False)
-
     def send(self, output: str, rows: Any) -> None:
-        """Send a row or a DataFrame of rows to an output."""
         append = self._appending.get(output)
         if append is None:
             raise self._unsendable(output)
@@ -339,14 +310,12 @@ class TaskPort(TaskContext):
         )
 
     def commit(self) -> None:
-        """Ask for a commit."""
         self._check_open("commit")
         if not self.wants_commit:
             self.wants_commit = True
             self._counters.count("commits_asked_for")
 
     def shutdown(self) -> None:
-        """Ask for the app to be drained."""
         self._check_open("shutdown")
         self.wants_shutdown = True
 
@@ -366,7 +335,7 @@ def _milliseconds(at: datetime) -> int:
 
 
 # -- table records -----------------------------------------------------------------------------------
-class TableRecords:
+class _TableRecords:
     """The reads and, if the task was declared to write the table, the writes."""
 
     __slots__ = ("_key", "_records", "get", "get_many", "get_rows", "items", "scan", "use")
@@ -385,7 +354,6 @@ class TableRecords:
         return key in self._records
 
     def put(self, key: Any, record: Any) -> None:
-        """Set the record of a key, which has no null."""
         if not self.use.writes:
             self._refuse()
         if key is None or (type(key) is tuple and None in key):
@@ -393,13 +361,11 @@ class TableRecords:
         self._records.put(key, record)
 
     def delete(self, key: Any) -> None:
-        """Delete a key, if it exists."""
         if not self.use.writes:
             self._refuse()
         self._records.delete(key)
 
     def put_rows(self, rows: pl.DataFrame) -> None:
-        """Set rows, whose keys have no nulls; of equal keys the last one counts."""
         if not self.use.writes:
             self._refuse()
         wrong = rows.filter(pl.any_horizontal(pl.col(name).is_null() for name in self._key if name in rows.columns))
@@ -408,7 +374,6 @@ class TableRecords:
         self._records.put_rows(rows)
 
     def delete_rows(self, keys: pl.DataFrame) -> None:
-        """Delete the row of each key, if there is one."""
         if not self.use.writes:
             self._refuse()
         self._records.delete_rows(keys)
@@ -449,18 +414,16 @@ class TaskOperator(Operator):
         columns = {name: dtype for _, schema in reversed(spec.inputs) for name, dtype in schema.columns.items()}
         self.timers = Timers(f"{node.id}.__timers", columns=columns)
         self.event_time = NEVER
-        self._sides = [TaskInput(self, name, columns) for name, columns in spec.inputs]
-        self._port = TaskPort(spec, self._task, self.timers, self, context.counters)
+        self._sides = [_TaskInput(self, name, columns) for name, columns in spec.inputs]
+        self._port = _TaskPort(spec, self._task, self.timers, self, context.counters)
         self._policy = FailurePolicy(self, spec.on_error, context.counters)
-        self._port.records = {use.name: TableRecords(use, context.tables.records(use.table)) for use in spec.tables}
+        self._port.records = {use.name: _TableRecords(use, context.tables.records(use.table)) for use in spec.tables}
         written = [context.tables.records(use.table) for use in spec.tables if use.writes]
-        self._trial: list[KeyValueStore | RecordStore | Sent] = [
+        self._trial: list[KeyValueStore | RecordStore | _Sent] = [
             self.timers.store, *self._records.values(), *written, *self._port.sent.values()
         ]  # fmt: skip
         self._begun = False
         vars(self._task)[STORES] = SimpleNamespace(**self._records)
-
-    # -- life
 
     @override
     def begin(self, task: TaskName, watermark: int) -> None:
@@ -490,8 +453,6 @@ class TaskOperator(Operator):
     @override
     def side(self, number: int) -> Operator:
         return self._sides[number]
-
-    # -- what comes in
 
     def take(self, name: str, rows: pl.DataFrame, to_records: Callable[[pl.DataFrame], list[Any]]) -> None:
         """Process rows of an input."""
@@ -590,8 +551,6 @@ class TaskOperator(Operator):
             _call(self._task.on_end_of_stream, self._port)
         self._hand_out()
 
-    # -- requests to the host
-
     @property
     @override
     def wants_commit(self) -> bool:
@@ -606,10 +565,7 @@ class TaskOperator(Operator):
     def committed(self) -> None:
         self._port.wants_commit = False
 
-    # -- inside
-
     def _fire(self, axis: TimerAxis, through: int) -> None:
-        """Fire the timers that are due, in the order of their times."""
         while self._fire_some(axis, through) == ROWS_AT_ONCE:
             self._hand_out()
 
@@ -629,11 +585,6 @@ class TaskOperator(Operator):
         return fired
 
     def _hand_out(self) -> None:
-        """Emit what was sent."""
-        for output, rows in self._taken():
-            self.emit_aside(f"{TASK_OUTPUT}{output}", rows)
-
-    def _taken(self) -> Iterator[tuple[str, pl.DataFrame]]:
         for sent in self._port.sent.values():
             if not sent.waiting:
                 continue
@@ -641,11 +592,10 @@ class TaskOperator(Operator):
                 rows = sent.take()
             except DataError as error:
                 raise self.misfitted(error, f"what is sent to {sent.output!r}") from error
-            yield sent.output, rows
+            self.emit_aside(f"{TASK_OUTPUT}{sent.output}", rows)
 
     @contextmanager
     def _calling(self, method: str, input_: str = "", done: Done | None = None) -> Iterator[None]:
-        """Around a call of the user's code."""
         if self.now_ms is not None:
             self._sweeper.tell_time(self.now_ms)
         self._port.open(input_, may_send=method not in ("init", "close"))
@@ -663,12 +613,11 @@ class TaskOperator(Operator):
         except RAISED as error:
             raise self.failed(error, f"{method} of the task {type(self._task).__name__}", users_line(error)) from error
         finally:
-            self._port.shut()
+            self._port.open("", may_send=False)
             self._port.firing = None
 
 
 def _call(method: Callable[..., object], *given: object) -> None:
-    """Call a method of the user's task, which must return nothing."""
     if (result := method(*given)) is not None:
         raise mean_nothing(method, result)
 
@@ -678,9 +627,7 @@ def _is_users(error: HeadraceError) -> bool:
     return isinstance(error, UsageError | DeclarationError | DataError) and not isinstance(error, CorruptLogError)
 
 
-class TaskInput(Operator):
-    """One input of a low-level task."""
-
+class _TaskInput(Operator):
     def __init__(self, task: TaskOperator, name: str, columns: Any) -> None:
         super().__init__(task.node)
         self._task = task

@@ -1,13 +1,13 @@
 """Meetings at run time: messages of one batch that went several ways come back into the order of arrival.
 
-``plan.order`` finds the meetings of a stage. Each entry of one is a ``Gate``, which keeps what it gets until everything
-before the meeting has processed the batch; then ``settle`` hands it over. What a meeting emits meanwhile may be out of
-order, so it waits at an ``Exit`` until the meeting has taken everything.
+``plan.order`` finds the meetings of a stage. Each entry is a ``Gate``, which keeps what it gets until everything before
+the meeting has processed the batch; then ``settle`` hands it over. What a meeting emits meanwhile may be out of order,
+so it waits at an exit until the meeting has taken everything.
 
-A message's *place* says where in the order of arrival it stands. It is a row of numbers: its own in the batch, and then
-for each step on its way that has several branches, its number among the results of the step and the branch taken. Two
-messages compare as if each had gone all its ways before the next one began. Places aren't carried along: a gate asks
-the passages on the stack (``provenance``) from which rows its own have come. A chain without meetings has none of this.
+A message's *place* in the order of arrival is a row of numbers: its own in the batch, and then for each step on its way
+that has several branches, its number among the results of the step and the branch taken. Two messages compare as if
+each had gone all its ways before the next one began. Places aren't carried along: a gate asks the passages on the stack
+(``provenance``) from which rows its own have come. A chain without meetings has none of this.
 
 Everything runs on the run loop's thread, within one call of ``Chain.process`` or one emission by time.
 """
@@ -215,10 +215,8 @@ class MeetingPoint:
             side.rank(None)
 
     def _portions(self, entries: dict[int, tuple[pl.DataFrame, Places]]) -> Iterator[tuple[int, int, int]]:
-        """Cut the rows of the entries into portions: (entry, first row, row after the last), in the order of taking.
-
-        May put the rows of an entry into another order, or leave some out.
-        """
+        """(entry, first row, row after the last) in the order of taking; may order an entry's rows anew, or drop
+        some."""
         order, owner = _order([places for _, places in entries.values()])
         match self._meeting.pace:
             case "single":
@@ -255,7 +253,6 @@ class MeetingPoint:
                     yield entry, int(ends[turn]), int(ends[turn + 1])
 
     def _keys(self, entries: Mapping[int, tuple[pl.DataFrame, Places]]) -> pl.DataFrame:
-        """The keys of the rows of all entries, one entry after the other."""
         frames = [
             rows.select(pl.col(name).alias(str(n)) for n, name in enumerate(self._meeting.entries[number].keys))
             for number, (rows, _) in entries.items()
@@ -272,10 +269,7 @@ class Meetings:
         self._points = [MeetingPoint(meeting, self) for meeting in meetings]
 
     def way(self, before: str, node: str, number: int, target: Operator) -> Operator:
-        """What the step ``before`` hands its results to, so that they reach ``target``, the n-th input of ``node``.
-
-        That is the target itself, unless the way leads into a meeting or out of one.
-        """
+        """What ``before`` hands its results to: ``target``, the n-th input of ``node``, or a gate to it."""
         for point in reversed(self._points):  # an exit of one meeting may lead to the entry of a later one
             target = point.way(before, node, number, target)
         return target
@@ -364,7 +358,6 @@ def _times_before(keys: pl.DataFrame) -> Indexes:
 
 
 def _by_entry(chunks: Sequence[_Chunk]) -> dict[int, tuple[pl.DataFrame, Places]]:
-    """The rows of each entry with their places, all as wide."""
     width = max(chunk.places.shape[1] for chunk in chunks)
     found: dict[int, tuple[pl.DataFrame, Places]] = {}
     for number in sorted({chunk.entry for chunk in chunks}):
@@ -374,7 +367,6 @@ def _by_entry(chunks: Sequence[_Chunk]) -> dict[int, tuple[pl.DataFrame, Places]
 
 
 def _sorted(chunks: Sequence[_Chunk]) -> tuple[pl.DataFrame, Places]:
-    """All rows in the order of their places."""
     if len(chunks) == 1:
         return chunks[0].rows, chunks[0].places
     common = [name for name in chunks[0].rows.columns if all(name in chunk.rows.columns for chunk in chunks)]
@@ -402,7 +394,6 @@ def _order(places: Sequence[Places]) -> tuple[Indexes, Indexes]:
 
 
 def _runs(entries: Sequence[int], owners: Indexes) -> Iterator[tuple[int, int, int]]:
-    """Consecutive rows of one entry."""
     ends = np.append(np.flatnonzero(owners[1:] != owners[:-1]) + 1, len(owners))
     place = [0] * len(entries)
     start = 0

@@ -46,8 +46,7 @@ _BUILDS: dict[type[OperatorSpec], Build[Any]] = {}
 
 
 def _runs(spec: type[S], build: Build[S]) -> None:
-    """``build`` makes the operators of such specs; the type checker sees that it takes them."""
-    _BUILDS[spec] = build
+    _BUILDS[spec] = build  # so the type checker sees that it takes such specs
 
 
 _runs(Input, PassOnOperator)

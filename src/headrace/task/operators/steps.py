@@ -1,31 +1,17 @@
 """Operators without state of their own, those that pass rows on, and ``deduplicate`` and ``drop_late``.
 
-expression
-    Filter and projection by Polars expressions: vectorised, no Python per message.
-
-sending
-    Operators that pass rows on, within a task (inputs, merges, side outputs) or out of it (partition_by, send_to).
-
 spacing
-    Choose rows that are far enough apart in time: the core of ``deduplicate``, pure and vectorised.
-
-    The result is as if rows were visited one by one, and a row chosen unless an earlier chosen row of its group is too
-    near. Example: with distance 10, a group with the times 0, 4, 11, 15, 21 keeps 0, 11 and 21.
-
-    If the times of a group never decrease, the chosen rows are a walk: from each chosen row to the next one that is far
-    enough away. The walks of all such groups are done at once, by doubling the steps (``_walked``). Other groups need
-    one round for each row that they choose (``_by_rounds``).
+    The rows that are far enough apart in time, as if rows were visited one by one, and one chosen unless an earlier
+    chosen row of its group is too near. Example: with distance 10, the times 0, 4, 11, 15, 21 keep 0, 11 and 21. If the
+    times of a group never decrease, the chosen rows are a walk: from each to the next one that is far enough away. The
+    walks of all such groups are done at once, by doubling the steps (``_walked``). Other groups need one round for each
+    row that they choose (``_by_rounds``).
 
 deduplicate
-    Operators that drop messages by their event time: repeated ones (``deduplicate``) and late ones (``drop_late``).
-
     A message is let through unless one of its key that was let through has a time less than ``within`` away, before or
-    after. The state is the time and key of each message let through, columnar, in runs sorted by the hash of the key. A
-    batch looks up its keys and decides for all its messages at once. Entries that no timely message can be near any
-    more are dropped.
-
-    A message older than the watermark is late: it is counted and dropped. A null key is a key like any other; a null
-    time is an error.
+    after. The state is the time and key of each message let through, in runs sorted by the hash of the key. Entries
+    that no timely message can be near any more are dropped. A message older than the watermark is late: it is counted
+    and dropped. A null key is a key like any other; a null time is an error.
 """
 
 from __future__ import annotations
@@ -77,7 +63,6 @@ class FilterOperator(Operator):
         self.emit(kept)
 
     def _places(self, rows: pl.DataFrame) -> Sequence[int] | pl.Series:
-        """Return the kept rows, by number. A constant keeps all rows or none."""
         mask = rows.select(self._predicate).to_series()
         return mask.arg_true() if mask.len() == rows.height else range(rows.height)
 
@@ -89,7 +74,9 @@ class ProjectOperator(Operator):
         super().__init__(node)
         self._exprs = spec.exprs
         self._keep = spec.keep
-        self._taken = None if spec.keep else _plain_names(spec.exprs)
+        plain = not spec.keep and all(expression.meta.is_column() for expression in spec.exprs)
+        self._taken = [expression.meta.output_name() for expression in spec.exprs] if plain else None
+        """The names of the columns that it takes as they are; None if it computes any."""
         self._bounded: list[str] | None = None
         """The columns that it computes and that hold dates, times, durations or decimals."""
 
@@ -112,7 +99,6 @@ class ProjectOperator(Operator):
 
 
 def _taken(rows: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
-    """The rows with these columns, in this order."""
     return rows if rows.columns == columns else rows[columns]
 
 
@@ -121,13 +107,6 @@ def _where(rows: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
     if mask.all(ignore_nulls=False):
         return rows
     return rows_where(rows, mask) if mask.any() else rows.clear()
-
-
-def _plain_names(expressions: Sequence[pl.Expr]) -> list[str] | None:
-    """The names of the columns that are taken as they are; None if anything is computed."""
-    if not all(expression.meta.is_column() for expression in expressions):
-        return None
-    return [expression.meta.output_name() for expression in expressions]
 
 
 # -- sending -----------------------------------------------------------------------------------------
@@ -139,10 +118,7 @@ class PassOnOperator(Operator):
 
 
 class SendOperator(Operator):
-    """Writes rows to a stream: to the partitions of their keys, or to the task's own partition.
-
-    A broadcast writes to the task's own partition, too: it is the readers that read all partitions.
-    """
+    """Writes rows to a stream: to the partitions of their keys, or to the task's own, as a broadcast does."""
 
     def __init__(self, node: Node, spec: PartitionBy | SendTo | Broadcast, context: BuildContext) -> None:
         super().__init__(node)
@@ -152,7 +128,7 @@ class SendOperator(Operator):
         self._target_key = context.target_key
         self._entry: Operator = self
         if context.partials_of is not None:
-            self._entry = CombineOperator(context.partials_of, context.counters)
+            self._entry = _CombineOperator(context.partials_of, context.counters)
             self._entry.after.append(self)
 
     @override
@@ -165,14 +141,10 @@ class SendOperator(Operator):
         self._port.write(self._stream, rows, self._keys)
 
 
-class CombineOperator(Operator):
-    """Turns messages into partial results of a window, before the ``partition_by`` that writes them.
-
-    ``plan.passes`` says for which windows these give the same results.
-    """
+class _CombineOperator(Operator):
+    """Turns messages into partial results of a window, before the ``partition_by`` that writes them."""
 
     def __init__(self, window: Node, counters: Counters) -> None:
-        """Errors name the window's node."""
         super().__init__(window)
         if not isinstance(window.operator, Window):
             raise TypeError(f"step {window.id!r} isn't a window")
@@ -224,10 +196,9 @@ def chosen_apart(groups: Indexes, times: Indexes, distance: int) -> Mask:
 def _walked(number: Indexes, time: Indexes, begins: Mask, distance: int, span: int) -> Mask:
     """The mask for groups whose times never decrease.
 
-    ``line`` holds group and time as one ascending number, with more than ``distance`` between groups. So the walk
-    continues from the last chosen row of a group to the first row of the next. ``step[i]`` is the row that the walk
-    visits after row i. ``reached`` begins with the first rows of all groups. Each round adds the rows that are one step
-    away from those reached so far, and doubles the step: after n rounds the first 2^n rows of every walk are reached.
+    ``line`` holds group and time as one ascending number, with more than ``distance`` between groups, so the walk goes
+    on from one group to the next. ``step[i]`` is the row that it visits after row i. ``reached`` begins with the first
+    rows of all groups; after n rounds the first 2^n rows of every walk are reached.
     """
     count = len(number)
     if not count:
@@ -288,10 +259,7 @@ class DropLateOperator(Operator):
         self.watermark = watermark
 
     def timely(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series, Numbers]:
-        """The messages that aren't late, their times in ms, and their numbers.
-
-        Late ones are counted, and emitted as a side output.
-        """
+        """The messages that aren't late, their times in ms, and their numbers. Late ones are counted, and set aside."""
         times = self._time.of(rows).alias(_TIME)
         earliest = times.min()
         if not isinstance(earliest, int) or earliest >= self.watermark:
@@ -329,9 +297,8 @@ class DeduplicateOperator(DropLateOperator):
         before = self._near(seen)
         # The known rows come first, so they are all chosen again: they are far enough apart already.
         together = seen if before is None else concat_rows([before.select(seen.columns), seen])
-        groups = (
-            together.with_row_index(_GROUP).select(pl.col(_GROUP).cast(pl.Int64).first().over(self._keys)).to_series()
-        )
+        numbered = together.with_row_index(_GROUP)
+        groups = numbered.select(pl.col(_GROUP).cast(pl.Int64).first().over(self._keys)).to_series()
         chosen = chosen_apart(groups.to_numpy(), together[_TIME].to_numpy(), self._within)
         new = pl.Series(chosen[together.height - seen.height :])
         self._known.add(rows_where(seen, new).sort(_HASH))

@@ -1,14 +1,12 @@
 """Timers of a low-level task: a durable queue in the order of times, over a key-value store. Otherwise pure.
 
-A timer is an identity (bytes; here a name and a key) on an axis, and a time in milliseconds from 0 on. An identity has
-one time on each axis. The store has two entries for each:
+A timer is an identity (bytes of a name and a key) on an axis, with one time in milliseconds from 0 on. The store has:
 
     axis (E or P) | time u64 | identity  ->  nothing        in the order of times
     axis (e or p) | identity             ->  time u64       to find, move and delete it
 
-Both forms are durable: tests hold golden bytes. The head of each queue is in memory as a heap: all entries up to a
-horizon, read a thousand at a time. Timers that are set before the horizon are pushed onto the heap. Those that were
-moved or deleted stay in the heap until they come up, and are recognised by the store's second entry.
+Both forms are durable: tests hold golden bytes. A heap in memory has all timers up to a horizon, read a thousand at a
+time. Those that were moved or deleted stay in it until they come up, and are recognised by the store's second entry.
 """
 
 from __future__ import annotations
@@ -72,7 +70,7 @@ class Timers:
     def __init__(self, id_: str, head_max: int = HEAD_MAX, columns: Mapping[str, pl.DataType] | None = None) -> None:
         """``columns`` are the message columns by which timers can be divided among other tasks."""
         self.store = KeyValueStore(id_)
-        self.store.contents = TimerContents(id_, columns or {})
+        self.store.contents = _TimerContents(id_, columns or {})
         self._axes = {axis: _Axis(self.store, *prefixes, head_max) for axis, prefixes in _PREFIXES.items()}
 
     def set(self, axis: TimerAxis, identity: bytes, at: int) -> None:
@@ -84,11 +82,11 @@ class Timers:
         self._axes[axis].delete(identity)
 
     def time_of(self, axis: TimerAxis, identity: bytes) -> int | None:
-        """Return when a timer is due; None if it isn't set."""
+        """When a timer is due; None if it isn't set."""
         return self._axes[axis].time_of(identity)
 
     def earliest(self, axis: TimerAxis) -> int | None:
-        """Return when the first timer is due; None if there are no timers."""
+        """When the first timer is due; None if there are no timers."""
         return self._axes[axis].earliest()
 
     def pop(self, axis: TimerAxis, through: int) -> tuple[int, bytes] | None:
@@ -96,7 +94,7 @@ class Timers:
         return self._axes[axis].pop(through)
 
 
-class TimerContents(Contents):
+class _TimerContents(Contents):
     """What the entries of timers mean: their keys are the values of the columns by which the messages are shuffled."""
 
     def __init__(self, id_: str, columns: Mapping[str, pl.DataType]) -> None:
@@ -107,7 +105,9 @@ class TimerContents(Contents):
     def dealt(self, share: Share, keys: Sequence[bytes], values: Sequence[bytes]) -> Dealt:
         types = {name: self._columns[name] for name in share.columns if name in self._columns}
         rows = [self._values(share, named(_identity_in(key))[1], types) for key in keys]
-        widest = {name: pl.Int64() if _narrow(dtype) else dtype for name, dtype in types.items()}
+        # The hash of such an integer is that of an Int64, and a timer may have been set for a larger one.
+        narrow = {name for name, dtype in types.items() if dtype.is_integer() and dtype != pl.UInt64}
+        widest = {name: pl.Int64() if name in narrow else dtype for name, dtype in types.items()}
         return share.mask(self._id, pl.DataFrame(rows, widest, orient="row")), None
 
     @override
@@ -142,13 +142,7 @@ def _fits(value: Any, dtype: pl.DataType) -> bool:
     return {pl.String: str, pl.Binary: bytes, pl.Boolean: bool}.get(type(dtype)) is type(value)
 
 
-def _narrow(dtype: pl.DataType) -> bool:
-    """Whether it is an integer whose hash is that of an Int64; a timer may have been set for a larger one."""
-    return dtype.is_integer() and dtype != pl.UInt64
-
-
 def _identity_in(key: bytes) -> bytes:
-    """The identity of the timer that an entry is about."""
     return key[1 + _TIME.size :] if key[:1] in _AXES else key[1:]
 
 
@@ -209,7 +203,6 @@ class _Axis:
         self._store.delete(self._by_identity + identity)
 
     def _read_on(self) -> None:
-        """Read the next entries after the horizon; the heap is empty."""
         if self._horizon is None:
             return
         time, identity = self._horizon

@@ -1,22 +1,14 @@
 """The base of all window operators: time, late messages, result columns, and panes.
 
-base
-    The base of all window operators: their axis of time, late messages, and the columns of results.
-
-    Time is event time, read from the messages and moved by the watermark, or processing time. In processing time a
-    message belongs to the moment at which it is processed, and windows end by the clock. If the clock is set back, time
-    doesn't advance until the clock has caught up. Each family of shapes has its own module; ``build_window`` picks
-    the operator.
-
-    A null key is a key like any other, as in Polars; a null event time is an error.
+Time is event time, moved by the watermark, or processing time. In processing time a message belongs to the moment at
+which it is processed, and windows end by the clock. If the clock is set back, time doesn't advance until the clock has
+caught up. A null key is a key like any other, as in Polars; a null event time is an error.
 
 panes
-    Panes: when a window emits results, as columns beside its partial results.
-
-    For each window and key the state holds the number of messages since the last pane, the times of the first and the
-    last of them (if a trigger needs these), the number of panes so far, and the time at which a pane is due: ``DUE`` on
-    the window's own axis, ``WAKE`` by the wall clock. So one comparison finds all panes that are due when time
-    advances.
+    When a window emits results, as columns beside its partial results. The state of each window and key holds the
+    number of messages since the last pane, the times of the first and the last of them (if a trigger needs these), the
+    number of panes so far, and the time at which a pane is due: ``DUE`` on the window's own axis, ``WAKE`` by the wall
+    clock. So one comparison finds all panes that are due when time advances.
 
     A window is *open* until time reaches its end. Then its on-time pane is emitted; later panes are late ones. The
     window is over, and its state is dropped, when the allowed lateness has passed as well.
@@ -32,7 +24,6 @@ from typing import ClassVar
 import polars as pl
 from typing_extensions import override
 
-from headrace.api.operators.spec import EventTime
 from headrace.api.operators.steps import LATE
 from headrace.api.operators.window import Window
 from headrace.api.specs import Alternative, Deadline, Node, Trigger
@@ -71,22 +62,23 @@ class WindowOperator(Operator):
         self.keys = list(spec.keys)
         self.time = NEVER
         """The time on the step's axis; ``NEVER`` before the first watermark."""
-        time = spec.event_time
-        dtype = None if time is None else spec.input.columns[time.column]
+        at: pl.Expr | None = None
+        self._time: StepTime | None = None
+        if spec.event_time is not None:
+            time, dtype = spec.event_time, spec.input.columns[spec.event_time.column]
+            at = pl.col(TIME) if is_whole_ms(dtype) else pl.col(time.column).to_physical()
+            self._time = StepTime(f"operator {node.id!r}", time, dtype)
         self.aggregation = Aggregation(
             spec.aggregates,
             {name: schema.columns[name] for name, _ in spec.aggregates},
             spec.input,
-            at=None if time is None or dtype is None else _exact_time(time, dtype),
+            at=at,
             calling=self._calling,
         )
         self._output = schema.columns
         self._bounded = [name for name, _ in spec.aggregates if is_bounded(schema.columns[name])]
         self.form = spec.state_forms(node.id, (spec.input,))[node.id]
         self._counters = counters
-        self._time = None if time is None or dtype is None else StepTime(f"operator {node.id!r}", time, dtype)
-
-    # -- what a shape does
 
     def take_in(self, rows: pl.DataFrame) -> None:
         """Take messages; those with a time have it in the column ``TIME``."""
@@ -97,17 +89,12 @@ class WindowOperator(Operator):
         raise NotImplementedError
 
     def stops(self, time: int) -> Iterable[int]:
-        """At which times to stop on the way to ``time``, ascending, so that what is due meanwhile is one lot.
-
-        The next one is asked for when time has reached the one before. None, unless a shape says otherwise.
-        """
+        """Stops on the way to ``time``, ascending, so that what is due meanwhile is one lot; each is asked for late."""
         return ()
 
     def next_ms(self) -> int | None:
         """When the next window is over, on the step's axis; None or ``FOREVER`` if no time ends one."""
         raise NotImplementedError
-
-    # -- the operator's hooks
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
@@ -148,8 +135,6 @@ class WindowOperator(Operator):
     def owes(self) -> bool:
         return self.spec.axis == "event" and self.next_ms() not in (None, FOREVER)
 
-    # -- for the shapes
-
     def now(self) -> int:
         """The wall clock."""
         if self.now_ms is None:
@@ -171,10 +156,7 @@ class WindowOperator(Operator):
         return self.aggregation.conformed(self.node.id, rows, {name: types.get(name, pl.Int64()) for name in columns})
 
     def partials(self, rows: pl.DataFrame, wanted: pl.Schema) -> pl.DataFrame:
-        """Partial results as this version of the app writes them, from those of any version.
-
-        Raises ``DataError`` if they aren't of this window.
-        """
+        """Partial results as this version of the app writes them, from those of any. Else raises ``DataError``."""
         if rows.schema == wanted:
             return rows
         try:
@@ -189,20 +171,15 @@ class WindowOperator(Operator):
 
     def too_late(self, rows: pl.DataFrame) -> None:
         """Count messages whose windows are over, and emit them as a side output."""
-        self.count_late(rows.height)
+        self._counters.count("late", rows.height)
         if rows.height:
-            plain = rows.select(list(self.spec.input.columns))
-            self.emit_aside(LATE, plain)
-
-    def count_late(self, messages: int) -> None:
-        """Count messages whose windows are over."""
-        self._counters.count("late", messages)
+            self.emit_aside(LATE, rows.select(list(self.spec.input.columns)))
 
     def send(self, merged: pl.DataFrame, *more: str) -> None:
         """Finish merged partial results and emit them in the order of windows' ends and keys.
 
-        ``merged`` has the columns ``START`` and ``END``; ``more`` names columns that are emitted as they are. With a
-        column ``ROW`` each result is that of a message of the batch, and results leave in the order of these.
+        ``more`` names columns that are emitted as they are. With a column ``ROW`` each result is that of a message of
+        the batch, and results leave in the order of these.
         """
         if not merged.height:
             return
@@ -225,7 +202,6 @@ class WindowOperator(Operator):
             self.emit(part)
 
     def _check_sums(self, results: pl.DataFrame) -> None:
-        """Raise ``DataError`` if a sum is larger than its type can hold."""
         name = self.aggregation.overflown(results)
         if name is None:
             return
@@ -259,11 +235,6 @@ class WindowOperator(Operator):
             raise error.told(self, what) from error
         except RAISED as error:
             raise self.failed(error, what, users_line(error)) from error
-
-
-def _exact_time(time: EventTime, dtype: pl.DataType) -> pl.Expr:
-    """A number by which the times of messages can be compared, in the unit of their column."""
-    return pl.col(TIME) if is_whole_ms(dtype) else pl.col(time.column).to_physical()
 
 
 # -- panes -------------------------------------------------------------------------------------------
@@ -338,8 +309,8 @@ class Panes:
     def number(self, time: int) -> list[pl.Expr]:
         """For each message the number of its pane, counted from the next pane on; and how many panes will be full.
 
-        Uses the columns ``PLACE`` (the number of messages of the batch before it in its window and key), ``TOTAL`` (the
-        number of messages of the batch in that window and key), and ``NUMBER`` and ``INDEX`` of the state before.
+        Uses ``PLACE``, the number of messages of the batch before it in its window and key, ``TOTAL``, that of all of
+        them, and ``NUMBER`` and ``INDEX`` of the state before.
         """
         is_open = pl.col(END) > time
         first, rest = (
@@ -363,10 +334,8 @@ def _alternatives(trigger: Trigger | None, *, clock: bool) -> tuple[Alternative,
     """A trigger's alternatives; a window over processing time has only that time."""
     if trigger is None or not clock:
         return () if trigger is None else trigger.alternatives
-    return tuple(
-        Alternative(a.repeats, a.count, tuple(Deadline(d.since, d.ms) for d in a.deadlines))
-        for a in trigger.alternatives
-    )
+    waits = [tuple(Deadline(d.since, d.ms) for d in a.deadlines) for a in trigger.alternatives]
+    return tuple(Alternative(a.repeats, a.count, d) for a, d in zip(trigger.alternatives, waits, strict=True))
 
 
 def _limits(alternatives: tuple[Alternative, ...]) -> Limits:

@@ -1,35 +1,25 @@
 """Where results leave a task, and what it tells other tasks: watermarks, ends and positions.
 
 outlet
-    Where results leave a task: rows become stamped frames in the partitions of their keys.
-
-    Frames are handed to the container's producers at once and reach the system when the run loop flushes, after every
-    turn, so that latency stays low. Order within a partition is the order of the calls. Control messages take the same
-    way, so they never overtake data. Rows for a foreign system have no partition and no frame: they wait in an outbox
-    for their version's commit.
+    Rows become stamped frames in the partitions of their keys. They are handed to the container's producers at once and
+    reach the system when the run loop flushes, after every turn. Order within a partition is the order of the calls.
+    Control messages take the same way, so they never overtake data. Rows for a foreign system wait in an outbox.
 
 announcer
-    What a task reports to the tasks downstream, in-band: its watermarks, where it is idle, and its ends.
-
     Each intermediate stream that the stage writes receives the progress of what feeds it, in all its partitions.
-    Watermarks and ends are held back for a few milliseconds, so that a trickle of messages doesn't become a flood of
-    control messages. In wide shuffles they are held back for longer (``task.scope``). Only that a stream isn't idle any
-    more is said at once, before its next rows: readers go on without an idle task, and must not go on past rows that
-    they have seen.
+    Watermarks and ends are held back for a few milliseconds, in wide shuffles for longer (``task.scope``). Only that a
+    stream isn't idle any more is said at once, before its next rows: readers go on without an idle task, and must not
+    go on past rows that they have seen.
 
 backpressure
-    How far a stage is ahead of its readers, and when that is too far.
-
-    Readers publish their positions through the system (``Admin.report_position``), so this works across containers and
-    across deployments. A stage is blocked while any partition of an intermediate stream that it writes has more than
-    the allowed distance unread. A stream without a reader counts as read up to its oldest offset.
+    Readers publish their positions through the system (``Admin.report_position``), so it works across containers and
+    deployments. A stage is blocked while any partition of an intermediate stream that it writes has more than the
+    allowed distance unread. A stream without a reader counts as read up to its oldest offset.
 
 published positions
-    How far a task has read, for others: published positions for back-pressure and lag, and trimming.
-
-    Positions are published every few milliseconds, whether or not they are committed. Commits of positions in sources
-    are reported to systems whose tools show them. Intermediate streams are trimmed up to what the last commit needs, in
-    large steps. A broadcast stream has several readers, so it is never trimmed.
+    Published every few milliseconds, whether or not they are committed. Commits of positions in sources are reported to
+    systems whose tools show them. Intermediate streams are trimmed up to what the last commit needs, in large steps. A
+    broadcast stream has several readers, so it is never trimmed.
 """
 
 from __future__ import annotations
@@ -102,8 +92,7 @@ class Outlet:
         if not keys or target.partitions == 1:
             self._send(target, self._number % target.partitions, rows)
             return
-        ids = partition_of(rows, keys, target.partitions)
-        for partition, part in split(rows, ids, target.partitions):
+        for partition, part in split(rows, partition_of(rows, keys, target.partitions), target.partitions):
             self._send(target, partition, part)
 
     def control(self, stream: str, message: ControlMessage) -> None:
@@ -131,10 +120,8 @@ class Outlet:
 
 # -- announcer ---------------------------------------------------------------------------------------
 class Announcer:
-    """Announces the progress of one task's streams, for one attempt.
-
-    An attempt begins with nothing announced but the ends that are committed: nothing follows an end.
-    """
+    """Announces the progress of one task's streams, for one attempt, which begins with only committed ends
+    announced."""
 
     def __init__(self, scope: TaskScope, outlet: Outlet, now_ms: float) -> None:
         self._outlet = outlet
@@ -152,9 +139,9 @@ class Announcer:
         return sorted(self._names[stream] for stream in self._ended)
 
     def resume(self, ended: Iterable[str], progress: Mapping[str, Progress]) -> None:
-        """The last commit covers the ends of these streams.
+        """The last commit covers the ends of these streams; earlier announcements aren't known.
 
-        Earlier announcements aren't known. A task that was idle then may be waiting for one now, without any row.
+        A task that was idle then may be waiting for one now, without any row.
         """
         known = set(ended)
         self._announced = dict.fromkeys(self._announced)
@@ -241,7 +228,7 @@ class Backpressure:
     def __init__(
         self, app: str, limit: int, streams: Sequence[StreamPlan], connections: Connections, now_ms: float
     ) -> None:
-        """``streams`` are those that the stage writes; ``limit`` is how many bytes of a partition may be unread."""
+        """``limit`` is how many bytes of a partition may be unread."""
         self._limit = limit
         self._group = app
         self._streams = streams

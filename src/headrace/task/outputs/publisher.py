@@ -1,25 +1,17 @@
-"""A task's outputs into foreign systems and into functions of the user.
-
-function publisher
-    A task's output into functions of the user: from the outbox of committed rows, version by version, at least once.
-
-    Functions keep no position, so a restart writes again what isn't known to be written. Within a version the last row
-    of a key counts. Pieces of at most the table's batch size are written one after the other, so versions keep their
-    order. ``task.calls`` makes the calls: nothing here blocks.
+"""A task's outputs into foreign systems and into functions of the user. All on the run-loop thread.
 
 publisher
-    A task's outputs into foreign systems: from the outboxes of committed rows into the targets, exactly once.
-
     What a version wrote waits in an outbox until the version's commit counts; then it is published, version after
-    version. A target keeps the task's position in the same transaction as the rows, so a version that was published
-    already, by this incarnation or another one, is published again without effect. A target that keeps no position gets
-    it again: at least once.
+    version. A target keeps the task's position in the same transaction as the rows, so a version that is published
+    again has no effect. A target that keeps no position gets it again: at least once. In each timeline of the app a
+    task is another writer. Otherwise rows that were pending in a savepoint would pass for published once another
+    timeline had published higher versions. ``advance`` publishes one version for each output at most; it blocks while
+    the target works, never while it is away: a failure is kept, shown, and tried again when its pause is over.
 
-    In each timeline of the app a task is another writer. Otherwise rows that were pending in a savepoint, and never
-    published, would pass for published once another timeline had published higher versions.
-
-    All on the run-loop thread. ``advance`` publishes one version for each output at most and then returns; it blocks
-    while the target works, never while it is away: a failure is kept, shown, and tried again when its pause is over.
+function publisher
+    Functions keep no position, so a restart writes again what isn't known to be written. Within a version the last row
+    of a key counts. Pieces of at most the table's batch size are written one after the other, so versions keep their
+    order. ``task.calls`` makes the calls: nothing blocks.
 """
 
 from __future__ import annotations
@@ -53,7 +45,7 @@ _Way = Literal["write", "delete"]
 
 
 class FunctionPublisher:
-    """One remote table that the task writes. On the run loop's thread."""
+    """One remote table that the task writes."""
 
     keeps_no_position = True
 
@@ -135,7 +127,6 @@ class FunctionPublisher:
         self._left.extend(("write", piece) for piece in self._rows.iter_slices(self._batch) if piece.height)
 
     def _go_on(self) -> None:
-        """The next piece; or the version is written."""
         if self._left:
             way, piece = self._left.popleft()
             if way not in self._lanes:
@@ -178,10 +169,7 @@ class PublishingState:
 
 
 class Publisher:
-    """All targets of one task, for one attempt: the outboxes are empty until the task's state is restored.
-
-    ``on_written`` receives rows that are where they belong, and keys that were deleted there.
-    """
+    """All targets of one task, for one attempt. ``on_written`` receives rows and deleted keys once they are there."""
 
     def __init__(
         self,
@@ -197,16 +185,13 @@ class Publisher:
             spec, table = stream.spec, scope.output_tables.get(id_)
             if table is not None and table.remote is not None and table.remote.write is not None:
                 writers = scope.output_writers[id_]
-                self._outputs[id_] = FunctionPublisher(
-                    table, table.remote, spec, writers, connections.calls, on_written
-                )
+                calls, remote = connections.calls, table.remote
+                self._outputs[id_] = FunctionPublisher(table, remote, spec, writers, calls, on_written)
             elif keeps_rows(spec.system):
                 writer = f"{scope.app}/{scope.name}/{id_}"
                 listener = None if table is None else on_written
-                accepts = scope.settings.lost_results == "accept"
-                self._outputs[id_] = _Output(
-                    spec, writer, connections, warnings, jitter, listener, accepts_losses=accepts
-                )
+                losses = scope.settings.lost_results == "accept"
+                self._outputs[id_] = _Output(spec, writer, connections, warnings, jitter, listener, losses)
 
     def close(self) -> None:
         """Forget calls under way: what isn't known to be written will be written again."""
@@ -241,7 +226,7 @@ class Publisher:
             output.advance(now_ms)
 
     def pause(self, now_ms: float) -> float:
-        """Return for how long (ms) nothing is due."""
+        """For how long (ms) nothing is due."""
         if not self._outputs:
             return float("inf")
         waiting = (output.next_ms for output in self._outputs.values() if output.outbox.entries())
@@ -264,7 +249,7 @@ class Publisher:
 
     @property
     def calling(self) -> str | None:
-        """Return the output whose functions are being called, and why they don't answer; None if there is none."""
+        """The output whose functions are being called, and why they don't answer; None if there is none."""
         for id_, output in self._outputs.items():
             if output.calling:
                 return f"output {id_}" + (f": {output.error}" if output.error else "")
@@ -300,7 +285,6 @@ class _Output:
         warnings: RecentWarnings,
         jitter: random.Random,
         on_written: Written | None,
-        *,
         accepts_losses: bool,
     ) -> None:
         self.spec = spec
@@ -323,11 +307,9 @@ class _Output:
         """Nothing is under way between two calls."""
 
     def resume(self, version: int) -> None:
-        """The outbox has been filled as of this commit; -1 when there never was one."""
         self._resumed_at = version
 
     def advance(self, now_ms: float) -> None:
-        """Publish the oldest version that waits, unless a failure is too recent."""
         if now_ms < self.next_ms or not self.outbox.entries():
             return
         try:
@@ -350,7 +332,6 @@ class _Output:
                 self.next_ms = now_ms + again_ms
 
     def _accept(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """What the target will get of the rows of a version."""
         try:
             return self._target().accept(rows)
         except HeadraceError as error:
@@ -364,13 +345,10 @@ class _Output:
         return self._connections.target(self.spec.system, self.spec.stream)
 
     def _failed(self, error: HeadraceError, now_ms: float) -> None:
-        """Keep why it failed. One warning for as long as the target is away; the status counts the failures."""
         if not self.failures:
             self._failing_since_ms = now_ms
             self._warnings.add(
-                _log,
-                f"output {self.spec.id!r} can't be published; trying again: {error.message}",
-                writer=self._writer,
+                _log, f"output {self.spec.id!r} can't be published; trying again: {error.message}", writer=self._writer
             )
         self.failures += 1
         self.error = error.message
@@ -392,8 +370,7 @@ class _Output:
         return None
 
     def _writer_of(self, version: int, target: Target) -> str:
-        """Return the name under which the task publishes. Rows that replace others mustn't come late from an
-        earlier timeline."""
+        """Rows that replace others mustn't come late from an earlier timeline."""
         begun = None if target.replaces else self.outbox.timeline_of(version)
         return self._writer if begun is None else f"{self._writer}/{begun}"
 
@@ -407,10 +384,7 @@ class _Output:
         return None
 
     def _known(self, position: int, logged_to: int) -> int:
-        """A position that this task can't have reached means that its own next versions would be ignored as old.
-
-        One below what a commit knows of means that the target has lost rows.
-        """
+        """A position that this task can't have reached means that its own next versions would be ignored as old."""
         if position < logged_to and not self.keeps_no_position:
             self._note_loss(position, logged_to)
         if position > self._resumed_at:
@@ -429,7 +403,6 @@ class _Output:
             raise InfrastructureError(
                 what,
                 hint="the target was emptied or restored from an older backup: restore its rows. To continue without "
-                "them, "
-                'start the app with lost_results="accept" once (rows that the target still has may appear twice)',
+                'them, start the app with lost_results="accept" once (rows that the target still has may appear twice)',
             )
         self._warnings.add(_log, f"output {self.spec.id!r}: {what}, which lost_results accepts", writer=self._writer)

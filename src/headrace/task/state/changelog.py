@@ -1,15 +1,7 @@
-"""One task's changelog partition: append, flush, read, and replay into state.
+"""One task's changelog partition: append, flush, read, and replay into state at a start or a rollback.
 
-changelog partition
-    One task's changelog partition as I/O: append, flush, read. Which records count is the protocol's matter.
-
-    Trimming cuts at the commit frame that a snapshot holds. Blocking: ``flush`` and ``read``.
-
-replay
-    Rebuilding a task's state from its changelog, at its start and at a rollback.
-
-    The protocol machine decides which records count; here they are read and their changes applied. Reading takes its
-    time: it pauses at each commit, and calls ``pulse`` at each record so that others see how far it is.
+Which records count is the protocol's matter. ``flush`` and ``read`` block. A replay pauses at each commit, and calls
+``pulse`` at each record so that others see how far it is.
 """
 
 from __future__ import annotations
@@ -71,7 +63,7 @@ class ChangelogPartition:
                 yield offset, self._header(offset, payload), body_of(payload)
 
     def header_at(self, offset: Offset) -> Header | None:
-        """The header of the record that begins at ``offset``; None when no record begins there, or it was trimmed."""
+        """The header of the record that begins at ``offset``; None if none begins there, or it was trimmed."""
         try:
             self._consumer.register(self.ssp, offset)
             found = [] if self._consumer.lag(self.ssp) == 0 else next_polled(self._consumer, self.ssp, offset + 1, 1)
@@ -117,8 +109,7 @@ class Replay:
         """Read from ``start`` (None: the oldest) to ``end``; returns False when another base is needed.
 
         A base that isn't of this changelog may be anywhere: after its end, or where no record begins. Raises
-        ``FencedError`` when a newer generation has trimmed the changelog past ``end``, the own fence, or its newest
-        snapshot holds a later commit: that snapshot belongs to the newer generation, and is a good one.
+        ``FencedError`` when a newer generation has trimmed the changelog past ``end``, the own fence, or has committed.
         """
         begin = start or 0
         if begin >= end:

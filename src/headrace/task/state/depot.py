@@ -1,20 +1,12 @@
 """What a container and its tasks do with the store of snapshots in the background.
 
-depot
-    What a container does with the store of snapshots in the background: a thread that sends, and some that fetch.
+A container has a thread that sends, and some that fetch. Whatever is to be sent waits in one queue, with one snapshot
+for each task at most. ``close`` ends all threads at the next piece of a file, or when the call that is under way
+returns. A thread that it leaves behind makes no more calls, keeps nothing, and doesn't keep the process.
 
-    Whatever is to be sent waits in one queue of the container, with one snapshot for each task at most. ``close`` ends
-    all threads at the next piece of a file, or when the call that is under way returns. It doesn't wait for long: a
-    thread that it leaves behind makes no more calls, keeps nothing of what it was reading, and doesn't keep the
-    process.
-
-remote
-    The snapshots of one task in the object store, from the view of its run loop.
-
-    The run loop passes snapshots on and learns later that they have arrived; only then may the changelog be trimmed. It
-    trusts only snapshots that this incarnation has sent, has fetched, or has found complete when it began, and ignores
-    later snapshots of others. Everything here runs on the run-loop thread, except methods that say otherwise: these
-    leave notes and wake the run loop.
+A task's run loop passes snapshots on and learns later that they have arrived; only then may the changelog be trimmed.
+It trusts only snapshots that this incarnation has sent, has fetched, or has found complete when it began.
+``RemoteSnapshots`` is on the run-loop thread; its generators run on other threads, leave notes and wake the run loop.
 """
 
 from __future__ import annotations
@@ -57,23 +49,18 @@ class Depot(Protocol):
 
     def calls(self, warn: Callable[[str], None]) -> Calls:
         """Calls to the store for one task."""
-        ...
 
     def send(self, job: Job) -> None:
         """Do this beside the run loop, in turn."""
-        ...
 
     def fetch(self, steps: Work[None], failed: Callable[[Exception], None]) -> None:
         """Do this beside the run loop, at once; then the run loop is woken."""
-        ...
 
     def together(self, works: Sequence[Work[T]]) -> Work[Sequence[T]]:
         """Do all of this at the same time. It is over when all of it is, also if some of it fails."""
-        ...
 
     def ring(self) -> None:
         """Wake the run loop."""
-        ...
 
 
 class _Closing(Exception):
@@ -92,7 +79,6 @@ class _Threads:
         self.started: list[threading.Thread] = []
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
-        """Make a call when a thread is free. Raises ``_Closing`` after ``close``."""
         future: Future[T] = Future()
 
         def work() -> None:
@@ -112,7 +98,6 @@ class _Threads:
         return future
 
     def close(self) -> None:
-        """Let each thread end when there is nothing left to do."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -213,7 +198,6 @@ class LiveDepot(Depot):
             self.ring()
 
     def _next(self) -> Job | None:
-        """Wait for something to do; None when the container ends."""
         with self._changed:
             while not self._stop.is_set():
                 now_ms = self._clock.monotonic_ms()
@@ -236,7 +220,7 @@ class LiveDepot(Depot):
 
 
 class _Guarded(ObjectStore):
-    """A store whose calls end when the container does, and to which no more than so many bytes per second are sent."""
+    """A store whose calls end when the container does, and that limits the bytes per second that are sent."""
 
     def __init__(self, store: ObjectStore, stop: threading.Event, clock: Clock, bytes_per_s: float | None) -> None:
         self._store = store
@@ -324,13 +308,8 @@ class RemoteSnapshots:
         self.pending: set[str] = set()
         """The names of snapshots that wait to be sent, or are being sent: their folders are needed."""
 
-    # -- beginning
-
     def fetched(self, above: Offset) -> bool:
-        """False while the newest snapshot above this offset is fetched, or looked for. The first call begins that.
-
-        Raises why it can't be fetched.
-        """
+        """False while the newest snapshot above this offset is looked for or fetched, which the first call begins."""
         if self._fetch is None:
             receiver = _ToDisk(self._disk, self._local)
             calls = self._depot.calls(self._warn)
@@ -351,7 +330,7 @@ class RemoteSnapshots:
 
     @property
     def may_have(self) -> bool:
-        """Note that a snapshot may have appeared since the last look."""
+        """A snapshot may have appeared since the last look."""
         return self._fruitless < FRUITLESS_MAX
 
     def begun(self, local: LocalCheckpoint | None) -> None:
@@ -371,13 +350,11 @@ class RemoteSnapshots:
             self._depot.send(Job((self._folder, "base"), lambda: self._looking(offset, history), self._warn))
 
     def misfit(self, restored: str | None) -> None:
-        """The state isn't the changelog's, and comes from this snapshot: what is known may be of another changelog."""
+        """What is known may be of another changelog, and so is this snapshot, if the state comes from it."""
         if restored is not None:
             self._unfit.add(restored)
         self._complete.clear()
         self._histories += 1
-
-    # -- at work
 
     def taken(self, snapshot: Snapshot) -> None:
         """Send a snapshot, when it is its turn."""
@@ -394,7 +371,7 @@ class RemoteSnapshots:
         self._depot.send(Job((self._folder, "snapshot"), steps, self._warn, dropped))
 
     def learned(self) -> bool:
-        """Record events since the last call; return False if there were none."""
+        """Take in notes since the last call; False if there were none."""
         news = False
         while self._notes:
             self._notes.popleft()()
@@ -413,8 +390,6 @@ class RemoteSnapshots:
     def newest(self) -> Offset:
         """The offset of the newest snapshot that is known to be complete, or 0."""
         return max(self._complete, default=0)
-
-    # -- on other threads
 
     def _fetching(self, fetch: Fetch, above: Offset) -> Work[None]:
         self._came = yield from fetch.newest(above, self._unfit)

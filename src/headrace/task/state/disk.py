@@ -1,11 +1,4 @@
-"""The folders of a task's state and its snapshots, as a port that the simulator replaces.
-
-disk
-    The folders of a task's state as ``TaskState`` uses them: a port, so that the simulator can have disks of its own.
-
-snapshots
-    Snapshots of a task's database in folders, each named after the commit that it holds.
-"""
+"""The folders of a task's state and its snapshots, as a port that the simulator replaces."""
 
 from __future__ import annotations
 
@@ -85,10 +78,8 @@ class Disk:
         """The database in the folder of a savepoint, which others may have open, too. It is never changed."""
         return Database(folder, read_only=True)
 
-    # -- between snapshots and the store of snapshots, on other threads
-
     def snapshot_files(self, snapshot: Path) -> list[SnapshotFile]:
-        """Return the files of a snapshot. Raises ``StorageError`` if it was deleted."""
+        """The files of a snapshot. Raises ``StorageError`` if it was deleted."""
         try:
             return [_snapshot_file(path) for path in sorted(snapshot.iterdir())]
         except OSError as error:

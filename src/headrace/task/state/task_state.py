@@ -1,12 +1,11 @@
 """The state of one task: its stores, the database that caches them, the snapshots that bound the changelog.
 
-The changelog is the truth. The local database corresponds to one commit in it and outlives the process, so
-a restart reads only what came after. When the folder is missing, damaged or doesn't fit the changelog, the newest
-snapshot takes its place; without one the changelog is read from its beginning. Snapshots are hard links, taken when the
-changelog has grown enough; what is before the last but one is trimmed. If there is a store of snapshots, they are sent
-there, and only those that have arrived count for that.
+The changelog is the truth. The local database corresponds to one commit in it and outlives the process, so a restart
+reads only what came after. When it is missing, damaged or doesn't fit the changelog, the newest snapshot takes its
+place. Snapshots are hard links, taken when the changelog has grown enough; what is before the last but one is trimmed.
+If there is a store of snapshots, only those that have arrived there count for that.
 
-All on the run-loop thread, but for ``committed``; ``persist`` and ``snapshot`` wait for the disk.
+All on the run-loop thread, but for ``committed``; ``persist`` and ``snapshot_if_due`` wait for the disk.
 """
 
 from __future__ import annotations
@@ -87,13 +86,8 @@ class TaskState:
         if depot is not None and folders is not None and folders.remote is not None:
             self._remote = RemoteSnapshots(depot, folders.remote, folders.snapshots, self._disk, self._warn)
 
-    # -- beginning
-
     def prepared(self) -> bool:
-        """Return whether the state can begin: its snapshot is local, and no standby or other process has its folder.
-
-        This doesn't block; ask again later.
-        """
+        """Whether the state can begin: its snapshot is local, and no standby or other process has its folder."""
         if self._remote is None or self._folders is None:
             return True
         try:
@@ -131,7 +125,9 @@ class TaskState:
         if local is not None:
             # A life that ends early must not put the next snapshot off forever. Where offsets count records instead
             # of bytes this is too little, which does no harm.
-            self._since_snapshot = max(self._since_snapshot, local.offset - self._newest_snapshot())
+            newest = 0 if self._remote is None else self._remote.newest
+            newest = max((snapshot.local.offset for snapshot in self._snapshots()), default=newest)
+            self._since_snapshot = max(self._since_snapshot, local.offset - newest)
         database = self._opened(self._folders)
         self._forget_dropped(database)
         for id_, store in stores.items():
@@ -185,7 +181,7 @@ class TaskState:
         return database
 
     def _from_snapshot(self) -> LocalCheckpoint | None:
-        """Restore the newest usable snapshot; return None, with an empty database, if there is none."""
+        """Restore the newest usable snapshot; None, with an empty database, if there is none."""
         if self._folders is None or self._database is None:
             return None
         for snapshot in reversed(self._snapshots()):
@@ -216,10 +212,6 @@ class TaskState:
         """There is a snapshot to begin from, or there may be one."""
         return bool(self._snapshots()) or (self._remote is not None and self._remote.may_have)
 
-    def _newest_snapshot(self) -> Offset:
-        sent = 0 if self._remote is None else self._remote.newest
-        return max((snapshot.local.offset for snapshot in self._snapshots()), default=sent)
-
     def _throw_away(self) -> None:
         if self._database is not None:
             folder = self._database.folder
@@ -234,8 +226,6 @@ class TaskState:
     def _read_local(self) -> LocalCheckpoint | None:
         data = self._database.get(LOCAL_KEY) if self._database is not None else None
         return None if data is None else LocalCheckpoint.decode(data)
-
-    # -- a commit being written
 
     def changes(self, version: int) -> Iterator[Change]:
         """The changes that belong to the commit of this version. Raises ``DataError`` if one can't be written."""
@@ -270,7 +260,6 @@ class TaskState:
         self._database.write(batch)
 
     def _write_what_is_left(self) -> None:
-        """A copy of the database has to hold the commit that it corresponds to."""
         if self._unwritten is not None and self._database is not None:
             batch = self._database.batch()
             batch.put(LOCAL_KEY, self._unwritten.encode())
@@ -313,13 +302,8 @@ class TaskState:
             return None
         return self._remote.trimmable()
 
-    # -- for savepoints
-
     def keep(self, database: Path, about: Path, data: bytes) -> None:
-        """Copy the committed state to the folder ``database``, and write ``data`` to ``about`` once that is durable.
-
-        Raises ``InfrastructureError`` when there is no state on disk.
-        """
+        """Copy the committed state to the folder ``database``, and write ``data`` to ``about`` once that is durable."""
         if self._database is None:
             raise _in_memory()
         self._disk.discard(database)  # of a life that died on the way
@@ -339,8 +323,7 @@ class TaskState:
     def adopt(self, change: Change) -> None:
         """Apply a change of the state that is taken over. The caller appends it to the changelog before the commit.
 
-        What doesn't fit in memory goes to the database before that commit. A start that finds it there without a commit
-        throws it away.
+        What doesn't fit in memory goes to the database before that; a start that finds it without a commit drops it.
         """
         self._stores[change.store].apply(bytes(change.change))
         self._since_snapshot += len(change.change)
@@ -349,31 +332,21 @@ class TaskState:
             self._adopted_bytes = 0
             self._database.write(self._persisted(self._database))
 
-    # -- a changelog being read
-
-    def hold(self, body: memoryview) -> None:
-        """Keep a change until its commit is read."""
-        self._held.append(Change.decode(body))
-
-    def forget(self) -> None:
-        """Drop what is held: it never happened."""
-        self._held.clear()
-
     def take(self, step: ReplayStep, body: memoryview, local: LocalCheckpoint | None) -> None:
         """Do with a record what the protocol says; ``local`` is the last commit."""
         match step:
             case ReplayStep.HOLD:
-                self.hold(body)
+                self._held.append(Change.decode(body))
             case ReplayStep.APPLY:
                 self.apply(local)
             case ReplayStep.FORGET:
-                self.forget()
+                self._held.clear()  # it never happened
 
     def apply(self, local: LocalCheckpoint | None) -> None:
         """Apply what is held: its commit is ``local``, and counts."""
         for change in self._held:
             store = self._stores.get(change.store)
-            if store is None and self._is_dropped(change.store):
+            if store is None and any(change.store == n or change.store.startswith(f"{n}.") for n in self._dropped):
                 continue
             if store is None:
                 raise CorruptLogError(
@@ -389,10 +362,6 @@ class TaskState:
                 self._database.begin_rebuilding()
             self._settle(local)
 
-    def _is_dropped(self, name: str) -> bool:
-        """Return whether a store, or the step that it belongs to, is no longer needed."""
-        return any(name == gone or name.startswith(f"{gone}.") for gone in self._dropped)
-
     def read_to(self, local: LocalCheckpoint | None) -> None:
         """The changelog has been read to its end; ``local``, its last commit, becomes the local state."""
         self._settle(local)
@@ -400,10 +369,7 @@ class TaskState:
             self._database.end_rebuilding()
 
     def followed_to(self, local: LocalCheckpoint) -> None:
-        """As ``read_to``, and the local state has this commit even if it changes nothing.
-
-        The state of a task that changes nothing for long would else fall behind what is trimmed.
-        """
+        """As ``read_to``, and the local state has this commit even if it changes nothing, or it would fall behind."""
         self._since_snapshot += self._applied_bytes
         self._applied_bytes = 0
         self.persist(local)
@@ -420,14 +386,9 @@ class TaskState:
         """The state is complete: others may read what is committed."""
         self._readable = True
 
-    # -- for other threads
-
     @contextmanager
     def committed(self) -> Iterator[Pin]:
-        """The local database as it is now: it holds commits alone, and this is one of them, whatever comes after it.
-
-        Raises ``UnavailableError`` while the state is rebuilt, ``InfrastructureError`` when there is none on disk.
-        """
+        """The local database as it is now: it holds commits alone, and this is one of them. From any thread."""
         if self._folders is None:
             raise _in_memory()
         database = self._database if self._readable else None
@@ -439,14 +400,12 @@ class TaskState:
         finally:
             pin.close()
 
-    # -- for status
-
     def entries(self) -> int:
         """How many entries all stores hold, roughly."""
         return sum(store.entries() for store in self._stores.values())
 
     def size(self) -> int | None:
-        """Return the approximate size of the local database in bytes; None if there is none."""
+        """The approximate size of the local database in bytes; None if there is none."""
         return None if self._database is None else self._database.size()
 
     def find_damage(self) -> None:
