@@ -64,10 +64,7 @@ class _Chain:
 
 
 def reasons(
-    status: AppStatus,
-    readers: Mapping[str, Sequence[str]],
-    busy: Callable[[str], float],
-    now_ms: int,
+    status: AppStatus, readers: Mapping[str, Sequence[str]], busy: Callable[[str], float], now_ms: int
 ) -> list[Reason]:
     """Return every culprit, the longest-lasting first.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from typing_extensions import override
@@ -18,8 +19,6 @@ from headrace.systems.registry import keeps_rows
 from headrace.task.connections import Connections
 
 NOW = "now"
-
-
 _OFFSET = re.compile(r"(?P<input>[^/=\s]+)/(?P<partition>\d+)=(?P<offset>\d+)")
 
 
@@ -73,16 +72,13 @@ def ends_of(plan: Plan, until: Until | None, given: frozenset[str] = frozenset()
 
     ``given`` are inputs that are DataFrames. Raises ``PlanError`` for an input that doesn't end, if ``until`` is None.
     """
-    connections = Connections()
     ends: dict[SSP, Offset] = {}
-    try:
+    with closing(Connections()) as connections:
         _check_named(connections, plan, until, given)
         for stream in plan.streams.values():
             spec = stream.spec
             if spec.role in (Role.SOURCE, Role.SIDE_INPUT) and spec.id not in given:
                 ends |= _ends_of(connections, stream, until)
-    finally:
-        connections.close()
     return ends
 
 
@@ -98,7 +94,7 @@ def _ends_of(connections: Connections, stream: StreamPlan, until: Until | None) 
     extents = admin.extents(spec.stream.name)
     if until is None and not all(extent.sealed for extent in extents):
         raise _unbounded(stream, "set where to stop reading: --until now, or --until 2026-01-31T12:00Z")
-    said = Until() if until is None else until
+    said = until or Until()
     ends = {}
     for ssp, extent in zip(stream.ssps(), extents, strict=True):
         named = said.offsets.get((spec.id, ssp.partition))
@@ -113,14 +109,12 @@ def _ends_of(connections: Connections, stream: StreamPlan, until: Until | None) 
 
 
 def _ends_by_itself(stream: StreamPlan, info: StreamInfo | None) -> bool:
-    """Return whether a run reads an input to its own end, so that no end has to be set."""
     if info is None or stream.spec.slots or not keeps_rows(stream.spec.system):
         return False
     return info.bounded or (info.until_caught_up and not info.until_offset)
 
 
 def _check_named(connections: Connections, plan: Plan, until: Until | None, given: frozenset[str]) -> None:
-    """Raise ``UsageError`` for an offset whose partition doesn't exist or has no offsets."""
     for input_, number in until.offsets if until is not None else ():
         stream = plan.streams.get(input_)
         if stream is None or stream.spec.role not in (Role.SOURCE, Role.SIDE_INPUT):

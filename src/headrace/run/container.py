@@ -1,21 +1,8 @@
 """One container of a run: its session with the coordinator, its reports, and its log lines.
 
-log outbox
-    Log records of a container on their way to the driver: a bounded number waits for the next heartbeat.
-
-    The app's own loggers come with the task that the code works for. Lines above the limits are dropped and counted.
-
-metering
-    What a task has counted, as series for its status. On the run-loop thread, a few times a second.
-
-reporting
-    A task's status for the coordinator: a snapshot, taken on the run-loop thread.
-
-container session
-    One container of a run, from its registration with the coordinator to the report of its finished tasks.
-
-    The local runner has one session in its own process and calls the coordinator directly. On Spark each container has
-    a session that reaches the coordinator over HTTP.
+A session calls the coordinator directly if it is in the same process, on Spark over HTTP. Statuses are snapshots, taken
+on the run-loop thread a few times a second. Log lines wait, a bounded number of them, for the next heartbeat; those of
+the app's own loggers come with the task that the code works for. Lines above the limits are dropped and counted.
 """
 
 from __future__ import annotations
@@ -29,6 +16,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -85,7 +73,7 @@ from headrace.task.standby import Standbys
 
 # -- log outbox --------------------------------------------------------------------------------------
 WAITING_MAX = 200
-"""How many lines wait; more come from nowhere but a loop."""
+"""How many lines wait. Only a loop logs more."""
 
 BATCH_MAX = 50
 """How many lines a heartbeat takes along: of a container about 100 a second."""
@@ -136,7 +124,7 @@ class LogOutbox(logging.Handler):
         return lines, dropped
 
     def arrived(self) -> None:
-        """What was taken last has arrived in the driver."""
+        """Forget what was taken last: the driver has it."""
         with self._guard:
             self._taken = []
 
@@ -148,7 +136,7 @@ class LogOutbox(logging.Handler):
 
 @contextmanager
 def sending_logs(outbox: LogOutbox, settings: LogSettings) -> Iterator[None]:
-    """Have records of this process go into the outbox: of the app's loggers, and of Headrace's if they are wanted."""
+    """Have records of the app's loggers go into the outbox, and of Headrace's if they are wanted."""
     loggers = [logging.getLogger()] if settings.others != "off" else []
     outbox.takes_own = settings.sent and settings.level != "off"
     if outbox.takes_own:  # they don't reach the root logger: see ``logging_to``
@@ -191,7 +179,7 @@ def _line(record: logging.LogRecord) -> LogLine:
 
 
 # -- metering ----------------------------------------------------------------------------------------
-OF_COUNTERS: Mapping[str, str] = MappingProxyType(
+OF_COUNTERS = MappingProxyType(
     {
         "late": "headrace_late_messages_total",
         "skipped": "headrace_skipped_messages_total",
@@ -227,29 +215,12 @@ def series_of(host: TaskHost) -> list[Series]:
         found.append(Series(name="headrace_state_bytes", kind="gauge", value=size))
     for step, keys in host.task.chain.sizes().items():
         found.append(Series(name="headrace_state_keys", kind="gauge", labels={"step": step}, value=keys))
-    found += of_users(host.metrics)
-    return found
-
-
-def untraced(metrics: TaskMetrics) -> Series:
-    """What isn't traced, if commits are."""
-    return Series(name="headrace_otel_untraced_commits_total", value=metrics.commit_times.left_out)
+    return found + of_users(host.metrics)
 
 
 def of_users(metrics: TaskMetrics) -> list[Series]:
     """What the app's own code counts."""
-    return [
-        Series(
-            name=cell.name,
-            kind=cell.kind,
-            labels=dict(cell.labels),
-            value=cell.value,
-            buckets=list(cell.buckets),
-            bounds=list(cell.bounds),
-            help=cell.help,
-        )
-        for cell in metrics.user.cells()
-    ]
+    return [msgspec.convert(cell, Series, from_attributes=True) for cell in metrics.user.cells()]
 
 
 def counted(metrics: TaskMetrics) -> Iterator[Series]:
@@ -298,9 +269,13 @@ def task_status(
 ) -> TaskStatus:
     """Return the task's present status. ``now_ms`` is monotonic, ``epoch_ms`` the time of day.
 
-    ``still`` remembers what it was in earlier calls, so that the status says since when something stands still.
-    ``traced``: with the latest commits.
+    ``still`` remembers earlier calls, so that the status says since when something stands still. ``traced``: with the
+    latest commits.
     """
+    series = series_of(host)
+    if traced:
+        left_out = host.metrics.commit_times.left_out
+        series.append(Series(name="headrace_otel_untraced_commits_total", value=left_out))
     holder = _holder(host)
     inputs = {str(ssp): _input(host, ssp, holds=ssp == holder) for ssp in host.task.specs}
     lags = [status.lag for status in inputs.values()]
@@ -340,7 +315,7 @@ def task_status(
         slots={str(ssp): report for ssp, report in host.slots.reports(host.task).items()},
         warnings=host.metrics.warnings.latest(),
         commits=list(_commits(host.metrics, now_ms, epoch_ms)) if traced else [],
-        series=series_of(host) + ([untraced(host.metrics)] if traced else []),
+        series=series,
     )
 
 
@@ -435,7 +410,7 @@ def _facts(
 
 
 def _blockers(host: TaskHost) -> dict[What, str]:
-    """Return the causes that keep a task from reading, by kind."""
+    """Return the causes that keep a task from reading."""
     known: dict[What, str | None] = {"readers": host.backpressure.blocked_by, "target": host.publishing.blocked_by}
     found = {what: where for what, where in known.items() if where is not None}
     if not found and (step := host.blocked_by) is not None:
@@ -447,14 +422,12 @@ def _input_facts(host: TaskHost, ssp: SSP, now_ms: float, still: Standstill) -> 
     partition = host.task.times[ssp]
     slowest, uneven = _slowest(partition)
     metrics, stands = host.metrics, (partition.progress.watermark, partition.progress.idle)
-    still_ms = still.for_ms((host.name, ssp), stands, now_ms)
-    counts = {name: metrics.counters.get(name, 0) for name in SET_ASIDE}
     return InputFacts(
         name=str(ssp),
         watermark=_time(partition.progress.watermark),
-        still_ms=still_ms,
+        still_ms=still.for_ms((host.name, ssp), stands, now_ms),
         quiet_ms=still.for_ms((host.name, ssp, "bytes"), metrics.bytes_of.get(ssp, 0), now_ms),
-        aside=still.counted((host.name, ssp), counts),
+        aside=still.counted((host.name, ssp), {name: metrics.counters.get(name, 0) for name in SET_ASIDE}),
         timed=host.task.specs[ssp].event_time is not None,
         lag=host.lag(ssp),
         idle=partition.progress.idle,
@@ -478,22 +451,10 @@ def _slowest(partition: PartitionTime) -> tuple[tuple[str, ...], bool]:
 
 
 def _outputs(host: TaskHost) -> dict[str, OutputStatus]:
-    states = dict(host.publishing.states())
-    found = {}
-    for id_, delivery in host.scope.deliveries.items():
-        state = states.get(id_)
-        found[id_] = (
-            OutputStatus(delivery=delivery)
-            if state is None
-            else OutputStatus(
-                delivery=delivery,
-                waiting=state.waiting,
-                waiting_bytes=state.waiting_bytes,
-                failures=state.failures,
-                error=state.error,
-            )
-        )
-    return found
+    states = {id_: asdict(state) for id_, state in host.publishing.states()}
+    return {
+        id_: OutputStatus(delivery=delivery, **states.get(id_, {})) for id_, delivery in host.scope.deliveries.items()
+    }
 
 
 def _time(watermark: int) -> int | None:
@@ -504,34 +465,23 @@ def _time(watermark: int) -> int | None:
 _log = logger(__name__)
 
 FILES_A_TASK = 2
-"""At least: a lock, and until the first commit an input in a log. The tasks share other files of logs. A database takes
-ten more."""
+"""At least: a lock, and until the first commit an input in a log. Other files of logs are shared; a database takes ten
+more."""
 TASKS_MEASURED = 5000
 """The largest number of tasks in one container that was tried."""
 STATUS_MS_MAX = 5000.0
 STATUS_MS_A_TASK = 25.0
-"""The maximum age of an idle task's status, and so of the ages and lags in it. In containers with many tasks it is
-larger, so that idle tasks cost no more than 40 statuses a second."""
+"""The maximum age of an idle task's status, and so of the ages and lags in it. It grows with the number of tasks, so
+that idle tasks cost no more than 40 statuses a second."""
 
 
-class CoordinatorLink(Protocol):
-    """The coordinator's part of a session: the coordinator itself, or its client."""
+class _Link(Protocol):
+    """The coordinator itself, or its client."""
 
-    def register(self, message: messages.Register) -> messages.Assignment:
-        """Become the current incarnation of the container."""
-        ...
-
-    def generation(self, message: messages.GenerationRequest) -> messages.TaskGrant:
-        """Issue a new generation for a task."""
-        ...
-
-    def outcomes(self, message: OutcomeReport) -> messages.Orders:
-        """Record the outcome of a task's startpoints."""
-        ...
-
-    def finished(self, message: messages.Finished) -> messages.Orders:
-        """Note that tasks have ended."""
-        ...
+    def register(self, message: messages.Register) -> messages.Assignment: ...
+    def generation(self, message: messages.GenerationRequest) -> messages.TaskGrant: ...
+    def outcomes(self, message: OutcomeReport) -> messages.Orders: ...
+    def finished(self, message: messages.Finished) -> messages.Orders: ...
 
 
 class ContainerSession:
@@ -539,7 +489,7 @@ class ContainerSession:
 
     def __init__(
         self,
-        link: CoordinatorLink,
+        link: _Link,
         container: int = 0,
         attempt: int = 0,
         left: Mapping[str, messages.LastWords] = MappingProxyType({}),
@@ -577,8 +527,7 @@ class ContainerSession:
         self._at_work = AtWork()
         self._blocked: Callable[[float], Blocked | None] = lambda now: None
         self._movement = Movement()
-        self._runs_in = 0
-        """The thread of the run loop."""
+        self._runs_in = 0  # the thread of the run loop
         self._wants_shutdown = False
         self._cut: str | None = None
         """The id of the ordered cut, and whether the container can't take part in it."""
@@ -658,7 +607,7 @@ class ContainerSession:
             statuses = [msgspec.structs.replace(status, cut=mark) for status in statuses]
         statuses = [older(one, round(now - observed_ms)) for one in statuses]
         if (holdup := held_by_run_loop(self._doing(now, observed_ms), self._clock.now_ms())) is not None:
-            statuses = holding_all(statuses or self._starting, holdup)
+            statuses = holding_all(statuses or self._starting(), holdup)
         lines, dropped = self._outbox.take(again=last)
         return messages.Heartbeat(
             container=self.number,
@@ -703,7 +652,7 @@ class ContainerSession:
 
     @property
     def calling(self) -> bool:
-        """Return whether a function of the app is being called, or a turn of the run loop takes long."""
+        """Whether a function of the app is being called, or a turn of the run loop takes long."""
         return self._at_work.now is not None or self._clock.monotonic_ms() - self._observed_ms >= STILL_MS
 
     def drain(self) -> None:
@@ -735,9 +684,7 @@ class ContainerSession:
             calls_line=partial(line_now, blocked_in),
         )
 
-    @property
     def _starting(self) -> list[messages.TaskStatus]:
-        """Return the statuses of tasks before their first snapshot."""
         return [
             messages.TaskStatus(name=grant.name, state="starting", generation=grant.generation)
             for grant in self.assignment.tasks
@@ -756,7 +703,7 @@ class ContainerSession:
             self._wants_shutdown = any(host.task.chain.wants_shutdown for host in hosts)
 
     def _status_of(self, host: TaskHost, now: float, epoch_ms: int) -> messages.TaskStatus:
-        """Return the status of a task: for a while the last one, if the run loop hasn't visited the task since then."""
+        """The status of a task: for a while the last one, if the run loop hasn't visited the task since then."""
         taken_ms, turns, status = self._taken.get(host, (0.0, -1, None))
         age_ms_max = max(STATUS_MS_MAX, STATUS_MS_A_TASK * len(self._container.hosts))
         if status is None or turns != host.turns or now - taken_ms > age_ms_max:
@@ -765,12 +712,11 @@ class ContainerSession:
         return status
 
     def _next_generation(self, task: TaskName) -> Grant:
-        """Return the generation of the assignment with its startpoints; after a rollback, new ones."""
+        """The generation of the assignment with its startpoints; after a rollback, a new one."""
         if task in self._granted:
             return self._granted.pop(task)
         request = messages.GenerationRequest(container=self.number, incarnation=self.incarnation, task=str(task))
-        granted = self._link.generation(request)
-        return _grant(granted)
+        return _grant(self._link.generation(request))
 
     def _report_outcomes(self, task: TaskName, outcomes: Sequence[Outcome]) -> None:
         self._link.outcomes(

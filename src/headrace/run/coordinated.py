@@ -1,24 +1,14 @@
 """The coordinator of a run with all that runs beside it, for any runner that hosts containers.
 
-interrupts
-    Ctrl-C (SIGINT) and SIGTERM during a run: the first one drains the app, as soon as there is something to drain.
+The first Ctrl-C (SIGINT) or SIGTERM during a run drains the app, as soon as there is something to drain. An exception
+from a signal handler is lost where Python can't raise it (in a finalizer or a callback of the import system), and while
+Spark starts it would leave a half-started Spark behind. So the handler only sets a flag, which the code that starts
+things looks at. The second signal raises ``KeyboardInterrupt``, as usual. Only a second SIGTERM right after the first
+is the same one, sent to a group or a service and to a process of it, or passed on by ``spark-submit``.
 
-    An exception from a signal handler is lost where Python can't raise it (in a finalizer or a callback of the import
-    system), and while Spark starts it would leave a half-started Spark behind. So the handler only sets a flag, which
-    the code that starts things looks at. The second signal raises ``KeyboardInterrupt``, as usual. Only a second
-    SIGTERM right after the first is the same one, sent to a group or a service and to a process of it, or passed on by
-    ``spark-submit``.
-
-control
-    The control of a run from other threads: they ask it to end, and read its status from the coordinator.
-
-slot dealing
-    Deals shards to slots while an app runs: a thread in the driver, with a dealer for each slotted input of a stage.
-
-    The thread may block on calls to the input's system; reports and orders wait for it in the coordinator.
-
-place keeping
-    A thread of the driver that notes on which hosts tasks have begun, so that the next run can put them there again.
+Two threads of the driver are here: one deals shards to slots while the app runs, and one notes on which hosts tasks
+have begun, so that the next run can put them there again. The first may block on calls to the input's system; reports
+and orders wait for it in the coordinator.
 """
 
 from __future__ import annotations
@@ -30,11 +20,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import msgspec
 from typing_extensions import override
@@ -47,7 +37,7 @@ from headrace.coordinator.progress import CallLimits
 from headrace.coordinator.publication import LifeSign, publish
 from headrace.coordinator.server import Coordinator, Silence, SilenceThread
 from headrace.coordinator.startpoints import StartpointService
-from headrace.coordinator.watchers import Watcher, hearer_of, pages_of, watchers_of
+from headrace.coordinator.watchers import hearer_of, pages_of, watchers_of
 from headrace.core.clock import WallClock
 from headrace.core.errors import HeadraceError, InfrastructureError, UsageError
 from headrace.core.files import readable
@@ -59,14 +49,13 @@ from headrace.life.inputs import inputs_of, record_inputs
 from headrace.life.metadata import MetadataStore, Places
 from headrace.life.timelines import Timelines
 from headrace.plan.inventory import keeps_state
-from headrace.plan.model import Plan, StagePlan
+from headrace.plan.model import Plan
 from headrace.run.last_words import clear, folder_of
 from headrace.run.planning import Checked, Planned, prepare_streams, stops_by_itself
 from headrace.run.progress import Progress, announce
 from headrace.run.savepoints.taking import SavepointAtEnd
 from headrace.run.table_routing import catalogue
 from headrace.systems.registry import open_row_system
-from headrace.systems.slot_reports import SlotOrders, SlotReport
 from headrace.systems.slots import Dealer, SlottedSystem
 from headrace.task.scope import longest_interval_ms
 
@@ -128,37 +117,24 @@ class Interrupt(Interrupts):
     the next flush write it again.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._read, self._write = -1, -1
-
-    @property
-    def fd(self) -> int:
-        """A descriptor that becomes readable when the signal comes."""
-        return self._read
-
     def wait(self, seconds: float | None = None) -> None:
         """Wait for the signal, at most so long."""
-        readable(self._read, None if seconds is None else 1000 * seconds)
+        readable(self.fd, None if seconds is None else 1000 * seconds)
 
     @override
     def __enter__(self) -> Self:
-        self._read, self._write = os.pipe()
-        self.drain_by(self._ring)
+        self.fd, self._write = os.pipe()
+        self.drain_by(lambda: os.write(self._write, b"!"))
         super().__enter__()
         return self
 
     @override
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        os.close(self._read)
+        os.close(self.fd)
         os.close(self._write)
 
-    def _ring(self) -> None:
-        os.write(self._write, b"!")
 
-
-# -- control -----------------------------------------------------------------------------------------
 class RunControl(Interrupts):
     """The signals of a run, and what else may ask it to end. ``request`` drains it, ``stop`` ends it at once."""
 
@@ -190,60 +166,30 @@ LOOK_S = 0.5
 _log = logger(__name__)
 
 
-class SlotDesk(Protocol):
-    """What the thread asks of the coordinator."""
-
-    def slot_reports(self, of: SlottedInput) -> list[SlotReport | None]:
-        """Return what tasks say about the slots of an input."""
-        ...
-
-    def order_slots(
-        self, of: SlottedInput, reports: list[SlotReport | None], orders: Iterable[SlotOrders | None]
-    ) -> None:
-        """Send tasks the orders that follow from these reports."""
-        ...
-
-    def wait_for_slots(self, timeout_s: float) -> None:
-        """Wait for another report, or for the timeout."""
-        ...
-
-
 def slotted_inputs(plan: Plan, stages: Collection[str] = ()) -> list[SlottedInput]:
     """The inputs of these stages (default: all) whose partitions are slots."""
-    return [
-        _slotted(plan, stage, id_)
-        for stage in plan.stages
-        if not stages or stage.name in stages
-        for id_ in stage.inputs
-        if plan.streams[id_].spec.slots
-    ]
-
-
-def _slotted(plan: Plan, stage: StagePlan, id_: str) -> SlottedInput:
-    readers = {ssp: task.name for task in stage.tasks for ssp in task.inputs}
-    return SlottedInput(stage.name, id_, tuple((readers[ssp], ssp) for ssp in plan.streams[id_].ssps()))
+    found = []
+    for stage in plan.stages:
+        if stages and stage.name not in stages:
+            continue
+        readers = {ssp: task.name for task in stage.tasks for ssp in task.inputs}
+        for id_ in stage.inputs:
+            if plan.streams[id_].spec.slots:
+                slots = tuple((readers[ssp], ssp) for ssp in plan.streams[id_].ssps())
+                found.append(SlottedInput(stage.name, id_, slots))
+    return found
 
 
 class SlotDealing(WorkerThread):
-    """The dealers of a run, and their thread. ``fail`` ends the app."""
+    """The dealers of a run, and their thread. If it fails, the app ends: shards would be left unread."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        inputs: Iterable[SlottedInput],
-        desk: SlotDesk,
-        fail: Callable[[BaseException], None],
-    ) -> None:
+    def __init__(self, plan: Plan, inputs: Iterable[SlottedInput], coordinator: Coordinator) -> None:
         super().__init__("headrace-slots")
-        self._inputs = list(inputs)
-        self._plan = plan
-        self._desk = desk
-        self._fail = fail
+        self._plan, self._inputs, self._coordinator = plan, list(inputs), coordinator
         self._throttle = Throttle(_log)
 
     @override
     def start(self) -> None:
-        """Start the thread, if there is anything to deal."""
         if self._inputs:
             super().start()
 
@@ -252,27 +198,23 @@ class SlotDealing(WorkerThread):
         with ExitStack() as stack:
             dealers = {}
             for one in self._inputs:
-                dealers[one] = self._dealer(one)
+                spec = self._plan.streams[one.stream].spec
+                system = open_row_system(spec.system)
+                assert isinstance(system, SlottedSystem)
+                dealers[one] = system.dealer(spec.stream.name, f"{self._plan.graph.app}/{one.stage}")
                 stack.callback(dealers[one].close)
             while not self.closing.is_set():
                 self._deal(dealers)
-                self._desk.wait_for_slots(LOOK_S)
+                self._coordinator.wait_for_slots(LOOK_S)
             self._deal(dealers)  # the dealers say last what tasks have committed
 
     @override
     def failed(self, error: Exception) -> None:
-        """End the app: without a dealer, shards would be left unread."""
-        self._fail(error)
-
-    def _dealer(self, of: SlottedInput) -> Dealer:
-        spec = self._plan.streams[of.stream].spec
-        system = open_row_system(spec.system)
-        assert isinstance(system, SlottedSystem)
-        return system.dealer(spec.stream.name, f"{self._plan.graph.app}/{of.stage}")
+        self._coordinator.fail(error)
 
     def _deal(self, dealers: Mapping[SlottedInput, Dealer]) -> None:
         for one, dealer in dealers.items():
-            reports = self._desk.slot_reports(one)
+            reports = self._coordinator.slot_reports(one)
             try:
                 orders = dealer.deal(reports)
             except HeadraceError as error:
@@ -280,7 +222,7 @@ class SlotDealing(WorkerThread):
                     raise
                 self._throttle.warning("can't deal shards now; trying again", input=one.stream, error=error.message)
                 continue
-            self._desk.order_slots(one, reports, orders)
+            self._coordinator.order_slots(one, reports, orders)
 
 
 # -- place keeping -----------------------------------------------------------------------------------
@@ -313,35 +255,28 @@ class PlaceKeeping(RepeatedStep):
 
     def __init__(self, places: Places, status: Callable[[], AppStatus]) -> None:
         super().__init__("headrace-places", PLACES_LOOK_S)
-        self._places = places
-        self._status = status
+        self._places, self._status = places, status
         self._known: dict[TaskName, str] = {}
         self._copied: dict[TaskName, list[str]] = {}
         self._throttle = Throttle(_log)
 
-    def look(self) -> None:
-        """Write what has changed since the last time."""
+    @override
+    def step(self) -> bool:
         status = self._status()
         found = {task: host for task, host in whereabouts(status).items() if self._known.get(task) != host}
         copied = {task: hosts for task, hosts in standby_hosts(status).items() if self._copied.get(task) != hosts}
-        if not found and not copied:
-            return
-        try:
-            self._places.note(found, copied)
-        except HeadraceError as error:  # it is written the next time
-            self._throttle.warning("can't record where tasks run", error=error.message)
-            return
-        self._known |= found
-        self._copied |= copied
-
-    @override
-    def step(self) -> bool:
-        self.look()
+        if found or copied:
+            try:
+                self._places.note(found, copied)
+                self._known |= found
+                self._copied |= copied
+            except HeadraceError as error:  # it is written the next time
+                self._throttle.warning("can't record where tasks run", error=error.message)
         return True
 
     @override
     def last_step(self) -> None:
-        self.look()
+        self.step()
 
 
 # -- coordinated -------------------------------------------------------------------------------------
@@ -350,33 +285,17 @@ def coordinated(
     planned: Plan,
     metadata: MetadataStore,
     stages: Sequence[str],
-    containers: int,
-    *,
+    ledger: Ledger,
     endpoint: Endpoint = ON_THIS_MACHINE,
-    until_caught_up: bool = False,
     savepoint: str = "",
-    replaced: bool = True,
-    scattered: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[Coordinator]:
     """Start a coordinator and publish its address, until the block ends. ``stages`` limits the run; empty means all.
 
     Its watchers greet the user who follows the ``progress``. ``savepoint`` is the name of one to take at the end.
-    ``replaced``: containers that end are restarted. ``scattered``: they run on machines that share no disk.
     """
-    app, home, started_at = planned.graph.app, Path(planned.graph.settings.home), WallClock().now_ms()
+    app, home = planned.graph.app, Path(planned.graph.settings.home)
     timelines, places = Timelines(metadata, app), Places(metadata, app)
-    ledger = _ledger(
-        planned,
-        stages,
-        containers,
-        started_at,
-        places,
-        until_caught_up=until_caught_up,
-        saves=bool(savepoint),
-        replaced=replaced,
-        scattered=scattered,
-    )
     token, silence = secrets.token_urlsafe(32), _silence(timelines, app, planned, stages)
     watchers = watchers_of(planned, token)
     page = pages_of(watchers)
@@ -396,9 +315,9 @@ def coordinated(
         watched=page.watching,
         telemetry=hearer_of(watchers),
     ) as coordinator:
-        mine = list(_of_this_run(planned, stages))
+        mine, began = list(_of_this_run(planned, stages)), coordinator.status().started_at
         publication = publish(
-            metadata, app, coordinator.url, coordinator.token, stages=mine, all_stages=not stages, started_at=started_at
+            metadata, app, coordinator.url, token, stages=mine, all_stages=not stages, started_at=began
         )
         if not stages:  # else they may be those of another deployment, which runs
             clear(folder_of(home, app))
@@ -406,17 +325,25 @@ def coordinated(
         coordinator.fan_out()
         beside: list[WorkerThread] = [
             LifeSign(publication, coordinator.fail),
-            SlotDealing(planned, ledger.slots.inputs, coordinator, coordinator.fail),
+            SlotDealing(planned, ledger.slots.inputs, coordinator),
             PlaceKeeping(places, coordinator.status),
-            *_while_silent(silence, coordinator, timelines),
             *(thread for watcher in watchers for thread in watcher.threads(coordinator)),
         ]
+        if silence is not None:
+            beside.append(SilenceThread(partial(coordinator.advance_silence, timelines.speak), coordinator.fail))
         try:
-            with at_work(*beside), _saving(coordinator, planned, metadata, savepoint):
-                _greet(watchers, coordinator, progress)
+            with at_work(*beside), ExitStack() as stack:
+                if savepoint:
+                    stack.enter_context(SavepointAtEnd(coordinator, home, app, metadata, savepoint))
+                for watcher in watchers if progress is not None else ():
+                    if line := watcher.greeting(coordinator.url, token):
+                        announce(line, progress)
                 yield coordinator
         except BaseException as error:  # its last status is kept, and shows why the app ended
-            coordinator.fail(_interrupted() if isinstance(error, KeyboardInterrupt) else error)
+            cut_short = InfrastructureError(
+                "a second Ctrl-C ended the app at once", hint="start it again: it resumes from its last checkpoints"
+            )
+            coordinator.fail(cut_short if isinstance(error, KeyboardInterrupt) else error)
             raise
         finally:
             ending = msgspec.structs.replace(coordinator.status(), ended_at=WallClock().now_ms())
@@ -445,54 +372,47 @@ def started(
     metadata, stages = checked.metadata, checked.stages
     prepare_streams(changed.plan, stages)
     planned = record_memos(metadata, changed.plan)
-    with coordinated(
+    ledger = ledger_of(
         planned,
         metadata,
         stages,
         containers,
-        endpoint=endpoint,
         until_caught_up=stops_by_itself(planned, stages),
-        savepoint=savepoint,
+        saves=bool(savepoint),
         replaced=replaced,
         scattered=scattered,
-        progress=progress,
-    ) as coordinator:
+    )
+    with coordinated(planned, metadata, stages, ledger, endpoint, savepoint, progress) as coordinator:
         control.attach(coordinator)
         checked.deployment.record(changed, stages)
         yield planned, coordinator
 
 
-def _greet(watchers: Iterable[Watcher], coordinator: Coordinator, progress: Progress | None) -> None:
-    if progress is None:
-        return
-    for watcher in watchers:
-        if line := watcher.greeting(coordinator.url, coordinator.token):
-            announce(line, progress)
-
-
 def _of_this_run(planned: Plan, stages: Sequence[str]) -> dict[str, list[TaskName]]:
-    """Return the tasks of the stages that this deployment runs."""
     return {s.name: [t.name for t in s.tasks] for s in planned.stages if not stages or s.name in stages}
 
 
-def _ledger(
+def ledger_of(
     planned: Plan,
+    metadata: MetadataStore,
     stages: Sequence[str],
     containers: int,
-    started_at: int,
-    places: Places,
     *,
-    until_caught_up: bool,
-    saves: bool,
-    replaced: bool,
-    scattered: bool,
+    until_caught_up: bool = False,
+    saves: bool = False,
+    replaced: bool = True,
+    scattered: bool = False,
 ) -> Ledger:
-    settings = planned.graph.settings
+    """Return the books of a run that begins now.
+
+    ``replaced``: containers that end are restarted. ``scattered``: they run on machines that share no disk.
+    """
+    app, settings = planned.graph.app, planned.graph.settings
     return Ledger(
-        planned.graph.app,
+        app,
         _of_this_run(planned, stages),
         containers,
-        started_at=started_at,
+        started_at=WallClock().now_ms(),
         guarantee=settings.guarantee,
         until_caught_up=until_caught_up,
         restarts_max=settings.restarts_max,
@@ -505,13 +425,13 @@ def _ledger(
         standbys=StandbyBook(
             settings.standby,
             [stage.name for stage in planned.stages if keeps_state(planned.graph, stage)],
-            places.read_standbys() if settings.standby else {},
+            Places(metadata, app).read_standbys() if settings.standby else {},
         ),
     )
 
 
 def _silence(timelines: Timelines, app: str, planned: Plan, stages: Sequence[str]) -> Silence | None:
-    """Return the silence in which the current timeline repeats former work; None if it speaks."""
+    """The silence in which the current timeline repeats former work; None if it speaks."""
     if not timelines.silent:
         return None
     if stages:
@@ -527,22 +447,3 @@ def _silence(timelines: Timelines, app: str, planned: Plan, stages: Sequence[str
             hint="restore the savepoint again, with --outputs again",
         )
     return Silence([[task.name for task in stage.tasks] for stage in planned.stages], planned.graph.settings.guarantee)
-
-
-def _while_silent(silence: Silence | None, coordinator: Coordinator, timelines: Timelines) -> Iterator[WorkerThread]:
-    if silence is not None:
-        yield SilenceThread(partial(coordinator.advance_silence, timelines.speak), coordinator.fail)
-
-
-def _saving(
-    coordinator: Coordinator, planned: Plan, metadata: MetadataStore, savepoint: str
-) -> AbstractContextManager[object]:
-    if not savepoint:
-        return nullcontext()
-    return SavepointAtEnd(coordinator, Path(planned.graph.settings.home), planned.graph.app, metadata, savepoint)
-
-
-def _interrupted() -> HeadraceError:
-    return InfrastructureError(
-        "a second Ctrl-C ended the app at once", hint="start it again: it resumes from its last checkpoints"
-    )

@@ -28,11 +28,10 @@ CALL_MS = 2000
 class InputFacts:
     """One input partition. Times of its watermark are event time; None: there is none yet.
 
-    ``still_ms``: for how long the watermark has not risen. For intermediate streams: ``missing`` says who has never
-    reported, ``slowest`` who holds the watermark back, and ``uneven`` whether others of its writers are ahead of them.
-
-    ``quiet_ms``: for how long no message has arrived. ``aside`` counts the messages of the task that have had no effect
-    since the watermark stands still. ``timed``: the input has an event time.
+    ``still_ms``: for how long the watermark has not risen, ``quiet_ms``: for how long no message has arrived. ``aside``
+    counts the messages of the task that have had no effect since the watermark stands still. For intermediate streams:
+    ``missing`` says who has never reported, ``slowest`` who holds the watermark back, and ``uneven`` whether others of
+    its writers are ahead of them.
     """
 
     name: str
@@ -52,10 +51,7 @@ class InputFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFacts:
-    """A task at one moment, ``now_ms`` (since the epoch). ``timed``: some input of the app has an event time.
-
-    ``blocked`` says what keeps it from reading, and for how long. ``TaskStatus`` explains the rest.
-    """
+    """A task at ``now_ms`` (since the epoch). ``blocked`` says what keeps it from reading, and for how long."""
 
     now_ms: int
     up_ms: float = 0
@@ -83,21 +79,21 @@ def holdups(facts: TaskFacts) -> list[Holdup]:
 
 
 def _time(facts: TaskFacts) -> Iterator[Holdup]:
-    """Yield the inputs that hold event time back, or that send nothing."""
     awake = [one for one in facts.inputs if not one.ended and not one.idle]
     if not facts.timed or not awake:
         return
-    lowest = min(_order(one.watermark) for one in awake)
-    ahead = any(_order(one.watermark) > lowest for one in facts.inputs)
+    lowest = min(_order(one) for one in awake)
+    ahead = any(_order(one) > lowest for one in facts.inputs)
     for one in awake:
-        if _order(one.watermark) > lowest or one.still_ms < STILL_MS or one.lag:
+        if _order(one) > lowest or one.still_ms < STILL_MS or one.lag:
             continue
         if one.missing:
             remedy = "find out what holds that stage up, and start it if it isn't running"
             yield _holdup(facts, "watermark", f"{one.name}: nothing from {one.missing}", one.still_ms, remedy)
         elif one.slowest and (one.uneven or ahead or _arriving(one)):
             remedy = f"find out what holds {one.slowest[0]} up"
-            where = f"{one.name}: the watermark of {_listed(one.slowest)} stands still{_aside(one)}"
+            others = f" and {len(one.slowest) - 1} more" if len(one.slowest) > 1 else ""
+            where = f"{one.name}: the watermark of {one.slowest[0]}{others} stands still{_aside(one)}"
             yield _holdup(facts, "watermark", where, one.still_ms, remedy, one.slowest)
         elif _arriving(one) and one.timed:
             since = "" if one.watermark is None else f", which is at {utc_text(one.watermark)}"
@@ -138,12 +134,8 @@ def _wake(one: InputFacts) -> str:
     return "write to this partition or seal the stream, or give the input an idle_timeout, so that no task waits for it"
 
 
-def _order(watermark: int | None) -> float:
-    return float("-inf") if watermark is None else watermark
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+def _order(one: InputFacts) -> float:
+    return -inf if one.watermark is None else one.watermark
 
 
 def _holdup(
@@ -153,17 +145,14 @@ def _holdup(
     return Holdup(what=what, where=where, since_ms=since_ms, remedy=remedy or REASONS[what].remedy, by=list(by))
 
 
-# -- the run loop itself ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doing:
     """What a container's run loop is doing at ``now_ms``. These times are monotonic.
 
     ``turned_ms`` is when it last came round, ``work`` the call of the app's own code that is under way, and
-    ``moved_ms`` when that was last called for another message. ``line`` returns the line of the app's own code at which
-    the run loop is. Under a debugger (``debugged``), it may stand still for any time.
-    ``calls_since_ms`` and ``calls_line`` are of the event loop of calls, while one of them blocks it.
+    ``moved_ms`` when that was last called for another message. ``line`` returns the line of that code at which the run
+    loop is. Under a debugger (``debugged``), it may stand still for any time. ``calls_since_ms`` and ``calls_line`` are
+    of the event loop of calls, while one of them blocks it.
     """
 
     now_ms: float
@@ -177,10 +166,7 @@ class Doing:
 
 
 def held_by_run_loop(doing: Doing, epoch_ms: int) -> Holdup | None:
-    """Return what the run loop has been doing for long, which holds up all tasks of its container; None: nothing.
-
-    ``epoch_ms`` is the time of day.
-    """
+    """Return what the run loop has been doing for long, which holds up all tasks of its container; None: nothing."""
     work, now_ms = doing.work, doing.now_ms
     if work is not None and now_ms - work.since_ms >= CALL_MS:
         moved_ms = work.since_ms if doing.moved_ms is None else doing.moved_ms
@@ -236,7 +222,7 @@ class Standstill:
         self._counts: dict[Hashable, tuple[float, Mapping[str, int]]] = {}
 
     def for_ms(self, key: Hashable, value: object, now_ms: float) -> float:
-        """For how long the value of ``key`` has been this one."""
+        """Return for how long the value of ``key`` has been this one."""
         known = self._seen.get(key)
         if known is None or known[0] != value:
             self._seen[key] = value, now_ms
@@ -244,7 +230,7 @@ class Standstill:
         return now_ms - known[1]
 
     def counted(self, key: Hashable, counts: Mapping[str, int]) -> dict[str, int]:
-        """How much each of the counts has grown since the value of ``key`` is unchanged."""
+        """Return how much each of the counts has grown since the value of ``key`` is unchanged."""
         since_ms = self._seen[key][1]
         if key not in self._counts or self._counts[key][0] != since_ms:
             self._counts[key] = since_ms, counts

@@ -1,16 +1,15 @@
 """The local runner: a whole plan in this process, in one container, without Spark.
 
-For debugging and small work: breakpoints and print work, and the same code runs as in Spark's containers. A local run
-has a coordinator, too, so that commands find it and a second run is refused. The run loop has the calling thread; the
-coordinator's server, the answers about tables and the heartbeats have their own threads. So a function that takes long
-shows in the status, and one that takes too long, or holds up a drain, is interrupted.
+For debugging and small work: the same code runs as in Spark's containers. A local run has a coordinator, too, so that
+commands find it and a second run is refused. The run loop has the calling thread; the coordinator's server, the answers
+about tables and the heartbeats have their own threads. So a function that takes long shows in the status, and one that
+takes too long, or holds up a drain, is interrupted.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
 from contextlib import closing
 
 from headrace.coordinator.address import AS_USUAL, ON_THIS_MACHINE, Wanted
@@ -36,10 +35,9 @@ def run_local(
     wanted: Wanted = AS_USUAL,
     control: RunControl | None = None,
 ) -> AppStatus:
-    """Run until everything has finished, or until SIGINT or SIGTERM has drained it; returns the last status.
+    """Run until everything has finished, or until a signal or ``control`` ends it; returns the last status.
 
-    ``savepoint`` is the name of one to take at the end. ``wanted`` says where commands reach it. By ``control`` other
-    threads drain it, stop it and look at it.
+    ``savepoint`` is the name of one to take at the end. ``wanted`` says where commands reach it.
     """
     control = control or RunControl()
     if held := held_by_driver(checked.planned.plan, checked.stages):
@@ -71,18 +69,21 @@ def _run(planned: Plan, coordinator: Coordinator, progress: Progress | None, con
         if not coordinator.saving:
             session.drain()
 
-    answers = AnswerThread(
-        coordinator.listen, coordinator.hang_up, session.number, session.incarnation, session.answers()
-    )
-    every_ms = session.assignment.heartbeat_ms
+    def obey(orders: Orders) -> None:
+        session.obey(orders)
+        if orders.stop and session.calling and runs_in == threading.main_thread().ident:
+            # As a second Ctrl-C does: nothing else ends a function that sleeps.
+            signal.pthread_kill(runs_in, signal.SIGINT)
 
     def instead() -> Heartbeat | None:
         # While the run loop turns, it reports by itself.
         return None if session.observed_within(OBSERVE_MS_MAX + every_ms) else session.heartbeat()
 
-    heartbeats = HeartbeatThread(
-        coordinator.heartbeat, lambda: None, instead, _obedient(session), session.lose, every_ms / 1000
+    runs_in, every_ms = threading.get_ident(), session.assignment.heartbeat_ms
+    answers = AnswerThread(
+        coordinator.listen, coordinator.hang_up, session.number, session.incarnation, session.answers()
     )
+    heartbeats = HeartbeatThread(coordinator.heartbeat, lambda: None, instead, obey, session.lose, every_ms / 1000)
     with closing(session), at_work(answers, heartbeats), control:
         control.drain_by(drain)
         try:
@@ -102,16 +103,3 @@ def _run(planned: Plan, coordinator: Coordinator, progress: Progress | None, con
         if status.error is not None:  # the coordinator has ended the app
             raise status.error.as_error()
         return status
-
-
-def _obedient(session: ContainerSession) -> Callable[[Orders], None]:
-    """Return what obeys orders. It interrupts a function of the app that an order to stop finds at work."""
-    runs_in = threading.get_ident()
-
-    def obey(orders: Orders) -> None:
-        session.obey(orders)
-        if orders.stop and session.calling and runs_in == threading.main_thread().ident:
-            # As a second Ctrl-C does: nothing else ends a function that sleeps.
-            signal.pthread_kill(runs_in, signal.SIGINT)
-
-    return obey

@@ -66,8 +66,7 @@ def check_no_shared_disk(plan: Plan, metadata: MetadataStore, stages: Sequence[s
             )
     if savepoint:
         raise UsageError(
-            f"app {app!r} can't have savepoints, which are kept in the home: {why}",
-            hint="leave --savepoint out",
+            f"app {app!r} can't have savepoints, which are kept in the home: {why}", hint="leave --savepoint out"
         )
     restored = any(task.founding is not None and task.founding.donors for stage in plan.stages for task in stage.tasks)
     if restored and recorded_systems(metadata, app, settings.timeline) is None:
@@ -85,7 +84,6 @@ def _in_home(system: SystemSpec, settings: Settings) -> bool:
 
 
 def _kept(system: SystemSpec) -> str:
-    return {
-        "files": "the list of its files is, or the copy of its rows",
-        "log": "the embedded log is",
-    }.get(system.kind, f"its system, of kind {system.kind!r}, keeps something")
+    return {"files": "the list of its files is, or the copy of its rows", "log": "the embedded log is"}.get(
+        system.kind, f"its system, of kind {system.kind!r}, keeps something"
+    )

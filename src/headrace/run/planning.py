@@ -1,19 +1,7 @@
 """Before an app runs: plan it, compare it with its earlier version, and create the streams that it owns.
 
-facts
-    What is known of an app's streams before it is planned, from each system's admin.
-
-planning
-    Plan an app for a home in which an earlier version may have run, and record the version that is started.
-
-    The inventory of an app is in the metadata store, one entry for each stage and one for the former names. It is
-    written before anything runs, so a start that dies in between is no different from one that ran.
-
-prepare
-    Before an app runs: create the streams that it owns. The planner has checked that the others exist.
-
-checked
-    The checks before an app runs, here or on Spark: that it can be planned, and that nothing is missing.
+The inventory of an app is in the metadata store, one entry for each stage and one for the former names. It is written
+before anything runs, so a start that dies in between is no different from one that ran.
 """
 
 from __future__ import annotations
@@ -61,20 +49,20 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-# -- facts -------------------------------------------------------------------------------------------
+_log = logger(__name__)
+
+
 def gather_facts(graph: Graph) -> dict[str, StreamInfo | None]:
     """Return the facts about each stream from its system, by the stream's id; None where the stream doesn't exist.
 
-    Changes nothing. The error of a system names the stream and the line that declares it. An output into a row system
-    has no partitions, so nothing is asked; whether it can be written is checked when the app runs. Raises ``PlanError``
-    if the app reads a stream that isn't there, but one of nearly the same name is.
+    Changes nothing. The error of a system names the stream and the line that declares it. Raises ``PlanError`` if the
+    app reads a stream that isn't there, but one of nearly the same name is.
     """
-    connections = Connections()
     facts: dict[str, StreamInfo | None] = {}
-    try:
+    with closing(Connections()) as connections:
         for id_, spec in graph.streams.items():
             if spec.role is Role.SINK and keeps_rows(spec.system):
-                facts[id_] = None
+                facts[id_] = None  # it has no partitions; whether it can be written is checked when the app runs
                 continue
             try:
                 admin = connections.admin(spec.system)
@@ -85,8 +73,6 @@ def gather_facts(graph: Graph) -> dict[str, StreamInfo | None]:
                 raise
             if near is not None:
                 raise missing(spec, near)
-    finally:
-        connections.close()
     return facts
 
 
@@ -95,10 +81,6 @@ def _near(spec: StreamSpec, admin: Admin) -> str | None:
     if spec.role not in (Role.SOURCE, Role.SIDE_INPUT) or spec.system.kind != "log":
         return None
     return next(iter(difflib.get_close_matches(spec.stream.name, admin.list(), n=1)), None)
-
-
-# -- planning ----------------------------------------------------------------------------------------
-_log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,22 +96,22 @@ class Deployment:
 
     def __init__(self, graph: Graph, metadata: MetadataStore, consent: Consent, against: str = "") -> None:
         """``against`` is the app whose inventory counts; by default this one's."""
-        self._metadata = metadata
-        self._app = against or graph.app
+        self._metadata, self._app = metadata, against or graph.app
         self.timeline = current_timeline(metadata, self._app)
         graph = with_memos(metadata, graph)
         self._declared = replace(graph, settings=replace(graph.settings, timeline=self.timeline))
         self._namespace = inventory_namespace(self._app, self.timeline)
         self._entries = metadata.scan(self._namespace)
         self.inventory = read_inventory(self._entries)
-        self._consent = Consent(consent.drop, _still_to_rename(consent.renamed, self.inventory))
+        known = self.inventory.ids()
+        still = {new: old for new, old in consent.renamed.items() if old in known or new not in known}
+        self._consent = Consent(consent.drop, still)
         self._facts: dict[Consent, tuple[Graph, Mapping[str, StreamInfo | None]]] = {}
 
     def planned(self, containers: int = 1, stages: Sequence[str] = ()) -> Planned:
-        """The plan and its changes. Raises ``UsageError`` for an id that the user accepts and the app never had.
+        """Plan the app. State is dropped only where the app couldn't run otherwise, so the flags may stay in a script.
 
-        State is dropped only where the app couldn't run otherwise. So the flags may stay in a script. An intermediate
-        stream in which no message waits needs no flag: nothing is lost.
+        An intermediate stream in which no message waits needs no flag: nothing is lost.
         """
         check_systems(self._metadata, self._app, self._declared.settings)
         cautious = Consent(frozenset(), self._consent.renamed)
@@ -139,7 +121,10 @@ class Deployment:
             if not self._consent.drop:
                 raise
             found = self._planned(self._consent, containers, stages)
-        _check_stages(found.plan, stages)
+        names = [stage.name for stage in found.plan.stages]
+        for name in stages:
+            if name not in names:
+                raise UsageError(f"the app has no stage {name!r}", hint=f"its stages: {', '.join(names)}")
         check_consent(self._consent, inventory_of(found.plan), self.inventory)
         refused = found.changes.of(Verdict.REFUSED)
         needed = {owner for change in refused for owner in (change.id, change.owner)}
@@ -150,7 +135,7 @@ class Deployment:
         return Planned(self._founded(found.plan), found.changes)
 
     def _founded(self, plan: Plan) -> Plan:
-        """Return the plan. In a timeline that began with a savepoint, its tasks know the state that they take over."""
+        """In a timeline that began with a savepoint, tasks know the state that they take over."""
         if self.timeline == FIRST_TIMELINE:
             return plan
         home, tasks = Path(plan.graph.settings.home), [task.name for stage in plan.stages for task in stage.tasks]
@@ -163,16 +148,15 @@ class Deployment:
 
     def _is_empty(self, stream: str) -> bool:
         """Whether an intermediate stream certainly holds no message that its reader has still to process."""
-        graph = self._declared
-        home = Path(graph.settings.home)
+        app, home = self._declared.app, Path(self._declared.settings.home)
         before = Consent(frozenset(), self._consent.renamed).before(stream, stream)
         found = next((both for both in self.inventory.parts() if both[1].id == before and both[1].reads), None)
-        if found is None or find_all(self._metadata, graph.app):
+        if found is None or find_all(self._metadata, app):
             return False
         record, part = found
         readers = [TaskName(record.stage, number) for number in range(record.tasks)]
         try:
-            with opened_changelogs(self._metadata, home, graph.app, self.timeline) as changelogs:
+            with opened_changelogs(self._metadata, home, app, self.timeline) as changelogs:
                 return changelogs is not None and not changelogs.messages_wait(part.kept_as, readers)
         except HeadraceError as error:
             _log.info("can't find out whether messages wait", stream=part.kept_as, error=error.message)
@@ -221,7 +205,7 @@ class Deployment:
         ]
 
     def _given_up(self, before: Inventory, new: Inventory) -> list[Change]:
-        """Record the names of removed stages and streams, so that new ones don't get them, and delete their records."""
+        """Delete the records of removed stages and streams, and record their names, so that new ones don't get them."""
         over = before.stages.keys() - new.stages.keys()
         gone = new.after(before).gone
         if gone == before.gone:
@@ -251,10 +235,7 @@ def _known(graph: Graph, facts: Mapping[str, StreamInfo | None], inventory: Inve
 
 
 def check_not_ended(planned: Planned, metadata: MetadataStore, against: str = "") -> None:
-    """Raise ``PlanError`` for a changed app that has ended: what is new in it would never run.
-
-    ``against`` is the app that may have ended; by default this one.
-    """
+    """Raise for a changed app that has ended (or ``against`` has): what is new in it would never run."""
     app = against or planned.plan.graph.app
     over = {
         stage.name
@@ -271,21 +252,6 @@ def check_not_ended(planned: Planned, metadata: MetadataStore, against: str = ""
         )
 
 
-def _still_to_rename(renamed: Mapping[str, str], inventory: Inventory) -> dict[str, str]:
-    """The renames that haven't happened at an earlier start."""
-    known = inventory.ids()
-    return {new: old for new, old in renamed.items() if old in known or new not in known}
-
-
-def _check_stages(planned: Plan, stages: Iterable[str]) -> None:
-    """Raise ``UsageError`` for a stage that the plan doesn't have."""
-    known = [stage.name for stage in planned.stages]
-    for name in stages:
-        if name not in known:
-            raise UsageError(f"the app has no stage {name!r}", hint=f"its stages: {', '.join(known)}")
-
-
-# -- prepare -----------------------------------------------------------------------------------------
 _PATHS = ("root", "path", "list_file", "memo")
 """The options of systems that are paths, unless they are URIs."""
 
@@ -296,19 +262,16 @@ def at_home(graph: Graph) -> Graph:
     The metadata store is the driver's business, so containers don't get its password.
     """
     settings = replace(graph.settings, home=str(Path(graph.settings.home).absolute()), metadata=None)
-    streams = {
-        id_: replace(spec, system=replace(spec.system, options=_absolute(spec.system.options)))
-        for id_, spec in graph.streams.items()
-    }
+    streams = {}
+    for id_, spec in graph.streams.items():
+        options = {name: _absolute(name, value) for name, value in spec.system.options.items()}
+        streams[id_] = replace(spec, system=replace(spec.system, options=options))
     return replace(graph, settings=settings, streams=streams)
 
 
-def _absolute(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: str(Path(value).absolute()) if _is_path(name, value) else value for name, value in options.items()}
-
-
-def _is_path(name: str, value: object) -> bool:
-    return name in _PATHS and isinstance(value, str) and "://" not in value
+def _absolute(name: str, value: Any) -> Any:
+    is_path = name in _PATHS and isinstance(value, str) and "://" not in value
+    return str(Path(value).absolute()) if is_path else value
 
 
 def reads(plan: Plan, stream: str, stages: Sequence[str]) -> bool:
@@ -325,7 +288,7 @@ def held_by_driver(plan: Plan, stages: Sequence[str] = ()) -> list[StreamSpec]:
 
 
 def stops_by_itself(plan: Plan, stages: Sequence[str] = ()) -> bool:
-    """Return whether the run of these stages (default: all) ends when it has read its inputs' present contents."""
+    """Whether the run of these stages (default: all) ends when it has read its inputs' present contents."""
     with closing(Connections()) as connections:
         sources = [s.spec for s in plan.streams.values() if s.spec.role in (Role.SOURCE, Role.SIDE_INPUT)]
         found = [connections.admin(s.system).describe(s.stream.name) for s in sources if reads(plan, s.id, stages)]
@@ -335,8 +298,8 @@ def stops_by_itself(plan: Plan, stages: Sequence[str] = ()) -> bool:
 def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:
     """Create the intermediate streams, outputs and changelogs that don't exist yet.
 
-    Raises ``StreamExistsError`` if one exists with another partition count: its contents were partitioned otherwise,
-    so going on would tear keys apart. Raises ``StreamSealedError`` if these stages (default: all) write a sealed one.
+    Raises for one that exists with another partition count, as going on would tear keys apart, and if these stages
+    (default: all) write a sealed one.
     """
     with closing(Connections()) as connections:
         for stream in plan.streams.values():
@@ -344,7 +307,10 @@ def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:
                 _create(connections, plan, stream)
             elif reads(plan, stream.spec.id, stages):
                 connections.admin(stream.spec.system).begin_run(stream.spec.stream.name)
-        _check_unsealed(connections, plan, stages)
+        for stage in plan.stages:
+            if not stages or stage.name in stages:
+                for id_ in stage.outputs:
+                    _check_open(connections, stage.name, plan.streams[id_].spec)
         internal = connections.admin(plan.graph.settings.internal_system())
         for stage in plan.stages:
             name = changelog_name(plan.graph.app, stage.name, plan.graph.settings.timeline)
@@ -367,14 +333,6 @@ def prepare_outputs(plan: Plan) -> None:
                 _create(connections, plan, stream)
                 for stage in stream.writers:
                     _check_open(connections, stage, stream.spec)
-
-
-def _check_unsealed(connections: Connections, plan: Plan, stages: Sequence[str]) -> None:
-    for stage in plan.stages:
-        if stages and stage.name not in stages:
-            continue
-        for id_ in stage.outputs:
-            _check_open(connections, stage.name, plan.streams[id_].spec)
 
 
 def _check_open(connections: Connections, stage: str, spec: StreamSpec) -> None:
@@ -436,19 +394,17 @@ def _create(connections: Connections, plan: Plan, stream: StreamPlan) -> None:
 
 
 def _written(plan: Plan, spec: StreamSpec) -> dict[str, pl.DataType] | None:
-    """Return the columns that are written to a stream; None if they aren't known."""
+    """The columns that are written to a stream; None if they aren't known."""
     if spec.id in {s.dead_letter for s in plan.graph.streams.values()}:
         return dict(DEAD_LETTER_COLUMNS)
     return dict(spec.schema.columns) if spec.schema is not None and spec.id not in plan.combined else None
 
 
 def _check_count(spec: StreamSpec, found: int) -> None:
-    """Raise ``PlanError`` if an output was declared with another number of partitions than it has."""
     if not spec.system.slots and spec.partitions not in (None, found):
         raise other_count(spec, found)
 
 
-# -- checked -----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Checked:
     """An app that can run, and its plan for one container. ``stages`` limits the run to these; empty means all."""
@@ -465,8 +421,7 @@ def check_run(
 ) -> Checked:
     """Plan the app. Raises if it can't run, without having changed anything.
 
-    ``consent`` lists the kept state of an earlier version whose loss the user accepts. Raises ``PlanError`` if that
-    isn't enough.
+    ``consent`` lists the kept state of an earlier version whose loss the user accepts.
     """
     deployment = Deployment(graph, metadata, consent)
     planned = deployment.planned(stages=stages)

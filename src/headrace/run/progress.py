@@ -43,8 +43,7 @@ class ProgressLine:
         self._printed_at: float | None = None
         self._last: AppStatus | None = None
         self._shown: AppStatus | None = None
-        self._open = False
-        """Whether the cursor of the terminal is in the line."""
+        self._open = False  # whether the cursor of the terminal is in the line
 
     def __call__(self, status: AppStatus) -> None:
         """Take a snapshot; print it if it is time, or if the app's state has changed."""
@@ -53,7 +52,8 @@ class ProgressLine:
         self._last = status
         if changed or self._printed_at is None or now - self._printed_at >= self._interval_s:
             self._printed_at = now
-            self._print(status)
+            self._shown = status
+            self._show(describe(status))
 
     def say(self, text: str) -> None:
         """Show what is going on before there is a snapshot, if it is time."""
@@ -70,7 +70,8 @@ class ProgressLine:
     def close(self) -> None:
         """Print the last snapshot, unless it has been, and end the line."""
         if self._last is not None and self._last is not self._shown:
-            self._print(self._last)
+            self._shown = self._last
+            self._show(describe(self._last))
         if self._open:
             self._write("\n")
 
@@ -78,10 +79,6 @@ class ProgressLine:
         """Close it, with a line that says how the app has ended."""
         self.close()
         self._write(text + "\n")
-
-    def _print(self, status: AppStatus) -> None:
-        self._shown = status
-        self._show(describe(status))
 
     def _show(self, line: str) -> None:
         if self._terminal:
@@ -106,12 +103,12 @@ class NotebookLine(ProgressLine):
     def __init__(self) -> None:
         super().__init__(interval_s=NOTEBOOK_INTERVAL_S)
         self._terminal, self._interval_s = False, NOTEBOOK_INTERVAL_S
-        self._display: Any = import_module("IPython.display").display(_as_text(""), raw=True, display_id=True)
+        display = import_module("IPython.display").display
+        self._display: Any = display({"text/plain": ""}, raw=True, display_id=True)
         self._below = ""
 
     @override
-    def tell(self, text: str) -> None:
-        """Have this below the line until the app has ended."""
+    def tell(self, text: str) -> None:  # it stays below the line until the app has ended
         self._below += f"\n{text}"
 
     @override
@@ -121,11 +118,7 @@ class NotebookLine(ProgressLine):
 
     @override
     def _show(self, line: str) -> None:
-        self._display.update(_as_text(line + self._below), raw=True)
-
-
-def _as_text(line: str) -> dict[str, str]:
-    return {"text/plain": line}
+        self._display.update({"text/plain": line + self._below}, raw=True)
 
 
 def in_notebook() -> bool:
@@ -148,7 +141,7 @@ def say(text: str, progress: Progress | None) -> None:
 
 
 def announce(text: str, progress: Progress | None) -> None:
-    """Say something once, as where the live page of a run is: where its progress is."""
+    """Say something once, where the progress is, as where the live page of a run is."""
     if isinstance(progress, ProgressLine):
         progress.tell(text)
         return

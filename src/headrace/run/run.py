@@ -1,21 +1,9 @@
 """A run of an app: its arguments, the thread beside the caller's code, and its status.
 
-run status
-    How a run is, for people: as a line, as a table in a notebook, and its metrics as a DataFrame.
-
-run arguments
-    The arguments of ``App.run`` and ``App.start``, checked before anything begins.
-
-launch
-    A run of an app, whichever thread runs it, here or on Spark.
-
-run
-    A run that goes on beside the code that has started it: in a cell of a notebook, or in a script.
-
-    Each run has a thread, in which everything happens that a run in the calling thread does. The runs of this process
-    are remembered until they have ended, so callers needn't keep the ``Run``. It doesn't handle signals: they are for
-    the run in the main thread, if there is one. When the interpreter ends, the runs are drained for some seconds; what
-    is left of them ends with the process, and they resume from their last checkpoints.
+A run that goes on beside the code that has started it has a thread, in which everything happens that a run in the
+calling thread does. The runs of this process are remembered until they have ended, so callers needn't keep the ``Run``.
+It doesn't handle signals: they are for the run in the main thread, if there is one. When the interpreter ends, the runs
+are drained for some seconds; what is left of them ends with the process, and they resume from their last checkpoints.
 """
 
 from __future__ import annotations
@@ -24,9 +12,10 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
 from pathlib import Path
 from types import TracebackType
@@ -39,7 +28,7 @@ from typing_extensions import override
 from headrace.api.specs import Graph
 from headrace.coordinator.address import ADVERTISE_VARIABLE, AS_USUAL, LISTEN_VARIABLE, Wanted
 from headrace.coordinator.exposition import all_series
-from headrace.coordinator.messages import AppState, AppStatus, Series
+from headrace.coordinator.messages import AppState, AppStatus, Series, StageStatus
 from headrace.core.clock import Duration, WallClock, to_ms
 from headrace.core.errors import HeadraceError, UnavailableError, UsageError
 from headrace.core.log import logger
@@ -48,7 +37,7 @@ from headrace.life.metadata import MetadataStore, existing_metadata, open_metada
 from headrace.plan.inventory import NO_CONSENT, Consent, consent_of
 from headrace.run.coordinated import RunControl
 from headrace.run.local import run_local
-from headrace.run.planning import Checked, check_run
+from headrace.run.planning import check_run
 from headrace.run.progress import ProgressLine, describe, how_it_ended, lag_of, time_of
 from headrace.run.savepoints.taking import take_running
 
@@ -77,10 +66,6 @@ class RunStatus:
     def to_dict(self) -> dict[str, Any]:
         """Return everything that is known, as ``headrace status --json`` prints it. Empty before the app runs.
 
-        Returns
-        -------
-        dict
-
         Examples
         --------
         >>> [stage["name"] for stage in run.status().to_dict()["stages"]]
@@ -101,27 +86,22 @@ class RunStatus:
         return f"RunStatus({self})"
 
     def _repr_html_(self) -> str:
-        """The status in a notebook."""
-        pieces = [f"<p><b>{escape(self.app)}</b> {escape(self._how)}</p>"]
-        if self._found is not None and self.state != "failed":
-            rows = [_TITLES, *self._rows(self._found)]
+        found = self._found
+        drained = found is not None and found.drained and self.state == "finished"
+        pieces = [f"<p><b>{escape(self.app)}</b> {'drained' if drained else self.state}</p>"]
+        if found is not None and self.state != "failed":
+            rows = [_TITLES, *map(_row, found.stages)]
             cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
             pieces.append(f'<table style="text-align: left">{"".join(f"<tr>{row}</tr>" for row in cells)}</table>')
         if self.error is not None:
             pieces.append(f"<pre>{escape(str(self.error))}</pre>")
         return f"<div>{''.join(pieces)}</div>"
 
-    @property
-    def _how(self) -> str:
-        drained = self._found is not None and self._found.drained and self.state == "finished"
-        return "drained" if drained else self.state
 
-    @staticmethod
-    def _rows(found: AppStatus) -> Iterator[tuple[str, ...]]:
-        for stage in found.stages:
-            done = f" ({stage.finished} done)" if stage.finished else ""
-            rate, watermark = f"{stage.rows_per_second:,.0f}", time_of(stage.watermark)
-            yield stage.name, f"{stage.tasks}{done}", rate, watermark, lag_of(stage.lag)
+def _row(stage: StageStatus) -> tuple[str, ...]:
+    done = f" ({stage.finished} done)" if stage.finished else ""
+    rate = f"{stage.rows_per_second:,.0f}"
+    return stage.name, f"{stage.tasks}{done}", rate, time_of(stage.watermark), lag_of(stage.lag)
 
 
 def table_of_series(series: Sequence[Series]) -> pl.DataFrame:
@@ -140,12 +120,10 @@ def table_of_series(series: Sequence[Series]) -> pl.DataFrame:
 # -- run arguments -----------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How to run an app. ``stages`` limits the run to these; empty means all. ``savepoint`` is taken at the end.
+    """How to run an app. Without ``stages``, all of them run. ``savepoint`` is taken at the end.
 
-    ``beside``: code of this process goes on meanwhile, and may run Spark jobs of its own.
-
-    ``wanted`` says where the coordinator listens and is called, if not on loopback, or on a cluster where Spark's
-    driver is.
+    ``beside``: code of this process goes on meanwhile, and may run Spark jobs of its own. ``wanted`` says where the
+    coordinator listens and is called, if not as usual.
     """
 
     local: bool = False
@@ -174,14 +152,13 @@ class RunOptions:
         *,
         beside: bool = False,
     ) -> Self:
-        """The arguments of ``App.run`` or ``App.start``. Raises for those that can't be."""
+        """Check the arguments of ``App.run`` or ``App.start``."""
         check_options(master, containers, stages, conf)
         if savepoint and stages:
             raise UsageError(
                 "a savepoint covers the whole app, but this run has only some of its stages",
                 hint="run all stages, or take the savepoint while they run: headrace savepoint create",
             )
-        environment = os.environ.get
         return cls(
             local=local,
             master=master,
@@ -190,7 +167,7 @@ class RunOptions:
             stages=stages or (),
             consent=consent_of(drop_state, rename or {}),
             savepoint=savepoint,
-            wanted=Wanted.of(listen or environment(LISTEN_VARIABLE), advertise or environment(ADVERTISE_VARIABLE)),
+            wanted=Wanted.of(listen or os.getenv(LISTEN_VARIABLE), advertise or os.getenv(ADVERTISE_VARIABLE)),
             beside=beside,
         )
 
@@ -218,8 +195,7 @@ def check_not_connect(session: object = None) -> None:
             "this process reaches Spark through Spark Connect, which has no SparkContext: containers and batch jobs of "
             "Headrace can't run there. Streams can be read and written as DataFrames",
             hint="run the app with local=True, or from a driver: with spark-submit, or in a process without "
-            "SPARK_REMOTE "
-            'and builder.remote(...), with master="spark://host:7077"',
+            'SPARK_REMOTE and builder.remote(...), with master="spark://host:7077"',
         )
 
 
@@ -257,7 +233,7 @@ SAID_AT_START = "interrupted: ends once Spark has started; Ctrl-C again ends it 
 
 
 class Launch:
-    """Checks that an app can run, and runs it once. It has the app's metadata store open from the one to the other."""
+    """Checks that an app can run, and runs it once. Its metadata store is open from the one to the other."""
 
     def __init__(
         self,
@@ -282,9 +258,14 @@ class Launch:
 
     def run(self, control: RunControl, line: ProgressLine | None) -> None:
         """Run until the app has ended, or until it was asked to end. Raises what made it fail."""
-        began = time.monotonic()
+        began, options = time.monotonic(), self.options
         try:
-            status = self._run(self._checked, control, line)
+            if options.local:
+                status = run_local(self._checked, line, options.savepoint, options.wanted, control)
+            else:
+                from headrace.run.spark.runner import run_on_spark
+
+                status = run_on_spark(self._checked, options, line, control)
         except BaseException:
             if line is not None:
                 line.close()
@@ -293,14 +274,6 @@ class Launch:
             self._metadata.close()
         if line is not None:
             line.end(how_it_ended(self.graph.app, status, time.monotonic() - began))
-
-    def _run(self, checked: Checked, control: RunControl, line: ProgressLine | None) -> AppStatus:
-        options = self.options
-        if options.local:
-            return run_local(checked, line, options.savepoint, options.wanted, control)
-        from headrace.run.spark.runner import run_on_spark
-
-        return run_on_spark(checked, options, line, control)
 
 
 # -- run ---------------------------------------------------------------------------------------------
@@ -329,9 +302,7 @@ class Run:
     """
 
     def __init__(self, launch: Launch, line: ProgressLine | None) -> None:
-        """Called by ``App.start``."""
-        self._launch = launch
-        self._line = line
+        self._launch, self._line = launch, line
         self._control = RunControl()
         self._ended = threading.Event()
         self._error: BaseException | None = None
@@ -350,12 +321,7 @@ class Run:
         return self._launch.graph.app
 
     def status(self) -> RunStatus:
-        """Return how the run is now, or how it has ended. Never raises what made the app fail.
-
-        Returns
-        -------
-        RunStatus
-            Its ``state``, its ``error`` and more. A notebook shows it as a table.
+        """Return how the run is now, or how it has ended; a notebook shows a table. Never raises what made it fail.
 
         Examples
         --------
@@ -462,13 +428,10 @@ class Run:
         return self.status()
 
     def metrics(self) -> pl.DataFrame:
-        """Return all metrics of the run, as ``/metrics`` shows them.
+        """Return all metrics of the run, as ``/metrics`` shows them. Empty before the app runs.
 
-        Returns
-        -------
-        polars.DataFrame
-            A row for each series: its ``name``, ``kind`` and ``value``, a column for each label, and the ``buckets`` of
-            histograms. Empty before the app runs.
+        There is a row for each series: its ``name``, ``kind`` and ``value``, a column for each label, and the
+        ``buckets`` of histograms.
 
         Examples
         --------
@@ -530,13 +493,9 @@ class Run:
         return f"Run({self.status()})"
 
     def _repr_html_(self) -> str:
-        """The run in a notebook."""
         return self.status()._repr_html_()
 
     # -- inside
-
-    def _begin(self) -> None:
-        self._thread.start()
 
     def _perform(self) -> None:
         try:
@@ -547,8 +506,7 @@ class Run:
             if self._line is not None:
                 self._line.end(f"{self.app} failed: {error}")
         finally:
-            coordinator = self._control.coordinator
-            if coordinator is not None:
+            if (coordinator := self._control.coordinator) is not None:
                 self._final = msgspec.structs.replace(coordinator.status(), ended_at=WallClock().now_ms())
                 self._control.coordinator = None  # only its final facts are kept
             self._ended.set()
@@ -576,26 +534,14 @@ class Run:
                 raise found.error.as_error()
         return True
 
-    def _conflicts(self, launch_app: str, home: str, stages: set[str]) -> bool:
-        mine = set(self._launch.options.stages)
-        same = (self.app, self._launch.graph.settings.home) == (launch_app, home)
-        return same and not self._ended.is_set() and (not mine or not stages or not mine.isdisjoint(stages))
-
 
 # -- the runs of this process
-
 _lock = threading.Lock()
 _runs: list[Run] = []
-_watched: list[Callable[[], None]] = []
-"""What the end of the interpreter calls, once there has been a run."""
 
 
 def running() -> list[Run]:
     """Return the runs that ``App.start`` has begun in this process and that haven't ended, the oldest first.
-
-    Returns
-    -------
-    list of Run
 
     Examples
     --------
@@ -609,7 +555,9 @@ def running() -> list[Run]:
 def make_room(app: str, home: str, stages: set[str], *, replace: bool) -> None:
     """Raise ``UsageError`` if some of these stages of the app (empty: all) run in this process; or drain them."""
     for run in running():
-        if not run._conflicts(app, home, stages):
+        mine, graph = set(run._launch.options.stages), run._launch.graph
+        apart = mine and stages and mine.isdisjoint(stages)
+        if apart or (graph.app, graph.settings.home) != (app, home) or run._ended.is_set():
             continue
         if not replace:
             raise UsageError(
@@ -625,27 +573,25 @@ def begin(launch: Launch, line: ProgressLine | None) -> Run:
     """Start a run in a thread of its own."""
     run = Run(launch, line)
     with _lock:
-        if not _watched:
-            _at_exit(_drain_all)
-            _watched.append(_drain_all)
+        _drain_at_exit()
         _runs.append(run)
-    run._begin()
+    run._thread.start()
     return run
 
 
-def _at_exit(call: Callable[[], None]) -> None:
-    """Have this called when the interpreter ends, while pools of threads still take work.
+@cache
+def _drain_at_exit() -> None:
+    """Have the runs drained when the interpreter ends, while pools of threads still take work.
 
     They stop taking it before ``atexit`` calls anything. What comes last here is called first.
     """
     import concurrent.futures.thread  # noqa: F401 - which asks for its own call when it is imported
 
     register: Callable[[Callable[[], None]], object] = getattr(threading, "_register_atexit", atexit.register)
-    register(call)
+    register(_drain_all)
 
 
 def _drain_all() -> None:
-    """The interpreter ends: have the runs drain, and wait for a while."""
     mine = [run for run in running() if run._pid == os.getpid()]  # not in a fork
     for run in mine:
         run._control.request()

@@ -1,15 +1,9 @@
 """Which tasks have which rows of a table, and their answers combined. Pure.
 
-routing
-    Decide which tasks to ask, and combine their answers: pure.
-
-    If a key is known to have one owner, only that task is asked. Every task has all rows of a global table, so keys are
-    distributed among the tasks. Otherwise all tasks are asked. A scan goes through the tasks in order and asks one of
-    them, then two, then four at a time: so many tasks need few rounds, and a page that the first task fills costs the
-    others nothing.
-
-catalogue
-    List an app's tables from its plan: pure.
+If a key is known to have one owner, only that task is asked. Every task has all rows of a global table, so keys are
+distributed among the tasks. Otherwise all tasks are asked. A scan goes through the tasks in order and asks one of them,
+then two, then four at a time: so many tasks need few rounds, and a page that the first task fills costs the others
+nothing.
 """
 
 from __future__ import annotations
@@ -17,13 +11,15 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+import msgspec
 import polars as pl
 
 from headrace.coordinator.messages import LIMIT_MAX, TASKS_MAX, Answers, Ask, TableFacts, TableList, TaskAnswer
+from headrace.core.clock import moment_ms
 from headrace.core.errors import UsageError
 from headrace.plan.chain_plan import owned_by
 from headrace.plan.model import Plan
@@ -35,9 +31,6 @@ from headrace.rows.values import column
 from headrace.stores.encoding import KeyEncoding
 from headrace.stores.keyvalue import after_prefix
 from headrace.stores.table import ROWS_END
-
-# -- routing -----------------------------------------------------------------------------------------
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +56,7 @@ class TableColumns:
         return {**self.key, **self.values}
 
     def keys(self, rows: Sequence[Sequence[Any]]) -> pl.DataFrame:
-        """Return keys as a DataFrame of the key's types. Raises ``UsageError`` for a key that doesn't fit."""
+        """Return keys as a DataFrame of the key's types."""
         wanted = f"the key of table {self.id!r} is {_shown(self.key)}"
         for row in rows:
             if len(row) != len(self.key):
@@ -110,12 +103,8 @@ class TableColumns:
         return KeyEncoding(columns).encode(self._typed([[value] for value in values]))[0]
 
     def _typed(self, columns: Sequence[Sequence[Any]]) -> pl.DataFrame:
-        return pl.DataFrame(
-            [
-                self._series(name, dtype, values)
-                for (name, dtype), values in zip(self.key.items(), columns, strict=False)
-            ]
-        )
+        of_key = zip(self.key.items(), columns, strict=False)
+        return pl.DataFrame([self._series(name, dtype, values) for (name, dtype), values in of_key])
 
     def _series(self, name: str, dtype: pl.DataType, values: Sequence[Any]) -> pl.Series:
         try:
@@ -145,7 +134,7 @@ def owners(facts: TableFacts, columns: TableColumns, keys: pl.DataFrame) -> tupl
 
 
 def time_ms(facts: TableFacts, at: int | datetime | None) -> int | None:
-    """Return ``at`` in ms; naive datetimes are UTC. Raises ``UsageError`` if the table keeps no versions."""
+    """Return ``at`` in ms; naive datetimes are UTC."""
     if at is None:
         return None
     if facts.versions_ms is None:
@@ -154,8 +143,7 @@ def time_ms(facts: TableFacts, at: int | datetime | None) -> int | None:
             hint="leave out the time; a table keeps earlier rows if it is declared with versions=",
         )
     if isinstance(at, datetime):
-        whole = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-        return (whole - _EPOCH) // timedelta(milliseconds=1)
+        return moment_ms(at)
     if isinstance(at, bool) or not isinstance(at, int) or not -(2**63) <= at < 2**63:
         raise UsageError(f"{at!r} isn't a time", hint="give a datetime, or milliseconds since the epoch")
     return at
@@ -180,37 +168,20 @@ def found(columns: TableColumns, answers: Answers) -> list[TaskRows]:
             f"the rows of these keys of table {columns.id!r} are too large for one answer",
             hint="read fewer keys at once",
         )
-    return [TaskRows(one.task, one.version, rows_of(columns, one)) for one in answers.answers]
+    return [TaskRows(one.task, one.version, _rows(columns, one)) for one in answers.answers]
 
 
-def rows_of(columns: TableColumns, answer: TaskAnswer) -> pl.DataFrame:
-    """Return the rows of an answer. Raises the task's error, if there was one."""
+def _rows(columns: TableColumns, answer: TaskAnswer) -> pl.DataFrame:
     if answer.error is not None:
         raise answer.error.as_error()
     return decode_rows(answer.rows) if answer.rows else pl.DataFrame(schema=columns.schema)
 
 
-@dataclass(slots=True)
 class TableScan:
     """One page of a table, task by task. Call ``ask`` and ``take`` in turns until ``ask`` returns None."""
 
-    facts: TableFacts
-    columns: TableColumns
-    low: bytes
-    high: bytes
-    limit: int
-    limit_ms: int
-    at_ms: int | None = None
-    parts: list[TaskRows] = field(default_factory=list)
-    after: str | None = None
-    """Where the next page begins; None if this is the last one."""
-    _left: list[str] = field(default_factory=list)
-    _wave: int = 1
-    _from: bytes | None = None
-
-    @classmethod
-    def begin(
-        cls,
+    def __init__(
+        self,
         facts: TableFacts,
         columns: TableColumns,
         bounds: tuple[bytes, bytes],
@@ -220,21 +191,27 @@ class TableScan:
         partition: int | None = None,
         after: str | None = None,
         at_ms: int | None = None,
-    ) -> TableScan:
+    ) -> None:
         """``partition`` limits the scan to one task. ``after`` is the ``after`` of an earlier page."""
         if not 1 <= limit <= LIMIT_MAX:
             raise UsageError(f"can't return {limit} rows at once", hint=f"a page has 1 to {LIMIT_MAX} rows")
-        scan = cls(facts, columns, *bounds, limit, limit_ms, at_ms)
-        scan._left = _tasks(facts, partition)
-        if after is not None:
-            task, scan._from = _parsed(after)
-            if task not in scan._left:
+        self.parts: list[TaskRows] = []
+        self.after: str | None = None
+        """Where the next page begins; None if this is the last one."""
+        self._columns, self._limit, self._wave = columns, limit, 1
+        self._low, high = bounds
+        self._like = Ask(table=facts.id, tasks=[], high=high, limit_ms=limit_ms, at_ms=at_ms)
+        self._left = _tasks(facts, partition)
+        task, key = (None, None) if after is None else _parsed(after)
+        if task is not None:
+            if task not in self._left:
                 raise UsageError(
                     f"{after!r} isn't the end of a page of table {facts.id!r}",
                     hint="use the place that the previous page gave",
                 )
-            scan._left = scan._left[scan._left.index(task) :]
-        return scan
+            self._left = self._left[self._left.index(task) :]
+        self._from = self._low if key is None else max(self._low, key + b"\x00")
+        """Where the first task that is asked begins."""
 
     @property
     def rows(self) -> int:
@@ -247,28 +224,18 @@ class TableScan:
             return None
         tasks, self._left = self._left[: self._wave], self._left[self._wave :]
         self._wave = min(self._wave * 2, TASKS_MAX)
-        low = self.low if self._from is None else max(self.low, self._from + b"\x00")
-        self._from = None
-        return Ask(
-            table=self.facts.id,
-            tasks=tasks,
-            low=low,
-            high=self.high,
-            rows=self.limit + 1 - self.rows,
-            limit_ms=self.limit_ms,
-            at_ms=self.at_ms,
-        )
+        low, self._from = self._from, self._low
+        return msgspec.structs.replace(self._like, tasks=tasks, low=low, rows=self._limit + 1 - self.rows)
 
     def take(self, answers: Answers) -> None:
         """Take the answers to the last query."""
         for answer in answers.answers:
-            rows = rows_of(self.columns, answer)
-            room = self.limit - self.rows
-            part = TaskRows(answer.task, answer.version, rows.head(room))
-            self.parts.append(part)
+            rows = _rows(self._columns, answer)
+            room = self._limit - self.rows
+            self.parts.append(TaskRows(answer.task, answer.version, rows.head(room)))
             if rows.height > room:
                 last = next(part for part in reversed(self.parts) if part.rows.height)
-                self.after = _place(last.task, self.columns.encode(last.rows.tail(1))[0])
+                self.after = _place(last.task, self._columns.encode(last.rows.tail(1))[0])
                 return
             if answer.more:
                 self.after = _place(answer.task, answer.last)
@@ -278,7 +245,7 @@ class TableScan:
 def _tasks(facts: TableFacts, partition: int | None) -> list[str]:
     if partition is not None and not 0 <= partition < len(facts.tasks):
         raise UsageError(
-            f"table {facts.id!r} has no partition {partition}; its partitions are 0 to {len(facts.tasks) - 1}",
+            f"table {facts.id!r} has no partition {partition}; its partitions are 0 to {len(facts.tasks) - 1}"
         )
     if partition is not None:
         return [facts.tasks[partition]]
@@ -286,7 +253,7 @@ def _tasks(facts: TableFacts, partition: int | None) -> list[str]:
 
 
 def _place(task: str, key: bytes) -> str:
-    """Return the place after that key; without a key, the beginning of the task."""
+    """The place after that key; without a key, the beginning of the task."""
     return f"{task}@{base64.urlsafe_b64encode(key).decode()}"
 
 
@@ -305,7 +272,6 @@ def _shown(columns: Mapping[str, pl.DataType]) -> str:
     return ", ".join(f"{name} ({dtype})" for name, dtype in columns.items())
 
 
-# -- catalogue ---------------------------------------------------------------------------------------
 def catalogue(plan: Plan) -> TableList:
     """Return all tables and all stores of low-level tasks, sorted by name; one entry for each stage that keeps a table.
 

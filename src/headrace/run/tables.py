@@ -1,22 +1,12 @@
-"""Queries of a running app's tables from other processes.
+"""Queries of a running app's tables from other processes: the container answers, a reader asks through the coordinator.
 
-``run.table_routing`` decides which tasks to ask, and ``coordinator.messages`` has the messages. Nothing here depends on
-Spark.
+The container's thread waits in a request that the coordinator holds, so it costs nothing while there are no questions,
+and answers from committed state. The question bounds what it reads. The run loop waits for it only when it closes a
+database. If the coordinator can't be reached, the thread tries again; whether the container ends is up to its
+heartbeats.
 
-answering
-    The container's side of queries: a thread that waits for questions and answers them from committed state.
-
-    It waits in a request that the coordinator holds, so it costs nothing while there are no questions. The question
-    bounds what it reads. The run loop waits for it only when it closes a database. If the coordinator can't be reached,
-    the thread tries again; whether the container ends is up to its heartbeats.
-
-finding
-    Find a table of a running app by the app's name, with the addresses that its deployments publish.
-
-reader
-    Read the tables of a running app, from Python or a command, through the app's coordinator.
-
-    ``import headrace`` imports this module, so it imports little; the first reader imports the rest.
+``import headrace`` imports this module, so it imports little; the first reader imports the rest. Nothing here depends
+on Spark.
 """
 
 from __future__ import annotations
@@ -125,7 +115,7 @@ class TableAnswers:
 
 
 def _bounds(host: TaskHost) -> Callable[[str], int]:
-    """Return how far back a table's versions go. A rollback replaces the table, so each call asks the task for it."""
+    """How far back a table's versions go. A rollback replaces the table, so each call asks the task for it."""
 
     def bound_of(table: str) -> int:
         kept = host.task.chain.tables[table]
@@ -147,10 +137,8 @@ class AnswerThread(WorkerThread):
     ) -> None:
         """``listen`` may block; after ``hang_up`` it has to return or raise soon."""
         super().__init__("headrace-tables")
-        self._listen = listen
-        self._hang_up = hang_up
-        self._container = container
-        self._incarnation = incarnation
+        self._listen, self._hang_up = listen, hang_up
+        self._container, self._incarnation = container, incarnation
         self._answers = answers
         self._throttle = Throttle(_log)
         self.failures = 0
@@ -227,7 +215,7 @@ def find_table(metadata: MetadataStore, app: str, table: str) -> tuple[Address, 
 
 
 def _tables_of(metadata: MetadataStore, app: str) -> tuple[list[tuple[TableFacts, Address | None]], Mapping[str, str]]:
-    """Return the tables of a running app, and by id what else it keeps."""
+    """The tables of a running app, and by id what else it keeps."""
     addresses = find_all(metadata, app)
     if not addresses:
         raise _not_running(metadata, app)
@@ -274,28 +262,22 @@ _SPARE_S = 5.0
 
 
 def open_table(
-    app: str,
-    table: str,
-    *,
-    home: str | Path | None = None,
-    metadata: str | None = None,
-    timeout: Duration = "5s",
+    app: str, table: str, *, home: str | Path | None = None, metadata: str | None = None, timeout: Duration = "5s"
 ) -> TableReader:
     """Open a table of a running app for reading. Only committed rows are seen.
 
     Parameters
     ----------
     app
-        The app's name.
+        As of ``TableReader``.
     table
-        The table's name.
+        As of ``TableReader``.
     home
-        The app's home. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+        As of ``TableReader``.
     metadata
-        The URL of the app's metadata store, if that isn't in the home. By default the environment variable
-        ``HEADRACE_METADATA``.
+        As of ``TableReader``.
     timeout
-        How long a read may take; at most 30 s.
+        As of ``TableReader``.
 
     Returns
     -------
@@ -356,10 +338,8 @@ class TableReader:
         limit_ms = to_ms(timeout, "timeout", minimum=1, error=UsageError)
         if limit_ms > LIMIT_MS_MAX:
             raise UsageError(f"a timeout of {timeout!r} is too long", hint=f"give at most {LIMIT_MS_MAX // 1000} s")
-        self.app = app
-        self.table = table
-        self._home = home_of(home)
-        self._metadata = metadata_url_of(metadata)
+        self.app, self.table = app, table
+        self._home, self._metadata = home_of(home), metadata_url_of(metadata)
         self._limit_ms = limit_ms
         self._client: CoordinatorClient | None = None
         self._hang_up: weakref.finalize[[], TableReader] | None = None
@@ -427,7 +407,7 @@ class TableReader:
         keys
             For each key one value for each of its columns.
         at
-            For a table of versions: the time (ms, or a datetime; a naive one is UTC) whose version is asked for.
+            As of ``get``.
 
         Returns
         -------
@@ -472,7 +452,7 @@ class TableReader:
         after
             Resume where an earlier scan stopped: the reader's ``after``.
         at
-            For a table of versions: the time (ms, or a datetime; a naive one is UTC) whose version is asked for.
+            As of ``get``.
 
         Returns
         -------
@@ -505,8 +485,6 @@ class TableReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- task by task
-
     @property
     def described(self) -> TableColumns:
         """The columns, for callers that build keys from values."""
@@ -520,7 +498,7 @@ class TableReader:
         keys
             For each key one value for each of its columns.
         at
-            For a table of versions: the time (ms, or a datetime; a naive one is UTC) whose version is asked for.
+            As of ``get``.
 
         Returns
         -------
@@ -548,7 +526,7 @@ class TableReader:
         after: str | None = None,
         at: int | datetime | None = None,
     ) -> TableScan:
-        """Return one page of rows.
+        """Return one page of rows between two keys.
 
         Parameters
         ----------
@@ -561,7 +539,7 @@ class TableReader:
         after
             Where the page begins.
         at
-            For a table of versions: the time (ms, or a datetime; a naive one is UTC) whose version is asked for.
+            As of ``get``.
 
         Returns
         -------
@@ -570,7 +548,7 @@ class TableReader:
         from headrace.run.table_routing import TableScan, time_ms
 
         client = self._connected()
-        scan = TableScan.begin(
+        scan = TableScan(
             self._facts,
             self._columns,
             bounds,
@@ -588,8 +566,6 @@ class TableReader:
             raise
         return scan
 
-    # -- inside
-
     @property
     def _filled(self) -> str:
         return "what its task writes" if self._facts.kind == "store" else "the stream that fills it"
@@ -599,8 +575,7 @@ class TableReader:
         return pl.concat(rows) if rows else pl.DataFrame(schema=self._columns.schema)
 
     def _connected(self) -> CoordinatorClient:
-        """A client of the run that holds the table; a new one if the last run has ended."""
-        if self._client is None:
+        if self._client is None:  # the last run has ended
             self._find()
         assert self._client is not None
         return self._client

@@ -137,7 +137,7 @@ def test_places_are_noted_once_and_again_after_a_failure() -> None:
         begun(coordinator, "running", "running")
         keeping = PlaceKeeping(places, coordinator.status)
         for _ in range(3):
-            keeping.look()
+            keeping.step()
     assert places.writes == 2
     assert places.read() == {A0: "ann", B0: "ann"}
 
@@ -154,7 +154,7 @@ def test_hosts_of_standbys_that_are_current_are_noted() -> None:
         coordinator.heartbeat(heartbeat)
         keeping = PlaceKeeping(places, coordinator.status)
         for _ in range(2):
-            keeping.look()
+            keeping.step()
     assert places.writes == 1
     assert places.read_standbys() == {A1: ["ann"]}
 

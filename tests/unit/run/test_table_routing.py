@@ -161,7 +161,7 @@ class Tasks:
         }
 
     def page(self, limit: int, **options: Any) -> TableScan:
-        scan = TableScan.begin(self.facts, self.columns, (b"", b"\x02"), limit=limit, limit_ms=1, **options)
+        scan = TableScan(self.facts, self.columns, (b"", b"\x02"), limit=limit, limit_ms=1, **options)
         while (ask := scan.ask()) is not None:
             self.asked.append(ask.tasks)
             scan.take(Answers(answers=[self._answer(task, ask) for task in ask.tasks]))
@@ -210,7 +210,7 @@ def test_a_page_that_is_just_full_has_no_next() -> None:
 
 def test_a_task_that_had_no_room_is_asked_again() -> None:
     tasks = Tasks(["a"], ["b"], ["c"])
-    scan = TableScan.begin(tasks.facts, tasks.columns, (b"", b""), limit=9, limit_ms=1)
+    scan = TableScan(tasks.facts, tasks.columns, (b"", b""), limit=9, limit_ms=1)
     for _ in range(2):
         ask = scan.ask()
         assert ask is not None

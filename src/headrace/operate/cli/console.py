@@ -180,9 +180,7 @@ OfApp = Annotated[
 Schema = Annotated[
     str | None,
     typer.Option(
-        "--schema",
-        metavar="COLUMNS",
-        help='The columns and their types: "member:str,url:str,ts:datetime[ms]".',
+        "--schema", metavar="COLUMNS", help='The columns and their types: "member:str,url:str,ts:datetime[ms]".'
     ),
 ]
 

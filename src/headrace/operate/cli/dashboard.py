@@ -27,8 +27,7 @@ def dashboard(
         ),
     ] = None,
     stage: Annotated[
-        str | None,
-        typer.Option(metavar="STAGE", help="The deployment with this stage, if the app has several."),
+        str | None, typer.Option(metavar="STAGE", help="The deployment with this stage, if the app has several.")
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     port: Annotated[
@@ -156,10 +155,6 @@ def _deployed(store: MetadataStore) -> list[Deployed]:
 
     waiting = {one.app: one.startpoints for one in waiting_startpoints(store).apps}
     return [
-        Deployed(
-            status,
-            None if address is None else page_url(address.url, address.token),
-            waiting.get(status.app, ()),
-        )
+        Deployed(status, None if address is None else page_url(address.url, address.token), waiting.get(status.app, ()))
         for status, address in deployments(store, patient=False)
     ]

@@ -213,8 +213,7 @@ def backfill(
     from_tables: FromTables = None,
     savepoint: Annotated[str, typer.Option(metavar="NAME", help="The name of the savepoint.")] = "backfill",
     publish: Annotated[
-        bool,
-        typer.Option(help="Whether to publish the results of the history. Without them, the app may be running."),
+        bool, typer.Option(help="Whether to publish the results of the history. Without them, the app may be running.")
     ] = True,
     again: Annotated[
         bool,

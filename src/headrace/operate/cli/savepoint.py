@@ -64,11 +64,7 @@ def create(
         print_line(f"took savepoint {name} of {app}: {_contents(manifest)}")
 
 
-def list_(
-    app: AppOrAll = None,
-    home: Home = HOME,
-    as_json: AsJson = False,
-) -> None:
+def list_(app: AppOrAll = None, home: Home = HOME, as_json: AsJson = False) -> None:
     """List savepoints, the oldest first."""
     from headrace.life.folder import Shelf
 
@@ -217,8 +213,7 @@ def undo(app: App, home: Home = HOME, metadata: Metadata = None, as_json: AsJson
 def timelines(
     app: App,
     remove: Annotated[
-        int | None,
-        typer.Option("--delete", metavar="N", help="Delete an old timeline with everything it keeps."),
+        int | None, typer.Option("--delete", metavar="N", help="Delete an old timeline with everything it keeps.")
     ] = None,
     home: Home = HOME,
     metadata: Metadata = None,

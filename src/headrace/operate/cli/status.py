@@ -148,8 +148,7 @@ def check(
         ),
     ] = None,
     max_checkpoint_age: Annotated[
-        str | None,
-        typer.Option("--max-checkpoint-age", metavar="TIME", help="How old a task's last commit may be."),
+        str | None, typer.Option("--max-checkpoint-age", metavar="TIME", help="How old a task's last commit may be.")
     ] = None,
     max_restarts: Annotated[
         str | None,

@@ -267,8 +267,7 @@ def trim(
     total = sum(cut.size for cut in cuts)
     if not yes:
         raise UsageError(
-            f"this would permanently delete {place.amount(total)} of {place.stream}",
-            hint="add --yes to delete it",
+            f"this would permanently delete {place.amount(total)} of {place.stream}", hint="add --yes to delete it"
         )
     run_trim(place, cuts)
     if as_json:

@@ -290,8 +290,7 @@ def plan_trim(place: Place, texts: Sequence[str], partition: int | None) -> list
         before = extent.upcoming if isinstance(position, Edge) else position
         if not extent.oldest <= before <= extent.upcoming:
             raise UsageError(
-                f"--before {before} is outside {ssp}",
-                hint=f"its offsets go from {extent.oldest} to {extent.upcoming}",
+                f"--before {before} is outside {ssp}", hint=f"its offsets go from {extent.oldest} to {extent.upcoming}"
             )
         cuts.append(Trim(ssp, before, before - extent.oldest))
     return cuts

@@ -176,8 +176,7 @@ def infer_columns(data: bytes) -> tuple[dict[str, pl.DataType], list[BadRow]]:
     unknown = [name for name, dtype in found.items() if _has_null(dtype)]
     if unknown:
         raise DataError(
-            f"no value shows the type of {', '.join(unknown)}",
-            hint=f'declare it: --schema "{unknown[0]}:str,..."',
+            f"no value shows the type of {', '.join(unknown)}", hint=f'declare it: --schema "{unknown[0]}:str,..."'
         )
     return found, bad
 

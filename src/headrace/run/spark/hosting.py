@@ -476,8 +476,7 @@ def watch(coordinator: Coordinator, job: Job, show: Callable[[AppStatus], None] 
             supervisor.look(status, WallClock().monotonic_ms())
         if job_is_over:
             raise job.error() or InfrastructureError(
-                "Spark's job has ended, but the app hasn't",
-                hint="see Spark's log for what happened to the containers",
+                "Spark's job has ended, but the app hasn't", hint="see Spark's log for what happened to the containers"
             )
 
 

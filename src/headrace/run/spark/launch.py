@@ -182,12 +182,7 @@ def _probe(executable: Path) -> _Runtime | None:
         command = [str(executable), *flags, "-XshowSettings:properties", "-version"]
         try:
             run = subprocess.run(  # noqa: S603 - the user's own java, no shell
-                command,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_PROBE_SECONDS_MAX,
-                check=False,
+                command, capture_output=True, text=True, errors="replace", timeout=_PROBE_SECONDS_MAX, check=False
             )
         except (OSError, subprocess.TimeoutExpired):
             return None

@@ -17,7 +17,7 @@ from headrace.coordinator.server import Coordinator
 from headrace.core.errors import InfrastructureError
 from headrace.core.log import current_settings, logger
 from headrace.plan.model import Plan
-from headrace.run.coordinated import RunControl, coordinated, started
+from headrace.run.coordinated import RunControl, coordinated, ledger_of, started
 from headrace.run.no_shared_disk import check_no_shared_disk, check_standby, shares_no_disk
 from headrace.run.planning import Checked, held_by_driver
 from headrace.run.progress import Progress, announce, say
@@ -84,7 +84,8 @@ def _never_started(planned: Plan, checked: Checked, control: RunControl, options
             savepoint=options.savepoint,
             hint="start it again, and end it when its tasks run",
         )
-    with coordinated(planned, checked.metadata, checked.stages, 1) as coordinator:
+    ledger = ledger_of(planned, checked.metadata, checked.stages, 1)
+    with coordinated(planned, checked.metadata, checked.stages, ledger) as coordinator:
         control.attach(coordinator)
         coordinator.drain()
         return coordinator.status()
