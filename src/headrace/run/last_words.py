@@ -1,10 +1,9 @@
 """The last words of a container in case it dies silently: a small file under ``home``.
 
-The file is named after the container and its incarnation. While the container lives, the file says which function of
-the app is being called, on which messages. That part is mapped into memory: a note costs about a microsecond, no system
-call, and the kernel keeps it whatever happens to the process. What ends the process adds how: ``os._exit``, which
-nothing else announces, and the signals that ``faulthandler`` handles. SIGKILL adds nothing, so its absence says
-something, too.
+While the container lives, the file says which function of the app is being called, on which messages. That part is
+mapped into memory: a note costs about a microsecond, no system call, and the kernel keeps it whatever happens to the
+process. What ends the process adds how: ``os._exit``, which nothing else announces, and the signals that
+``faulthandler`` handles. SIGKILL adds nothing, so its absence says something, too.
 
 An incarnation that starts tells the coordinator what those before it have left behind where it starts, and deletes the
 file of the one that it replaces. So the driver needs no such folder. An orderly end deletes the file as well.
@@ -19,7 +18,6 @@ import re
 import sys
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 import msgspec
@@ -54,7 +52,6 @@ class Recorder:
     """Keeps the notes of one incarnation, from ``start`` to ``close``. Start it in a process of the container's own."""
 
     def __init__(self, folder: Path, container: int, incarnation: str) -> None:
-        """Make the file."""
         self._path = _path(folder, container, incarnation)
         with writing(self._path):
             make_private_folder(folder)
@@ -91,8 +88,10 @@ class Recorder:
 
     def _exiting(self, status: int) -> NoReturn:
         if os.getpid() == self._pid:  # and not a child that was forked from it
+            frame = sys._getframe(1)
+            text = f"os._exit({status}) at {frame.f_code.co_filename}:{frame.f_lineno}"
             with suppress(OSError):
-                os.pwrite(self._file.fileno(), f"os._exit({status}){_caller(sys._getframe(1))}".encode(), _NOTE_BYTES)
+                os.pwrite(self._file.fileno(), text.encode(), _NOTE_BYTES)
         self._exit(status)
 
 
@@ -103,10 +102,10 @@ def clear(folder: Path) -> None:
 
 
 def left_in(folder: Path, container: int) -> dict[str, LastWords]:
-    """What incarnations of a container have left behind, by their names: the latest ``_FILES_MAX`` of them.
+    """Return what incarnations of a container have left behind, by their names: the latest ``_FILES_MAX`` of them.
 
-    Older files are deleted, because no report needs them. Those of other containers aren't touched, however many
-    there are. Stages that are deployed apart number their containers alike, so some may be alive, and of another run.
+    Older files of this container are deleted, because no report needs them. Stages that are deployed apart number their
+    containers alike, so some incarnations may be alive, and of another run.
     """
     found: dict[str, LastWords] = {}
     for number, path in enumerate(sorted(folder.glob(f"{container}.*"), key=_changed_ns, reverse=True)):
@@ -165,10 +164,6 @@ def _how(text: str) -> str:
     where = f" at {frames[0]['file']}:{frames[0]['line']}" if frames else ""
     signal = _SIGNALS.get(reason)
     return f"was killed by {signal} ({reason}){where}" if signal else f"ended with {reason!r}{where}"
-
-
-def _caller(frame: FrameType) -> str:
-    return f" at {frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _is_ours(file: str) -> bool:

@@ -1,20 +1,9 @@
 """Looks into running containers, on demand: rows that a step takes, and what threads do.
 
-results
-    What looks find, as JSON, and their limits.
-
-sampler
-    What the threads of this process do: a thread looks again and again at their stacks, and counts them.
-
-    Only the standard library is used, and nothing is changed in what is looked at. A look holds all threads up for some
-    tens of microseconds. Stacks are text in the collapsed format that flame graphs are drawn from: the thread, then
-    frames from the outermost to the innermost, with semicolons between.
-
-answers
-    The container's side of looks. A question begins one, or asks how far it is; none of them waits.
-
-asking
-    Ask tasks for a look, repeatedly until it is complete, and combine the answers.
+A question to a container begins a look, or asks how far it is; none waits. For a profile, a thread looks again and
+again at the stacks of all threads, and counts them: that changes nothing in them, and holds them up for some tens of
+microseconds. Stacks are text in the collapsed format that flame graphs are drawn from: the thread, then frames from the
+outermost to the innermost, with semicolons between.
 """
 
 from __future__ import annotations
@@ -41,16 +30,31 @@ from headrace.core.worker import WorkerThread
 from headrace.task.host.task_host import TaskHost
 from headrace.task.operators.base import Tap
 
-# -- results -----------------------------------------------------------------------------------------
 ROWS_MAX = 10
 """How many rows a task is asked for."""
-
 VALUE_CHARS_MAX = 200
 COLUMNS_MAX = 50
 TASKS_MAX = 8
 """So many tasks are peeked at."""
+KEPT = 8
+"""How many peeks of a task are remembered; older ones are over."""
+PEEK_MS = 10_000.0
+"""How long a peek waits for rows."""
 
 SECONDS_MAX = 30.0
+EVERY_S = 0.01
+FRAMES_MAX = 100
+NAME_CHARS_MAX = 120
+STACKS_MAX = 2000
+TEXT_CHARS_MAX = 1 << 20
+"""Further stacks are counted together, because so many different ones don't show where time goes."""
+OTHERS = "(other stacks)"
+
+LIMIT_MS = 3000
+_STEPS = "headrace_step_messages_total"
+
+Asking = Callable[[Ask], Answers]
+_T = TypeVar("_T", bound=msgspec.Struct)
 
 
 class Peeked(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -62,10 +66,7 @@ class Peeked(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Profiled(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the threads of a container did: how many times each stack was seen, and how often it was looked.
-
-    ``left_ms`` is how long it still takes.
-    """
+    """How many times each stack was seen, and how often it was looked. ``left_ms`` is how long it still takes."""
 
     stacks: dict[str, int] = msgspec.field(default_factory=dict)
     samples: int = 0
@@ -75,17 +76,6 @@ class Profiled(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 # Made here, not when the first answer comes: threads that each make the first decoder of a kind end the process.
 PEEKED = msgspec.json.Decoder(Peeked)
 PROFILED = msgspec.json.Decoder(Profiled)
-
-
-# -- sampler -----------------------------------------------------------------------------------------
-EVERY_S = 0.01
-FRAMES_MAX = 100
-NAME_CHARS_MAX = 120
-STACKS_MAX = 2000
-TEXT_CHARS_MAX = 1 << 20
-"""Further stacks are counted together, because so many different ones don't show where time goes."""
-
-OTHERS = "(other stacks)"
 
 
 class ProfileThread(WorkerThread):
@@ -100,7 +90,7 @@ class ProfileThread(WorkerThread):
         self.start()
 
     def result(self) -> Profiled:
-        """What was found; while it runs, only for how long it still does."""
+        """Return what was found; while it runs, only for how long it still does."""
         if self.alive:
             return Profiled(left_ms=max(1, round(1000 * (self._until - time.monotonic()))))
         found: Counter[str] = Counter()
@@ -125,27 +115,15 @@ class ProfileThread(WorkerThread):
 
 
 def collapsed(frame: FrameType | None) -> str:
-    """The stack that ends in a frame, the outermost first."""
+    """Return the stack that ends in a frame, the outermost first."""
     frames: list[str] = []
     while frame is not None and len(frames) < FRAMES_MAX:
-        frames.append(_name(frame))
+        code = frame.f_code
+        name = f"{frame.f_globals.get('__name__', '?')}.{code.co_qualname}"[:NAME_CHARS_MAX]
+        where = f" ({PurePath(code.co_filename).name}:{code.co_firstlineno})"
+        frames.append((name + where).replace(";", ","))
         frame = frame.f_back
     return ";".join(reversed(frames))
-
-
-def _name(frame: FrameType) -> str:
-    code = frame.f_code
-    where = f" ({PurePath(code.co_filename).name}:{code.co_firstlineno})"
-    name = f"{frame.f_globals.get('__name__', '?')}.{code.co_qualname}"[:NAME_CHARS_MAX]
-    return (name + where).replace(";", ",")
-
-
-# -- answers -----------------------------------------------------------------------------------------
-KEPT = 8
-"""How many peeks of a task are remembered; older ones are over."""
-
-PEEK_MS = 10_000.0
-"""How long a peek waits for rows."""
 
 
 class Looks:
@@ -159,7 +137,7 @@ class Looks:
         self._profile: tuple[str, ProfileThread] | None = None
 
     def answer(self, look: ContainerLook, task: str) -> bytes:
-        """What was found so far, as JSON."""
+        """Return what was found so far, as JSON."""
         return msgspec.json.encode(self._peek(look, task) if look.kind == "peek" else self._profiled(look))
 
     def close(self) -> None:
@@ -222,14 +200,6 @@ def _text(value: object) -> str:
     return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
-# -- asking ------------------------------------------------------------------------------------------
-LIMIT_MS = 3000
-_STEPS = "headrace_step_messages_total"
-
-Asking = Callable[[Ask], Answers]
-_T = TypeVar("_T", bound=msgspec.Struct)
-
-
 @dataclass(frozen=True, slots=True)
 class PeekFound:
     """Rows of some tasks, each with its task. ``over``: no task will give more."""
@@ -240,10 +210,7 @@ class PeekFound:
 
 
 def peek(ask: Asking, status: AppStatus, step: str, id_: str, stage: str | None = None) -> PeekFound:
-    """Ask the first tasks that have a step for the rows that it takes.
-
-    Raises ``UsageError`` if no task has it, and what keeps tasks from answering if none answers.
-    """
+    """Ask the first tasks that have a step for the rows that it takes. Raises their error if none of them answers."""
     tasks = [task.name for task in status.tasks if _has(task, step, stage)][:TASKS_MAX]
     if not tasks:
         steps = sorted({one.labels["step"] for task in status.tasks for one in task.series if one.name == _STEPS})
@@ -257,7 +224,7 @@ def peek(ask: Asking, status: AppStatus, step: str, id_: str, stage: str | None 
 
 
 def profile(ask: Asking, status: AppStatus, container: int, seconds: float, id_: str) -> Profiled:
-    """Ask a container for its threads' activity. Raises ``UsageError`` if it doesn't exist, or its own error."""
+    """Ask a container for its threads' activity."""
     if not 0 < seconds <= SECONDS_MAX:
         raise UsageError(f"a profile of {seconds:g} seconds", hint=f"ask for up to {SECONDS_MAX:g}")
     known = next((one for one in status.containers if one.id == container and one.tasks), None)
@@ -268,7 +235,7 @@ def profile(ask: Asking, status: AppStatus, container: int, seconds: float, id_:
 
 
 def as_collapsed(profiled: Profiled) -> str:
-    """The stacks of a profile as lines that flame graphs are drawn from."""
+    """Return the stacks of a profile as lines that flame graphs are drawn from."""
     return "".join(f"{stack} {times}\n" for stack, times in profiled.stacks.items())
 
 

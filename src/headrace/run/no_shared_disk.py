@@ -19,6 +19,7 @@ from headrace.systems.registry import SystemSpec
 
 _IN_HOME = ("root", "path", "list_file")
 """Options of systems that name what containers have to find. A memo is given to them."""
+_KEPT = {"files": "the list of its files is, or the copy of its rows", "log": "the embedded log is"}
 
 
 def shares_no_disk(settings: Settings) -> bool:
@@ -29,17 +30,12 @@ def shares_no_disk(settings: Settings) -> bool:
 def check_standby(plan: Plan) -> None:
     """Raise if the app wants standbys on a cluster whose machines share its home, so that all have the same folders."""
     app, settings = plan.graph.app, plan.graph.settings
-    if not settings.standby:
-        return
-    shared = None
-    if settings.snapshots is None:
-        shared = "keeps its snapshots"
-    elif _in_home(settings.internal_system(), settings):
-        shared = "keeps its own streams"
-    if shared is not None:
+    own_in_home = _in_home(settings.internal_system(), settings)
+    if settings.standby and (settings.snapshots is None or own_in_home):
+        shared = "snapshots" if settings.snapshots is None else "own streams"
         raise PlanError(
-            f"app {app!r} has standby={settings.standby}, but {shared} in its home, which its machines then share: a "
-            "copy of its state on another machine would be of no use",
+            f"app {app!r} has standby={settings.standby}, but keeps its {shared} in its home, which its machines then "
+            "share: a copy of its state on another machine would be of no use",
             hint="give it snapshots= and a log in Kafka, or leave standby= out",
         )
 
@@ -58,9 +54,10 @@ def check_no_shared_disk(plan: Plan, metadata: MetadataStore, stages: Sequence[s
     written = {id_ for stage in plan.stages if not stages or stage.name in stages for id_ in stage.outputs}
     for id_, stream in plan.streams.items():
         if (id_ in written or reads(plan, id_, stages)) and _in_home(stream.spec.system, settings):
+            kind = stream.spec.system.kind
             raise PlanError(
                 f"{stream.spec.role.value} stream {id_!r} ({stream.spec.location}) needs the home of app {app!r}, "
-                f"where {_kept(stream.spec.system)}, and {why}",
+                f"where {_KEPT.get(kind, f'its system, of kind {kind!r}, keeps something')}, and {why}",
                 hint="move it to Kafka or another system that all machines reach, or leave snapshots= out if the home "
                 "is shared",
             )
@@ -81,9 +78,3 @@ def _in_home(system: SystemSpec, settings: Settings) -> bool:
     home = Path(settings.home).absolute()
     found = (system.options.get(name) for name in _IN_HOME)
     return any(isinstance(path, str) and Path(path).absolute().is_relative_to(home) for path in found)
-
-
-def _kept(system: SystemSpec) -> str:
-    return {"files": "the list of its files is, or the copy of its rows", "log": "the embedded log is"}.get(
-        system.kind, f"its system, of kind {system.kind!r}, keeps something"
-    )

@@ -1,11 +1,4 @@
-"""Startpoints and offsets from Python, whether the app runs or not. Commands use it, too.
-
-startpoint arguments
-    What callers in Python give as startpoints, and as their ends.
-
-offsets
-    Where the tasks of an app are in their inputs, and what the inputs hold: for ``headrace offsets``.
-"""
+"""Startpoints and offsets from Python, whether the app runs or not. Commands use it, too."""
 
 from __future__ import annotations
 
@@ -55,10 +48,14 @@ from headrace.systems.startpoints import (
 )
 from headrace.task.connections import Connections, lag
 
+SLOTS = (
+    "committed offsets count rows, because its partitions are slots, which share shards. headrace checkpoint show has "
+    "the position in each shard, and headrace status of a running app says how far behind it is"
+)
 
-# -- startpoint arguments ----------------------------------------------------------------------------
+
 def as_startpoint(point: Startpoint | CustomStartpoint) -> Startpoint:
-    """Return what a caller gives as a startpoint. Raises ``UsageError`` for anything else."""
+    """Return what a caller gives as a startpoint."""
     if isinstance(point, CustomStartpoint):
         try:
             value = msgspec.to_builtins(point)
@@ -74,7 +71,7 @@ def as_startpoint(point: Startpoint | CustomStartpoint) -> Startpoint:
 
 
 def as_end(until: object) -> End | UnsetType:
-    """Return a startpoint as the end of another one (None: it has none). Raises ``UsageError`` if it can't be one."""
+    """Return a startpoint as the end of another one; None: it has none."""
     match until:
         case None:
             return UNSET
@@ -86,13 +83,6 @@ def as_end(until: object) -> End | UnsetType:
             raise UsageError(
                 f"until={until!r} isn't an end", hint='write until=hr.startpoints.offset(n), at(time) or ago("30m")'
             )
-
-
-# -- offsets -----------------------------------------------------------------------------------------
-SLOTS = (
-    "committed offsets count rows, because its partitions are slots, which share shards. headrace checkpoint show has "
-    "the position in each shard, and headrace status of a running app says how far behind it is"
-)
 
 
 class InputOffsets(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -128,9 +118,8 @@ def read_offsets(
 ) -> list[InputOffsets]:
     """Return the offsets of all inputs, by input, partition and task; ``present`` are the startpoints of the app."""
     waiting = next_orders(present, inputs.partitions)
-    connections = Connections()
     found: list[InputOffsets] = []
-    try:
+    with closing(Connections()) as connections:
         for one in sorted(inputs.inputs, key=lambda one: (one.id, one.stage)):
             extents, problem = _extents(connections, inputs, one)
             for partition in range(one.partitions):
@@ -150,8 +139,6 @@ def read_offsets(
                     if partition < len(extents):
                         known = _measured(connections, inputs, one, known, extents[partition], now_ms)
                     found.append(known)
-    finally:
-        connections.close()
     return found
 
 
@@ -189,7 +176,6 @@ def _measured(
     )
 
 
-# -- startpoint access -------------------------------------------------------------------------------
 def oldest(*, until: Startpoint | None = None) -> Startpoint:
     """Read from the oldest message on that is kept.
 
@@ -213,10 +199,6 @@ def oldest(*, until: Startpoint | None = None) -> Startpoint:
 def upcoming() -> Startpoint:
     """Read messages that arrive after the start, and skip all earlier ones.
 
-    Returns
-    -------
-    Startpoint
-
     Examples
     --------
     >>> hr.startpoints.upcoming()
@@ -233,7 +215,7 @@ def offset(number: int, *, until: Startpoint | None = None) -> Startpoint:
     number
         The offset, as ``offsets`` shows it. In the embedded log it must be where a message begins.
     until
-        Where to stop, as ``offset`` or ``at`` return it. Reading then goes on where the task was before.
+        As for ``oldest``.
 
     Returns
     -------
@@ -260,7 +242,7 @@ def at(time: datetime | int | str, *, or_oldest: bool = False, until: Startpoint
         Read a partition that has deleted messages from then on from the oldest one that is left. By default the
         startpoint is refused.
     until
-        Where to stop, as ``offset`` or ``at`` return it. Reading then goes on where the task was before.
+        As for ``oldest``.
 
     Returns
     -------
@@ -291,7 +273,7 @@ def ago(duration: Duration, *, or_oldest: bool = False, until: Startpoint | None
     or_oldest
         As for ``at``.
     until
-        As for ``at``; often ``ago("30m")``.
+        As for ``oldest``; often ``ago("30m")``.
 
     Returns
     -------
@@ -316,7 +298,7 @@ def custom(kind: str, value: dict[str, Any] | None = None, *, until: Startpoint 
     value
         What it needs, as JSON.
     until
-        Where to stop, as ``offset`` or ``at`` return it. Reading then goes on where the task was before.
+        As for ``oldest``.
 
     Returns
     -------
@@ -449,29 +431,14 @@ class Startpoints:
             return [*service.delete(target, live=bool(self._running())).startpoints]
 
     def apply(self) -> Applied:
-        """Restart the tasks of the running app that have new startpoints, in place. The others go on.
-
-        Returns
-        -------
-        Applied
-
-        Raises
-        ------
-        UsageError
-            If the app isn't running.
-        """
+        """Restart the tasks of the running app that have new startpoints, in place. The others go on."""
         addresses = self._running()
         if not addresses:
             raise self._not_running()
         return _apply(addresses)
 
     def offsets(self) -> builtins.list[InputOffsets]:
-        """Return where the tasks are in their inputs, what the inputs hold, and which startpoints wait.
-
-        Returns
-        -------
-        list of InputOffsets
-        """
+        """Return where the tasks are in their inputs, what the inputs hold, and which startpoints wait."""
         with self._opened() as metadata:
             committed = committed_in(self._home, metadata, self.app)
             present = StartpointBook(metadata, self.app).unfinished()
@@ -491,8 +458,6 @@ class Startpoints:
         """
         with self._service() as service:
             return frozenset(one.kept_as for one in service.inputs.named(input))
-
-    # -- inside
 
     def _set(
         self,
@@ -540,7 +505,6 @@ class Startpoints:
 
     @contextmanager
     def _service(self) -> Iterator[StartpointService]:
-        """The startpoints on this home. Raises ``UsageError`` if the app is unknown here."""
         with self._opened() as metadata:
             committed = partial(committed_in, self._home, metadata, self.app)
             yield StartpointService(metadata, self._inputs(metadata), committed, WallClock())
@@ -554,17 +518,13 @@ class Startpoints:
             return inputs_of(Deployment(self._declared.graph(), metadata, NO_CONSENT).planned().plan)
         found = recorded_inputs(metadata, self.app, self._home)
         if found is None:
-            raise self._unknown(metadata)
+            known = ", ".join(apps_with_checkpoints(self._home, metadata))
+            elsewhere = "name its home folder or its metadata store, or give the app's file"
+            raise UsageError(
+                f"app {self.app!r} has never run on {metadata.place}",
+                hint=f"apps that have: {known}" if known else elsewhere,
+            )
         return found
-
-    def _unknown(self, metadata: MetadataStore) -> UsageError:
-        known = ", ".join(apps_with_checkpoints(self._home, metadata))
-        return UsageError(
-            f"app {self.app!r} has never run on {metadata.place}",
-            hint=f"apps that have: {known}"
-            if known
-            else "name its home folder or its metadata store, or give the app's file",
-        )
 
 
 def open_startpoints(
@@ -600,7 +560,6 @@ def open_startpoints(
 
 
 def _me() -> str:
-    """Who runs this process, as ``user@host``."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # containers may run as a user without a name

@@ -1,26 +1,15 @@
 """Restore a savepoint: begin a new timeline of the app, and delete old ones.
 
-inventories
-    The inventory of an app in the metadata store: read it, and write that of a new timeline.
-
-restoring
-    Restore a savepoint: begin a new timeline of the app, in which state and positions are those of the savepoint.
-
-    The order makes it safe to stop anywhere. First, everything that the new timeline begins with is written: its folder
-    and its inventory, under a number that was never used. Then one compare-and-set makes it the current one. What comes
-    before is overwritten by the next attempt, and what comes after only tidies up. Changelogs, state and streams of the
-    timeline before stay as they are.
-
-old timelines
-    Delete a timeline that isn't current: its changelogs, state, intermediate streams, and what its tasks began with.
-
-    Streams that aren't in the embedded log are emptied. They stay, because nothing deletes a stream there.
+The order makes it safe to stop anywhere. First, everything that the new timeline begins with is written: its folder and
+its inventory, under a number that was never used. Then one compare-and-set makes it the current one. What comes before
+is overwritten by the next attempt, and what comes after only tidies up. Changelogs, state and streams of the timeline
+before stay as they are.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,7 +62,8 @@ from headrace.task.connections import Connections
 from headrace.task.naming import changelog_name, folder_name, founding_folder, inventory_namespace, task_folder
 from headrace.task.state.changelog import ChangelogPartition
 
-# -- inventories -------------------------------------------------------------------------------------
+_log = logger(__name__)
+
 GONE = ".gone"
 """The key of the former names; no stage has such a name."""
 
@@ -84,12 +74,12 @@ class _Gone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_gone(names: Iterable[str]) -> bytes:
-    """The former names in the store."""
+    """Return the former names as they are stored."""
     return msgspec.json.encode(_Gone(names=tuple(sorted(names))))
 
 
 def read_inventory(entries: Mapping[str, Entry]) -> Inventory:
-    """The inventory in the entries of its namespace."""
+    """Return the inventory in the entries of its namespace."""
     stages = {name: StageRecord.decode(entry.value) for name, entry in entries.items() if name != GONE}
     gone: frozenset[str] = frozenset()
     if GONE in entries:
@@ -101,7 +91,7 @@ def read_inventory(entries: Mapping[str, Entry]) -> Inventory:
 
 
 def recorded(store: MetadataStore, app: str, timeline: int) -> Inventory:
-    """The inventory of an app in one timeline; empty if it has never run there."""
+    """Return the inventory of an app in one timeline; empty if it has never run there."""
     return read_inventory(store.scan(inventory_namespace(app, timeline)))
 
 
@@ -118,15 +108,6 @@ def replace_inventory(store: MetadataStore, app: str, timeline: int, inventory: 
     changes += [Delete(key, entry.version) for key, entry in known.items() if key not in wanted]
     if changes and store.write(namespace, changes) is None:
         raise UnavailableError(f"another command writes timeline {timeline} of app {app!r}", hint="try again")
-
-
-def delete_inventory(store: MetadataStore, app: str, timeline: int) -> None:
-    """Delete the inventory of a timeline."""
-    replace_inventory(store, app, timeline, Inventory())
-
-
-# -- restoring ---------------------------------------------------------------------------------------
-_log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,10 +141,9 @@ class Rewind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What a restore does, worked out before it changes anything.
+    """What a restore does. ``outputs`` are what the app writes. ``ran``: it has committed something here.
 
-    ``outputs`` are the streams and targets that the app writes; ``tasks`` are the numbers of tasks, before and after,
-    of stages that are rescaled. ``ran``: the app has committed something here.
+    ``tasks`` are the numbers of tasks, before and after, of stages that are rescaled.
     """
 
     manifest: Manifest
@@ -188,7 +168,7 @@ class Outlook:
 
 
 def preview(restoring: Restoring) -> Outlook:
-    """What a restore would do. Changes nothing; the app may run."""
+    """Return what a restore would do. Changes nothing; the app may run."""
     return _Restore(restoring, Timelines(restoring.metadata, restoring.app)).outlook()
 
 
@@ -218,7 +198,7 @@ def undo(home: Path, app: str, metadata: MetadataStore) -> Timeline:
         timelines = Timelines(metadata, app)
         number = timelines.current
         inventory = recorded(metadata, app, number)
-        begun = last_commits(metadata, home, app, number, _tasks(inventory))
+        begun = last_commits(metadata, home, app, number, tasks_in(inventory))
         if begun and timelines.get(number) is not None:
             raise UsageError(
                 f"app {app!r} has run since the savepoint was restored: {len(begun)} tasks have committed, "
@@ -233,8 +213,7 @@ def undo(home: Path, app: str, metadata: MetadataStore) -> Timeline:
 
 def check_stopped(metadata: MetadataStore, app: str) -> None:
     """Raise ``UsageError`` if the app runs."""
-    running = find_all(metadata, app)
-    if running:
+    if running := find_all(metadata, app):
         raise UsageError(
             f"app {app!r} is running {running[0].deployment}: {running[0].driver}",
             hint="stop it first, with Ctrl-C or SIGTERM",
@@ -244,20 +223,20 @@ def check_stopped(metadata: MetadataStore, app: str) -> None:
 def check_order_comes_again(app: str, record: CommitRecord) -> None:
     """Raise ``UsageError`` if a task reads slots or a past range again, because it can't silently repeat its work."""
     slotted = [entry.stream for entry in record.sources if entry.shards is not UNSET]
-    if slotted:
-        raise UsageError(
-            f"app {app!r} can't be restored with --outputs silent: its input {slotted[0]} can't be read again in the "
-            "same order, because its shards change",
-            hint="use --outputs again: it writes the results of repeated input a second time",
-        )
-
     detoured = [entry.stream for entry in record.sources if entry.detour is not UNSET]
-    if detoured:
-        raise UsageError(
-            f"app {app!r} can't be restored with --outputs silent: at the savepoint or now, a startpoint with an end "
-            f"makes it read a part of its input {detoured[0]} again, so its former position there isn't a single one",
-            hint="use --outputs again: it writes the results of repeated input a second time",
+    if slotted:
+        why = f"its input {slotted[0]} can't be read again in the same order, because its shards change"
+    elif detoured:
+        why = (
+            "at the savepoint or now, a startpoint with an end makes it read a part of its input "
+            f"{detoured[0]} again, so its former position there isn't a single one"
         )
+    else:
+        return
+    raise UsageError(
+        f"app {app!r} can't be restored with --outputs silent: {why}",
+        hint="use --outputs again: it writes the results of repeated input a second time",
+    )
 
 
 def forget_endings(metadata: MetadataStore, app: str) -> None:
@@ -276,19 +255,16 @@ def _check_still_stopped(restoring: Restoring, timelines: Timelines) -> None:
         )
 
 
-def _tasks(inventory: Inventory) -> list[TaskName]:
+def tasks_in(inventory: Inventory) -> list[TaskName]:
+    """Return all tasks of all stages."""
     return [TaskName(stage, n) for stage, record in inventory.stages.items() for n in range(record.tasks)]
 
 
 class _Restore:
-    """One restore: what is read once, and what follows from it."""
-
     def __init__(self, restoring: Restoring, timelines: Timelines) -> None:
-        self._asked = restoring
+        self._asked, self._timelines = restoring, timelines
         shelf = Shelf(restoring.home, restoring.app)
-        self.folder = shelf.path(restoring.name)
-        self.manifest = shelf.manifest(restoring.name)
-        self._timelines = timelines
+        self.folder, self.manifest = shelf.path(restoring.name), shelf.manifest(restoring.name)
         self._before = recorded(restoring.metadata, restoring.app, timelines.current)
         self._systems = recorded_systems(restoring.metadata, restoring.app, timelines.current)
         self._system = self.manifest.system if self._systems is None else self._systems.own
@@ -323,12 +299,10 @@ class _Restore:
             for record in (*self._kept.values(), *self._latest().values()):
                 check_order_comes_again(asked.app, record)
 
-    # -- before anything is changed
-
     def _latest(self) -> dict[TaskName, CommitRecord]:
-        """Return the last commit of each task, or the initial commit of a task that hasn't begun in this timeline."""
+        """The last commit of each task, or the initial commit of a task that hasn't begun in this timeline."""
         if self._latest_records is None:
-            asked, number, tasks = self._asked, self._timelines.current, _tasks(self._before)
+            asked, number, tasks = self._asked, self._timelines.current, tasks_in(self._before)
             committed = last_commits(asked.metadata, asked.home, asked.app, number, tasks)
             unbegun = [task for task in tasks if task not in committed]
             begun = read_foundings(asked.home, asked.app, number, unbegun)
@@ -350,12 +324,12 @@ class _Restore:
             partitions=dict(asked.partitions),
             system=self._system,
         )
-        parts = [part for _, part in self._inventory.parts() if part.kind in ("output", "target")]
+        outputs = {part.id for _, part in self._inventory.parts() if part.kind in ("output", "target")}
         return Outlook(
             manifest=self.manifest,
             timeline=timeline,
             rewinds=tuple(self._rewinds(latest)),
-            outputs=tuple(sorted({part.id for part in parts})),
+            outputs=tuple(sorted(outputs)),
             tasks={name: (self._old.stages[name].active, record.active) for name, record in self._dealt.items()},
             ran=bool(latest),
         )
@@ -364,27 +338,21 @@ class _Restore:
         before = max((one.version for one in self._timelines.all), default=0)
         return version_of(self.manifest.version, self._latest().values(), before)
 
-    def _rewinds(self, latest: Mapping[TaskName, CommitRecord]) -> list[Rewind]:
-        found = []
+    def _rewinds(self, latest: Mapping[TaskName, CommitRecord]) -> Iterator[Rewind]:
         for task, record in sorted(self._kept.items()):
             now = latest.get(task)
             places = {(one.stream, one.partition): one for one in now.sources} if now is not None else {}
             for entry in record.sources:
                 there = places.get((entry.stream, entry.partition))
-                found.append(
-                    Rewind(
-                        task=task,
-                        stream=entry.stream,
-                        partition=entry.partition,
-                        to=entry.offset,
-                        before=None if there is None else there.offset,
-                        slot=entry.shards is not UNSET,
-                        moved=there is None or there.shards != entry.shards,
-                    )
+                yield Rewind(
+                    task=task,
+                    stream=entry.stream,
+                    partition=entry.partition,
+                    to=entry.offset,
+                    before=None if there is None else there.offset,
+                    slot=entry.shards is not UNSET,
+                    moved=there is None or there.shards != entry.shards,
                 )
-        return found
-
-    # -- what changes something
 
     def fence(self) -> None:
         """Append to each changelog of the current timeline what a start of its task would. So stale copies stop.
@@ -399,7 +367,7 @@ class _Restore:
             admin = connections.admin(system)
             known = {stage: admin.describe(changelog_name(asked.app, stage, number)) for stage in self._before.stages}
             counts = {stage: 0 if info is None else info.partitions for stage, info in known.items()}
-            tasks = [task for task in _tasks(self._before) if task.number < counts[task.stage]]
+            tasks = [task for task in tasks_in(self._before) if task.number < counts[task.stage]]
             begun = last_commits(asked.metadata, asked.home, asked.app, number, tasks)
             generations = Generations(asked.metadata, asked.app).issue(sorted(tasks))
             for task, generation in generations.items():
@@ -418,8 +386,7 @@ class _Restore:
     def check_silence(self) -> None:
         """Refuse silence if a stage hasn't processed all that the stages before it have committed.
 
-        It would be repeated silently, because the inputs had been read so far, although its results were never
-        written.
+        It would be repeated silently, as the inputs had been read so far, although its results were never written.
         """
         asked, number = self._asked, self._timelines.current
         if asked.outputs != "silent":
@@ -438,7 +405,6 @@ class _Restore:
                     )
 
     def write(self) -> None:
-        """Write what the new timeline begins with."""
         asked, number = self._asked, self._timelines.next
         with new_founding_folder(asked.home, asked.app, number) as draft:
             for copy in self.manifest.tasks:
@@ -450,17 +416,16 @@ class _Restore:
     def _restored(self, draft: Path) -> Restored:
         kept, now = self.manifest.system, self._system
         formers = {*self._inventory.gone, *self._before.gone, *self._streams}
-        dealt = {
-            name: Rescaled(
-                worked=self._old.stages[name].active,
-                streams=frozenset(
-                    f"{kept}.{kept_as}"
-                    for kept_as, part in self._old.stages[name].streams(reads=True).items()
-                    if part.id in self._dealt_streams(name)
-                ),
-            )
-            for name in self._dealt
-        }
+        dealt = {}
+        for name in self._dealt:
+            old, counts = self._old.stages[name], self._inventory.stages[name].parts
+            changed = {
+                id_
+                for id_, part in old.parts.items()
+                if part.kind == "stream" and part.fixed.get("partitions") != counts[id_].fixed.get("partitions")
+            }
+            streams = {f"{kept}.{kept_as}" for kept_as, part in old.streams(reads=True).items() if part.id in changed}
+            dealt[name] = Rescaled(worked=old.active, streams=frozenset(streams))
         return Restored(
             version=self._version(),
             kept=self._kept,
@@ -473,24 +438,14 @@ class _Restore:
             silent=self._asked.outputs == "silent",
         )
 
-    def _dealt_streams(self, stage: str) -> set[str]:
-        """The streams of a rescaled stage whose partition counts change."""
-        old, new = self._old.stages[stage], self._inventory.stages[stage]
-        return {
-            id_
-            for id_, part in old.parts.items()
-            if part.kind == "stream" and part.fixed.get("partitions") != new.parts[id_].fixed.get("partitions")
-        }
 
-
-# -- old timelines -----------------------------------------------------------------------------------
 def delete_timeline(
     home: Path, app: str, metadata: MetadataStore, number: int, snapshots: ObjectPlace | None = None
 ) -> None:
-    """Delete a timeline. It can't be returned to after that. A command that is interrupted can be repeated.
+    """Delete a timeline that isn't current. A command that is interrupted can be repeated.
 
-    ``snapshots`` is the object store with its snapshots, if it isn't the recorded one. If that can't be used, nothing
-    is deleted.
+    Streams that aren't in the embedded log are only emptied, because nothing deletes a stream there. ``snapshots`` is
+    the object store with its snapshots, if it isn't the recorded one. If that can't be used, nothing is deleted.
     """
     with locked(home / "timelines" / app, f"the timelines of app {app!r}"):
         timelines = Timelines(metadata, app)
@@ -520,13 +475,12 @@ def delete_timeline(
                 raise StorageError(f"{folder} can't be deleted: {error}", hint="fix this, then try again") from error
         if own.kind != "log":
             _empty(own, streams)
-        delete_inventory(metadata, app, number)
+        replace_inventory(metadata, app, number, Inventory())
         forget_systems(metadata, app, number)
         timelines.forget(number)
 
 
 def _delete_snapshots(place: ObjectPlace | None, app: str, number: int) -> None:
-    """Delete those in an object store. Raises ``StorageError`` if that can't be used."""
     if place is None:
         return
     try:

@@ -1,17 +1,12 @@
 """Take a savepoint: choose a cut, order it of all deployments, and publish what the tasks have kept.
 
-taking
-    Take a savepoint: choose a cut, order it of all deployments of the app, and publish what the tasks have kept.
+Nothing is published until every task has kept its state. If a task misses the cut, the whole attempt is cancelled and
+tried again with a later version. If the app ends meanwhile, or this process dies, only a draft is left, which is
+deleted.
 
-    Nothing is published until every task has kept its state. If a task misses the cut, the whole attempt is cancelled
-    and tried again with a later version. If the app ends meanwhile, or this process dies, only a draft is left, which
-    is deleted.
-
-at end
-    A savepoint at the end of a run: the cut comes first, nothing is processed after it, and then the app drains.
-
-    A thread of the driver waits until the app is to drain. The coordinator holds the order back until the savepoint is
-    taken. An app that ends by itself leaves its last state behind, which is copied then.
+At the end of a run the cut comes first, nothing is processed after it, and then the app drains. A thread of the driver
+waits until the app is to drain. The coordinator holds the order back until the savepoint is taken. An app that ends by
+itself leaves its last state behind, which is copied then.
 """
 
 from __future__ import annotations
@@ -19,8 +14,8 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -54,16 +49,14 @@ from headrace.protocol.record import (
     COMMIT_FILE,
     DATABASE_FOLDER,
     LOCAL_KEY,
-    CommitRecord,
     Cut,
     KeptCommit,
     LocalCheckpoint,
 )
-from headrace.run.savepoints.restoring import recorded
+from headrace.run.savepoints.restoring import recorded, tasks_in
 from headrace.stores.database import Database, FolderLock
 from headrace.task.naming import state_folders_at, task_folder
 
-# -- taking ------------------------------------------------------------------------------------------
 ATTEMPTS = 3
 PATIENCE_S = 60.0
 """How long after its time a cut may take."""
@@ -72,12 +65,10 @@ _POLL_S = 0.1
 _log = logger(__name__)
 
 
-class CutLink(Protocol):
+class _Link(Protocol):
     """A deployment of the app: its coordinator, or a client of it."""
 
-    def cut(self, message: CutOrder) -> CutReport:
-        """Order a cut, or ask what has happened to it."""
-        ...
+    def cut(self, message: CutOrder) -> CutReport: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +81,7 @@ class Taking:
     home: Path
     app: str
     metadata: MetadataStore
-    links: Sequence[CutLink]
+    links: Sequence[_Link]
     last: bool = False
     patience_s: float = PATIENCE_S
     progress: Progress = lambda what: None
@@ -101,7 +92,7 @@ class _MissedError(Exception):
 
 
 def take(taking: Taking, name: str) -> Manifest:
-    """Take a savepoint. Raises ``UsageError`` for what the user has to change; then nothing has happened."""
+    """Take a savepoint. After an error, nothing has happened."""
     shelf = Shelf(taking.home, taking.app)
     shelf.check_free(name)
     with shelf.locked():
@@ -128,12 +119,9 @@ def take_running(
     progress: Progress = lambda what: None,
 ) -> Manifest:
     """Take a savepoint of all deployments of the app that run."""
-    clients = [address.client() for address in find_all(metadata, app)]
-    try:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(closing(address.client())) for address in find_all(metadata, app)]
         return take(Taking(home, app, metadata, clients, patience_s=patience_s, progress=progress), name)
-    finally:
-        for client in clients:
-            client.close()
 
 
 def _attempt(taking: Taking, shelf: Shelf, name: str) -> Manifest:
@@ -143,7 +131,6 @@ def _attempt(taking: Taking, shelf: Shelf, name: str) -> Manifest:
         raise UsageError(
             f"app {taking.app!r} has never run in {taking.home}", hint="name the home folder that it uses with --home"
         )
-    tasks = [TaskName(stage, n) for stage, record in inventory.stages.items() for n in range(record.tasks)]
     reports = [link.cut(CutOrder(ask=True)) for link in taking.links]
     _check_reports(taking.app, reports)
     with shelf.draft(name) as draft:
@@ -152,7 +139,7 @@ def _attempt(taking: Taking, shelf: Shelf, name: str) -> Manifest:
         if version is not None:
             cut = Cut(id=uuid.uuid4().hex, version=version, folder=str(draft.absolute()), last=taking.last)
             states = _cut(taking, cut)
-        idle = [task for task in tasks if states.get(str(task)) != "kept"]
+        idle = [task for task in tasks_in(inventory) if states.get(str(task)) != "kept"]
         ended = _keep_ended(taking, timeline, idle, draft)
         for task, final in ended.items():
             if version is not None and final > version:
@@ -183,12 +170,16 @@ def _check_reports(app: str, reports: Collection[CutReport]) -> None:
 
 
 def _manifest(taking: Taking, name: str, timeline: int, inventory: Inventory, draft: Path, version: int) -> Manifest:
-    tasks = [TaskName(stage, n) for stage, record in inventory.stages.items() for n in range(record.tasks)]
-    for task in tasks:
-        record = kept_commit(draft, task).record
+    kept = {task: kept_commit(draft, task).record for task in tasks_in(inventory)}
+    for task, record in kept.items():
         if record.version != version and not (record.ended and record.version < version):
             raise ProtocolError(f"task {task} has kept version {record.version} for a savepoint of version {version}")
-    _check_fit(inventory, {task: kept_commit(draft, task).record for task in tasks}, version)
+    producers = {p: TaskName(name, n) for name, r in inventory.stages.items() for n, p in enumerate(r.producers)}
+    if (wrong := misfit(kept, producers)) is not None:
+        raise _MissedError(
+            f"task {wrong.writer} was started again below version {version}, and wrote to {wrong.partition} when task "
+            f"{wrong.reader} had passed that version already"
+        )
     systems = recorded_systems(taking.metadata, taking.app, timeline)
     assert systems is not None  # it has committed
     taking.progress("computing checksums")
@@ -201,21 +192,8 @@ def _manifest(taking: Taking, name: str, timeline: int, inventory: Inventory, dr
         system=systems.own,
         stages=tuple(inventory.stages[stage] for stage in sorted(inventory.stages)),
         gone=tuple(sorted(inventory.gone)),
-        tasks=copies(draft, tasks),
+        tasks=copies(draft, list(kept)),
     )
-
-
-def _check_fit(inventory: Inventory, kept: Mapping[TaskName, CommitRecord], version: int) -> None:
-    producers = {p: TaskName(name, n) for name, r in inventory.stages.items() for n, p in enumerate(r.producers)}
-    wrong = misfit(kept, producers)
-    if wrong is not None:
-        raise _MissedError(
-            f"task {wrong.writer} was started again below version {version}, and wrote to {wrong.partition} when task "
-            f"{wrong.reader} had passed that version already"
-        )
-
-
-# -- the cut ------------------------------------------------------------------------------------------------
 
 
 def _cut(taking: Taking, cut: Cut) -> dict[str, CutState]:
@@ -236,8 +214,7 @@ def _wait(taking: Taking, cut: Cut, reports: list[CutReport]) -> dict[str, CutSt
     never, said = threading.Event(), ""
     while True:
         states = {task: state for report in reports for task, state in report.states.items()}
-        missed = sorted(task for task, state in states.items() if state == "missed")
-        if missed:
+        if missed := sorted(task for task, state in states.items() if state == "missed"):
             raise _MissedError(f"task {missed[0]} had passed version {cut.version} already")
         if apart := sorted(task for task, state in states.items() if state == "apart"):
             raise UsageError(
@@ -263,15 +240,12 @@ def _wait(taking: Taking, cut: Cut, reports: list[CutReport]) -> dict[str, CutSt
         reports = [link.cut(CutOrder(ask=True)) for link in taking.links]
 
 
-def _give_up(links: Sequence[CutLink]) -> None:
+def _give_up(links: Sequence[_Link]) -> None:
     for link in links:
         try:
             link.cut(CutOrder())
         except HeadraceError as error:
             _log.info("can't take an order back: the deployment has ended", error=error.message)
-
-
-# -- what has ended -----------------------------------------------------------------------------------------
 
 
 def _keep_ended(taking: Taking, timeline: int, tasks: Sequence[TaskName], draft: Path) -> dict[TaskName, int]:
@@ -292,7 +266,6 @@ def _keep_ended(taking: Taking, timeline: int, tasks: Sequence[TaskName], draft:
 
 
 def _copy_state(taking: Taking, timeline: int, task: TaskName, commit: ReadCommit, target: Path) -> None:
-    """Copy the local state of a task that has ended, which is closed."""
     local = state_folders_at(taking.home, taking.app, task, timeline).local
     try:
         lock = FolderLock(local)
@@ -301,7 +274,10 @@ def _copy_state(taking: Taking, timeline: int, task: TaskName, commit: ReadCommi
     try:
         if commit.bare:
             make_private_folder(target)
-            _write_bare(target / DATABASE_FOLDER, commit.local)
+            with closing(Database(target / DATABASE_FOLDER)) as database:  # a task without state has made none
+                batch = database.batch()
+                batch.put(LOCAL_KEY, commit.local.encode())
+                database.write(batch)
         elif not local.exists():
             raise _not_here(task, local)
         else:
@@ -312,14 +288,6 @@ def _copy_state(taking: Taking, timeline: int, task: TaskName, commit: ReadCommi
         raise _not_here(task, local)
     kept = KeptCommit(task=str(task), offset=commit.local.offset, record=commit.record)
     write_private(target / COMMIT_FILE, kept.encode())
-
-
-def _write_bare(folder: Path, local: LocalCheckpoint) -> None:
-    """Write the database of a task without state, which has made none."""
-    with closing(Database(folder)) as database:
-        batch = database.batch()
-        batch.put(LOCAL_KEY, local.encode())
-        database.write(batch)
 
 
 def _held(folder: Path) -> LocalCheckpoint | None:
@@ -335,7 +303,6 @@ def _not_here(task: TaskName, local: Path) -> InfrastructureError:
     )
 
 
-# -- at end ------------------------------------------------------------------------------------------
 _WAIT_S = 1.0
 
 

@@ -1,21 +1,8 @@
 """Write a savepoint from rows or from a batch job, and read what one holds.
 
-stores of
-    The stores of a task, outside of any run: for reading what a savepoint holds, and for writing one.
-
-writing
-    Write a savepoint from rows: the first load of tables, or the repair of some in a copy of another savepoint.
-
-    The app is planned as at a start, so each row goes to the task that would keep it. The stores are those of the app,
-    so what restores a savepoint that was taken restores this one, too.
-
-from batch
-    Make a savepoint from the state of a batch job's tasks at its seam, from which a live run can continue.
-
-reading
-    Read what a savepoint holds as DataFrames: tables, windows, and the stores of low-level tasks.
-
-    The stores are those of the app, opened on copies of the tasks' databases; the savepoint doesn't change.
+To write one, the app is planned as at a start, so each row goes to the task that would keep it. The stores are those of
+the app, so what restores a savepoint that was taken restores this one, too. For reading, they are opened on copies of
+the tasks' databases; the savepoint doesn't change.
 """
 
 from __future__ import annotations
@@ -44,7 +31,7 @@ from headrace.protocol.machine import ProtocolMachine
 from headrace.protocol.record import COMMIT_FILE, DATABASE_FOLDER, LOCAL_KEY, CommitRecord, KeptCommit, LocalCheckpoint
 from headrace.rows.given import Rows, given_rows
 from headrace.run.planning import Deployment, Planned, planned_against
-from headrace.stores.base import Share, StateStore
+from headrace.stores.base import Share
 from headrace.stores.database import Database, KeySpace, PartOfBatch
 from headrace.stores.versions import VersionedTable
 from headrace.task.batch import Left
@@ -58,8 +45,9 @@ from headrace.task.state.disk import Disk
 from headrace.task.tables import LocalTable
 from headrace.task.task import task_factory
 
+ROWS_AT_ONCE = 1 << 16
 
-# -- stores of ---------------------------------------------------------------------------------------
+
 @contextmanager
 def attempt_at_rest(plan: Plan, stage: StagePlan, task: TaskPlan) -> Iterator[Attempt]:
     """An attempt of a task that never begins. Its stores are empty and have no database."""
@@ -72,31 +60,14 @@ def attempt_at_rest(plan: Plan, stage: StagePlan, task: TaskPlan) -> Iterator[At
             yield attempt
 
 
-# -- writing -----------------------------------------------------------------------------------------
-ROWS_AT_ONCE = 1 << 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _BaseSavepoint:
-    """The savepoint that keeps what isn't replaced."""
-
-    folder: Path
-    manifest: Manifest
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Writing:
-    """What is written: the rows of each table, for an app with this plan and inventory."""
-
     plan: Plan
     inventory: Inventory
     rows: Mapping[str, pl.DataFrame]
     version: int
-    base: _BaseSavepoint | None
-
-    @property
-    def tasks(self) -> Iterator[tuple[StagePlan, TaskPlan]]:
-        return ((stage, task) for stage in self.plan.stages for task in stage.tasks)
+    base: tuple[Path, Manifest] | None
+    """The savepoint that keeps what isn't replaced."""
 
 
 def write_state(app: Declarations, name: str, tables: Mapping[str, Rows], base: str | None) -> Manifest:
@@ -105,48 +76,54 @@ def write_state(app: Declarations, name: str, tables: Mapping[str, Rows], base: 
     shelf = Shelf(Path(graph.settings.home), graph.app)
     shelf.check_free(name)
     check_can_be_saved(graph)
+    if not isinstance(tables, Mapping) or not tables:
+        raise UsageError(
+            f"tables={tables!r:.80} doesn't name a table to write", hint='pass rows by table: tables={"accounts": df}'
+        )
     with shelf.locked():
-        kept = None if base is None else _BaseSavepoint(folder=shelf.path(base), manifest=shelf.manifest(base))
+        kept = None if base is None else shelf.manifest(base)
         planned, before, timeline = _planned(graph, kept)
         planned.changes.check()
         writing = _Writing(
             plan=planned.plan,
             inventory=inventory_of(planned.plan).after(before),
-            rows=_checked(planned.plan.graph, tables),
-            version=WallClock().now_ms() if kept is None else kept.manifest.version,
-            base=kept,
+            rows={id_: _rows(_table(planned.plan.graph, id_), rows) for id_, rows in tables.items()},
+            version=WallClock().now_ms() if kept is None else kept.version,
+            base=None if base is None or kept is None else (shelf.path(base), kept),
         )
-        if kept is not None:
-            verify(kept.folder, kept.manifest)
+        if writing.base is not None:
+            verify(*writing.base)
         with shelf.draft(name) as draft:
-            for stage, task in writing.tasks:
-                _write_task(writing, stage, task, draft / task_folder(task.name))
-            manifest = Manifest(
-                app=graph.app,
-                name=name,
-                version=writing.version,
-                created_ms=WallClock().now_ms(),
-                timeline=timeline,
-                system=graph.settings.internal_system().name,
-                written=True,
-                stages=tuple(writing.inventory.stages[stage] for stage in sorted(writing.inventory.stages)),
-                gone=tuple(sorted(writing.inventory.gone)),
-                tasks=copies(draft, [task.name for _, task in writing.tasks]),
-            )
-            write_manifest(draft, manifest)
-    return manifest
+            for stage in planned.plan.stages:
+                for task in stage.tasks:
+                    _write_task(writing, stage, task, draft / task_folder(task.name))
+            return _manifest(draft, name, planned.plan, writing.inventory, timeline, writing.version)
 
 
-def _planned(graph: Graph, base: _BaseSavepoint | None) -> tuple[Planned, Inventory, int]:
-    """Return the plan, the former inventory, and the timeline concerned."""
+def _planned(graph: Graph, base: Manifest | None) -> tuple[Planned, Inventory, int]:
+    """The plan, the former inventory, and the timeline concerned."""
     if base is not None:
-        return planned_against(graph, base.manifest.inventory), base.manifest.inventory, base.manifest.timeline
+        return planned_against(graph, base.inventory), base.inventory, base.timeline
     with existing_metadata(Path(graph.settings.home), graph.settings.metadata) as metadata:
         deployment = Deployment(graph, metadata, NO_CONSENT)
         return deployment.planned(), deployment.inventory, deployment.timeline
 
 
-# -- what is refused ----------------------------------------------------------------------------------------
+def _manifest(draft: Path, name: str, plan: Plan, inventory: Inventory, timeline: int, version: int) -> Manifest:
+    manifest = Manifest(
+        app=plan.graph.app,
+        name=name,
+        version=version,
+        created_ms=WallClock().now_ms(),
+        timeline=timeline,
+        system=plan.graph.settings.internal_system().name,
+        written=True,
+        stages=tuple(inventory.stages[stage] for stage in sorted(inventory.stages)),
+        gone=tuple(sorted(inventory.gone)),
+        tasks=copies(draft, [task.name for stage in plan.stages for task in stage.tasks]),
+    )
+    write_manifest(draft, manifest)
+    return manifest
 
 
 def check_can_be_saved(graph: Graph) -> None:
@@ -162,15 +139,6 @@ def check_can_be_saved(graph: Graph) -> None:
             "a row isn't known yet",
             hint="declare the app with grouping='partition'",
         )
-
-
-def _checked(graph: Graph, tables: Mapping[str, Rows]) -> dict[str, pl.DataFrame]:
-    """The rows with exactly the columns of their tables."""
-    if not isinstance(tables, Mapping) or not tables:
-        raise UsageError(
-            f"tables={tables!r:.80} doesn't name a table to write", hint='pass rows by table: tables={"accounts": df}'
-        )
-    return {id_: _rows(_table(graph, id_), rows) for id_, rows in tables.items()}
 
 
 def _table(graph: Graph, id_: str) -> TableSpec:
@@ -196,6 +164,7 @@ def _table(graph: Graph, id_: str) -> TableSpec:
 
 
 def _rows(table: TableSpec, given: Rows) -> pl.DataFrame:
+    """The rows with exactly the columns of their table."""
     if table.schema is None:
         raise UsageError(
             f"the columns of table {table.id!r} ({table.location}) aren't known", hint="give the table a schema="
@@ -216,15 +185,12 @@ def _rows(table: TableSpec, given: Rows) -> pl.DataFrame:
     return rows
 
 
-# -- what is written ----------------------------------------------------------------------------------------
-
-
 def _write_task(writing: _Writing, stage: StagePlan, task: TaskPlan, folder: Path) -> None:
     """Write the folder of a task. One that the base doesn't have begins as it would without a savepoint."""
     base = writing.base
-    kept = base is not None and any(copy.name == task.name for copy in base.manifest.tasks)
+    kept = base is not None and any(copy.name == task.name for copy in base[1].tasks)
     if base is not None and kept:
-        copy_tree(base.folder / task_folder(task.name), folder)
+        copy_tree(base[0] / task_folder(task.name), folder)
     else:
         make_private_folder(folder)
     tables = [id_ for id_ in stage.tables if id_ in writing.rows]
@@ -237,8 +203,7 @@ def _write_task(writing: _Writing, stage: StagePlan, task: TaskPlan, folder: Pat
             with attempt_at_rest(writing.plan, stage, task) as attempt:
                 names = {store.id: name for name, store in attempt.stores().items()}
                 for id_ in tables:
-                    share = _share(writing, stage, task.name, id_)
-                    _replace(attempt.task.chain.tables[id_], names, database, share)
+                    _replace(attempt.task.chain.tables[id_], names, database, _share(writing, stage, task.name, id_))
 
 
 def _begin(task: TaskName, version: int, database: Database, about: Path) -> None:
@@ -276,7 +241,7 @@ def _share(writing: _Writing, stage: StagePlan, task: TaskName, id_: str) -> pl.
 
 def _replace(table: LocalTable, names: Mapping[str, str], database: Database, rows: pl.DataFrame) -> None:
     """Give a table these rows instead of those that it has in the database. ``names`` are the names of stores."""
-    stores = _stores(table)
+    stores = list(table.stores()) if isinstance(table, VersionedTable) else [table.store]
     batch = database.batch()
     for store in stores:
         PartOfBatch(batch, names[store.id]).delete_all()
@@ -289,23 +254,14 @@ def _replace(table: LocalTable, names: Mapping[str, str], database: Database, ro
     database.begin_rebuilding()
     for part in rows.iter_slices(ROWS_AT_ONCE):
         put(part)
-        _persist(stores, names, database)
+        batch = database.batch()
+        for store in stores:
+            store.take_changes(0)
+            store.persist(PartOfBatch(batch, names[store.id]))
+        database.write(batch)
     database.end_rebuilding()
 
 
-def _persist(stores: list[StateStore], names: Mapping[str, str], database: Database) -> None:
-    batch = database.batch()
-    for store in stores:
-        store.take_changes(0)
-        store.persist(PartOfBatch(batch, names[store.id]))
-    database.write(batch)
-
-
-def _stores(table: LocalTable) -> list[StateStore]:
-    return list(table.stores()) if isinstance(table, VersionedTable) else [table.store]
-
-
-# -- from batch --------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FromBatch:
     """What becomes a savepoint. ``before`` is the app's inventory in its present ``timeline``."""
@@ -318,7 +274,7 @@ class FromBatch:
 
 
 def save(shelf: Shelf, name: str, job: FromBatch) -> Manifest:
-    """Write the savepoint. Raises ``DataError`` if a task has left nothing, as it can't be complete then."""
+    """Write a savepoint of the state of a batch job's tasks at its seam, from which a live run can continue."""
     tasks = [task.name for stage in job.plan.stages for task in stage.tasks]
     missing = [str(task) for task in tasks if task not in job.left]
     if missing:
@@ -330,23 +286,9 @@ def save(shelf: Shelf, name: str, job: FromBatch) -> Manifest:
     with shelf.locked(), shelf.draft(name) as draft:
         for task in tasks:
             copy_tree(Path(job.left[task].folder), draft / task_folder(task))
-        manifest = Manifest(
-            app=job.plan.graph.app,
-            name=name,
-            version=job.version,
-            created_ms=WallClock().now_ms(),
-            timeline=job.timeline,
-            system=job.plan.graph.settings.internal_system().name,
-            written=True,
-            stages=tuple(inventory.stages[stage] for stage in sorted(inventory.stages)),
-            gone=tuple(sorted(inventory.gone)),
-            tasks=copies(draft, tasks),
-        )
-        write_manifest(draft, manifest)
-    return manifest
+        return _manifest(draft, name, job.plan, inventory, job.timeline, job.version)
 
 
-# -- reading -----------------------------------------------------------------------------------------
 def read_state(app: Declarations, name: str) -> tuple[Manifest, dict[str, pl.DataFrame]]:
     """Return the manifest of a savepoint, and by id the rows that all tasks together kept."""
     graph = app.graph()
@@ -358,8 +300,7 @@ def read_state(app: Declarations, name: str) -> tuple[Manifest, dict[str, pl.Dat
         for id_, rows in _rows_kept(planned, copy.name, folder / task_folder(copy.name) / DATABASE_FOLDER):
             if rows.height:
                 found.setdefault(id_, []).append(rows)
-    tables = {id_: pl.concat(frames, how="diagonal_relaxed") for id_, frames in sorted(found.items())}
-    return manifest, tables
+    return manifest, {id_: pl.concat(frames, how="diagonal_relaxed") for id_, frames in sorted(found.items())}
 
 
 def _rows_kept(planned: Plan, task: TaskName, database: Path) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -371,8 +312,7 @@ def _rows_kept(planned: Plan, task: TaskName, database: Path) -> Iterator[tuple[
         )
     known = stage.tasks[min(task.number, len(stage.tasks) - 1)]
     with closing(Disk().open_copy(database)) as opened, attempt_at_rest(planned, stage, known) as attempt:
-        stores: Mapping[str, StateStore] = attempt.stores()
-        for name, store in stores.items():
+        for name, store in attempt.stores().items():
             store.attach(KeySpace(opened, name))
             for rows in store.frames():
                 yield store.id, rows
