@@ -37,12 +37,12 @@ def run(folder: Path, master: str | None, *, in_session: bool) -> None:
         try:
             job.failure_count()
         except InfrastructureError as error:
-            print("lost", error.message, "|", job.error(), flush=True)
+            print("lost", error.message, "|", job.error, flush=True)
         close_context(context)
         return
     (folder / "stop").touch()
     assert job.wait(SECONDS_MAX)
-    print("drained", [report["attempt"] for report in job.reports()], flush=True)
+    print("drained", [report["attempt"] for report in job.reports], flush=True)
     close_context(context)
 
 

@@ -26,8 +26,8 @@ def test_containers_run_at_once_and_report(spark_context: SparkContext, tmp_path
     assert not job.wait(0)
     (tmp_path / "stop").touch()
     assert job.wait(SECONDS_MAX)
-    assert job.error() is None
-    assert job.reports() == [{"container": n, "attempt": 0, "threads": "1"} for n in (0, 1)]
+    assert job.error is None
+    assert job.reports == [{"container": n, "attempt": 0, "threads": "1"} for n in (0, 1)]
 
 
 def test_the_job_is_recognisable_in_sparks_own_ui(spark_context: SparkContext, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_killed_container_is_back_alone(spark_context: SparkContext, tmp_path:
     (tmp_path / "stop").touch()
     assert job.wait(SECONDS_MAX)
     assert job.failure_count() == 6
-    assert [report["attempt"] for report in job.reports()] == [6, 0]
+    assert [report["attempt"] for report in job.reports] == [6, 0]
 
 
 def test_cancel_kills_containers_that_do_not_listen(spark_context: SparkContext, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_cancel_kills_containers_that_do_not_listen(spark_context: SparkContext,
     pids = [pid_of(tmp_path, n) for n in (0, 1)]
     job.cancel()
     assert job.wait(SECONDS_MAX)
-    assert job.error() is None
+    assert job.error is None
     until(lambda: not any(is_alive(pid) for pid in pids))
     (number,) = spark_context.statusTracker().getJobIdsForGroup(job.group)
     until(lambda: spark_context._jsc.sc().statusStore().job(number).numKilledTasks() == 2)
@@ -88,7 +88,7 @@ def test_cancel_before_start_does_nothing(spark_context: SparkContext, tmp_path:
     job.cancel()
     job.start()
     assert job.wait(SECONDS_MAX)
-    assert job.error() is None
+    assert job.error is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -111,7 +111,7 @@ def test_cancel_reaches_a_job_that_is_on_its_way_to_spark(spark_context: SparkCo
     job.start()
     try:
         assert job.wait(SECONDS_MAX)
-        assert job.error() is None
+        assert job.error is None
     finally:
         job.cancel()
 

@@ -10,7 +10,7 @@ from pyspark import SparkContext
 from headrace.core.errors import InfrastructureError, UsageError
 from headrace.run.spark import session
 from headrace.run.spark.session import open_context, open_session
-from headrace.run.spark.slots import Asked, Decision, Slots, count_slots, decide
+from headrace.run.spark.slots import Asked, Slots, count_slots, decide
 
 
 def test_a_running_session_is_reused(spark_context: SparkContext) -> None:
@@ -51,9 +51,9 @@ def test_interrupts_are_left_to_the_caller(spark_context: SparkContext) -> None:
 
 
 def test_slots_are_counted_and_too_few_say_what_to_do(spark_context: SparkContext) -> None:
-    assert decide(spark_context, Asked(app="a", tasks=9, containers=2)) == Decision(2)
+    assert decide(spark_context, Asked(app="a", tasks=9, containers=2)) == (2, "")
     assert count_slots(spark_context) == Slots(registered=2)
-    assert decide(spark_context, Asked(app="a", tasks=9, beside=True)) == Decision(1)
+    assert decide(spark_context, Asked(app="a", tasks=9, beside=True)) == (1, "")
     with pytest.raises(InfrastructureError, match=r"app needs 4 container slots, local\[2\] has 2") as caught:
         decide(spark_context, Asked(app="a", tasks=9, containers=4))
     assert caught.value.hint == "use --containers 2 or --master local[4]"

@@ -1,15 +1,7 @@
 """What holds an app up, and whether it is healthy: sentences and verdicts. Pure.
 
-reasons
-    Find the culprits of delays: follow all tasks' waits to their ends, with a sentence and a remedy for each. Pure.
-
-    Tasks wait for others: for their watermark, for their commit, or until they have read frames. A task that waits for
-    no other is at the end of such a chain: it is the culprit, and its own holdup says why.
-
-check
-    Judge an app's health by its status and the user's limits: a verdict and one line for monitoring tools. Pure.
-
-    Verdicts are those of monitoring plugins: 0 healthy, 1 warning, 2 critical, 3 unknown.
+Tasks wait for others: for their watermark, for their commit, or until they have read frames. A task that waits for no
+other is at the end of such a chain: it is the culprit, and its own holdup says why.
 """
 
 from __future__ import annotations
@@ -24,7 +16,6 @@ from headrace.core.clock import format_ms, to_ms
 from headrace.core.errors import UsageError
 from headrace.core.ids import stage_of
 
-# -- reasons -----------------------------------------------------------------------------------------
 SLOT_REMEDY = "add a machine or cores to the cluster, or end another job of this Spark session"
 _BUSY = 0.9
 _PARTITION = re.compile(r"\S+\[\d+\]")
@@ -44,8 +35,6 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """A task waits for another one: why, and since when."""
-
     task: str
     what: What
     since_ms: int
@@ -53,8 +42,6 @@ class _Wait:
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """The waits of one task to their end."""
-
     waiter: str
     steps: tuple[_Wait, ...]
 
@@ -73,12 +60,14 @@ def reasons(
     """
     tasks = {task.name: task for task in status.tasks if task.state != "finished"}
     hosts = {name: container for container in status.containers for name in container.tasks}
+    inquiry = _Inquiry(tasks, hosts, readers, busy, now_ms)
     chains: dict[str, list[_Chain]] = {}
     for name, task in tasks.items():
-        if _held(task) or _away(hosts.get(name)) is not None:
-            chain = _followed(name, tasks, hosts, readers)
-            chains.setdefault(_culprit(chain.end, tasks, hosts), []).append(chain)
-    found = [_reason(of, tasks, hosts, busy, now_ms) for of in chains.values()]
+        held = any(holdup.what not in ("restore", "side inputs") for holdup in task.holdups)
+        if held or inquiry.away(name) is not None:
+            chain = inquiry.followed(name)
+            chains.setdefault(inquiry.culprit(chain.end), []).append(chain)
+    found = [inquiry.reason(of) for of in chains.values()]
     return sorted((one for one in found if one is not None), key=lambda one: (one.since_ms, one.text))
 
 
@@ -87,80 +76,94 @@ def held_back(task: TaskStatus) -> bool:
     return task.state == "blocked" or any(not holdup.words.passes for holdup in task.holdups)
 
 
-def _held(task: TaskStatus) -> bool:
-    return any(holdup.what not in ("restore", "side inputs") for holdup in task.holdups)
+@dataclass(frozen=True, slots=True)
+class _Inquiry:
+    tasks: Mapping[str, TaskStatus]
+    hosts: Mapping[str, ContainerStatus]
+    readers: Mapping[str, Sequence[str]]
+    busy: Callable[[str], float]
+    now_ms: int
 
+    def away(self, task: str) -> ContainerStatus | None:
+        container = self.hosts.get(task)
+        return container if container is not None and container.away else None
 
-def _away(container: ContainerStatus | None) -> ContainerStatus | None:
-    return container if container is not None and container.away else None
+    def culprit(self, end: str) -> str:
+        """The common key of chains with the same culprit: tasks of one container may wait for one function."""
+        if (container := self.away(end)) is not None:
+            return f"container {container.id}"
+        for holdup in self.tasks[end].holdups if end in self.tasks else ():
+            if holdup.words.whole:
+                return f"{self.hosts[end].id if end in self.hosts else ''} {holdup.where}"
+        return end
 
+    def followed(self, name: str) -> _Chain:
+        """The chain of waits from a task on. A circle ends where it closes."""
+        steps: list[_Wait] = []
+        seen, at = {name}, name
+        while at in self.tasks and self.away(at) is None:
+            ahead = [step for step in self._waits(self.tasks[at]) if step.task not in seen]
+            if not ahead:
+                break
+            steps.append(min(ahead, key=lambda one: one.since_ms))
+            at = steps[-1].task
+            seen.add(at)
+        return _Chain(name, tuple(steps))
 
-def _culprit(end: str, tasks: Mapping[str, TaskStatus], hosts: Mapping[str, ContainerStatus]) -> str:
-    """The common key of chains with the same culprit: tasks of one container may wait for one function."""
-    if (container := _away(hosts.get(end))) is not None:
-        return f"container {container.id}"
-    for holdup in tasks[end].holdups if end in tasks else ():
-        if holdup.words.whole:
-            return f"{hosts[end].id if end in hosts else ''} {holdup.where}"
-    return end
+    def _waits(self, task: TaskStatus) -> Iterator[_Wait]:
+        for holdup in task.holdups:
+            others: Sequence[str] = holdup.by if holdup.words.other else ()
+            if holdup.what == "readers" and (partition := _PARTITION.match(holdup.where)) is not None:
+                others = self.readers.get(partition[0], ())
+            yield from (_Wait(other, holdup.what, holdup.since_ms) for other in others if other != task.name)
 
+    def reason(self, chains: Sequence[_Chain]) -> Reason | None:
+        """The sentence for chains that end at one culprit; None if no task waits and it passes by itself."""
+        longest = max(chains, key=lambda chain: len(chain.steps))
+        end = longest.end
+        kind, why, remedy, since_ms = self._why(end)
+        waiting = sorted({chain.waiter for chain in chains} - {end})
+        if not waiting and kind == "data":
+            return None
+        if longest.steps:
+            since_ms = min(since_ms, *(step.since_ms for chain in chains for step in chain.steps))
+        told = f"{_told(longest, waiting)}: {why}" if longest.steps else why
+        return Reason(kind, told, remedy, since_ms, end if end in self.tasks else "", tuple(waiting))
 
-def _followed(
-    name: str,
-    tasks: Mapping[str, TaskStatus],
-    hosts: Mapping[str, ContainerStatus],
-    readers: Mapping[str, Sequence[str]],
-) -> _Chain:
-    """The chain of waits from a task on. A circle ends where it closes."""
-    steps: list[_Wait] = []
-    seen = {name}
-    at = name
-    while at in tasks and _away(hosts.get(at)) is None:
-        ahead = [step for step in _waits(tasks[at], readers) if step.task not in seen]
-        if not ahead:
-            break
-        step = min(ahead, key=lambda one: one.since_ms)
-        steps.append(step)
-        seen.add(step.task)
-        at = step.task
-    return _Chain(name, tuple(steps))
-
-
-def _waits(task: TaskStatus, readers: Mapping[str, Sequence[str]]) -> Iterator[_Wait]:
-    for holdup in task.holdups:
-        for other in _others(holdup, readers):
-            if other != task.name:
-                yield _Wait(other, holdup.what, holdup.since_ms)
-
-
-def _others(holdup: Holdup, readers: Mapping[str, Sequence[str]]) -> Sequence[str]:
-    if holdup.what == "readers" and (partition := _PARTITION.match(holdup.where)) is not None:
-        return readers.get(partition[0], ())
-    return holdup.by if holdup.words.other else ()
-
-
-def _reason(
-    chains: Sequence[_Chain],
-    tasks: Mapping[str, TaskStatus],
-    hosts: Mapping[str, ContainerStatus],
-    busy: Callable[[str], float],
-    now_ms: int,
-) -> Reason | None:
-    """Return the sentence for chains that end at one culprit; None if no task waits and it passes by itself."""
-    longest = max(chains, key=lambda chain: len(chain.steps))
-    end = longest.end
-    kind, why, remedy, since_ms = _why(end, tasks, hosts, busy, now_ms)
-    waiting = sorted({chain.waiter for chain in chains} - {end})
-    if not waiting and kind == "data":
-        return None
-    if longest.steps:
-        since_ms = min(since_ms, *(step.since_ms for chain in chains for step in chain.steps))
-    told = f"{_told(longest, waiting)}: {why}" if longest.steps else why
-    return Reason(kind, told, remedy, since_ms, end if end in tasks else "", tuple(waiting))
+    def _why(self, end: str) -> tuple[str, str, str, int]:
+        """The kind, sentence, remedy and time of the culprit's own holdup."""
+        tasks, now_ms = self.tasks, self.now_ms
+        if (container := self.away(end)) is not None:
+            since = now_ms - (container.last_seen_ms or 0)
+            if container.lacks:
+                return "slot", f"container {container.id} {container.away}", SLOT_REMEDY, since
+            cause = f": {container.error.message.splitlines()[0]}" if container.error is not None else ""
+            hint = container.error.hint if container.error is not None else None
+            remedy = hint or "wait for its restart if its process has died; otherwise check its machine"
+            where = f"container {container.id} on {container.host or 'no host yet'}"
+            return "container", f"{where} {container.away}{cause}", remedy, since
+        task = tasks.get(end)
+        if task is None:
+            said = f"{end} isn't part of this deployment, or has ended"
+            return "elsewhere", said, "look at the stage that it is of", now_ms
+        if task.holdups:
+            holdup = min(task.holdups, key=lambda holdup: (holdup.words.passes, holdup.since_ms))
+            said = holdup.words.alone.format(task=end, where=holdup.where)
+            return holdup.what, said, holdup.remedy, holdup.since_ms
+        if (share := self.busy(end)) >= _BUSY:
+            remedy = "make its functions faster, or give the stage more partitions"
+            return "busy", f"{end} works as fast as it can ({share:.0%} busy)", remedy, now_ms
+        if task.state in ("starting", "restoring"):
+            return "restore", f"{end} is {task.state}", "wait: it continues by itself", now_ms
+        beside = self.hosts[end].tasks if end in self.hosts else ()
+        if begun := [one for one in beside if one in tasks and tasks[one].state in ("starting", "restoring")]:
+            said = f"its container {self.hosts[end].id} still starts {len(begun)} of its tasks"
+            return "restore", said, "wait: it continues by itself", now_ms
+        said = f"{end} is running, but hasn't got there yet"
+        return "running", said, "look at its container and its machine", now_ms
 
 
 def _told(chain: _Chain, waiting: Sequence[str]) -> str:
-    """Describe the waits, down to the culprit."""
     others = len(waiting) - 1
     waits = "waits" if others < 1 else "wait"
     more = "" if others < 1 else f" and {others} other{'' if others == 1 else 's'}"
@@ -168,51 +171,10 @@ def _told(chain: _Chain, waiting: Sequence[str]) -> str:
     return f"{chain.waiter}{more} {waits} for {', which waits for '.join(links)}"
 
 
-def _why(
-    end: str,
-    tasks: Mapping[str, TaskStatus],
-    hosts: Mapping[str, ContainerStatus],
-    busy: Callable[[str], float],
-    now_ms: int,
-) -> tuple[str, str, str, int]:
-    """Return the kind, sentence, remedy and time of the culprit's own holdup."""
-    if (container := _away(hosts.get(end))) is not None:
-        since = now_ms - (container.last_seen_ms or 0)
-        if container.lacks:
-            return "slot", f"container {container.id} {container.away}", SLOT_REMEDY, since
-        cause = f": {container.error.message.splitlines()[0]}" if container.error is not None else ""
-        hint = container.error.hint if container.error is not None else None
-        remedy = hint or "wait for its restart if its process has died; otherwise check its machine"
-        where = f"container {container.id} on {container.host or 'no host yet'}"
-        return "container", f"{where} {container.away}{cause}", remedy, since
-    task = tasks.get(end)
-    if task is None:
-        return (
-            "elsewhere",
-            f"{end} isn't part of this deployment, or has ended",
-            "look at the stage that it is of",
-            now_ms,
-        )
-    if task.holdups:
-        holdup = min(task.holdups, key=lambda holdup: (holdup.words.passes, holdup.since_ms))
-        said = holdup.words.alone.format(task=end, where=holdup.where)
-        return holdup.what, said, holdup.remedy, holdup.since_ms
-    if (share := busy(end)) >= _BUSY:
-        remedy = "make its functions faster, or give the stage more partitions"
-        return "busy", f"{end} works as fast as it can ({share:.0%} busy)", remedy, now_ms
-    if task.state in ("starting", "restoring"):
-        return "restore", f"{end} is {task.state}", "wait: it continues by itself", now_ms
-    beside = hosts[end].tasks if end in hosts else ()
-    if begun := [one for one in beside if one in tasks and tasks[one].state in ("starting", "restoring")]:
-        said = f"its container {hosts[end].id} still starts {len(begun)} of its tasks"
-        return "restore", said, "wait: it continues by itself", now_ms
-    return "running", f"{end} is running, but hasn't got there yet", "look at its container and its machine", now_ms
-
-
 def alike(status: AppStatus) -> list[list[tuple[str, Holdup]]]:
     """Return the holdups of all tasks with the tasks' names, similar ones together, causes before their effects.
 
-    Without those of commits: ``AppStatus.held_up`` has summed them up.
+    Those of commits are left out: ``AppStatus.held_up`` has summed them up.
     """
     found: dict[tuple[object, ...], list[tuple[str, Holdup]]] = {}
     for task in status.tasks:
@@ -221,21 +183,20 @@ def alike(status: AppStatus) -> list[list[tuple[str, Holdup]]]:
                 continue
             same = (holdup.where,) if holdup.words.whole else (stage_of(task.name), holdup.what, *holdup.by)
             found.setdefault((*same, holdup.remedy), []).append((task.name, holdup))
-    return sorted(found.values(), key=lambda some: (_is_derived(some[0][1]), some[0][1].since_ms))
+
+    def order(some: list[tuple[str, Holdup]]) -> tuple[bool, int]:
+        first = some[0][1]
+        return bool(first.by) and first.what in ("watermark", "data"), first.since_ms
+
+    return sorted(found.values(), key=order)
 
 
-def _is_derived(holdup: Holdup) -> bool:
-    """Return whether the cause is other tasks that have holdups themselves."""
-    return bool(holdup.by) and holdup.what in ("watermark", "data")
-
-
-# -- check -------------------------------------------------------------------------------------------
 _RESTARTS = re.compile(r"(?P<most>\d+)/(?P<within>.+)")
 _NAMED = 3
 
 
 class Health(IntEnum):
-    """The result of a check; its value is the exit code."""
+    """The result of a check; its value is the exit code, as of monitoring plugins."""
 
     OK = 0
     WARNING = 1
@@ -257,7 +218,7 @@ class Limits:
 
     @classmethod
     def of(cls, lag: str | None, checkpoint_age: str | None, restarts: str | None) -> Limits:
-        """Return the limits that options set. Raises ``UsageError``."""
+        """Return the limits that options set."""
         most, within = (None, 0) if restarts is None else _restarts(restarts)
         return cls(
             None if lag is None else to_ms(lag, "--max-lag", error=UsageError),
@@ -276,6 +237,14 @@ def _restarts(text: str) -> tuple[int, int]:
     return int(matched["most"]), to_ms(matched["within"], "--max-restarts", minimum=1, error=UsageError)
 
 
+_VERDICTS = {
+    "unreachable": (Health.UNKNOWN, "can't be reached"),
+    "failed": (Health.CRITICAL, "has failed"),
+    "gone": (Health.CRITICAL, "is gone: its driver has died"),
+    "starting": (Health.WARNING, "is starting"),
+}
+
+
 def check(statuses: Sequence[AppStatus], limits: Limits, now_ms: int) -> tuple[Health, str]:
     """Return the worst verdict about an app's deployments, and one line about it. ``now_ms`` is the time of day."""
     found = [one for status in statuses for one in _found(status, limits, now_ms)]
@@ -285,21 +254,11 @@ def check(statuses: Sequence[AppStatus], limits: Limits, now_ms: int) -> tuple[H
 
 
 def _found(status: AppStatus, limits: Limits, now_ms: int) -> Iterator[tuple[Health, str]]:
-    match status.state:
-        case "unreachable":
-            yield Health.UNKNOWN, "can't be reached"
-            return
-        case "failed" | "gone":
-            yield Health.CRITICAL, "has failed" if status.state == "failed" else "is gone: its driver has died"
-            return
-        case "finished" | "stopped":
-            return
-        case "starting":
-            yield Health.WARNING, "is starting"
-        case _:
-            pass
-    away = [f"container {c.id} {c.away}" for c in status.containers if c.away]
-    if away:
+    if status.state in _VERDICTS:
+        yield _VERDICTS[status.state]
+    if status.state in ("unreachable", "failed", "gone", "finished", "stopped"):
+        return
+    if away := [f"container {c.id} {c.away}" for c in status.containers if c.away]:
         yield Health.WARNING, _listed(away)
     open_ = [task for task in status.tasks if task.state != "finished"]
     if limits.lag_ms is not None:
@@ -324,13 +283,9 @@ def _beyond(what: str, values: Iterable[tuple[str, int]], limit_ms: int) -> Iter
 
 
 def _lag_ms(task: TaskStatus, now_ms: int) -> int:
-    """Return how far the slowest input with unread messages is behind the clock."""
-    behind = [
-        now_ms - one.watermark
-        for one in task.inputs.values()
-        if one.lag != 0 and one.watermark is not None and not one.ended
-    ]
-    return max(0, *behind, 0)
+    """How far the slowest input with unread messages is behind the clock."""
+    unread = (one.watermark for one in task.inputs.values() if one.lag != 0 and not one.ended)
+    return max((now_ms - watermark for watermark in unread if watermark is not None and watermark < now_ms), default=0)
 
 
 def _listed(texts: Sequence[str]) -> str:

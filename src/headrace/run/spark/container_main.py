@@ -1,17 +1,9 @@
-"""The one function that Spark runs in each container, and the bytes that it gets.
+"""The one function that Spark runs in each container: bytes in, a report out.
 
-parcel
-    What the driver sends to its workers, as bytes inside Spark's own closure: a pickle, after the user's folders.
-
-    Whoever reads the pickle needs the modules in these folders.
-
-container main
-    The one function that Spark runs in each container: bytes in, a report out.
-
-    It registers with the coordinator and runs the tasks it is assigned until they have finished or it is ordered to
-    end. The run loop has the main thread. A second thread sends heartbeats, a third one answers questions about the
-    tables. The payload comes inside Spark's own task closure, from the driver that made it. Nothing else is unpickled
-    here.
+It registers with the coordinator and runs the tasks it is assigned until they have finished or it is ordered to end.
+The run loop has the main thread. A second thread sends heartbeats, a third one answers questions about the tables. The
+bytes come inside Spark's own task closure, from the driver that made them: a pickle, after the user's folders, whose
+modules it needs. Nothing else is unpickled here.
 """
 
 from __future__ import annotations
@@ -38,8 +30,9 @@ from headrace.run.spark.hosting import ContainerArgs
 from headrace.run.tables import AnswerThread
 from headrace.task.operators.base import RAISED
 
+_log = logger(__name__)
 
-# -- parcel ------------------------------------------------------------------------------------------
+
 def user_folders() -> tuple[str, ...]:
     """Return the folder of the user's script, where its own modules are."""
     return tuple(str(Path(folder).resolve()) for folder in sys.path[:1] if folder)
@@ -58,10 +51,6 @@ def unpacked(data: bytes) -> Any:
         if folder and folder not in sys.path:
             sys.path.append(folder)
     return pickle.loads(data[4 + size :])  # noqa: S301 - our own driver's, in Spark's closure
-
-
-# -- container main ----------------------------------------------------------------------------------
-_log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +92,10 @@ def _attempt(
             recorder.start()
             return {"container": args.container, "tasks": _run(session, payload, client, recorder, outbox)}
     except UnavailableError:
-        # The driver can't be reached from here. Spark must see an error: after an orderly end it would never start
-        # the container again.
-        raise
+        raise  # the driver can't be reached; after an orderly end, Spark would never start the container again
     except RAISED as error:
         # A task may have been fenced off. If another incarnation runs this container, the coordinator refuses the
-        # report, and that is raised. Otherwise something outside this run uses the task, and restarting won't help
-        # forever.
+        # report, and that is raised. Else something outside this run uses the task, and restarting won't help forever.
         if isinstance(error, StorageError):
             error.then("the container restarts by itself until that is done, from its last checkpoint")
         report = ErrorReport.of(error)
@@ -152,7 +138,6 @@ def _run(
     recorder: Recorder,
     outbox: LogOutbox,
 ) -> int:
-    """Run the assigned tasks; returns how many are over."""
     session.open(payload.plan, recorder.keep)
     heartbeats = HeartbeatThread.over(
         client,

@@ -1,15 +1,8 @@
 """DataFrames that are inputs: Spark's executors copy each to files that containers read.
 
-dataframe copy
-    The copy of a DataFrame that an app reads: a folder of Parquet files and a record of what is in them.
-
-    It is made once, before the app first runs, under a hidden name, and renamed when it is durable; from then on it
-    never changes, because tasks keep their positions in it. A lock keeps two starts from making it at once.
-
-dataframes
-    DataFrames that are inputs: before an app first runs, Spark's executors copy each to files that containers read.
-
-    The first Ctrl-C cancels that.
+A copy is a folder of Parquet files and a record of what is in them. It is made once, before the app first runs, under a
+hidden name, and renamed when it is durable; from then on it never changes, because tasks keep their positions in it. A
+lock keeps two starts from making it at once. The first Ctrl-C cancels the copying.
 """
 
 from __future__ import annotations
@@ -61,10 +54,20 @@ from headrace.run.coordinated import Interrupts
 from headrace.run.spark.hosting import run_watched
 from headrace.run.spark.session import prepare_workers
 
-# -- dataframe copy ----------------------------------------------------------------------------------
 FORMAT = 1
 _PART = re.compile(r"part-(\d{5,})-")
 RECORD = "_copy.json"
+
+FILE_ROWS_MAX = 1_000_000
+_GROUP_BYTES = 16 << 20
+"""The size of a row group: what a container decodes at once."""
+
+_STANDARD = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+}
+_log = logger(__name__)
 
 
 class CopyRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -98,17 +101,19 @@ class DataFrameCopy:
     """The copy of one input's DataFrame, in this folder; ``stream`` names the input in errors."""
 
     def __init__(self, folder: Path, list_file: Path, stream: str) -> None:
-        self.folder = folder
-        self._list_file = list_file
-        self._stream = stream
+        self.folder, self._list_file, self._stream = folder, list_file, stream
 
     def record(self) -> CopyRecord | None:
-        """Return its contents; None if it hasn't been made. Raises ``DeploymentError`` if it was deleted."""
+        """Return its contents; None if it hasn't been made."""
         try:
             data = (self.folder / RECORD).read_bytes()
         except FileNotFoundError:
             if self.folder.exists() or self._list_file.exists():
-                raise self._gone() from None
+                raise DeploymentError(
+                    f"the copy of the DataFrame of {self._stream} in {self.folder} is gone or incomplete, and the app "
+                    "may have read some of it",
+                    hint="put it back; or rename the input or the app to copy the DataFrame again",
+                ) from None
             return None
         except OSError as error:
             raise StorageError(f"can't read {self.folder / RECORD}: {error}") from error
@@ -164,7 +169,7 @@ class DataFrameCopy:
 
     @contextmanager
     def staged(self) -> Iterator[Path]:
-        """Yield a new hidden folder for the files, which is removed after the block. Call it while locked."""
+        """Yield a new hidden folder for the files, which is removed after the block. For use while locked."""
         prefix = f".{self.folder.name}-copy-"
         for left in self.folder.parent.glob(f"{prefix}*"):  # by a driver that died
             shutil.rmtree(left, ignore_errors=True)
@@ -175,7 +180,7 @@ class DataFrameCopy:
             shutil.rmtree(staging, ignore_errors=True)
 
     def publish(self, staging: Path, wanted: Wanted) -> CopyRecord:
-        """Make the files that are in ``staging`` durable, and the copy of them. Call it while locked.
+        """Make the files that are in ``staging`` durable, and the copy of them. For use while locked.
 
         With a key, Spark has written at most one file for each partition, whose number its name begins with.
         """
@@ -207,13 +212,6 @@ class DataFrameCopy:
                 hint="free up disk space or check who owns the folder; then start the app again",
             ) from error
         return record
-
-    def _gone(self) -> DeploymentError:
-        return DeploymentError(
-            f"the copy of the DataFrame of {self._stream} in {self.folder} is gone or incomplete, and the app may have "
-            "read some of it",
-            hint="put it back; or rename the input or the app to copy the DataFrame again",
-        )
 
 
 def _completed(staging: Path, wanted: Wanted) -> list[Path]:
@@ -251,27 +249,14 @@ def _checked(file: Path, columns: Columns, stream: str) -> int:
     return int(pl.scan_parquet(file, glob=False).select(pl.len()).collect().item())
 
 
-# -- dataframes --------------------------------------------------------------------------------------
-FILE_ROWS_MAX = 1_000_000
-_GROUP_BYTES = 16 << 20
-"""The size of a row group: what a container decodes at once."""
-
-_STANDARD = {
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    "spark.sql.parquet.writeLegacyFormat": "false",
-}
-_log = logger(__name__)
-
-
 def dataframe_of(spec: StreamSpec) -> DataFrame | None:
-    """The DataFrame that an input was declared with; None for other streams, and in containers."""
+    """Return the DataFrame that an input was declared with; None for other streams, and in containers."""
     held = spec.system.held
     return held.dataframe if isinstance(held, DataFrameInput) and isinstance(held.dataframe, DataFrame) else None
 
 
 def key_of(spec: StreamSpec) -> tuple[str, ...]:
-    """The columns by which the rows of a DataFrame are placed in partitions; none if it doesn't matter."""
+    """Return the columns by which the rows of a DataFrame are placed in partitions; none if it doesn't matter."""
     held = spec.system.held
     return held.key if isinstance(held, DataFrameInput) else ()
 
@@ -279,14 +264,12 @@ def key_of(spec: StreamSpec) -> tuple[str, ...]:
 def copy_dataframes(inputs: Iterable[StreamSpec], interrupts: Interrupts | None = None) -> bool:
     """Copy the DataFrames of these inputs that haven't been copied yet. False if a signal asked to end meanwhile.
 
-    Raises ``DeploymentError`` if a copy has other columns than the app now wants, ``UsageError`` if the session of a
-    DataFrame has ended, and ``InfrastructureError`` if Spark can't compute it. Then nothing is left of that copy.
+    After an error, nothing is left of that copy.
     """
     return all(_copy(spec, interrupts) for spec in inputs)
 
 
 def _copy(spec: StreamSpec, interrupts: Interrupts | None) -> bool:
-    """Copy a DataFrame, unless the copy exists. Return False if a signal ended it."""
     options = spec.system.options
     copy = DataFrameCopy(Path(options["path"]), Path(options["list_file"]), f"input {spec.id!r} ({spec.location})")
     wanted = _wanted(spec)
@@ -300,10 +283,16 @@ def _copy(spec: StreamSpec, interrupts: Interrupts | None) -> bool:
         dataframe = dataframe_of(spec)
         if dataframe is None:
             raise InfrastructureError(f"input {spec.id!r} has no DataFrame in this process")
-        _check_alive(dataframe, spec)
+        context = dataframe.sparkSession.sparkContext
+        if context._jsc is None or context._jsc.sc().isStopped():
+            raise UsageError(
+                f"the Spark session of the DataFrame of input {spec.id!r} ({spec.location}) has been stopped",
+                hint="make the DataFrame in a session that runs until the app has started",
+            )
         with copy.staged() as staging:
             _log.info("copying a DataFrame of Spark", input=spec.id, folder=str(copy.folder))
-            if not _write(_shaped(dataframe, wanted), staging, spec, interrupts):
+            rows_max = 0 if wanted.key else FILE_ROWS_MAX
+            if not _write(_shaped(dataframe, wanted), rows_max, staging, spec, interrupts):
                 return False
             record = copy.publish(staging, wanted)
     _log.info("copied a DataFrame of Spark", input=spec.id, rows=record.rows, files=record.files)
@@ -311,23 +300,14 @@ def _copy(spec: StreamSpec, interrupts: Interrupts | None) -> bool:
 
 
 def _wanted(spec: StreamSpec) -> Wanted:
-    options, held = spec.system.options, spec.system.held
+    options = spec.system.options
     declared = spec.schema.columns if spec.schema else {}
     return Wanted(
         columns={name: dtype for name, dtype in columns_from_json(options["columns"]).items() if name in declared},
         ordered_by=spec.event_time.column if spec.event_time else "",
-        key=held.key if isinstance(held, DataFrameInput) else (),
+        key=key_of(spec),
         partitions=options["partitions"],
     )
-
-
-def _check_alive(dataframe: DataFrame, spec: StreamSpec) -> None:
-    context = dataframe.sparkSession.sparkContext
-    if context._jsc is None or context._jsc.sc().isStopped():
-        raise UsageError(
-            f"the Spark session of the DataFrame of input {spec.id!r} ({spec.location}) has been stopped",
-            hint="make the DataFrame in a session that runs until the app has started",
-        )
 
 
 def _shaped(dataframe: DataFrame, wanted: Wanted) -> DataFrame:
@@ -346,9 +326,10 @@ def _shaped(dataframe: DataFrame, wanted: Wanted) -> DataFrame:
 
 
 def without_maps(dataframe: DataFrame, columns: Iterable[str]) -> DataFrame:
-    """These columns, with maps as lists of their entries: Polars has no maps."""
+    """Return these columns, with maps as lists of their entries: Polars has no maps."""
     maps = {field.name for field in dataframe.schema.fields if isinstance(field.dataType, MapType)}
-    return dataframe.select([_selected(name, name in maps) for name in columns])
+    selected = {name: _column(name) for name in columns}
+    return dataframe.select([F.map_entries(c).alias(name) if name in maps else c for name, c in selected.items()])
 
 
 def _placing(partitions: int) -> Callable[..., Column]:
@@ -362,19 +343,12 @@ def _placing(partitions: int) -> Callable[..., Column]:
     return cast("Callable[..., Column]", cast("Any", arrow_udf)(place, "int"))
 
 
-def _selected(name: str, is_map: bool) -> Column:
-    return F.map_entries(_column(name)).alias(name) if is_map else _column(name)
-
-
 def _column(name: str) -> Column:
     quoted = name.replace("`", "``")
     return F.col(f"`{quoted}`")
 
 
-def _write(dataframe: DataFrame, folder: Path, spec: StreamSpec, interrupts: Interrupts | None) -> bool:
-    """Have Spark write files. False if a signal has cancelled that."""
-    rows_max = 0 if _wanted(spec).key else FILE_ROWS_MAX
-
+def _write(dataframe: DataFrame, rows_max: int, folder: Path, spec: StreamSpec, interrupts: Interrupts | None) -> bool:
     def run() -> None:
         with _standard(dataframe.sparkSession):
             writer = dataframe.write.option("maxRecordsPerFile", rows_max)

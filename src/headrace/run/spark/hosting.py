@@ -1,40 +1,22 @@
 """One Spark job whose tasks are the app's containers, watched and supervised.
 
-hosting
-    One Spark job whose tasks are the app's containers.
+Each task is one call of ``main`` in its own Python worker process, and ends when the container ends. The job runs in a
+daemon thread of the driver. It isn't a barrier job: barrier mode restarts all tasks when one fails, whereas the
+protocol restarts a single one. Spark restarts a worker that dies, with the next attempt number, in the same or another
+executor. It is a job over an RDD: ``mapInArrow`` over a DataFrame needs Spark SQL's planner and pandas in the driver,
+and takes about two seconds longer until the first container runs.
 
-    Each task is one call of ``main`` in its own Python worker process, and ends when the container ends. The job runs
-    in a daemon thread of the driver. It isn't a barrier job: barrier mode restarts all tasks when one fails, whereas
-    the protocol restarts a single one. Spark restarts a worker that dies, with the next attempt number, in the same or
-    another executor.
+In a session of the user's on plain ``local[N]``, Spark never starts a failed task again: it ends the whole job. Then
+the job is submitted again, with attempt numbers that continue, so all containers resume from their checkpoints.
 
-    It is a job over an RDD. ``mapInArrow`` over a DataFrame would do the same, but needs Spark SQL's planner and pandas
-    in the driver, and takes about two seconds longer until the first container runs.
+A container must not outlive its app. The JVM ends when the driver does, because it reads the driver's end of a pipe.
+Spark's Python daemon ends in the same way when the JVM does, and closes the connections of its workers. In case the
+daemon itself is killed, each worker asks the kernel to be killed with its parent.
 
-    In a session of the user's on plain ``local[N]``, Spark never starts a failed task again: it ends the whole job.
-    Then the job is submitted again, with attempt numbers that continue, so all containers resume from their
-    checkpoints.
-
-    A container must not outlive its app. The JVM ends when the driver does, because it reads the driver's end of a
-    pipe. Spark's Python daemon ends in the same way when the JVM does, and closes the connections of its workers. In
-    case the daemon itself is killed, each worker asks the kernel to be killed with its parent.
-
-watched job
-    Run a job of Spark on a thread of its own, and watch it: for signals, and for tasks that fail again and again.
-
-    The caller's thread waits. The first Ctrl-C cancels the job. (A signal handler mustn't call Spark: with pinned
-    threads it would use the connection of the call that it interrupts.) In a session for containers a task may fail any
-    number of times, so a job that can't be done would never end there; here it ends as it does in other sessions.
-
-supervision
-    What the driver does about containers that can't go on: those that froze or hang, and those that never register.
-
-    A container that sends no heartbeat is lost, and one that doesn't return from a function of the app hangs. Spark
-    starts no other attempt while the old task runs, so the driver has the attempt killed. A container that fails before
-    it registers (a module is missing, or it has another interpreter) can't report why. Spark knows the reason, and
-    would try again forever.
-
-    All of it runs on the driver's watching thread, which blocks in ``watch``. Spark is asked only when there is need.
+A container that sends no heartbeat is lost, and one that doesn't return from a function of the app hangs. Spark starts
+no other attempt while the old task runs, so the driver has the attempt killed. A container that fails before it
+registers (a module is missing, or it has another interpreter) can't report why. Spark knows the reason, and would try
+again forever. All of that runs on the driver's watching thread, which blocks in ``watch``.
 """
 
 from __future__ import annotations
@@ -68,7 +50,6 @@ from headrace.run.spark import settings
 from headrace.run.spark.launch import calling_jvm, is_loss, jvm_lost
 from headrace.run.spark.slots import Slots, count_slots, lacking
 
-# -- hosting -----------------------------------------------------------------------------------------
 _log = logger(__name__)
 
 _PR_SET_PDEATHSIG = 1
@@ -113,15 +94,15 @@ class ContainerJob:
         if "<locals>" in main.__qualname__ or "<lambda>" in main.__qualname__:
             raise UsageError(f"{main.__qualname__} can't be imported by a container: define it in a module")
         self.group = f"headrace-{uuid4().hex}"
-        self._context = context
-        self._count = count
-        self._main = main
-        self._payload = payload
+        self.error: HeadraceError | None = None
+        """Why the job failed; None while it runs, after success, and after ``cancel``."""
+        self.reports: list[Report] = []
+        """What each container returned, by container, once the job has ended well."""
+        self._context, self._count = context, count
+        self._main, self._payload = main, payload
         self._description = description
         self._cancelled = threading.Event()
         self._ended = threading.Event()
-        self._error: HeadraceError | None = None
-        self._reports: list[Report] = []
         self._firsts = [(-1, 0)]
         """For the jobs after this one of Spark's numbers: the number of the first attempt of each container."""
         self._thread = threading.Thread(target=self._run, name="spark-containers", daemon=True)
@@ -131,7 +112,7 @@ class ContainerJob:
         self._thread.start()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether the job has ended, after waiting ``timeout`` seconds at most."""
+        """Wait ``timeout`` seconds at most, and return whether the job has ended."""
         return self._ended.wait(timeout)
 
     def cancel(self) -> None:
@@ -143,14 +124,6 @@ class ContainerJob:
             with suppress(InfrastructureError), calling_jvm():  # if it has gone, nothing runs any more
                 # Future jobs, too: this job may be on its way to Spark.
                 jsc.sc().cancelJobGroupAndFutureJobs(self.group)
-
-    def error(self) -> HeadraceError | None:
-        """Why the job failed; None while it runs, after success, and after ``cancel``."""
-        return self._error
-
-    def reports(self) -> list[Report]:
-        """What each container returned, by container, once the job has ended well."""
-        return list(self._reports)
 
     def kill(self, container: int, attempt: int, why: str) -> bool:
         """Have Spark kill this attempt and start the next one; False if it isn't running.
@@ -166,14 +139,14 @@ class ContainerJob:
         return False
 
     def failure_count(self) -> int:
-        """How many attempts of containers have failed so far."""
+        """Return how many attempts of containers have failed so far."""
         with calling_jvm():
             tracker = self._context.statusTracker()
             stages = (tracker.getStageInfo(stage) for _, stage in self._stages())
             return sum(stage.numFailedTasks for stage in stages if stage is not None)
 
     def failures(self) -> list[AttemptFailure]:
-        """The attempts that have failed, in the order of their starts, without those that were killed on purpose."""
+        """Return the attempts that have failed, in the order of their starts, without those killed on purpose."""
         with calling_jvm():
             failed = [(first, task) for first, task in self._tasks() if task.status() == "FAILED"]
             failed.sort(key=lambda found: int(found[1].taskId()))
@@ -183,12 +156,12 @@ class ContainerJob:
             ]
 
     def placed(self) -> set[int]:
-        """The containers to which Spark has given a slot, as far as it knows."""
+        """Return the containers to which Spark has given a slot, as far as it knows."""
         with calling_jvm():
             return {int(task.index()) for _, task in self._tasks() if task.status() == "RUNNING"}
 
     def slots(self) -> Slots:
-        """The slots that there are."""
+        """Return the slots that there are."""
         with calling_jvm():
             return count_slots(self._context)
 
@@ -204,7 +177,6 @@ class ContainerJob:
         return found
 
     def _stages(self) -> list[tuple[int, int]]:
-        """The numbers of each job that was submitted and of its stage."""
         tracker = self._context.statusTracker()
         jobs = {number: tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(self.group)}
         return [(number, stage) for number, job in jobs.items() if job is not None for stage in job.stageIds]
@@ -218,9 +190,9 @@ class ContainerJob:
                 pass
         except (Py4JError, OSError) as error:
             if not self._cancelled.is_set():
-                said = f"Spark ended the containers of {self._description!r}: {_cause(error)}"
+                said = f"Spark ended the containers of {self._description!r}: {_readable(_said(error))}"
                 hint = "see the log lines above for what happened to each container"
-                self._error = jvm_lost(error) if is_loss(error) else InfrastructureError(said, hint=hint)
+                self.error = jvm_lost(error) if is_loss(error) else InfrastructureError(said, hint=hint)
         finally:
             self._ended.set()
 
@@ -231,9 +203,8 @@ class ContainerJob:
         if self._cancelled.is_set():
             return True  # cancelled before there was a job to cancel
         try:
-            self._reports = tasks.mapPartitionsWithIndex(
-                partial(_run_container, self._main, self._payload, first)
-            ).collect()
+            body = partial(_run_container, self._main, self._payload, first)
+            self.reports = tasks.mapPartitionsWithIndex(body).collect()
         except Py4JJavaError as error:
             given_up = _GIVEN_UP.search(str(error.java_exception.getMessage()))
             if self._cancelled.is_set() or given_up is None or settings.retries_enough(str(self._context.master)):
@@ -283,19 +254,11 @@ def _watch_parent(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _cause(error: Exception) -> str:
-    if isinstance(error, Py4JJavaError):
-        return _readable(str(error.java_exception.getMessage()))
-    return str(error)
-
-
 def _readable(message: str) -> str:
-    """A Java error message without stack frames."""
     lines = [line for line in message.splitlines() if not line.lstrip().startswith(("at ", "... ")) and line.strip()]
     return "\n".join(lines[:_MESSAGE_LINES_MAX])
 
 
-# -- watched job -------------------------------------------------------------------------------------
 _WRITTEN, _INTERRUPTED = "written", "interrupted"
 _LOOK_S = 1.0
 _FAILURES_MAX = 4
@@ -309,10 +272,11 @@ def run_watched(
     failed: Callable[[str], HeadraceError],
     interrupts: Interrupts | None = None,
 ) -> bool:
-    """Run ``run``, whose Spark jobs are shown under this name. False if a signal has cancelled it.
+    """Run ``run`` on a thread; its Spark jobs are shown under this name. False if the first Ctrl-C has cancelled it.
 
     If Spark can't do a job, raises what ``failed`` makes of Spark's reason. Nothing of it runs any more when this
-    returns or raises.
+    returns or raises. (A signal handler mustn't call Spark: with pinned threads it would use the connection of the call
+    that it interrupts.)
     """
     group = f"headrace-{uuid4().hex}"
     news: queue.SimpleQueue[Exception | str] = queue.SimpleQueue()
@@ -358,7 +322,7 @@ def _wait(news: queue.SimpleQueue[Exception | str], context: SparkContext, group
 def _failing(context: SparkContext, group: str) -> str:
     """What a task says that has failed as often as Spark lets one fail by default; empty if there is none.
 
-    In a session for containers a task may fail any number of times, so a job that can't be done would never end.
+    In a session for containers, a task may fail any number of times.
     """
     tracker, jsc = context.statusTracker(), cast("Any", context._jsc)
     status = cast("Any", context._jvm).org.apache.spark.status.api.v1
@@ -393,7 +357,6 @@ def _said(error: Exception) -> str:
     return str(error) if isinstance(error, PySparkException | Py4JError) else f"{type(error).__name__}: {error}"
 
 
-# -- supervision -------------------------------------------------------------------------------------
 WATCH_S = 0.25
 """How often the job is checked; the end of the app is noticed at once."""
 
@@ -425,43 +388,19 @@ Seat = tuple[int, int]
 """A container's number and its attempt."""
 
 
-class Job(Protocol):
-    """What the supervision needs of the Spark job."""
+class _Job(Protocol):
+    error: HeadraceError | None
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Whether it has ended."""
-        ...
-
-    def error(self) -> HeadraceError | None:
-        """Why it failed, if it did."""
-        ...
-
-    def kill(self, container: int, attempt: int, why: str) -> bool:
-        """Kill an attempt; Spark starts the next one."""
-        ...
-
-    def failure_count(self) -> int:
-        """How many attempts have failed."""
-        ...
-
-    def failures(self) -> list[AttemptFailure]:
-        """The attempts that have failed, in order."""
-        ...
-
-    def placed(self) -> set[int]:
-        """The containers to which Spark has given a slot."""
-        ...
-
-    def slots(self) -> Slots:
-        """The slots that there are."""
-        ...
+    def wait(self, timeout: float | None = None) -> bool: ...
+    def kill(self, container: int, attempt: int, why: str) -> bool: ...
+    def failure_count(self) -> int: ...
+    def failures(self) -> list[AttemptFailure]: ...
+    def placed(self) -> set[int]: ...
+    def slots(self) -> Slots: ...
 
 
-def watch(coordinator: Coordinator, job: Job, show: Callable[[AppStatus], None] | None = None) -> AppStatus:
-    """Supervise the app until it is over; returns its last status.
-
-    Raises if Spark ends the job before that.
-    """
+def watch(coordinator: Coordinator, job: _Job, show: Callable[[AppStatus], None] | None = None) -> AppStatus:
+    """Supervise the app until it is over; returns its last status. Raises if Spark ends the job before that."""
     supervisor = Supervisor(job, coordinator.fail, coordinator.lack)
     while True:
         coordinator.wait(WATCH_S)
@@ -472,12 +411,11 @@ def watch(coordinator: Coordinator, job: Job, show: Callable[[AppStatus], None] 
             show(status)
         if status.state in OVER:
             return status
-        if not job_is_over:
-            supervisor.look(status, WallClock().monotonic_ms())
         if job_is_over:
-            raise job.error() or InfrastructureError(
+            raise job.error or InfrastructureError(
                 "Spark's job has ended, but the app hasn't", hint="see Spark's log for what happened to the containers"
             )
+        supervisor.look(status, WallClock().monotonic_ms())
 
 
 class Supervisor:
@@ -485,13 +423,11 @@ class Supervisor:
 
     def __init__(
         self,
-        job: Job,
+        job: _Job,
         give_up: Callable[[Exception], None],
         lack: Callable[[Mapping[int, str]], None] = lambda reasons: None,
     ) -> None:
-        self._job = job
-        self._give_up = give_up
-        self._lack = lack
+        self._job, self._give_up, self._lack = job, give_up, lack
         self._absent: dict[int, float] = {}
         self._asked_ms = float("-inf")
         self._stuck: dict[Seat, float] = {}
@@ -511,9 +447,8 @@ class Supervisor:
                 self._give_up(error)
 
     def _look_for_slots(self, status: AppStatus, now_ms: float) -> None:
-        absent = {c.id: self._absent.get(c.id, now_ms) for c in status.containers if c.state in _ABSENT}
-        self._absent = absent
-        long = {id_ for id_, since_ms in absent.items() if now_ms - since_ms >= ABSENT_MS}
+        self._absent = {c.id: self._absent.get(c.id, now_ms) for c in status.containers if c.state in _ABSENT}
+        long = {id_ for id_, since_ms in self._absent.items() if now_ms - since_ms >= ABSENT_MS}
         if long and now_ms - self._asked_ms >= SLOTS_EVERY_MS:
             self._asked_ms = now_ms
             self._lack(lacking(long, self._job.placed(), self._job.slots()))
@@ -533,7 +468,7 @@ class Supervisor:
 
 
 def why_hopeless(failures: Sequence[AttemptFailure], registered: dict[int, int]) -> InfrastructureError | None:
-    """The error to end the app with, if a container's last attempts all failed before they could register."""
+    """Return the error to end the app with, if a container's last attempts all failed before they could register."""
     for container, attempt in registered.items():
         early = [f for f in failures if f.container == container and f.attempt > attempt]
         explained = [f for f in early if _TRACEBACK in f.message or not _LOSS.search(f.message)]

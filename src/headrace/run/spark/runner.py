@@ -77,7 +77,6 @@ def run_on_spark(checked: Checked, options: RunOptions, progress: Progress | Non
 
 
 def _never_started(planned: Plan, checked: Checked, control: RunControl, options: RunOptions) -> AppStatus:
-    """The status of an app that was drained before it ran."""
     if options.savepoint:
         _log.warning(
             "no savepoint was taken: the app was asked to end before it could start",
@@ -106,11 +105,12 @@ def _container_count(
     found = decide(context, asked, partial(say, progress=progress), lambda: control.requested and not options.savepoint)
     if found is None:
         return None
-    if found.note and progress is not None:
-        announce(found.note, progress)
-    elif found.note:
-        _log.warning(found.note)
-    return found.containers
+    containers, note = found
+    if note and progress is not None:
+        announce(note, progress)
+    elif note:
+        _log.warning(note)
+    return containers
 
 
 def _run(
@@ -121,7 +121,6 @@ def _run(
     containers: int,
     control: RunControl,
 ) -> AppStatus:
-    """Run the containers as one Spark job, and watch it until the app has ended."""
     payload = ContainerPayload(
         plan=planned,
         url=coordinator.url,

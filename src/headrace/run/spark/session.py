@@ -1,15 +1,8 @@
 """Open Spark for containers. SparkSessions are created nowhere else.
 
-reachable
-    Check that a standalone master accepts connections, before Spark is started.
-
-    Spark tries a master for a minute, and no setting shortens that: its source says three times twenty seconds. A
-    refused connection shows the same at once. Blocks for at most ``CONNECT_S`` per master.
-
-session
-    ``open_context`` is enough to host containers, and about a second faster; ``open_session`` adds Spark SQL for jobs
-    over DataFrames. Both reuse a running session (of a notebook, or an app's own) after checking that containers can
-    run in it. Both leave Ctrl-C to the caller: PySpark's own handler, which cancels every job, is not installed.
+``open_context`` is enough to host containers, and about a second faster; ``open_session`` adds Spark SQL for jobs over
+DataFrames. Both reuse a running session (of a notebook, or an app's own) after checking that containers can run in it.
+Both leave Ctrl-C to the caller: PySpark's own handler, which cancels every job, is not installed.
 """
 
 from __future__ import annotations
@@ -23,7 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from weakref import WeakSet
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
@@ -43,22 +36,23 @@ from headrace.run.spark.launch import (
 )
 from headrace.run.spark.settings import standalone_addresses
 
-# -- reachable ---------------------------------------------------------------------------------------
 CONNECT_S = 3.0
 """How long each of the masters has to accept a connection."""
 
 
 def check_reachable(master: str, connect_s: float = CONNECT_S) -> None:
-    """Raise ``UnavailableError`` when none of the hosts of ``spark://host:port,host:port`` accepts a connection.
+    """Raise ``UnavailableError`` if no host of ``spark://host:port,host:port`` accepts a connection.
 
-    Doesn't check other kinds of masters, nor whether the host that accepts it is a Spark master.
+    Spark itself tries for a minute, and no setting shortens that. Other kinds of masters aren't checked.
     """
     failures = []
     for host, port in standalone_addresses(master):
         try:
             socket.create_connection((host, port), connect_s).close()
+        except TimeoutError:
+            failures.append(f"{host}:{port}: no answer within {connect_s:g} s")
         except OSError as error:
-            failures.append(f"{host}:{port}: {_reason(error, connect_s)}")
+            failures.append(f"{host}:{port}: {(error.strerror or str(error)).lower()}")
         else:
             return
     if failures:
@@ -68,17 +62,9 @@ def check_reachable(master: str, connect_s: float = CONNECT_S) -> None:
         )
 
 
-def _reason(error: OSError, connect_s: float) -> str:
-    if isinstance(error, TimeoutError):
-        return f"no answer within {connect_s:g} s"
-    return (error.strerror or str(error)).lower()
-
-
-# -- session -----------------------------------------------------------------------------------------
 def open_session(app_name: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
     """Return the running SparkSession, or a new one, for ordinary jobs: Spark gives up on tasks that keep failing."""
-    running = SparkContext._active_spark_context
-    if running is None:
+    if SparkContext._active_spark_context is None:
         open_context(app_name, master, conf, hosts=False)
     return SparkSession.builder.getOrCreate()
 
@@ -103,12 +89,11 @@ def take_context(app_name: str, master: str | None, conf: Mapping[str, str]) -> 
 def let_go(context: SparkContext) -> None:
     """Stop Spark if Headrace has started it and no other app uses it; not if there is a session of the user's on it."""
     with _OPENING:
-        if context not in _users:
+        left = _users.pop(context, 0) - 1
+        if left > 0:
+            _users[context] = left
+        if left != 0:
             return
-        _users[context] -= 1
-        if _users[context]:
-            return
-        del _users[context]
         session = SparkSession._instantiatedSession
         if context._jsc is not None and (session is None or session.sparkContext is not context):
             close_context(context)
@@ -120,8 +105,7 @@ def open_context(
     """Return a SparkContext whose tasks can be containers: the running one, or a new one.
 
     The default ``master`` is that of spark-submit or spark-defaults.conf, else ``local[*]``. ``conf`` has precedence
-    over both. A value in it that would stop containers is an error, as it is in a running session. With ``hosts=False``
-    containers won't run in it, and what they need isn't set.
+    over both. With ``hosts=False`` containers won't run in it, and what they need isn't set.
     """
     conf = dict(conf or {})
     master = master or conf.pop("spark.master", None)
@@ -159,7 +143,7 @@ def open_context(
 
 
 def conf_of(context: SparkContext) -> SparkConf:
-    """The settings of a running Spark, to be read one by one. ``getConf`` would copy all of them, a call for each."""
+    """Return the settings of a running Spark, to be read one by one: ``getConf`` copies all, with a call for each."""
     return context._conf
 
 
@@ -167,20 +151,16 @@ def close_context(context: SparkContext) -> None:
     """Stop Spark, and delete what ``local-cluster`` leaves in Spark's own folder."""
     master = str(context.master)
     try:
-        app_id, home = context.applicationId, _spark_home(context)
+        app_id, jvm = context.applicationId, cast("Any", context._jvm)
+        home = jvm.java.lang.System.getenv("SPARK_HOME") if jvm else None
         context.stop()
     except (OSError, Py4JError) as error:
         if not is_loss(error):
             raise
         forget_jvm()
         return
-    if home is not None and settings.is_local_cluster(master):
-        shutil.rmtree(home / "work" / app_id, ignore_errors=True)
-
-
-def _spark_home(context: SparkContext) -> Path | None:
-    home: Any = context._jvm.java.lang.System.getenv("SPARK_HOME") if context._jvm else None
-    return Path(home) if home else None
+    if home and settings.is_local_cluster(master):
+        shutil.rmtree(Path(home) / "work" / app_id, ignore_errors=True)
 
 
 def _complete(

@@ -25,8 +25,6 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*
 
 @dataclass(frozen=True, slots=True)
 class _Requirement:
-    """A setting that containers need."""
-
     key: str
     value: str
     spark_default: str
@@ -81,8 +79,7 @@ def check_master(master: str) -> None:
             hint="use local[N], local[*], local-cluster[executors,cores,MiB], spark://host:port, yarn or k8s://...",
         )
     standalone_addresses(master)
-    slots = local_slots(master)
-    if slots == 0:
+    if local_slots(master) == 0:
         raise UsageError(f"{master} has no slot", hint="use local[1] or more, or local[*]")
 
 
@@ -139,7 +136,7 @@ def grows(lookup: Lookup) -> bool:
 
 
 def slots_limit(master: str, lookup: Lookup) -> int | None:
-    """How many tasks a session can run at once at most, by its master and settings; None if they don't say.
+    """How many tasks a session can run at once at most; None if its master and settings don't say.
 
     A standalone cluster ignores ``spark.executor.instances``.
     """

@@ -81,7 +81,6 @@ def _unsendable(plan: Plan, error: Exception) -> DeclarationError:
 
 
 def _reason(error: Exception) -> str:
-    """Python's message, which Polars wraps."""
-    text = str(error)
+    text = str(error)  # Polars wraps Python's message
     begin, end = 'BindingsError: "OtherString(\\"python: ', '\\")"'
     return text.removeprefix(begin).removesuffix(end) if text.startswith(begin) else f"{type(error).__name__}: {text}"

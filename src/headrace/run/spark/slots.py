@@ -20,13 +20,10 @@ from headrace.run.spark.session import conf_of
 
 WAIT_S = 60.0
 """How long executors may take to register."""
-
 SETTLED_S = 5.0
 """A standalone cluster doesn't say how many executors it starts. These are all, if no other registers for so long."""
-
 FREED_S = 1.0
 """How long the slots of jobs that are just ending may take to become free."""
-
 TOLD_S = 1.0
 """A wait that takes no longer than this isn't worth a word."""
 
@@ -64,13 +61,12 @@ class Asked:
         return self.tasks + self.beside if self.containers is None else self.containers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Capacity:
-    """What is known in advance of the slots of a session.
+    """What is known in advance of a session: how many slots it can have at most (None: nothing says so).
 
-    ``limit`` is the number of slots that it can have at most, None if nothing says so. ``settled_s``: if no other slot
-    has registered for so long, there are no more to come. ``grows``: executors are added for waiting tasks, so none
-    need to be there.
+    ``settled_s``: if no other slot has registered for so long, there are no more to come. ``grows``: executors are
+    added for waiting tasks, so none need to be there.
     """
 
     master: str
@@ -80,18 +76,17 @@ class Capacity:
 
     @classmethod
     def of(cls, master: str, lookup: settings.Lookup) -> Capacity:
-        """What its master and settings say."""
+        """Return what its master and settings say."""
         limit = settings.slots_limit(master, lookup)
         settled_s = WAIT_S
         if settings.is_local(master):
             settled_s = 0.0  # the driver is the only executor
         elif limit is None or settings.is_standalone(master):
             settled_s = SETTLED_S
-        grows = settings.grows(lookup)
-        return cls(master=settings.without_retries(master), limit=limit, settled_s=settled_s, grows=grows)
+        return cls(settings.without_retries(master), limit, settled_s, settings.grows(lookup))
 
     def due(self, wanted: int) -> int:
-        """How many of the wanted slots it can have."""
+        """Return how many of the wanted slots it can have."""
         return wanted if self.limit is None else min(wanted, self.limit)
 
     def can_have(self, slots: int) -> bool:
@@ -100,7 +95,7 @@ class Capacity:
 
 
 def waits(asked: Asked, capacity: Capacity, slots: Slots, elapsed_s: float, unchanged_s: float) -> bool:
-    """Whether to wait for more slots. ``unchanged_s``: for how long there have been as many as now."""
+    """Return whether to wait for more slots. ``unchanged_s``: for how long there have been as many as now."""
     if capacity.grows or elapsed_s >= WAIT_S:
         return False
     if not slots.registered:
@@ -115,27 +110,33 @@ def waits(asked: Asked, capacity: Capacity, slots: Slots, elapsed_s: float, unch
 
 
 def decided(asked: Asked, capacity: Capacity, slots: Slots, waited_s: float) -> int:
-    """How many containers to run. Raises ``InfrastructureError`` if there aren't as many slots as were asked for."""
+    """Return how many containers to run. Raises if there aren't as many slots as were asked for."""
+    registered, on = slots.registered, capacity.master
     if capacity.grows:
-        possible = slots.registered if capacity.limit is None else capacity.limit
+        possible = registered if capacity.limit is None else capacity.limit
         return asked.containers or max(1, min(asked.tasks, possible))
-    if asked.containers is not None and slots.registered < asked.containers:
+    if asked.containers is not None and registered < asked.containers:
         if not capacity.can_have(asked.containers):
-            raise _too_few(asked.containers, capacity.master, capacity.limit or slots.registered)
-        if settings.is_local(capacity.master):
-            raise _too_few(asked.containers, capacity.master, slots.registered)
-        if slots.registered:
-            raise _missing(asked.containers, capacity.master, slots.registered, waited_s)
-    if not slots.registered:
+            raise _too_few(asked.containers, on, capacity.limit or registered)
+        if settings.is_local(on):
+            raise _too_few(asked.containers, on, registered)
+        if registered:
+            raise InfrastructureError(
+                f"app needs {asked.containers} container slots, but only {registered} of {on} registered within "
+                f"{waited_s:.0f} s",
+                hint=f"see on its page whether its workers are alive and have {asked.containers - registered} more "
+                f"free cores, and memory for them; or use --containers {registered}",
+            )
+    if not registered:
         raise InfrastructureError(
-            f"no executor of {capacity.master} registered within {waited_s:.0f} s",
+            f"no executor of {on} registered within {waited_s:.0f} s",
             hint="check that its master answers, and on its page that it has free cores and memory",
         )
     return asked.containers or max(1, min(asked.tasks, slots.free - asked.beside))
 
 
 def note_on(asked: Asked, capacity: Capacity, slots: Slots, containers: int) -> str:
-    """What the user should know of the decision; empty if it is as expected."""
+    """Return what the user should know of the decision; empty if it is as expected."""
     if capacity.grows:
         return ""
     if not slots.free:
@@ -160,7 +161,7 @@ def note_on(asked: Asked, capacity: Capacity, slots: Slots, containers: int) -> 
 
 
 def lacking(absent: set[int], placed: set[int], slots: Slots) -> dict[int, str]:
-    """Why containers can't start, by their number: those that Spark has given no slot although they should run."""
+    """Return why containers can't start, by number: those that Spark has given no slot although they should run."""
     waiting = absent - placed
     if not waiting or slots.free:
         return {}
@@ -176,37 +177,14 @@ def check_promised_slots(master: str, needed: int) -> None:
 
 
 def _too_few(needed: int, master: str, slots: int) -> InfrastructureError:
-    return InfrastructureError(
-        f"app needs {needed} container slots, {master} has {slots}",
-        hint=f"use --containers {slots} or {_bigger(master, needed)}",
-    )
-
-
-def _missing(needed: int, master: str, slots: int, waited_s: float) -> InfrastructureError:
-    return InfrastructureError(
-        f"app needs {needed} container slots, but only {slots} of {master} registered within {waited_s:.0f} s",
-        hint=f"see on its page whether its workers are alive and have {needed - slots} more free cores, and memory for "
-        f"them; or use --containers {slots}",
-    )
-
-
-def _bigger(master: str, needed: int) -> str:
+    bigger = "give the app more cores (spark.cores.max, spark.executor.instances, spark.executor.cores)"
     if settings.is_local(master):
-        return f"--master local[{needed}]"
-    if settings.is_local_cluster(master):
-        return f"--master local-cluster[{needed},1,1024]"
-    return "give the app more cores (spark.cores.max, spark.executor.instances, spark.executor.cores)"
-
-
-# -- reading and waiting ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """How many containers to run, and what there is to say of it."""
-
-    containers: int
-    note: str = ""
+        bigger = f"--master local[{needed}]"
+    elif settings.is_local_cluster(master):
+        bigger = f"--master local-cluster[{needed},1,1024]"
+    return InfrastructureError(
+        f"app needs {needed} container slots, {master} has {slots}", hint=f"use --containers {slots} or {bigger}"
+    )
 
 
 def decide(
@@ -214,11 +192,10 @@ def decide(
     asked: Asked,
     say: Callable[[str], None] = lambda text: None,
     given_up: Callable[[], bool] = lambda: False,
-) -> Decision | None:
-    """Wait for the slots that an app asks for, and decide how many containers it has. None if ``given_up`` meanwhile.
+) -> tuple[int, str] | None:
+    """Wait for slots, and return how many containers an app has, with a note on that. None if ``given_up`` meanwhile.
 
-    Polls, because Spark has no event for it that reaches Python. Raises ``InfrastructureError`` if there are too few,
-    or if Spark stops meanwhile.
+    Polls, because Spark has no event for it that reaches Python.
     """
     jsc: Any = context._jsc
     capacity = Capacity.of(str(context.master), conf_of(context).get)
@@ -241,11 +218,11 @@ def decide(
         before, slots, now = slots, count_slots(context), time.monotonic()
         changed = now if slots != before else changed
     containers = decided(asked, capacity, slots, now - began)
-    return Decision(containers, note_on(asked, capacity, slots, containers))
+    return containers, note_on(asked, capacity, slots, containers)
 
 
 def count_slots(context: SparkContext) -> Slots:
-    """The slots of the executors that are registered now."""
+    """Return the slots of the executors that are registered now."""
     jsc: Any = context._jsc
     executors = jsc.sc().statusStore().executorList(True)
     found = [executors.apply(i) for i in range(executors.size())]

@@ -35,6 +35,7 @@ class RecordedJob:
         self.asked = self.asked_for_slots = 0
         self.without_slot: set[int] = set()
         self.over = False
+        self.error: HeadraceError | None = None
 
     def kill(self, container: int, attempt: int, why: str) -> bool:
         self.killed.append((container, attempt))
@@ -44,9 +45,6 @@ class RecordedJob:
         """Ends just when it is asked, like a job whose containers finish between two checks."""
         self.when_asked()
         return self.over
-
-    def error(self) -> HeadraceError | None:
-        return None
 
     def when_asked(self) -> None:
         """What happens meanwhile."""
