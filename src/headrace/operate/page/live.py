@@ -1,30 +1,16 @@
 """The live page of an app and that of all apps: files, events, and questions to containers.
 
-desk
-    The questions that a page may ask running containers: incoming rows of a step, if the app allows it, and profiles.
+A page gets server-sent events: a document, first as a whole and then as changes. One thread publishes. Each listener
+has a thread of its own, which takes events from the feed and may block on its connection; a listener that is too slow
+for the events that are kept gets the whole document again, and the connection's timeout drops one that takes nothing.
+Without listeners, nothing is kept, and no document is made.
 
-    Each question is answered at once with the result so far, so the page asks again until the answer is complete. The
-    connection's thread waits for the containers, for some seconds at most.
+A question to containers is answered at once with the result so far, so the page asks again until the answer is
+complete. The connection's thread waits for the containers, for some seconds at most.
 
-feed
-    Server-sent events: a document to a few listeners, first as a whole and then as changes. Thread-safe.
-
-    One thread publishes. Each listener has a thread of its own, which takes events from here and may block on its
-    connection; a listener that is too slow for the events that are kept gets the whole document again, and the
-    connection's timeout drops one that takes nothing. Without listeners, nothing is kept, and no document is made.
-
-pages
-    The access to a page, and its files.
-
-    A page has its own token, which allows no actions: it is derived from the coordinator's, and can't be turned back
-    into that. It comes in the address that is printed, becomes a cookie, and leaves the address by a redirect. Cookies
-    are sent to all ports of a host, so each page has another name for its one.
-
-live
-    The live page of one app: check the status repeatedly, keep the last hour, and feed the pages.
-
-overview
-    All apps of a home on one page: the status of each, with links to their own pages. It changes nothing.
+A page has its own token, which allows no actions: it is derived from the coordinator's, and can't be turned back into
+that. It comes in the address that is printed, becomes a cookie, and leaves the address by a redirect. Cookies are sent
+to all ports of a host, so each page has another name for its one.
 """
 
 from __future__ import annotations
@@ -43,7 +29,7 @@ from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from math import ceil
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from typing_extensions import override
@@ -62,7 +48,6 @@ from headrace.plan.model import Plan
 from headrace.plan.render import RenderedPlan, render
 from headrace.run.looks import Asking, as_collapsed, peek, profile
 
-# -- desk --------------------------------------------------------------------------------------------
 _ID = re.compile(r"[a-zA-Z0-9-]{1,40}")
 
 
@@ -71,39 +56,39 @@ class Desk:
 
     def __init__(self, *, peek: bool) -> None:
         self.peek = peek
-        self._ask: Asking | None = None
-        self._status: Callable[[], AppStatus] | None = None
+        self._run: tuple[Asking, Callable[[], AppStatus]] | None = None
 
     def connect(self, ask: Asking, status: Callable[[], AppStatus]) -> None:
-        """From now on ask running containers."""
-        self._status = status
-        self._ask = ask
+        """Ask these running containers from now on."""
+        self._run = ask, status
 
     def answer(self, what: str, query: Mapping[str, str]) -> Response | None:
         """Answer a question; return None for an unknown one."""
         if what not in ("peek", "profile"):
             return None
         try:
-            ask, status = self._ask, self._status
-            if ask is None or status is None:
+            if self._run is None:
                 raise UnavailableError("the app is only starting", hint="try again in a moment")
-            return self._peeked(ask, status(), query) if what == "peek" else self._profiled(ask, status(), query)
+            ask, status = self._run
+            return _peeked(ask, status(), query) if what == "peek" else _profiled(ask, status(), query)
         except HeadraceError as error:
-            return _json({"error": error.message, "hint": error.hint})
+            return Response(msgspec.json.encode({"error": error.message, "hint": error.hint}))
 
-    def _peeked(self, ask: Asking, status: AppStatus, query: Mapping[str, str]) -> Response:
-        found = peek(ask, status, query.get("step", ""), _id(query), query.get("stage"))
-        rows = [[task, *row] for task, row in found.rows]
-        return _json({"columns": ["task", *found.columns], "rows": rows, "over": found.over})
 
-    def _profiled(self, ask: Asking, status: AppStatus, query: Mapping[str, str]) -> Response:
-        container, seconds, id_ = _number(query, "container"), _number(query, "seconds"), _id(query)
-        found = profile(ask, status, container, seconds, id_)
-        if query.get("as") != "collapsed":
-            return _json(msgspec.to_builtins(found))
-        name = f"{status.app}-container-{container}.collapsed.txt"
-        headers = {"content-disposition": f'attachment; filename="{name}"'}
-        return Response(as_collapsed(found).encode(), "text/plain; charset=utf-8", headers=headers)
+def _peeked(ask: Asking, status: AppStatus, query: Mapping[str, str]) -> Response:
+    found = peek(ask, status, query.get("step", ""), _id(query), query.get("stage"))
+    rows = [[task, *row] for task, row in found.rows]
+    return Response(msgspec.json.encode({"columns": ["task", *found.columns], "rows": rows, "over": found.over}))
+
+
+def _profiled(ask: Asking, status: AppStatus, query: Mapping[str, str]) -> Response:
+    container = _number(query, "container")
+    found = profile(ask, status, container, _number(query, "seconds"), _id(query))
+    if query.get("as") != "collapsed":
+        return Response(msgspec.json.encode(found))
+    name = f"{status.app}-container-{container}.collapsed.txt"
+    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    return Response(as_collapsed(found).encode(), "text/plain; charset=utf-8", headers=headers)
 
 
 def _id(query: Mapping[str, str]) -> str:
@@ -119,11 +104,6 @@ def _number(query: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def _json(data: object) -> Response:
-    return Response(msgspec.json.encode(data))
-
-
-# -- feed --------------------------------------------------------------------------------------------
 MOST_LISTENERS = 16
 KEPT = 120
 """How many events are kept for listeners that were cut off, and come back."""
@@ -137,22 +117,14 @@ BEAT_S = 5.0
 _ENCODER = msgspec.json.Encoder()
 
 
-class Seen(NamedTuple):
-    """The number of present listeners, and of those refused because of the limit."""
-
-    listening: int
-    refused: int
-
-
 class Feed:
-    """A document and its listeners.
+    """A document and its listeners. Thread-safe.
 
     ``whole`` makes the first event's data of the present document. It is called on listeners' threads, under a lock.
     """
 
     def __init__(self, whole: Callable[[Document], Document], *, most: int = MOST_LISTENERS) -> None:
-        self._whole = whole
-        self._most = most
+        self._whole, self._most = whole, most
         self._run = secrets.token_hex(4)
         self._changed = threading.Condition()
         self._document: Document | None = None
@@ -160,17 +132,15 @@ class Feed:
         """Make the present document, unless it exists."""
         self._number = 0
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=KEPT)
-        self._listening = 0
-        self._refused = 0
+        self._listening = self._refused = 0
         self._alone = GRACE
         """The number of changes without listeners."""
         self._closed = False
 
-    @property
-    def seen(self) -> Seen:
-        """How listeners have fared."""
+    def seen(self) -> PagesStatus:
+        """Return how many listen, and how many were refused because of the limit."""
         with self._changed:
-            return Seen(self._listening, self._refused)
+            return PagesStatus(watching=self._listening, refused=self._refused)
 
     def publish(self, make: Callable[[], Document], more: Mapping[str, Any] | None = None) -> None:
         """Take a new state of the document. ``more`` goes to present listeners along with the changes."""
@@ -200,10 +170,7 @@ class Feed:
             self._changed.wait_for(lambda: not self._listening, timeout_s)
 
     def listen(self, last: str = "") -> Subscription:
-        """A new listener. ``last`` is the id of the last event that it has got.
-
-        Raises ``UnavailableError`` if there are too many.
-        """
+        """Return a new listener. ``last`` is the id of the last event that it has got."""
         run, _, number = last.partition("-")
         at = int(number) if run == self._run and number.isascii() and number.isdigit() else -1
         with self._changed:
@@ -253,11 +220,9 @@ class Subscription:
     """The events for one listener."""
 
     def __init__(self, feed: Feed, at: int) -> None:
-        self._feed = feed
-        self._at = at
+        self._feed, self._at = feed, at
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield events as they come, and heartbeats, until the feed is closed."""
         ended = False
         while not ended:
             news, self._at, ended = self._feed.next(self._at)
@@ -270,12 +235,11 @@ class Subscription:
 
 
 def event(name: str, data: bytes, id_: str = "") -> bytes:
-    """A server-sent event. JSON has no line breaks, so the data is one line."""
+    """Return a server-sent event. JSON has no line breaks, so the data is one line."""
     head = f"id: {id_}\n" if id_ else ""
     return f"{head}event: {name}\ndata: ".encode() + data + b"\n\n"
 
 
-# -- pages -------------------------------------------------------------------------------------------
 PATH = "/dashboard"
 INDEX = "index.html"
 
@@ -299,45 +263,28 @@ _HEADERS = {
 
 
 def page_token(token: str) -> str:
-    """The token with which a browser may look at what a coordinator with this token shows."""
+    """Return the token with which a browser may look at what a coordinator with this token shows."""
     return hmac.new(token.encode(), b"headrace page", hashlib.sha256).hexdigest()[:40]
 
 
 def page_url(url: str, token: str) -> str:
-    """The address of the page of a coordinator at ``url`` with ``token``."""
+    """Return the address of the page of a coordinator at ``url`` with ``token``."""
     return f"{url}{PATH}?token={page_token(token)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Asset:
-    """A file for the browser."""
-
-    body: bytes
-    content_type: str
-
-    @classmethod
-    def of(cls, name: str, text: str) -> Asset:
-        """A text file; its name says what it is."""
-        return cls(text.encode(), _TYPES[PurePosixPath(name).suffix])
-
-
 class Site:
-    """A page, its files and its events. ``token`` opens it. ``help_`` says how to get an address that works."""
+    """A page, its files (texts by name) and its events. ``token`` opens it; ``help_`` says how to get its address."""
 
     def __init__(
         self,
         token: str,
-        files: Callable[[], Mapping[str, Asset]],
+        files: Callable[[], Mapping[str, str]],
         feed: Feed,
         help_: str,
         ask: Callable[[str, Mapping[str, str]], Response | None] = lambda what, query: None,
     ) -> None:
         """``ask`` answers what the page asks, by the name below it."""
-        self._ask = ask
-        self._token = token
-        self._make = files
-        self._feed = feed
-        self._help = help_
+        self._token, self._make, self._feed, self._help, self._ask = token, files, feed, help_, ask
         self._cookie = f"headrace-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
 
     def owns(self, path: str) -> bool:
@@ -350,7 +297,7 @@ class Site:
         return self._is_token(given) or self._is_token(self._in_cookie(visit.cookie))
 
     def answer(self, visit: Visit) -> Response | Events:
-        """The page, one of its files, or its events."""
+        """Return the page, one of its files, or its events."""
         if visit.path == PATH and "token" in visit.query:
             return self._enter()
         if visit.path == f"{PATH}/events":
@@ -358,13 +305,13 @@ class Site:
         name = INDEX if visit.path == PATH else visit.path.removeprefix(f"{PATH}/")
         if (answer := self._ask(name, visit.query)) is not None:
             return replace(answer, headers={**_HEADERS, **answer.headers})
-        asset = self._files.get(name)
-        if asset is None:
+        text = self._files.get(name)
+        if text is None:
             return Response(b"there is no such page\n", "text/plain; charset=utf-8", HTTPStatus.NOT_FOUND, _HEADERS)
-        return Response(asset.body, asset.content_type, headers=_HEADERS)
+        return Response(text.encode(), _TYPES[PurePosixPath(name).suffix], headers=_HEADERS)
 
     def refusal(self, visit: Visit) -> Response:
-        """A page that says what to do."""
+        """Return a page that says what to do."""
         del visit
         body = _REFUSED.format(help=escape(self._help))
         return Response(body.encode(), _TYPES[".html"], HTTPStatus.UNAUTHORIZED, _HEADERS)
@@ -374,11 +321,10 @@ class Site:
         self._feed.close()
 
     @cached_property
-    def _files(self) -> Mapping[str, Asset]:
+    def _files(self) -> Mapping[str, str]:
         return self._make()
 
     def _enter(self) -> Response:
-        """Keep the token in the browser and out of its history."""
         cookie = f"{self._cookie}={self._token}; Path={PATH}; HttpOnly; SameSite=Strict"
         headers = {**_HEADERS, "location": PATH, "set-cookie": cookie}
         return Response(b"", "text/plain; charset=utf-8", HTTPStatus.SEE_OTHER, headers)
@@ -411,7 +357,6 @@ _REFUSED = """<!DOCTYPE html>
 """
 
 
-# -- live --------------------------------------------------------------------------------------------
 EVERY_S = 1.0
 TASKS_A_SECOND = 100
 """With more tasks, checks are rarer, because a page isn't worth one percent of a processor."""
@@ -440,7 +385,7 @@ class LivePage:
         self.feed = Feed(self._whole)
 
     def site(self, token: str) -> Site:
-        """The page and its files; ``token`` opens it."""
+        """Return the page; ``token`` opens it."""
         help_ = f"run: headrace dashboard {self._plan.app}"
         return Site(token, self._page, self.feed, help_, self.desk.answer)
 
@@ -468,19 +413,14 @@ class LivePage:
         except Exception as error:  # noqa: BLE001 - whatever it is, the app goes on
             self._throttle.warning("the live page can't be updated", error=repr(error))
 
-    def watched(self) -> PagesStatus:
-        """The number of pages that watch the app."""
-        seen = self.feed.seen
-        return PagesStatus(watching=seen.listening, refused=seen.refused)
-
     def _whole(self, document: Document) -> Document:
         with self._lock:
             return {"view": document, "history": self._history.points()}
 
-    def _page(self) -> Mapping[str, Asset]:
+    def _page(self) -> Mapping[str, str]:
         from headrace.operate.page.plan_page import live_files
 
-        return {name: Asset.of(name, text) for name, text in live_files(self._plan, peek=self.desk.peek).items()}
+        return live_files(self._plan, peek=self.desk.peek)
 
 
 class Looking(RepeatedStep):
@@ -488,8 +428,7 @@ class Looking(RepeatedStep):
 
     def __init__(self, page: LivePage, status: Callable[[], AppStatus]) -> None:
         super().__init__("headrace-live-page", EVERY_S * max(1, ceil(page.tasks / TASKS_A_SECOND)))
-        self._page = page
-        self._status = status
+        self._page, self._status = page, status
 
     @override
     def step(self) -> bool:
@@ -501,12 +440,12 @@ class PageWatcher(Watcher):
     """The live page as the coordinator has it."""
 
     def __init__(self, plan: Plan, token: str) -> None:
-        self._page = live_page(plan)
+        self._page = LivePage(render(plan), peek=plan.graph.settings.peek)
         self.pages = self._page.site(page_token(token))
 
     @override
     def watching(self) -> PagesStatus:
-        return self._page.watched()
+        return self._page.feed.seen()
 
     @override
     def threads(self, run: WatchedRun) -> Sequence[Looking]:
@@ -522,12 +461,6 @@ class PageWatcher(Watcher):
         self._page.end(ending)
 
 
-def live_page(planned: Plan) -> LivePage:
-    """The live page of a plan."""
-    return LivePage(render(planned), peek=planned.graph.settings.peek)
-
-
-# -- overview ----------------------------------------------------------------------------------------
 OVERVIEW_EVERY_S = 2.0
 
 
@@ -541,7 +474,7 @@ class Deployed:
 
 
 def overview_of(place: str, found: Sequence[Deployed], now_ms: int) -> Document:
-    """What the page shows. Pure."""
+    """Return what the page shows. Pure."""
     return {"place": place, "now": now_ms, "apps": [_app(one) for one in found]}
 
 
@@ -574,16 +507,17 @@ class Overview(RepeatedStep):
 
     def __init__(self, place: str, found: Callable[[], Sequence[Deployed]], clock: Clock | None = None) -> None:
         super().__init__("headrace-overview", OVERVIEW_EVERY_S)
-        self._place = place
-        self._found = found
+        self._place, self._found = place, found
         self._clock = clock or WallClock()
         self._throttle = Throttle(_log)
         self.feed = Feed(lambda document: {"view": document})
         self.step()
 
     def site(self, token: str) -> Site:
-        """The page and its files; ``token`` opens it."""
-        return Site(token, _files, self.feed, "run: headrace dashboard")
+        """Return the page; ``token`` opens it."""
+        from headrace.operate.page.plan_page import overview_files
+
+        return Site(token, overview_files, self.feed, "run: headrace dashboard")
 
     @override
     def step(self) -> bool:
@@ -595,9 +529,3 @@ class Overview(RepeatedStep):
         document = overview_of(self._place, found, self._clock.now_ms())
         self.feed.publish(lambda: document)
         return True
-
-
-def _files() -> Mapping[str, Asset]:
-    from headrace.operate.page.plan_page import overview_files
-
-    return {name: Asset.of(name, text) for name, text in overview_files().items()}

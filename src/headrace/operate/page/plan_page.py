@@ -1,30 +1,14 @@
 """A plan as one HTML page that needs nothing else, and the files of a live page.
 
-layout
-    Place boxes and the links between them on a plane: in columns, from left to right. Pure arithmetic.
+The layout is a simple form of Sugiyama's method. Each box gets a rank, which is its column. A link over several ranks
+gets a stand-in in each rank that it passes, so that it runs between boxes. Then each rank is sorted and moved, some
+times forward and backward, so that links are as level as possible. The same boxes and links always give the same
+picture.
 
-    A simple form of Sugiyama's method. Each box gets a rank, which is its column. A link over several ranks gets a
-    stand-in in each rank that it passes, so that it runs between boxes. Then each rank is sorted and moved, some times
-    forward and backward, so that links are as level as possible. The same boxes and links always give the same picture.
-
-plan drawing
-    A plan as a picture: streams and stages are boxes of HTML, and SVG draws the lines between them.
-
-    A stage is a list: its tables, then its operators. A row follows from the row above it unless lines say otherwise;
-    they run at the right side of the list. No script is needed. Every box links to its description in the page
-    (``anchor``) and has a title that shows on hover. A live picture has room for what is measured: its script finds the
-    places by ``data-`` attributes.
-
-plan page
-    A plan as one HTML page that needs nothing else: the picture, and a description of everything in it.
-
-    The picture works without script: boxes link to their descriptions, and the one that is linked to is shown.
-
-live page
-    The files of a live page: the picture of the plan with places for numbers, and scripts that fill them.
-
-    The scripts are plain modules without a library. What they show comes as server-sent events from the coordinator
-    (``operate.page.live``); the picture, the legend and the descriptions are those of the plan page.
+Streams and stages are boxes of HTML, and SVG draws the lines between them. A stage is a list: its tables, then its
+operators. A row follows from the row above it unless lines say otherwise; they run at the right side of the list. No
+script is needed: every box links to its description in the page, and the one that is linked to is shown. A live picture
+has room for what is measured: its scripts, plain modules without a library, find the places by ``data-`` attributes.
 """
 
 from __future__ import annotations
@@ -47,7 +31,6 @@ from headrace.plan.render import (
     to_text,
 )
 
-# -- layout ------------------------------------------------------------------------------------------
 Point = tuple[float, float]
 
 _SWEEPS = 8
@@ -101,7 +84,6 @@ def lay_out(boxes: Mapping[str, Box], links: Sequence[Link], *, gap_x: float, ga
     lefts = [sum(widths[:rank]) + gap_x * rank for rank in range(len(widths))]
 
     def place(name: str) -> Point:
-        """A narrow box is in the middle of its column."""
         return lefts[ranks[name]] + (widths[ranks[name]] - sizes[name].width) / 2, tops[name]
 
     def route(way: Way) -> list[Point]:
@@ -178,7 +160,6 @@ def _apart(wanted: Sequence[tuple[str, float, float]]) -> dict[str, float]:
     return {name: at + shift for (name, _, _), at, shift in zip(wanted, offsets, shifts, strict=True)}
 
 
-# -- plan drawing ------------------------------------------------------------------------------------
 # The style sheet has these sizes, too.
 _PILL_HEIGHT, _HEAD_HEIGHT, _ROW_HEIGHT, _STAGE_PADDING = 46.0, 36.0, 62.0, 16.0
 _ROW_WIDTH = 240.0
@@ -192,9 +173,8 @@ class _StageBox:
     """A stage as a list: which row is where, and the lines between rows that aren't neighbours."""
 
     def __init__(self, plan: RenderedPlan, stage: RenderedStage, live_height: float = 0.0) -> None:
-        self._plan = plan
+        self._plan, self.stage = plan, stage
         self.rows_top = _HEAD_HEIGHT + live_height
-        self.stage = stage
         self.name = f"stage {stage.name}"
         self.operators = _in_chains(stage)
         rows = [*(f"table {table}" for table in stage.tables), *(operator.id for operator in self.operators)]
@@ -250,12 +230,12 @@ def _in_chains(stage: RenderedStage) -> list[RenderedOperator]:
 
 
 def anchor(kind: str, id_: str) -> str:
-    """The id in the page of the description of a stream, stage, table or operator."""
+    """Return the id in the page of the description of a stream, stage, table or operator."""
     return f"{kind}-{id_}"
 
 
 def plan_picture(plan: RenderedPlan, *, live: bool = False) -> str:
-    """The whole picture; a live one has places for rates, task states and numbers."""
+    """Return the whole picture; a live one has places for rates, task states and numbers."""
     stages = [_StageBox(plan, stage, _LIVE_HEIGHT if live else 0.0) for stage in plan.stages]
     streams = [stream for stream in plan.streams.values() if stream.writers or stream.readers]
     boxes = {stage.name: stage.box for stage in stages}
@@ -318,11 +298,7 @@ _MARKERS = (
 
 
 def _reach(a: int, b: int) -> float:
-    """How far the line between two rows goes out."""
     return min(_ARC * (1 + abs(a - b)), _ARC_MAX)
-
-
-# -- boxes
 
 
 def _pill_width(stream: RenderedStream) -> float:
@@ -379,7 +355,7 @@ def _table(table: RenderedTable) -> str:
 
 
 def caption(operator: RenderedOperator) -> str:
-    """The second line of an operator: what it does, else what the user wrote between its brackets."""
+    """Return the second line of an operator: what it does, else what the user wrote between its brackets."""
     words = []
     if operator.table is not None:
         words.append(f"{'with' if operator.kind == 'join' else 'into'} {operator.table}")
@@ -407,9 +383,6 @@ def _arguments(operator: RenderedOperator) -> str:
     return ""
 
 
-# -- marks
-
-
 def _curve(points: Sequence[Point]) -> str:
     """Level at every point, and smooth between them."""
     words = [f"M{points[0][0]:g} {points[0][1]:g}"]
@@ -428,7 +401,6 @@ def _link(target: str, class_: str, title: str, inside: str, style: str = "") ->
     return f'<a href="#{escape(target)}" class="{class_}" title="{escape(title)}"{placed}>{inside}</a>'
 
 
-# -- plan page ---------------------------------------------------------------------------------------
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _LEGEND = (
     ("stream source", "source"),
@@ -484,12 +456,12 @@ def plan_html(plan: RenderedPlan) -> str:
 
 
 def asset(name: str) -> str:
-    """A file of this package."""
+    """Return the text of a file of this package."""
     return files("headrace.operate.page").joinpath(name).read_text(encoding="utf-8")
 
 
 def summary(plan: RenderedPlan) -> str:
-    """The plan in one line."""
+    """Return the plan in one line."""
     words = [counted(len(plan.stages), "stage"), counted(plan.tasks(), "task"), plan.guarantee]
     if plan.grouping == "container":
         words.append("one task for each container")
@@ -497,7 +469,7 @@ def summary(plan: RenderedPlan) -> str:
 
 
 def legend(picture: str) -> str:
-    """What the boxes and lines of a picture mean, those that it has."""
+    """Return what the boxes and lines of a picture mean, those that it has."""
     items = [
         f'<li><span class="key {class_.partition(" ")[2]}{" table" if class_.startswith("table") else ""}"></span>'
         f"{words}</li>"
@@ -513,11 +485,8 @@ def legend(picture: str) -> str:
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
-# -- descriptions
-
-
 def descriptions(plan: RenderedPlan) -> Iterable[str]:
-    """A section for everything in the picture, which shows when it is linked to. A live page says there what is now."""
+    """Yield a section for everything in the picture, which shows when it is linked to."""
     for stage in plan.stages:
         yield _description("stage", stage.name, f"stage {stage.name}", None, _about_stage(stage))
         for operator in stage.operators:
@@ -541,23 +510,23 @@ def _description(kind: str, id_: str, title: str, source: Location | None, facts
 
 def _about_stage(stage: RenderedStage) -> Facts:
     yield "tasks", f"{len(stage.tasks):,}"
-    yield "reads", _names(stage.inputs)
-    yield "side inputs", _names(stage.side_inputs)
-    yield "writes", _names(stage.outputs)
-    yield "tables", _names(stage.tables)
+    yield "reads", ", ".join(stage.inputs)
+    yield "side inputs", ", ".join(stage.side_inputs)
+    yield "writes", ", ".join(stage.outputs)
+    yield "tables", ", ".join(stage.tables)
     for task in stage.tasks[:1]:
-        yield f"task {task.name} reads", _names(map(str, task.inputs))
+        yield f"task {task.name} reads", ", ".join(map(str, task.inputs))
 
 
 def _about_operator(plan: RenderedPlan, stage: RenderedStage, operator: RenderedOperator) -> Facts:
     yield "does", operator.detail
     yield "expressions", "; ".join(operator.expressions)
-    yield "from", _names(operator.before)
-    yield "to", _names(operator.after)
+    yield "from", ", ".join(operator.before)
+    yield "to", ", ".join(operator.after)
     if operator.output is not None:
         yield "writes", f"{operator.output}, {counted(plan.streams[operator.output].partitions, 'partition')}"
     yield "table", operator.table or ""
-    yield "columns", _names(f"{name}: {dtype}" for name, dtype in operator.columns)
+    yield "columns", ", ".join(f"{name}: {dtype}" for name, dtype in operator.columns)
     yield "state", "; ".join(operator.state)
     yield "stage", f"{stage.name}, {counted(len(stage.tasks), 'task')}"
 
@@ -566,27 +535,22 @@ def _about_stream(stream: RenderedStream) -> Facts:
     yield "place", stream.place
     yield "partitions", "" if stream.target else f"{stream.partitions:,}"
     yield "delivery", stream.delivery or ""
-    yield "written by", _names(f"stage {stage}" for stage in stream.writers)
-    yield "read by", _names(f"stage {stage}" for stage in stream.readers)
-    yield "notes", _names(stream.notes)
-    yield "columns", _names(f"{name}: {dtype}" for name, dtype in stream.columns)
+    yield "written by", ", ".join(f"stage {stage}" for stage in stream.writers)
+    yield "read by", ", ".join(f"stage {stage}" for stage in stream.readers)
+    yield "notes", ", ".join(stream.notes)
+    yield "columns", ", ".join(f"{name}: {dtype}" for name, dtype in stream.columns)
 
 
 def _about_table(table: RenderedTable) -> Facts:
-    yield "key", _names(table.key)
-    yield "kept by side inputs", _names(table.side_inputs)
-    yield "filled by", _names(table.writers)
-    yield "joined by", _names(table.joins)
-    yield "held by", _names(f"stage {stage}" for stage in table.stages)
-    yield "options", _names(f"{name}={value}" for name, value in table.options)
+    yield "key", ", ".join(table.key)
+    yield "kept by side inputs", ", ".join(table.side_inputs)
+    yield "filled by", ", ".join(table.writers)
+    yield "joined by", ", ".join(table.joins)
+    yield "held by", ", ".join(f"stage {stage}" for stage in table.stages)
+    yield "options", ", ".join(f"{name}={value}" for name, value in table.options)
     yield "written", table.delivery or ""
 
 
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(names)
-
-
-# -- live page ---------------------------------------------------------------------------------------
 _SCRIPTS = ("live.js", "looks.js", "charts.js", "words.js", "plan_page.js")
 _STATES = (
     ("busy", "busy"),
@@ -599,19 +563,15 @@ _STATES = (
 
 
 def live_files(plan: RenderedPlan, *, peek: bool = False) -> Mapping[str, str]:
-    """All files of the page of an app, by name. ``peek``: it may show messages."""
-    return {"index.html": _index(plan, peek=peek), **static_files("plan_page.css", "live.css", *_SCRIPTS)}
+    """Return all files of the page of an app, by name. ``peek``: it may show messages."""
+    static = ("plan_page.css", "live.css", *_SCRIPTS)
+    return {"index.html": _index(plan, peek=peek), **{name: asset(name) for name in static}}
 
 
 def overview_files() -> Mapping[str, str]:
-    """All files of the page that lists the apps of a home."""
-    files = static_files("overview.html", "plan_page.css", "live.css", "overview.js", "words.js")
-    return {"index.html": files.pop("overview.html"), **files}
-
-
-def static_files(*names: str) -> dict[str, str]:
-    """Files of this package."""
-    return {name: asset(name) for name in names}
+    """Return all files of the page that lists the apps of a home, by name."""
+    static = ("plan_page.css", "live.css", "overview.js", "words.js")
+    return {"index.html": asset("overview.html"), **{name: asset(name) for name in static}}
 
 
 def _index(plan: RenderedPlan, *, peek: bool) -> str:

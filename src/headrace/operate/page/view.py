@@ -1,29 +1,17 @@
 """What the live page shows: numbers of a moment, of the last hour, and changes. Pure.
 
-sampling
-    The tasks' totals at one moment, and the changes between two moments: rates, shares and durations. Pure.
-
-patch
-    The difference of two documents as a merge patch (RFC 7396), and the document that a patch makes. Pure.
-
-    Documents are nested dicts with text keys; they hold no None, because in a patch it means that a member is gone.
-    Lists are replaced as a whole. ``live.js`` applies patches in the same way.
-
-view
-    What the live page shows, from the plan and the status: one document of plain data. Pure.
-
-    The page draws the plan once, and then only applies changes of this document. Numbers are rounded, so that what
-    hardly changes isn't sent. Times are ms since the epoch; what is unknown is left out.
-
-history
-    The last hour for the charts of the page: one point per second, and one per ten seconds for older times. Pure.
+The page draws the plan once, and then only applies changes of one document of plain data: a merge patch (RFC 7396),
+which ``live.js`` applies. Documents are nested dicts with text keys; they hold no None, because in a patch it means
+that a member is gone. Lists are replaced as a whole. Numbers are rounded, so that what hardly changes isn't sent. Times
+are ms since the epoch; what is unknown is left out.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import floor, log10
 from typing import Any
 
@@ -34,7 +22,6 @@ from headrace.core.metrics import SECONDS
 from headrace.operate.diagnosis import held_back, reasons
 from headrace.plan.render import RenderedPlan
 
-# -- sampling ----------------------------------------------------------------------------------------
 _PARTS_BY_LABEL = {
     "headrace_input_messages_total": ("inputs", "input"),
     "headrace_output_messages_total": ("outputs", "output"),
@@ -55,16 +42,15 @@ _COUNTS = {
 Amounts = defaultdict[str, float]
 
 
-def _none() -> Amounts:
-    return defaultdict(float)
+_none = partial(defaultdict[str, float], float)
 
 
 @dataclass(slots=True)
 class Totals:
     """What one task has counted since the run began, by what each count is of; ``state_bytes`` and ``keys`` are now's.
 
-    Several threads read totals: nothing is added to them once they are made. They were made of ``series``.
-    ``inputs`` are by stream (``system.name``), ``outputs`` by id, ``latency`` by until when it is measured.
+    Several threads read totals: nothing is added to them once they are made. ``inputs`` are by stream
+    (``system.name``), ``outputs`` by id, ``latency`` by until when it is measured.
     """
 
     inputs: Amounts = field(default_factory=_none)
@@ -82,7 +68,7 @@ class Totals:
 
     @classmethod
     def of(cls, series: Sequence[Series]) -> Totals:
-        """The totals in the series of a task."""
+        """Return the totals in the series of a task."""
         found = cls(series=series)
         for one in series:
             if (known := _PARTS_BY_LABEL.get(one.name)) is not None:
@@ -145,7 +131,7 @@ class Between:
                 yield old, totals
 
     def latency(self, until: str, share: float) -> float | None:
-        """The latency in seconds that this share of all messages didn't exceed; None if there were none."""
+        """Return the latency in seconds that this share of all messages didn't exceed; None if there were none."""
         counts = [0] * (len(SECONDS) + 1)
         for before, totals in self._changed():
             old = before.latency.get(until, [])
@@ -154,7 +140,7 @@ class Between:
         return quantile(counts, share)
 
     def commit_ms(self) -> dict[str, float]:
-        """How long a commit took on average, by part."""
+        """Return how long a commit took on average, by part."""
         seconds, commits = _none(), _none()
         for old, totals in self._changed():
             for part, spent in totals.commit_seconds.items():
@@ -163,7 +149,7 @@ class Between:
         return {part: 1000 * seconds[part] / number for part, number in commits.items() if number > 0}
 
     def count(self, name: str) -> int:
-        """How much a count of all tasks together has grown."""
+        """Return how much a count of all tasks together has grown."""
         return sum(totals.counts[name] - old.counts[name] for old, totals in self._changed())
 
 
@@ -192,7 +178,7 @@ class TaskPace:
 
 
 def quantile(counts: Sequence[int], share: float) -> float | None:
-    """The value in seconds below which this share of the counts lies, as if they were spread evenly in each bucket."""
+    """Return the seconds below which this share of the counts lies, as if they were spread evenly in each bucket."""
     total = sum(counts)
     if total <= 0:
         return None
@@ -206,12 +192,11 @@ def quantile(counts: Sequence[int], share: float) -> float | None:
     return SECONDS[-1]
 
 
-# -- patch -------------------------------------------------------------------------------------------
 Document = dict[str, Any]
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> Document:
-    """The patch that makes ``after`` of ``before``; empty if they are equal."""
+    """Return the patch that makes ``after`` of ``before``; empty if they are equal."""
     patch: Document = dict.fromkeys(before.keys() - after.keys())
     for name, value in after.items():
         old = before.get(name)
@@ -223,19 +208,6 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> Document:
     return patch
 
 
-def patched(before: Mapping[str, Any], patch: Mapping[str, Any]) -> Document:
-    """The document that ``patch`` makes of ``before``."""
-    after = {name: value for name, value in before.items() if name not in patch}
-    for name, value in patch.items():
-        if isinstance(value, dict):
-            old = before.get(name)
-            after[name] = patched(old if isinstance(old, dict) else {}, value)
-        elif value is not None:
-            after[name] = value
-    return after
-
-
-# -- view --------------------------------------------------------------------------------------------
 _BUSY_FROM = 0.01
 _TRACE_LINES = 40
 _ERRORS_MAX, _REASONS_MAX, _WAITING_MAX = 40, 20, 50
@@ -255,7 +227,7 @@ class PlanFacts:
 
     @classmethod
     def of(cls, plan: RenderedPlan) -> PlanFacts:
-        """The facts of a plan."""
+        """Return the facts of a plan."""
         readers: dict[str, list[str]] = {}
         for stage in plan.stages:
             for task in stage.tasks:
@@ -278,14 +250,12 @@ def view_of(facts: PlanFacts, status: AppStatus, happened: Between, now_ms: int)
         of_stage.setdefault(stage_of(task.name), []).append(task)
     found = reasons(status, facts.readers, lambda name: paces[name].share("busy") if name in paces else 0.0, now_ms)
     return {
-        "app": _without_none(
-            {
-                "name": status.app,
-                "state": status.state,
-                "started": status.started_at,
-                "ended": status.ended_at,
-                "guarantee": status.guarantee,
-            }
+        "app": _known(
+            name=status.app,
+            state=status.state,
+            started=status.started_at,
+            ended=status.ended_at,
+            guarantee=status.guarantee,
         ),
         "stages": {
             stage.name: _stage(stage, of_stage.get(stage.name, []), paces, hosts, facts) for stage in status.stages
@@ -309,7 +279,7 @@ def view_of(facts: PlanFacts, status: AppStatus, happened: Between, now_ms: int)
 
 
 def point_of(facts: PlanFacts, status: AppStatus, recent: Between, last: Between, now_ms: int) -> dict[str, Any]:
-    """What the charts show of this moment. ``recent`` are some seconds, ``last`` is the time since the last point."""
+    """Return what the charts show now. ``recent`` are some seconds, ``last`` is the time since the last point."""
     rows_in, rows_out = 0.0, 0.0
     for task in status.tasks:
         pace = recent.task(task.name)
@@ -328,10 +298,7 @@ def point_of(facts: PlanFacts, status: AppStatus, recent: Between, last: Between
         "restarts": last.after.restarts - last.before.restarts or None,
         "rollbacks": last.count("rollbacks") or None,
     }
-    return _without_none(point)
-
-
-# -- parts
+    return _known(**point)
 
 
 def _stage(
@@ -341,41 +308,35 @@ def _stage(
     hosts: Mapping[str, ContainerStatus],
     facts: PlanFacts,
 ) -> Document:
-    reads: dict[str, float] = {}
-    writes: dict[str, float] = {}
-    counts: dict[str, int] = {}
+    reads, writes, counts, held = _none(), _none(), Counter[str](), Counter[str]()
     shares: list[float] = []
     states: list[str] = []
-    held = Counter[str]()
     for task in tasks:
         pace = paces[task.name]
         for name, rate in pace.rates("inputs").items():
-            id_ = facts.streams.get(name, name)
-            reads[id_] = reads.get(id_, 0.0) + rate
+            reads[facts.streams.get(name, name)] += rate
         for name, rate in pace.rates("outputs").items():
-            writes[name] = writes.get(name, 0.0) + rate
+            writes[name] += rate
         for name, number in pace.after.counts.items():
             if number and name != "rollbacks":
-                counts[name] = counts.get(name, 0) + number
+                counts[name] += number
         shares.append(pace.share("busy"))
         states.append(_state(task, pace, hosts.get(task.name)))
         held.update([task.holdups[0].what] if states[-1] == "held" and task.holdups else [])
-    return _without_none(
-        {
-            "state": _worst(states),
-            "held": held.most_common(1)[0][0] if held else None,
-            "tasks": stage.tasks,
-            "finished": stage.finished or None,
-            "idle": stage.idle or None,
-            "busy": round(100 * sum(shares) / len(shares)) if shares else 0,
-            "busiest": round(100 * max(shares, default=0.0)),
-            "rate": _rounded(stage.rows_per_second),
-            "reads": {name: _rounded(rate) for name, rate in reads.items()},
-            "writes": {name: _rounded(rate) for name, rate in writes.items()},
-            "watermark": stage.watermark,
-            "lag": stage.lag,
-            "counts": counts or None,
-        }
+    return _known(
+        state=min(states, key=_ORDER.index, default="idle"),
+        held=held.most_common(1)[0][0] if held else None,
+        tasks=stage.tasks,
+        finished=stage.finished or None,
+        idle=stage.idle or None,
+        busy=round(100 * sum(shares) / len(shares)) if shares else 0,
+        busiest=round(100 * max(shares, default=0.0)),
+        rate=_rounded(stage.rows_per_second),
+        reads={name: _rounded(rate) for name, rate in reads.items()},
+        writes={name: _rounded(rate) for name, rate in writes.items()},
+        watermark=stage.watermark,
+        lag=stage.lag,
+        counts=counts or None,
     )
 
 
@@ -384,32 +345,25 @@ def _steps(tasks: Iterable[TaskStatus], paces: Mapping[str, TaskPace]) -> Docume
 
     Named with its stage: two stages may share the work of a window. A step without a function of the app has no share.
     """
-    rates: dict[str, float] = {}
-    shares: dict[str, float] = {}
-    keys: dict[str, float] = {}
+    rates, shares, keys = _none(), _none(), _none()
     held: set[str] = set()
     for task in tasks:
         pace, stage = paces[task.name], stage_of(task.name)
         for id_, rate in pace.rates("steps").items():
-            step = f"{stage}/{id_}"
-            rates[step] = rates.get(step, 0.0) + rate
+            rates[f"{stage}/{id_}"] += rate
         for id_, share in pace.rates("functions").items():
-            step = f"{stage}/{id_}"
-            shares[step] = max(shares.get(step, 0.0), share)
+            shares[f"{stage}/{id_}"] = max(shares[f"{stage}/{id_}"], share)
         for id_, number in pace.after.keys.items():
-            step = f"{stage}/{id_}"
-            keys[step] = keys.get(step, 0.0) + number
+            keys[f"{stage}/{id_}"] += number
         for holdup in task.holdups:
             if holdup.what in ("user code", "calls"):
                 held.update(f"{stage}/{id_}" for id_ in pace.after.steps if _names(holdup.where, id_))
     return {
-        step: _without_none(
-            {
-                "rate": _rounded(rates.get(step, 0.0)),
-                "busy": round(100 * min(shares[step], 1.0)) if step in shares else None,
-                "keys": int(keys[step]) if step in keys else None,
-                "held": True if step in held else None,
-            }
+        step: _known(
+            rate=_rounded(rates[step]),
+            busy=round(100 * min(shares[step], 1.0)) if step in shares else None,
+            keys=int(keys[step]) if step in keys else None,
+            held=True if step in held else None,
         )
         for step in sorted(rates.keys() | shares.keys() | keys.keys())
     }
@@ -420,25 +374,22 @@ def _names(where: str, step: str) -> bool:
 
 
 def _task(task: TaskStatus, pace: TaskPace, container: ContainerStatus | None, now_ms: int) -> Document:
-    checkpoint = task.checkpoint
-    worst = next((holdup for holdup in task.holdups), None)
-    return _without_none(
-        {
-            "state": _state(task, pace, container),
-            "busy": round(100 * pace.share("busy")),
-            "waiting": round(100 * pace.share("waiting")) or None,
-            "rate": _rounded(sum(pace.rates("inputs").values())),
-            "lag": task.lag,
-            "watermark": task.watermark,
-            "idle": True if task.idle else None,
-            "committed": None if checkpoint is None else _rounded_time(now_ms - checkpoint.age_ms),
-            "took": None if checkpoint is None else _rounded(checkpoint.duration_ms),
-            "container": None if container is None else container.id,
-            "size": int(pace.after.state_bytes) or None,
-            "late": pace.after.counts["late"] or None,
-            "early": task.early_bytes or None,
-            "held": None if worst is None else f"{worst.what}: {worst.where}",
-        }
+    checkpoint, holdup = task.checkpoint, next(iter(task.holdups), None)
+    return _known(
+        state=_state(task, pace, container),
+        busy=round(100 * pace.share("busy")),
+        waiting=round(100 * pace.share("waiting")) or None,
+        rate=_rounded(sum(pace.rates("inputs").values())),
+        lag=task.lag,
+        watermark=task.watermark,
+        idle=True if task.idle else None,
+        committed=None if checkpoint is None else _rounded_time(now_ms - checkpoint.age_ms),
+        took=None if checkpoint is None else _rounded(checkpoint.duration_ms),
+        container=None if container is None else container.id,
+        size=int(pace.after.state_bytes) or None,
+        late=pace.after.counts["late"] or None,
+        early=task.early_bytes or None,
+        held=None if holdup is None else f"{holdup.what}: {holdup.where}",
     )
 
 
@@ -446,7 +397,6 @@ _ORDER = ("lost", "held", "starting", "busy", "idle", "done")
 
 
 def _state(task: TaskStatus, pace: TaskPace, container: ContainerStatus | None) -> str:
-    """One of ``_ORDER``."""
     if task.state == "finished":
         return "done"
     if container is not None and container.away:
@@ -458,23 +408,17 @@ def _state(task: TaskStatus, pace: TaskPace, container: ContainerStatus | None) 
     return "busy" if pace.share("busy") >= _BUSY_FROM else "idle"
 
 
-def _worst(states: Iterable[str]) -> str:
-    return min(states, key=_ORDER.index, default="idle")
-
-
 def _container(container: ContainerStatus) -> Document:
-    return _without_none(
-        {
-            "state": container.state,
-            "host": container.host,
-            "pid": container.pid,
-            "attempt": container.attempt,
-            "memory": container.rss_bytes or None,
-            "cpu": container.cpu_ms // 1000 or None,
-            "tasks": len(container.tasks),
-            "restarts": container.restarts or None,
-            "silent": container.last_seen_ms if container.last_seen_ms and container.last_seen_ms > 3000 else None,
-        }
+    return _known(
+        state=container.state,
+        host=container.host,
+        pid=container.pid,
+        attempt=container.attempt,
+        memory=container.rss_bytes or None,
+        cpu=container.cpu_ms // 1000 or None,
+        tasks=len(container.tasks),
+        restarts=container.restarts or None,
+        silent=container.last_seen_ms if container.last_seen_ms and container.last_seen_ms > 3000 else None,
     )
 
 
@@ -492,7 +436,7 @@ def _outputs(tasks: Iterable[TaskStatus]) -> Document:
 
 
 def _errors(status: AppStatus) -> Iterator[Document]:
-    """Return errors and warnings with their origin; an error that ended the app or a container has its traceback."""
+    """Errors and warnings with their origin; an error that ended the app or a container has its traceback."""
     if status.error is not None:
         yield _error("the app", status.error, status.ended_at or status.started_at, fatal=True)
     for container in status.containers:
@@ -507,30 +451,23 @@ def _errors(status: AppStatus) -> Iterator[Document]:
 
 def _error(who: str, error: ErrorReport, at_ms: int, *, fatal: bool = False) -> Document:
     trace = "\n".join(error.traceback.splitlines()[-_TRACE_LINES:])
-    return _without_none(
-        {
-            "who": who,
-            "text": error.message,
-            "hint": error.hint,
-            "at": at_ms,
-            "trace": trace or None,
-            "fatal": True if fatal else None,
-        }
+    return _known(
+        who=who,
+        text=error.message,
+        hint=error.hint,
+        at=at_ms,
+        trace=trace or None,
+        fatal=True if fatal else None,
     )
 
 
 def _warning(who: str, warning: RecentWarning) -> Document:
-    return _without_none(
-        {
-            "who": who,
-            "text": warning.message,
-            "at": warning.at_ms,
-            "times": warning.times if warning.times > 1 else None,
-        }
+    return _known(
+        who=who,
+        text=warning.message,
+        at=warning.at_ms,
+        times=warning.times if warning.times > 1 else None,
     )
-
-
-# -- numbers
 
 
 def _rounded(number: float) -> float:
@@ -551,11 +488,10 @@ def _rounded_time(ms: int) -> int:
     return ms // 500 * 500
 
 
-def _without_none(values: Mapping[str, Any]) -> Document:
+def _known(**values: Any) -> Document:
     return {name: value for name, value in values.items() if value is not None}
 
 
-# -- history -----------------------------------------------------------------------------------------
 Point = Mapping[str, Any]
 """``t`` is a time in ms since the epoch. What wasn't measured is missing. ``parts`` are milliseconds by part."""
 
@@ -577,42 +513,34 @@ class History:
         """Append a point. Points normally arrive in order of time; one that doesn't is appended anyway."""
         self._fine.append(point)
         while len(self._fine) > FINE:
-            self._thin(self._fine.popleft())
+            old = self._fine.popleft()
+            full = len(self._filling) >= COARSE_MS // 1000
+            if self._filling and (full or old["t"] // COARSE_MS != self._filling[0]["t"] // COARSE_MS):
+                self._coarse.append(merged(self._filling))
+                self._filling = []
+            self._filling.append(old)
 
     def points(self) -> list[Point]:
-        """All points, the oldest first."""
+        """Return all points, the oldest first."""
         filling = [merged(self._filling)] if self._filling else []
         return [*self._coarse, *filling, *self._fine]
 
-    def _thin(self, point: Point) -> None:
-        full = len(self._filling) >= COARSE_MS // 1000
-        if self._filling and (full or point["t"] // COARSE_MS != self._filling[0]["t"] // COARSE_MS):
-            self._coarse.append(merged(self._filling))
-            self._filling = []
-        self._filling.append(point)
-
 
 def merged(points: Sequence[Point]) -> Point:
-    """One point for several: rates are averages, latencies and sizes the largest ones, and events are added up."""
+    """Return one point for several: averages of rates, the largest latencies and sizes, and the sums of events."""
     made: dict[str, Any] = {"t": points[0]["t"]}
     for name in dict.fromkeys(name for point in points for name in point):
         values = [point[name] for point in points if name in point]
-        if name == "t":
-            continue
         if name == "parts":
-            made[name] = {
-                part: _mean([value[part] for value in values if part in value])
-                for part in dict.fromkeys(part for value in values for part in value)
-            }
-        else:
-            made[name] = _how(name)(values)
+            parts = dict.fromkeys(part for value in values for part in value)
+            made[name] = {part: _mean([value[part] for value in values if part in value]) for part in parts}
+        elif name in _SUMMED:
+            made[name] = sum(values)
+        elif name in _WORST:
+            made[name] = max(values)
+        elif name != "t":
+            made[name] = _mean(values)
     return made
-
-
-def _how(name: str) -> Callable[[Sequence[float]], float]:
-    if name in _SUMMED:
-        return sum
-    return max if name in _WORST else _mean
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -82,7 +82,7 @@ def test_there_are_only_so_many_listeners():
     first, _ = feed.listen(), feed.listen()
     with pytest.raises(UnavailableError, match="2 pages are watching"):
         feed.listen()
-    assert (feed.seen.listening, feed.seen.refused) == (2, 1)
+    assert (feed.seen().watching, feed.seen().refused) == (2, 1)
     first.close()
     feed.listen()
 
@@ -114,4 +114,4 @@ def test_closing_wakes_listeners_and_gives_them_the_last_change(feed):
     feed.close()
     thread.join(10)
     assert got[0] == "whole" and got[-1] == "end" and "change" in got
-    assert feed.seen.listening == 0
+    assert feed.seen().watching == 0

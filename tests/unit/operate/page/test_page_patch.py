@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drawn import examples
-from headrace.operate.page.view import difference, patched
+from headrace.operate.page.view import difference
 
 values = st.recursive(
     st.integers(-3, 3) | st.text("ab", max_size=2) | st.lists(st.integers(0, 2), max_size=2),
@@ -14,6 +14,18 @@ values = st.recursive(
     max_leaves=8,
 )
 documents = st.dictionaries(st.sampled_from("abcd"), values, max_size=4)
+
+
+def patched(before, patch):
+    """The document that a patch makes of another one, as in ``live.js``."""
+    after = {name: value for name, value in before.items() if name not in patch}
+    for name, value in patch.items():
+        if isinstance(value, dict):
+            old = before.get(name)
+            after[name] = patched(old if isinstance(old, dict) else {}, value)
+        elif value is not None:
+            after[name] = value
+    return after
 
 
 @given(documents, documents)
