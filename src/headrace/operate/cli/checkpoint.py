@@ -89,7 +89,6 @@ Running = Mapping[tuple[str, str], "CheckpointStatus"]
 
 
 def _running(metadata: MetadataStore) -> Running:
-    """Return what the running tasks report about their last commits."""
     from headrace.operate.cli.status import ask
 
     return {
@@ -121,23 +120,12 @@ def _took(checkpoint: TaskCheckpoint, running: Running) -> str:
 def _print_list(found: Sequence[TaskCheckpoint], running: Running) -> None:
     from headrace.operate.cli.status_view import age
 
-    print_table(
-        ("app", "task", "version", "generation", "age", "took", "changelog", "state", "snapshots"),
-        [
-            (
-                one.app,
-                one.task,
-                _version(one),
-                one.current_generation,
-                age(_age_ms(one, running)),
-                _took(one, running),
-                format_bytes(one.changelog_bytes),
-                format_bytes(one.state_bytes),
-                len(one.snapshots),
-            )
-            for one in found
-        ],
-    )
+    rows = []
+    for one in found:
+        about = (one.app, one.task, _version(one), one.current_generation)
+        sizes = (format_bytes(one.changelog_bytes), format_bytes(one.state_bytes), len(one.snapshots))
+        rows.append((*about, age(_age_ms(one, running)), _took(one, running), *sizes))
+    print_table(("app", "task", "version", "generation", "age", "took", "changelog", "state", "snapshots"), rows)
     for one in found:
         if one.problem is not None:
             print_note(f"{one.app} {one.task}: {one.problem}")

@@ -1,10 +1,7 @@
-"""Output of the command line, and options that several commands share.
+"""Output of the command line, its exit codes, and options that several commands share.
 
-console
-    Output of the command line, and its exit codes.
-
-    Results go to stdout and everything else to stderr, so that a pipe receives only results. Every command imports this
-    module, so it imports nothing heavy.
+Results go to stdout and everything else to stderr, so that a pipe receives only results. Every command imports this
+module, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -20,12 +17,11 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.core.errors import HeadraceError, UserFunctionError
+from headrace.core.errors import HeadraceError, UsageError, UserFunctionError
 from headrace.core.files import DEFAULT_HOME, HOME_VARIABLE, METADATA_VARIABLE, metadata_url_of
 from headrace.core.secrets import SecretUrl
 from headrace.stores.snapshots import ObjectPlace, snapshots_of
 
-# -- console -----------------------------------------------------------------------------------------
 _RED, _DIM, _PLAIN = "\x1b[31m", "\x1b[2m", "\x1b[0m"
 
 
@@ -42,27 +38,29 @@ class Exit(IntEnum):
 
 
 def exit_of(error: HeadraceError) -> Exit:
-    """Return the exit code for an error: ``USAGE`` if the user's command or declaration is wrong, else ``FAILED``."""
+    """Return the exit code for an error."""
     usage = error.fault == "user" and not isinstance(error, UserFunctionError)
     return Exit.USAGE if usage else Exit.FAILED
 
 
 def print_error(message: str, hint: str | None = None) -> None:
     """Print ``error: ...`` and the hint to stderr, in colour on a terminal."""
-    red, dim, plain = (_RED, _DIM, _PLAIN) if _coloured() else ("", "", "")
-    _to_stderr(f"{red}error:{plain} {message}")
+    coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    red, dim, plain = (_RED, _DIM, _PLAIN) if coloured else ("", "", "")
+    print_note(f"{red}error:{plain} {message}")
     if hint:
-        _to_stderr(f"  {dim}hint:{plain} {hint}")
+        print_note(f"  {dim}hint:{plain} {hint}")
 
 
 def print_note(text: str) -> None:
     """Print a line to stderr that is not part of the result."""
-    _to_stderr(text)
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
 
 
 def print_traceback(error: BaseException) -> None:
     """Print the traceback of an error to stderr."""
-    _to_stderr("".join(traceback.format_exception(error)).rstrip("\n"))
+    print_note("".join(traceback.format_exception(error)).rstrip("\n"))
 
 
 def print_line(text: str) -> None:
@@ -75,6 +73,14 @@ def print_json(value: Any, indent: int | None = 2) -> None:
     print_line(json.dumps(value, indent=indent, ensure_ascii=False))
 
 
+def print_result(as_json: bool, data: Any, text: str) -> None:
+    """Print the result, as JSON or as text."""
+    if as_json:
+        print_json(data)
+    else:
+        print_line(text)
+
+
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table with columns as wide as needed and numbers aligned to the right."""
     cells = [[_cell(value) for value in row] for row in rows]
@@ -82,11 +88,8 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None
     widths = [max(len(line[n]) for line in lines) for n in range(len(titles))]
     right = [bool(rows) and all(isinstance(row[n], int | float | None) for row in rows) for n in range(len(titles))]
     for line in lines:
-        parts = [
-            text.rjust(width) if to_right else text.ljust(width)
-            for text, width, to_right in zip(line, widths, right, strict=True)
-        ]
-        print_line("  ".join(parts).rstrip())
+        placed = zip(line, widths, right, strict=True)
+        print_line("  ".join(text.rjust(n) if to_right else text.ljust(n) for text, n, to_right in placed).rstrip())
 
 
 def counted(number: int, noun: str) -> str:
@@ -110,16 +113,6 @@ def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def _coloured() -> bool:
-    return sys.stderr.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-
-
-def _to_stderr(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
-
-
-# -- options -----------------------------------------------------------------------------------------
 Home = Annotated[
     Path,
     typer.Option(
@@ -185,11 +178,6 @@ Schema = Annotated[
 ]
 
 
-def column_names(text: str | None) -> tuple[str, ...]:
-    """Return the columns of an option such as ``--key a,b``."""
-    return tuple(name.strip() for name in text.split(",")) if text else ()
-
-
 Partition = Annotated[int | None, typer.Option("--partition", metavar="P", help="Only this partition.")]
 
 Pipeline = Annotated[
@@ -235,7 +223,6 @@ Rename = Annotated[
     ),
 ]
 
-
 FromTables = Annotated[
     list[str] | None,
     typer.Option(
@@ -247,10 +234,13 @@ FromTables = Annotated[
 ]
 
 
-def tables_of(pairs: Sequence[str]) -> dict[str, str]:
-    """Return ``INPUT=TABLE`` pairs as a dict."""
-    from headrace.core.errors import UsageError
+def column_names(text: str | None) -> tuple[str, ...]:
+    """Return the columns of an option such as ``--key a,b``."""
+    return tuple(name.strip() for name in text.split(",")) if text else ()
 
+
+def tables_of(pairs: Sequence[str] | None) -> dict[str, str]:
+    """Return ``INPUT=TABLE`` pairs as a dict."""
     found: dict[str, str] = {}
     for input_, table in _split("--from-tables", "INPUT=TABLE", "views=db.views", pairs):
         if input_ in found:
@@ -259,10 +249,8 @@ def tables_of(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def renames(pairs: Sequence[str]) -> dict[str, str]:
+def renames(pairs: Sequence[str] | None) -> dict[str, str]:
     """Return ``OLD=NEW`` pairs as a dict from new to old ids."""
-    from headrace.core.errors import UsageError
-
     found: dict[str, str] = {}
     for old, new in _split("--rename", "OLD=NEW", "per-10s=per-window", pairs):
         if new in found:
@@ -271,11 +259,8 @@ def renames(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _split(option: str, form: str, example: str, pairs: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the two sides of each pair. Raises ``UsageError`` for a text that isn't a pair."""
-    from headrace.core.errors import UsageError
-
-    for pair in pairs:
+def _split(option: str, form: str, example: str, pairs: Sequence[str] | None) -> Iterator[tuple[str, str]]:
+    for pair in pairs or ():
         left, equals, right = (part.strip() for part in pair.partition("="))
         if not left or not equals or not right:
             raise UsageError(f"{option} {pair}: expected {form}", hint=f"write {option} {example}")

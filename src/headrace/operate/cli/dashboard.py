@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.operate.cli.console import HOME, AsJson, Home, Metadata, print_json, print_line, print_note
+from headrace.operate.cli.console import HOME, AsJson, Home, Metadata, print_note, print_result
 
 if TYPE_CHECKING:
     from headrace.coordinator.address import Address
@@ -65,12 +65,12 @@ def dashboard(
 
     with existing_metadata(home, metadata) as store:
         address = _address(store, app, stage)
-    _check_reachable(address)
+    with closing(address.client(timeout_s=2.0, patience_s=0)) as client:
+        client.status()  # else a browser would show an empty page
     _show(page_url(address.url, address.token), open_, {} if as_json else None)
 
 
 def _address(store: MetadataStore, app: str, stage: str | None) -> Address:
-    """Return where the app is running. Raises ``UsageError`` if it isn't, with the way it ended."""
     from headrace.coordinator.publication import ended, find
     from headrace.core.errors import UsageError
 
@@ -87,18 +87,8 @@ def _address(store: MetadataStore, app: str, stage: str | None) -> Address:
         ) from error
 
 
-def _check_reachable(address: Address) -> None:
-    """Raise an error of the driver's machine or of the network before a browser shows an empty page."""
-    with closing(address.client(timeout_s=2.0, patience_s=0)) as client:
-        client.status()
-
-
 def _show(url: str, open_: bool, facts: dict[str, str] | None) -> None:
-    """Print the address; with ``facts``, as JSON together with them."""
-    if facts is not None:
-        print_json({"url": url, **facts})
-    else:
-        print_line(url)
+    print_result(facts is not None, {"url": url, **(facts or {})}, url)
     if not open_:
         return
     import webbrowser
@@ -108,11 +98,12 @@ def _show(url: str, open_: bool, facts: dict[str, str] | None) -> None:
 
 
 def _serve(home: Path, metadata: SecretUrl | None, port: int, open_: bool, as_json: bool) -> None:
-    """Serve the page with all apps, until Ctrl-C."""
     import sys
 
     from headrace.coordinator.address import LOOPBACK
     from headrace.coordinator.listener import Listener
+    from headrace.coordinator.messages import encode
+    from headrace.coordinator.startpoints import waiting_startpoints
     from headrace.life.metadata import existing_metadata
     from headrace.operate.page.live import Overview, page_token, page_url
     from headrace.run.coordinated import Interrupt
@@ -121,13 +112,16 @@ def _serve(home: Path, metadata: SecretUrl | None, port: int, open_: bool, as_js
         with existing_metadata(home, metadata) as store:  # opened each time, because the store may not exist yet
             return _deployed(store)
 
+    def waiting(_: object) -> bytes:
+        with existing_metadata(home, metadata) as store:
+            return encode(waiting_startpoints(store))
+
     with existing_metadata(home, metadata) as store:
         place = store.place
     token = secrets.token_urlsafe(32)
     overview = Overview(place, found)
     site = overview.site(page_token(token))
-    routes = {("GET", "/startpoints"): lambda _: _waiting(home, metadata)}
-    listener = Listener(LOOPBACK, port, token, routes, pages=site)
+    listener = Listener(LOOPBACK, port, token, {("GET", "/startpoints"): waiting}, pages=site)
     with closing(listener), closing(site), closing(overview), Interrupt() as interrupt:
         listener.start()
         overview.start()
@@ -136,16 +130,6 @@ def _serve(home: Path, metadata: SecretUrl | None, port: int, open_: bool, as_js
         sys.stdout.flush()
         print_note("press Ctrl-C to stop")
         interrupt.wait()
-
-
-def _waiting(home: Path, metadata: SecretUrl | None) -> bytes:
-    """Return the startpoints of all apps as JSON."""
-    from headrace.coordinator.messages import encode
-    from headrace.coordinator.startpoints import waiting_startpoints
-    from headrace.life.metadata import existing_metadata
-
-    with existing_metadata(home, metadata) as store:
-        return encode(waiting_startpoints(store))
 
 
 def _deployed(store: MetadataStore) -> list[Deployed]:

@@ -1,16 +1,10 @@
 """Load the user's code, and find the app or the stream that a command names.
 
-factory
-    Call a user's function that makes an app, with ``--arg NAME=VALUE`` from the command line.
+``pipeline.py`` is a file with an app at its top level. ``pipeline.py:make_app`` names a variable of the file: an app,
+or a function that returns one. ``package.module:make_app`` names a variable of a module that can be imported.
 
-loader
-    Load the user's code, and find the app in it.
-
-    ``pipeline.py`` is a file with an app at its top level. ``pipeline.py:make_app`` names a variable of the file: an
-    app, or a function that returns one. ``package.module:make_app`` names a variable of a module that can be imported.
-
-    A file becomes the module ``__headrace_app__``, not ``__main__``, so that ``if __name__ == "__main__": app.run()``
-    at its end has no effect. The rest of its top level runs.
+A file becomes the module ``__headrace_app__``, not ``__main__``, so that ``if __name__ == "__main__": app.run()`` at
+its end has no effect. The rest of its top level runs.
 """
 
 from __future__ import annotations
@@ -32,7 +26,6 @@ from headrace.api.app import Declarations
 from headrace.app import App
 from headrace.core.errors import HeadraceError, UsageError, UserFunctionError
 
-# -- factory -----------------------------------------------------------------------------------------
 _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _CONVERTED = (int, float, bool, str, Path)
 
@@ -40,7 +33,7 @@ _CONVERTED = (int, float, bool, str, Path)
 def arguments_for(function: Callable[..., Any], named: str, pairs: Sequence[str]) -> dict[str, Any]:
     """Return ``NAME=VALUE`` pairs as the function's arguments, in the types that it declares.
 
-    Raises ``UsageError``, which shows the signature, if they don't fit it. ``named`` is how errors name the function.
+    ``named`` is how errors name the function.
     """
     signature = _signature(function)
     shown = f"{named}{_text(signature)}"
@@ -60,11 +53,6 @@ def arguments_for(function: Callable[..., Any], named: str, pairs: Sequence[str]
             f"{shown} needs {' and '.join(missing)}", hint=" ".join(f"--arg {name}=VALUE" for name in missing)
         )
     return {name: _value(text, name, takes.get(name), shown) for name, text in given.items()}
-
-
-def described(name: str, function: Callable[..., Any]) -> str:
-    """Return a function with its signature, for error messages."""
-    return f"{name}{_text(_signature(function))}"
 
 
 def _pairs(pairs: Sequence[str]) -> dict[str, str]:
@@ -108,7 +96,7 @@ def _value(text: str, name: str, parameter: inspect.Parameter | None, shown: str
 
 
 def _type(parameter: inspect.Parameter) -> Any:
-    """Return the declared type (``int`` for ``int | None``), else the type of the default, else ``str``."""
+    """The declared type (``int`` for ``int | None``), else the type of the default, else ``str``."""
     declared = parameter.annotation
     if declared is parameter.empty:
         return str if parameter.default in (parameter.empty, None) else type(parameter.default)
@@ -118,7 +106,6 @@ def _type(parameter: inspect.Parameter) -> Any:
     return declared
 
 
-# -- loader ------------------------------------------------------------------------------------------
 MODULE = "__headrace_app__"
 _CHOICES_MAX = 6
 LOADING = "__headrace_loading__"
@@ -133,10 +120,14 @@ def load_app(
     The code gets ``arguments`` as ``sys.argv[1:]``, and a function that creates the app gets ``values``
     (``NAME=VALUE``). The module stays loaded because the app refers to functions in it.
     """
-    place, variable = _parsed(str(target))
+    place, _, variable = str(target).rpartition(":")
+    if not place or not variable.isidentifier() or Path(target).exists():
+        place, variable = str(target), ""
     if variable and name is not None:
         raise UsageError(f"{target} and --app both name an app", hint="leave out --app")
-    module = load_module(Path(place), arguments) if _is_file(place) else import_module(place, arguments)
+    is_module = all(part.isidentifier() for part in place.split(".")) and not place.endswith(".py")
+    is_file = Path(place).exists() or not is_module  # the file may be missing
+    module = load_module(Path(place), arguments) if is_file else import_module(place, arguments)
     if variable:
         return _of_variable(module, place, variable, values)
     if values:
@@ -150,8 +141,10 @@ def load_app(
             f"{place} has no app at its top level",
             hint=_functions_hint(module, place) or 'declare one at the top level: app = hr.App("page-views")',
         )
+    if name is not None and name not in apps:
+        raise UsageError(f"{place} has no app {name!r}", hint=f"its apps: {', '.join(sorted(apps))}")
     if name is not None:
-        return _named(apps, name, place)
+        return apps[name]
     if len(apps) > 1:
         raise UsageError(
             f"{place} has {len(apps)} apps: {', '.join(sorted(apps))}", hint=f"choose one: --app {min(apps)}"
@@ -162,7 +155,7 @@ def load_app(
 def load_runnable_app(
     target: str | Path, name: str | None = None, arguments: Sequence[str] = (), values: Sequence[str] = ()
 ) -> App:
-    """Return the app as ``load_app`` does. Raises ``UsageError`` for an app that can be planned but not run."""
+    """Return the app as ``load_app`` does, if it can be run and not only planned."""
     found = load_app(target, name, arguments, values)
     if not isinstance(found, App):
         raise UsageError(f"{found!r} only declares an app, so it can't be run", hint="create it with hr.App(...)")
@@ -241,7 +234,7 @@ def _loading(marked: ModuleType, named: str, file: str | None) -> Iterator[None]
 
 
 def _of_variable(module: ModuleType, place: str, variable: str, values: Sequence[str]) -> Declarations:
-    """Return the app in a variable of the module, or the app that the function in it creates."""
+    """The app in a variable of the module, or the app that the function in it creates."""
     named = f"{place}:{variable}"
     if not hasattr(module, variable):
         raise UsageError(
@@ -270,9 +263,9 @@ def _of_variable(module: ModuleType, place: str, variable: str, values: Sequence
 
 
 def _choices(module: ModuleType) -> str:
-    """Return a hint that lists the module's apps and functions; empty if it has none."""
-    apps = [name for name, value in vars(module).items() if isinstance(value, Declarations)]
-    found = [*apps, *(described(name, function) for name, function in _functions(module).items())]
+    """A hint that lists the module's apps and functions; empty if it has none."""
+    found = [name for name, value in vars(module).items() if isinstance(value, Declarations)]
+    found += [f"{name}{_text(_signature(function))}" for name, function in _functions(module).items()]
     if len(found) > _CHOICES_MAX:
         found[_CHOICES_MAX:] = [f"and {len(found) - _CHOICES_MAX} more"]
     return f"it declares {', '.join(found)}" if found else ""
@@ -287,22 +280,8 @@ def _functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
 
 
 def _functions_hint(module: ModuleType, place: str) -> str | None:
-    functions = _functions(module)
-    if not functions:
-        return None
-    return f"if a function creates the app, name the function: {place}:{next(reversed(functions))}"
-
-
-def _parsed(target: str) -> tuple[str, str]:
-    """Split ``place:variable``; the variable is empty if ``target`` names none."""
-    place, _, variable = target.rpartition(":")
-    return (place, variable) if place and variable.isidentifier() and not Path(target).exists() else (target, "")
-
-
-def _is_file(place: str) -> bool:
-    """Return whether this is the path of a file, which may be missing, rather than a module's name."""
-    named = all(part.isidentifier() for part in place.split("."))
-    return Path(place).exists() or place.endswith(".py") or not named
+    last = next(reversed(_functions(module)), None)
+    return None if last is None else f"if a function creates the app, name the function: {place}:{last}"
 
 
 def _read(path: Path) -> bytes:
@@ -317,7 +296,7 @@ def _read(path: Path) -> bytes:
 
 
 def _story(error: BaseException, file: str | None) -> str:
-    """Return the traceback from the user's first frame on: the first one in ``file``, if it is known."""
+    """The traceback from the user's first frame on: the first one in ``file``, if it is known."""
     linecache.checkcache()
     trace = error.__traceback__
     while trace is not None and not _is_users(trace.tb_frame.f_code.co_filename, file):
@@ -329,9 +308,3 @@ def _is_users(filename: str, file: str | None) -> bool:
     if file is not None:
         return filename == file
     return filename not in (__file__, importlib.__file__) and not filename.startswith("<frozen ")
-
-
-def _named(apps: dict[str, Declarations], name: str, place: str) -> Declarations:
-    if name not in apps:
-        raise UsageError(f"{place} has no app {name!r}", hint=f"its apps: {', '.join(sorted(apps))}")
-    return apps[name]

@@ -1,11 +1,7 @@
 """The commands, the output of their errors, and their exit codes.
 
-logs
-    The options for log lines. Every command accepts them anywhere: before the verb, after it, or at the end.
-
-main
-    The module imports little, so that ``headrace --help`` answers at once. A command imports the rest when it is
-    called.
+Every command accepts the options for log lines anywhere: before the verb, after it, or at the end. The module imports
+little, so that ``headrace --help`` answers at once. A command imports the rest when it is called.
 """
 
 from __future__ import annotations
@@ -29,9 +25,8 @@ from headrace.operate.cli.console import (
     Exit,
     exit_of,
     print_error,
-    print_json,
-    print_line,
     print_note,
+    print_result,
     print_traceback,
 )
 from headrace.operate.cli.dashboard import dashboard
@@ -49,7 +44,6 @@ from headrace.operate.cli.status import check, offsets, peek, status
 from headrace.operate.cli.stream import add_column, create, describe, list_, read, repair, seal, trim, verify, write
 from headrace.operate.cli.table import get, list_tables, scan
 
-# -- logs --------------------------------------------------------------------------------------------
 LOG_LEVEL = "--log-level"
 LOG_FORMAT = "--log-format"
 
@@ -71,7 +65,7 @@ def log_settings(words: Sequence[str]) -> tuple[LogSettings, list[str]]:
 
 
 def _take(words: list[str], option: str, choices: Sequence[Choice], default: Choice) -> Choice:
-    """Remove the option with its value from ``words``; return the value, or the last one if there are several."""
+    """Remove the option with its value from ``words``; return the last value."""
     chosen = default
     while (at := next((n for n, word in enumerate(words) if word.partition("=")[0] == option), None)) is not None:
         _, equals, value = words[at].partition("=")
@@ -87,7 +81,6 @@ def _take(words: list[str], option: str, choices: Sequence[Choice], default: Cho
     return chosen
 
 
-# -- main --------------------------------------------------------------------------------------------
 TRACEBACK = "--traceback"
 
 app = typer.Typer(
@@ -108,10 +101,7 @@ def version(as_json: AsJson = False) -> None:
     """Print the version."""
     from headrace import __version__
 
-    if as_json:
-        print_json({"version": __version__})
-    else:
-        print_line(f"headrace {__version__}")
+    print_result(as_json, {"version": __version__}, f"headrace {__version__}")
 
 
 def _print_version(wanted: bool) -> None:
@@ -158,19 +148,16 @@ app.command("dashboard")(dashboard)
 app.command("peek")(peek)
 app.command("check")(check)
 app.command("version")(version)
-for verb, name in (
-    (create, "create"),
-    (add_column, "add-column"),
-    (list_, "list"),
-    (describe, "describe"),
-    (write, "write"),
-    (read, "read"),
-    (seal, "seal"),
-    (trim, "trim"),
-    (verify, "verify"),
-    (repair, "repair"),
-):
-    streams.command(name)(verb)
+streams.command("create")(create)
+streams.command("add-column")(add_column)
+streams.command("list")(list_)
+streams.command("describe")(describe)
+streams.command("write")(write)
+streams.command("read")(read)
+streams.command("seal")(seal)
+streams.command("trim")(trim)
+streams.command("verify")(verify)
+streams.command("repair")(repair)
 app.add_typer(streams, name="stream")
 checkpoints.command("list")(list_checkpoints)
 checkpoints.command("show")(show)
@@ -230,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @lru_cache(16)
 def _commands(named: str) -> Callable[..., Any]:
-    """Return typer's form of the commands: of those with this name if there are any, as each takes milliseconds."""
+    """Typer's form of the commands: of those with this name if there are any, as each takes milliseconds."""
     part = copy(app)
     part.registered_commands = [command for command in app.registered_commands if command.name == named]
     part.registered_groups = [group for group in app.registered_groups if group.name == named]

@@ -1,14 +1,4 @@
-"""``headrace run``, ``plan`` and ``backfill``.
-
-run
-    ``headrace run``.
-
-backfill
-    ``headrace backfill``.
-
-plan
-    ``headrace plan``.
-"""
+"""``headrace run``, ``plan`` and ``backfill``."""
 
 from __future__ import annotations
 
@@ -33,6 +23,7 @@ from headrace.operate.cli.console import (
     print_json,
     print_line,
     print_note,
+    print_result,
     renames,
     tables_of,
 )
@@ -40,9 +31,13 @@ from headrace.operate.cli.console import (
 if TYPE_CHECKING:
     from headrace.life.startpoints import StartpointState
 
-# -- run ---------------------------------------------------------------------------------------------
 _JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
 _QUICKLY = "-XX:TieredStopAtLevel=1"
+
+Conf = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A Spark setting; may be given several times.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 
 def run(
@@ -71,9 +66,7 @@ def run(
         ),
     ] = None,
     local: Annotated[bool, typer.Option("--local", help="Run in this process, without Spark.")] = False,
-    conf: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A Spark setting; may be given several times.")
-    ] = None,
+    conf: Conf = None,
     drop_state: DropState = None,
     rename: Rename = None,
     savepoint: Annotated[
@@ -122,7 +115,7 @@ def run(
         typer.Option("--backfill", help="First compute the history up to --until in a Spark job, then continue live."),
     ] = False,
     from_tables: FromTables = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    quiet: Quiet = False,
     as_json: Annotated[bool, typer.Option("--json", help="When the app ends, print how as JSON.")] = False,
 ) -> None:
     """Run an app until it ends.
@@ -131,7 +124,6 @@ def run(
     If the app has changed since its last run, headrace plan shows what the change means for its state.
     Log lines go to stderr; --log-level and --log-format (see headrace --help) select them.
     """
-    from headrace.core.errors import UsageError
     from headrace.operate.cli.loader import load_runnable_app
 
     settings = parse_conf(conf or ())
@@ -157,7 +149,7 @@ def run(
         conf=settings or None,
         progress=not quiet,
         drop_state=drop_state or (),
-        rename=renames(rename or ()),
+        rename=renames(rename),
         savepoint=savepoint,
         listen=listen,
         advertise=advertise,
@@ -165,7 +157,7 @@ def run(
         until=until,
         again=again,
         backfill=backfill,
-        tables=tables_of(from_tables or ()),
+        tables=tables_of(from_tables),
     )
     if as_json:
         print_json({"app": application.name, "ended": True})
@@ -183,8 +175,6 @@ def hurry_jvm(environ: MutableMapping[str, str]) -> None:
 
 def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
     """Return ``KEY=VALUE`` pairs as a dict. A key given twice is an error, because one value would be lost."""
-    from headrace.core.errors import UsageError
-
     settings: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -196,7 +186,6 @@ def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
     return settings
 
 
-# -- backfill ----------------------------------------------------------------------------------------
 def backfill(
     pipeline: Pipeline,
     arguments: FileArguments = None,
@@ -224,11 +213,9 @@ def backfill(
     master: Annotated[
         str | None, typer.Option(metavar="MASTER", help="The Spark master to run on, as for run.")
     ] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A Spark setting; may be given several times.")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    conf: Conf = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compute an app's history in a Spark job.
 
@@ -241,7 +228,7 @@ def backfill(
     application = load_runnable_app(pipeline, app, arguments or (), arg or ())
     application.backfill(
         until,
-        tables=tables_of(from_tables or ()),
+        tables=tables_of(from_tables),
         savepoint=savepoint,
         publish=publish,
         master=master,
@@ -253,7 +240,6 @@ def backfill(
         print_json({"app": application.name, "savepoint": savepoint, "published": publish})
 
 
-# -- plan --------------------------------------------------------------------------------------------
 def plan(
     pipeline: Pipeline,
     arguments: FileArguments = None,
@@ -297,28 +283,36 @@ def plan(
     from headrace.run.planning import Deployment, ask_targets, check_not_ended
 
     graph = load_app(pipeline, app, arguments or (), arg or ()).graph()
-    consent = consent_of(drop_state or (), renames(rename or ()))
-    with existing_metadata(Path(graph.settings.home), graph.settings.metadata) as metadata:
+    consent, home = consent_of(drop_state or (), renames(rename)), Path(graph.settings.home)
+    with existing_metadata(home, graph.settings.metadata) as metadata:
         deployment = Deployment(graph, metadata, consent, against or "")
         found = deployment.planned(containers)
         if against is not None:
             if not deployment.inventory:
-                raise _never_ran(against, apps_with_checkpoints(Path(graph.settings.home), metadata), metadata.place)
+                known = ", ".join(apps_with_checkpoints(home, metadata))
+                elsewhere = (
+                    "name its home folder (HEADRACE_HOME or home= of the app) or its metadata store (HEADRACE_METADATA "
+                    "or metadata= of the app)"
+                )
+                raise UsageError(
+                    f"app {against!r} has never run in {metadata.place}",
+                    hint=f"apps that have: {known}" if known else elsewhere,
+                )
             due = changes.with_answers(found.changes, ask_targets(found.plan))
             waiting = StartpointBook(metadata, against).states()
-            if as_json:
-                print_json(
-                    {"app": against, "changes": changes.to_json(due), "startpoints": msgspec.to_builtins(waiting)}
-                )
-            else:
-                print_line(changes.to_text(due) + _in_lines(waiting))
+            data = {"app": against, "changes": changes.to_json(due), "startpoints": msgspec.to_builtins(waiting)}
+            print_result(as_json, data, changes.to_text(due) + _in_lines(waiting))
             due.check()
             check_not_ended(found, metadata, against)
             return
         waiting = StartpointBook(metadata, graph.app).states()
     rendered = render(found.plan)
     if html is not None:
-        _write(html, plan_html(rendered))
+        try:
+            html.write_text(plan_html(rendered), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"--html {html} can't be written: {error.strerror}") from error
+        print_note(f"wrote {html}")
     if as_json:
         print_json(to_json(rendered))
     elif html is None:
@@ -328,26 +322,7 @@ def plan(
 
 
 def _in_lines(waiting: Sequence[StartpointState]) -> str:
-    """Return lines about the startpoints that aren't done with; they begin with an empty one."""
     if not waiting:
         return ""
     lines = "".join(f"\n  {state.in_words}" for state in waiting)
     return f"\n\nstartpoints, for the next live start; a batch job applies none{lines}"
-
-
-def _never_ran(app: str, known: Sequence[str], place: str) -> UsageError:
-    return UsageError(
-        f"app {app!r} has never run in {place}",
-        hint=f"apps that have: {', '.join(known)}"
-        if known
-        else "name its home folder (HEADRACE_HOME or home= of the app) or its metadata store (HEADRACE_METADATA or "
-        "metadata= of the app)",
-    )
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--html {path} can't be written: {error.strerror}") from error
-    print_note(f"wrote {path}")

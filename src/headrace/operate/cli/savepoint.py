@@ -22,6 +22,7 @@ from headrace.operate.cli.console import (
     print_json,
     print_line,
     print_note,
+    print_result,
     print_table,
 )
 
@@ -58,10 +59,7 @@ def create(
 
     with existing_metadata(home, metadata) as store:
         manifest = take_running(home, app, store, name, timeout, _progress(quiet))
-    if as_json:
-        print_json(_facts(name, manifest))
-    else:
-        print_line(f"took savepoint {name} of {app}: {_contents(manifest)}")
+    print_result(as_json, _facts(name, manifest), f"took savepoint {name} of {app}: {_contents(manifest)}")
 
 
 def list_(app: AppOrAll = None, home: Home = HOME, as_json: AsJson = False) -> None:
@@ -74,11 +72,10 @@ def list_(app: AppOrAll = None, home: Home = HOME, as_json: AsJson = False) -> N
     if as_json:
         print_json([_facts(name, manifest) | {"app": one} for one, name, manifest in found])
     elif found:
-        titles = ("app", "name", "taken", "version", "tasks", "size")
-        print_table(
-            titles,
-            [(one, name, _time(m.created_ms), m.version, len(m.tasks), format_bytes(m.size)) for one, name, m in found],
-        )
+        rows = [
+            (one, name, _time(m.created_ms), m.version, len(m.tasks), format_bytes(m.size)) for one, name, m in found
+        ]
+        print_table(("app", "name", "taken", "version", "tasks", "size"), rows)
     else:
         print_note(f"no savepoints{'' if app is None else f' of {app}'} in {home / 'savepoints'}")
 
@@ -110,7 +107,8 @@ def show(
         ]
         print_json(_facts(name, manifest) | {"folder": str(folder), "tasks": tasks})
         return
-    print_line(f"savepoint {name} of {manifest.app}, {_contents(manifest)}, {_origin(manifest)}")
+    origin = f"{'written' if manifest.written else 'taken'} {_time(manifest.created_ms)}"
+    print_line(f"savepoint {name} of {manifest.app}, {_contents(manifest)}, {origin}")
     rows = []
     for copy in manifest.tasks:
         where = ", ".join(f"{s.stream}[{s.partition}] at {s.offset}" for s in commits[copy.task].sources)
@@ -127,10 +125,7 @@ def delete(app: App, name: Name, home: Home = HOME, as_json: AsJson = False) -> 
     shelf = Shelf(home, app)
     with shelf.locked():
         shelf.delete(name)
-    if as_json:
-        print_json({"app": app, "name": name})
-    else:
-        print_line(f"deleted savepoint {name} of {app}")
+    print_result(as_json, {"app": app, "name": name}, f"deleted savepoint {name} of {app}")
 
 
 def restore(
@@ -204,10 +199,8 @@ def undo(app: App, home: Home = HOME, metadata: Metadata = None, as_json: AsJson
 
     with closing(open_metadata(home, metadata)) as store:
         gone = undo_now(home, app, store)
-    if as_json:
-        print_json({"app": app, "timeline": gone.before})
-    else:
-        print_line(f"{app} is back in timeline {gone.before}, as before the restore of savepoint {gone.savepoint}")
+    said = f"{app} is back in timeline {gone.before}, as before the restore of savepoint {gone.savepoint}"
+    print_result(as_json, {"app": app, "timeline": gone.before}, said)
 
 
 def timelines(
@@ -232,12 +225,8 @@ def timelines(
     with existing_metadata(home, metadata) as store:
         known = Timelines(store, app)
     if as_json:
-        print_json(
-            [
-                {"number": number, "current": number == known.current} | _timeline_facts(known.get(number))
-                for number in known.numbers
-            ]
-        )
+        current = known.current
+        print_json([{"number": n, "current": n == current} | _timeline_facts(known.get(n)) for n in known.numbers])
         return
     rows = []
     for number in known.numbers:
@@ -263,10 +252,8 @@ def export(
     from headrace.life.folder import export as export_now
 
     manifest = export_now(Shelf(home, app), name, target, _progress(quiet or as_json))
-    if as_json:
-        print_json(_facts(name, manifest) | {"target": str(target)})
-    else:
-        print_line(f"exported savepoint {name} of {app} to {target}: {_contents(manifest)}")
+    said = f"exported savepoint {name} of {app} to {target}: {_contents(manifest)}"
+    print_result(as_json, _facts(name, manifest) | {"target": str(target)}, said)
 
 
 def import_(
@@ -288,10 +275,8 @@ def import_(
     from headrace.life.folder import import_ as import_now
 
     manifest = import_now(Shelf(home, app), app, name, source, from_app, _progress(quiet or as_json))
-    if as_json:
-        print_json(_facts(name, manifest) | {"app": app, "source": str(source)})
-    else:
-        print_line(f"imported savepoint {name} of {app} from {source}: {_contents(manifest)}")
+    said = f"imported savepoint {name} of {app} from {source}: {_contents(manifest)}"
+    print_result(as_json, _facts(name, manifest) | {"app": app, "source": str(source)}, said)
 
 
 def parse_counts(pairs: Sequence[str]) -> dict[str, int]:
@@ -309,19 +294,12 @@ def parse_counts(pairs: Sequence[str]) -> dict[str, int]:
     return counts
 
 
-# -- output -------------------------------------------------------------------------------------------------
-
-
 def _progress(quiet: bool) -> Any:
     return (lambda what: None) if quiet else print_note
 
 
 def _contents(manifest: Manifest) -> str:
     return f"version {manifest.version}, {counted(len(manifest.tasks), 'task')}, {format_bytes(manifest.size)}"
-
-
-def _origin(manifest: Manifest) -> str:
-    return f"{'written' if manifest.written else 'taken'} {_time(manifest.created_ms)}"
 
 
 def _time(ms: int) -> str:
@@ -372,10 +350,10 @@ def _print_outlook(app: str, name: str, outlook: Outlook, *, dry_run: bool) -> N
     would = "would begin" if dry_run else "begins"
     where = f"with savepoint {name}" if outlook.manifest.written else f"where savepoint {name} was taken"
     print_line(f"{app} {would} timeline {outlook.timeline.number} {where}")
-    rows = [
-        (f"{one.stream}[{one.partition}]", _offset(one.before), _offset(one.to), str(one.task))
-        for one in outlook.rewinds
-    ]
+    rows = []
+    for one in outlook.rewinds:
+        places = ("its start" if offset is None else str(offset) for offset in (one.before, one.to))
+        rows.append((f"{one.stream}[{one.partition}]", *places, str(one.task)))
     if rows:
         print_table(("input", "was at", "goes to", "task"), rows)
     for stage, (old, new) in outlook.tasks.items():
@@ -390,7 +368,3 @@ def _print_outlook(app: str, name: str, outlook: Outlook, *, dry_run: bool) -> N
             f"{outputs}: the results of the messages in between will appear a second time"
             + ("; --outputs silent avoids that" if outlook.can_be_silent else "")
         )
-
-
-def _offset(offset: int | None) -> str:
-    return "its start" if offset is None else str(offset)

@@ -22,6 +22,7 @@ from headrace.operate.cli.console import (
     print_json,
     print_line,
     print_note,
+    print_result,
     print_table,
 )
 
@@ -107,21 +108,20 @@ def set_(
 
     The startpoint replaces the committed position at the app's next start, or at once with --apply.
     """
-    point = _position(
-        {"--oldest": oldest, "--upcoming": upcoming, "--offset": offset, "--time": time, "--ago": ago}
-        | {"--custom": custom},
-        or_oldest=or_oldest,
-        until=until,
-    )
+    import msgspec
+
+    given = {"--oldest": oldest, "--upcoming": upcoming, "--offset": offset, "--time": time, "--ago": ago}
+    point = _position(given | {"--custom": custom}, or_oldest=or_oldest, until=until)
     name, partition = _parsed(input_)
     points = opened(app, home, metadata)
     if dry_run:
         answer = points.preview(name, point, partition=partition, task=task)
     else:
         answer = points.set(name, point, partition=partition, task=task, apply=apply, note=note)
-    states = _wait(points, answer) if apply and not dry_run else ()
+    states = _wait(points, answer) if apply and not dry_run else []
     if as_json:
-        _print_as_json(answer, states, dry_run=dry_run)
+        data: dict[str, Any] = msgspec.to_builtins(answer)
+        print_json(data | {"dryRun": dry_run, "states": msgspec.to_builtins(states)})
     else:
         _print_answer(answer, states, dry_run=dry_run)
     if any(state.state == "failed" for state in states):
@@ -143,6 +143,8 @@ def list_startpoints(
     """List an app's startpoints and their states."""
     import msgspec
 
+    from headrace.systems.startpoints import in_words
+
     points = opened(app, home, metadata)
     found = points.list(done=done)
     if input_ is not None:
@@ -152,13 +154,12 @@ def list_startpoints(
     if as_json:
         print_json(msgspec.to_builtins(found))
     elif found:
-        print_table(
-            ("input", "partition", "task", "startpoint", "state", "set", "note"),
-            [
-                (s.stream, s.partition, s.task or "all", _described(s.startpoint), _standing(s), _set_by(s), s.note)
-                for s in found
-            ],
-        )
+        rows = []
+        for s in found:
+            set_by = f"{s.by} {moment(s.startpoint.created_ms)}"
+            point = in_words(s.startpoint)
+            rows.append((s.stream, s.partition, s.task or "all", point, _standing(s), set_by, s.note))
+        print_table(("input", "partition", "task", "startpoint", "state", "set", "note"), rows)
     else:
         print_note(f"app {points.app!r} has no startpoints")
 
@@ -177,6 +178,8 @@ def delete(
     """
     import msgspec
 
+    from headrace.systems.startpoints import in_words
+
     points = opened(app, home, metadata)
     name, partition = _parsed(input_)
     gone = points.delete(name, partition=partition, task=task)
@@ -184,7 +187,7 @@ def delete(
         print_json(msgspec.to_builtins(gone))
         return
     for state in gone:
-        print_line(f"deleted {_described(state.startpoint)} for {_where(state)}")
+        print_line(f"deleted {in_words(state.startpoint)} for {_where(state)}")
     if not gone:
         print_note(f"no startpoint is set for {input_}{'' if task is None else f' in task {task}'}")
 
@@ -204,11 +207,7 @@ def address(
 
     with existing_metadata(home, metadata) as store:
         found = find(store, app)
-    if as_json:
-        print_json({"url": found.url, "token": found.token})
-    else:
-        print_line(f"URL={found.url}")
-        print_line(f"TOKEN={found.token}")
+    print_result(as_json, {"url": found.url, "token": found.token}, f"URL={found.url}\nTOKEN={found.token}")
 
 
 def opened(app: str, home: Path, metadata: SecretUrl | None) -> Startpoints:
@@ -227,11 +226,8 @@ def opened(app: str, home: Path, metadata: SecretUrl | None) -> Startpoints:
     return Startpoints(known, home=chosen, metadata=None if url == os.environ.get(METADATA_VARIABLE) else url)
 
 
-# -- reading the arguments
-
-
 def _position(given: dict[str, Any], *, or_oldest: bool, until: str | None) -> Startpoint:
-    """Return the startpoint of these options, of which exactly one must be given."""
+    """The startpoint of these options, of which exactly one must be given."""
     from headrace.core.errors import UsageError
     from headrace.run import startpoints as points
 
@@ -259,7 +255,6 @@ def _position(given: dict[str, Any], *, or_oldest: bool, until: str | None) -> S
 
 
 def _end(text: str, option: str) -> Startpoint:
-    """Return the end of a startpoint whose position was given with this option."""
     from headrace.run.startpoints import ago, offset
 
     number = text.isascii() and text.isdigit()
@@ -308,7 +303,6 @@ def _custom(text: str, until: Startpoint | None) -> Startpoint:
 
 
 def _parsed(text: str) -> tuple[str, int | None]:
-    """Split ``INPUT/PARTITION``."""
     from headrace.core.errors import UsageError
 
     name, slash, number = text.partition("/")
@@ -319,11 +313,8 @@ def _parsed(text: str) -> tuple[str, int | None]:
     return name, int(number)
 
 
-# -- showing
-
-
 def _wait(points: Startpoints, answer: SetAnswer) -> list[StartpointState]:
-    """Wait until the tasks have applied the startpoints or failed to; return their states."""
+    """Wait until the tasks have applied the startpoints or failed to."""
     import time
 
     wanted = {state.startpoint.id for state in answer.written}
@@ -336,41 +327,32 @@ def _wait(points: Startpoints, answer: SetAnswer) -> list[StartpointState]:
         time.sleep(_POLL_S)
 
 
-def _print_as_json(answer: SetAnswer, states: Sequence[StartpointState], *, dry_run: bool) -> None:
-    import msgspec
-
-    data: dict[str, Any] = msgspec.to_builtins(answer)
-    print_json(data | {"dryRun": dry_run, "states": msgspec.to_builtins(list(states))})
-
-
 def _print_answer(answer: SetAnswer, states: Sequence[StartpointState], *, dry_run: bool) -> None:
-    _print_moves(answer.moves)
-    for state in answer.replaced:
-        print_note(f"note: this replaces {_described(state.startpoint)} for {_where(state)}, which was never applied")
-    for note in answer.notes:
-        print_note(f"note: {note}")
-    if dry_run:
-        print_note("nothing was changed")
-    for state in states:
-        print_line(f"{_where(state)}: {_standing(state)}")
+    from headrace.systems.startpoints import in_words
 
-
-def _print_moves(moves: Sequence[Move]) -> None:
     print_table(
         ("input", "task", "from", "to", "what", "from time", "to time"),
         [
             (
                 f"{move.input}/{move.partition}",
                 move.task,
-                _place(move.from_offset, "its beginning" if not move.committed else "?"),
-                _place(move.to_offset, "resolved at the start"),
+                _offset_text(move.from_offset, "?" if move.committed else "its beginning"),
+                _offset_text(move.to_offset, "resolved at the start"),
                 effect(move),
                 moment(move.from_ms),
                 moment(move.to_ms),
             )
-            for move in moves
+            for move in answer.moves
         ],
     )
+    for state in answer.replaced:
+        print_note(f"note: this replaces {in_words(state.startpoint)} for {_where(state)}, which was never applied")
+    for note in answer.notes:
+        print_note(f"note: {note}")
+    if dry_run:
+        print_note("nothing was changed")
+    for state in states:
+        print_line(f"{_where(state)}: {_standing(state)}")
 
 
 def effect(move: Move) -> str:
@@ -388,13 +370,6 @@ def effect(move: Move) -> str:
     return f"reads {much} again" if move.direction == "back" else f"skips {much}"
 
 
-def _described(point: Startpoint) -> str:
-    """Return a startpoint in words, as the options of ``set``."""
-    from headrace.systems.startpoints import in_words
-
-    return in_words(point)
-
-
 def moment(ms: int | None) -> str:
     """Return a time for a table."""
     from headrace.core.clock import utc_text
@@ -402,14 +377,12 @@ def moment(ms: int | None) -> str:
     return "-" if ms is None else utc_text(ms)
 
 
-def _place(offset: int | None, unknown: str) -> str:
-    return unknown if offset is None else _offset_text(offset)
-
-
-def _offset_text(offset: int) -> str:
+def _offset_text(offset: int | None, unknown: str = "") -> str:
     from headrace.core.clock import utc_text
     from headrace.systems.startpoints import MOMENTS
 
+    if offset is None:
+        return unknown
     if offset < MOMENTS:
         return f"{offset:,}"
     return utc_text(offset - MOMENTS) if offset > MOMENTS else "the oldest"
@@ -419,13 +392,8 @@ def _where(state: StartpointState) -> str:
     return f"{state.stream}[{state.partition}]" + ("" if state.task is None else f" in task {state.task}")
 
 
-def _set_by(state: StartpointState) -> str:
-    """Return who set a startpoint, and when: ``ann@laptop 2026-01-01 12:00:00Z``."""
-    return f"{state.by} {moment(state.startpoint.created_ms)}"
-
-
 def _applied_at(state: StartpointState) -> str:
-    """Return where it was applied. A moment is named as in the startpoint, except that upcoming has become a time."""
+    """Where it was applied. A moment is named as in the startpoint, except that upcoming has become a time."""
     from headrace.systems.startpoints import is_moment
 
     if state.offset is None:

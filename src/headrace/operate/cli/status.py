@@ -1,11 +1,4 @@
-"""``headrace status``, ``check``, ``offsets`` and ``peek``: how an app does, as text.
-
-check
-    ``headrace check``: report to monitoring tools whether an app is healthy.
-
-offsets
-    ``headrace offsets``: the positions of an app's tasks in their inputs, and the extent of the inputs.
-"""
+"""``headrace status``, ``check``, ``offsets`` and ``peek``: how an app does, as text."""
 
 from __future__ import annotations
 
@@ -30,6 +23,7 @@ from headrace.operate.cli.console import (
     print_json,
     print_line,
     print_note,
+    print_result,
     print_table,
 )
 from headrace.operate.cli.startpoint import WhichApp, moment, opened
@@ -39,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.core.secrets import SecretUrl
     from headrace.life.metadata import MetadataStore
 
-# -- status ------------------------------------------------------------------------------------------
+_AGAIN_S = 0.3
 _WATCH_S = 1.0
 _TO_TOP = "\x1b[H\x1b[J"
 
@@ -72,10 +66,7 @@ def status(
 
 
 def ask(metadata: MetadataStore, app: str | None) -> list[AppStatus]:
-    """Return the status of each running deployment, then how the others ended.
-
-    Raises ``UnavailableError`` if ``app`` is given and has never run there.
-    """
+    """Return the status of each running deployment, then how the others ended. Raises if ``app`` has never run."""
     from headrace.coordinator.publication import deployments, find_all
     from headrace.core.errors import UnavailableError
 
@@ -98,10 +89,8 @@ def _watch(home: Path, metadata: SecretUrl | None, app: str | None, as_json: boo
     seen = False
     with Interrupt() as interrupt:
         while not interrupt.requested:
-            try:
-                with existing_metadata(
-                    home, metadata
-                ) as store:  # opened each time, because the store may not exist yet
+            try:  # the store is opened each time, because it may not exist yet
+                with existing_metadata(home, metadata) as store:
                     found = ask(store, app)
             except UnavailableError:
                 if not seen:
@@ -109,19 +98,15 @@ def _watch(home: Path, metadata: SecretUrl | None, app: str | None, as_json: boo
                 print_note("the app has ended")
                 return
             seen = True
-            _show(found, store.place, as_json)
+            if as_json:
+                print_json(_as_data(found), indent=None)
+            else:
+                text = _as_text(found) if found else f"no app is running in {store.place}"
+                print_line(_TO_TOP + text if sys.stdout.isatty() else text + "\n")
+            sys.stdout.flush()
             if app is not None and all(one.ended_at is not None for one in found):
                 return
             interrupt.wait(_WATCH_S)
-
-
-def _show(found: Sequence[AppStatus], place: str, as_json: bool) -> None:
-    if as_json:
-        print_json(_as_data(found), indent=None)
-    else:
-        text = _as_text(found) if found else f"no app is running in {place}"
-        print_line(_TO_TOP + text if sys.stdout.isatty() else text + "\n")
-    sys.stdout.flush()
 
 
 def _as_data(found: Sequence[AppStatus]) -> list[Any]:
@@ -138,7 +123,6 @@ def _as_text(found: Sequence[AppStatus]) -> str:
     return "\n\n".join(to_text(one, WallClock().now_ms(), width, sys.stdout.isatty()) for one in found)
 
 
-# -- check -------------------------------------------------------------------------------------------
 def check(
     app: WhichApp,
     max_lag: Annotated[
@@ -176,14 +160,10 @@ def check(
     except HeadraceError as error:
         hint = f"; {error.hint}" if isinstance(error, UsageError) and error.hint else ""
         verdict, text = Health.UNKNOWN, f"UNKNOWN: {app} {error.message.splitlines()[0]}{hint}"
-    if as_json:
-        print_json({"verdict": verdict.name.lower(), "text": text})
-    else:
-        print_line(text)
+    print_result(as_json, {"verdict": verdict.name.lower(), "text": text}, text)
     raise typer.Exit(int(verdict))
 
 
-# -- offsets -----------------------------------------------------------------------------------------
 def offsets(app: WhichApp, home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False) -> None:
     """Show an app's positions in its inputs, and its lag.
 
@@ -220,18 +200,14 @@ def offsets(app: WhichApp, home: Home = HOME, metadata: Metadata = None, as_json
     waiting = {one.startpoint.startpoint.id: one.startpoint for one in found if one.startpoint is not None}
     for state in waiting.values():
         print_note(f"startpoint {state.in_words}")
-    for problem in dict.fromkeys((one.input, one.problem) for one in found if one.problem is not None):
-        print_note(f"{problem[0]}: {problem[1]}")
+    for input_, problem in dict.fromkeys((one.input, one.problem) for one in found if one.problem is not None):
+        print_note(f"{input_}: {problem}")
 
 
 def _lag(messages: int | None, size: int | None) -> str:
     if messages is not None:
         return f"{messages:,}"
     return "-" if size is None else format_bytes(size)
-
-
-# -- peek --------------------------------------------------------------------------------------------
-_AGAIN_S = 0.3
 
 
 def peek(

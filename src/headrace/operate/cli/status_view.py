@@ -21,6 +21,7 @@ from headrace.run.progress import lag_of, time_of
 from headrace.task.standby_status import furthest_behind
 
 _OLD_CHECKPOINT_MS = 60_000
+_SEQUENCE = re.compile(r"\d{20,}")
 _STATE_STYLES = {
     "running": "green",
     "lost": "red",
@@ -43,8 +44,7 @@ def to_text(status: AppStatus, now_ms: int, width: int, coloured: bool) -> str:
             console.print(Text(f"  {line}"), soft_wrap=True)
         return out.getvalue().rstrip("\n")
     console.print(_stages(status, now_ms))
-    outputs = outputs_of(status.tasks)
-    if outputs:
+    if outputs := outputs_of(status.tasks):
         console.print(_outputs(outputs))
     if any(task.checkpoint is not None for task in status.tasks):
         console.print(_checkpoints(status))
@@ -110,15 +110,15 @@ def warnings(status: AppStatus, now_ms: int) -> Iterable[str]:
     for id_, output in outputs_of(status.tasks).items():
         if output.error is not None:
             yield f"output {id_} can't be published ({counted(output.failures, 'failure')}): {output.error}"
-    for name, count in sorted(_left_out(status.tasks).items()):
-        yield f"{name}: {counted(count, 'row')}"
+    left_out: Counter[str] = sum((Counter(task.counters) for task in status.tasks), Counter())
+    for reason, name in sorted((reason, name) for name, reason in _REASONS.items() if left_out[name]):
+        yield f"{reason}: {counted(left_out[name], 'row')}"
     for task in status.tasks:
         checkpoint = task.checkpoint
         if task.state != "finished" and checkpoint is not None and checkpoint.age_ms > _OLD_CHECKPOINT_MS:
             yield f"{task.name} committed its last checkpoint {age(checkpoint.age_ms)} ago"
-    for name, found in [(f"container {c.id}", c.warnings) for c in status.containers] + [
-        (task.name, task.warnings) for task in status.tasks
-    ]:
+    sources = [(f"container {c.id}", c.warnings) for c in status.containers]
+    for name, found in sources + [(task.name, task.warnings) for task in status.tasks]:
         for one in found:
             often = f", {one.times:,} times" if one.times > 1 else ""
             yield f"{name}: {one.message} ({age(now_ms - one.at_ms)} ago{often})"
@@ -148,17 +148,11 @@ def _headline(status: AppStatus, now_ms: int) -> Text:
         at, ago = datetime.fromtimestamp(status.ended_at / 1000, UTC), age(now_ms - status.ended_at)
         how = "drained" if status.state == "finished" and status.drained else status.state
         when = "last alive " if status.state in ("gone", "unreachable") else ""
-        return Text.assemble(
-            (status.app, "bold"), "  ", (how, style), f"  {when}{at:%Y-%m-%d %H:%M:%S} UTC ({ago} ago)"
-        )
-    since = datetime.fromtimestamp(status.started_at / 1000, UTC)
-    up = age(now_ms - status.started_at)
-    return Text.assemble(
-        (status.app, "bold"),
-        "  ",
-        (status.state, style),
-        f"  since {since:%Y-%m-%d %H:%M:%S} UTC ({up})  {status.guarantee}",
-    )
+        told = f"  {when}{at:%Y-%m-%d %H:%M:%S} UTC ({ago} ago)"
+        return Text.assemble((status.app, "bold"), "  ", (how, style), told)
+    since, up = datetime.fromtimestamp(status.started_at / 1000, UTC), age(now_ms - status.started_at)
+    told = f"  since {since:%Y-%m-%d %H:%M:%S} UTC ({up})  {status.guarantee}"
+    return Text.assemble((status.app, "bold"), "  ", (status.state, style), told)
 
 
 def _stages(status: AppStatus, now_ms: int) -> Table:
@@ -185,7 +179,6 @@ def _outputs(outputs: dict[str, OutputStatus]) -> Table:
 
 
 def _checkpoints(status: AppStatus) -> Table:
-    """Return a table with each stage's oldest and slowest checkpoint, and its rollbacks and duplicates."""
     table = _table("checkpoints", "version>", "age>", "took>", "early>", "rollbacks>", "duplicates>")
     for stage in status.stages:
         tasks = [task for task in status.tasks if stage_of(task.name) == stage.name]
@@ -206,7 +199,6 @@ _CALLS = {"calls", "calls_in_flight", "call_retries", "cache_hits"}
 
 
 def _calls(status: AppStatus) -> Table:
-    """Return a table of the calls to other services: their number and duration, and how many the cache saved."""
     table = _table("calls", "in flight>", "done>", "took>", "repeated>", "too late>", "given up>", "from cache>")
     for stage in status.stages:
         tasks = [task for task in status.tasks if stage_of(task.name) == stage.name]
@@ -229,36 +221,29 @@ def _calls(status: AppStatus) -> Table:
 
 
 def _shards(status: AppStatus) -> Table:
-    """Return a table of each slot's shards, with the committed position and the lag of each."""
     table = _table("slot", "task", "shard", "committed", "behind>")
     for task in status.tasks:
         for name, slot in task.slots.items():
             slot_name = name.partition(".")[2]  # a system of slots has exactly one stream
             for shard, state in sorted(slot.shards.items()) or [("-", "no shard")]:
                 behind = slot.behind_ms.get(shard)
-                table.add_row(slot_name, task.name, shard, _shortened(state), "-" if behind is None else age(behind))
+                # A whole sequence number is too long for a table.
+                short = _SEQUENCE.sub(lambda found: f"{found[0][:4]}…{found[0][-10:]}", state.partition(" @")[0])
+                table.add_row(slot_name, task.name, shard, short, "-" if behind is None else age(behind))
     return table
 
 
-def _shortened(state: str) -> str:
-    """Return a shard's state with a shortened sequence number, because a whole one is too long for a table.
-
-    When nothing followed the position is left out, too.
-    """
-    return _SEQUENCE.sub(lambda found: f"{found[0][:4]}…{found[0][-10:]}", state.partition(" @")[0])
-
-
 def _about_watermark(stage: StageStatus, now_ms: int) -> str:
-    """Return the watermark's age and the number of idle tasks. If all tasks are idle, the watermark has no age."""
+    """The watermark's age and the number of idle tasks. If all tasks are idle, the watermark has no age."""
     if stage.idle == stage.tasks - stage.finished:
         return " (idle)"
-    behind = [] if stage.watermark is None else [_behind(now_ms - stage.watermark)]
-    idle = [f"{stage.idle} idle"] if stage.idle else []
-    return f" ({', '.join([*behind, *idle])})" if behind or idle else ""
-
-
-def _behind(ms: int) -> str:
-    return f"{age(ms)} ago" if ms >= 0 else f"{age(ms)} ahead"
+    words = []
+    if stage.watermark is not None:
+        ms = now_ms - stage.watermark
+        words.append(f"{age(ms)} ago" if ms >= 0 else f"{age(ms)} ahead")
+    if stage.idle:
+        words.append(f"{stage.idle} idle")
+    return f" ({', '.join(words)})" if words else ""
 
 
 def _containers(status: AppStatus) -> Table:
@@ -278,7 +263,6 @@ def _containers(status: AppStatus) -> Table:
 
 
 def _standbys(status: AppStatus) -> Table:
-    """Return how many standbys each container keeps, how many haven't begun to read, and the lag of the slowest."""
     table = _table("standbys in container>", "kept>", "waiting>", "fetching>", "behind>")
     for container in status.containers:
         if not container.standbys:
@@ -296,23 +280,13 @@ def _standbys(status: AppStatus) -> Table:
 
 
 def _table(*titles: str) -> Table:
-    """Return a table without lines. A column whose title ends with ``>`` is aligned to the right."""
+    """A table without lines. A column whose title ends with ``>`` is aligned to the right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for title in titles:
         right = title.endswith(">")
         table.add_column(title.removesuffix(">"), justify="right" if right else "left", no_wrap=True)
     return table
 
-
-def _left_out(tasks: Iterable[TaskStatus]) -> Counter[str]:
-    """Return the number of rows without effect, by reason."""
-    total: Counter[str] = Counter()
-    for task in tasks:
-        total.update({name: count for name, count in task.counters.items() if name in _REASONS})
-    return Counter({_REASONS[name]: count for name, count in total.items() if count})
-
-
-_SEQUENCE = re.compile(r"\d{20,}")
 
 _REASONS = {
     "backfilled": "left out, because the tables of the backfill contain them",

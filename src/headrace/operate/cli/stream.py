@@ -1,11 +1,4 @@
-"""``headrace stream``: create, describe, read, write, repair, seal and trim streams.
-
-manage
-    ``headrace stream create``, ``add-column``, ``list``, ``describe``, ``seal`` and ``trim``.
-
-repair
-    ``headrace stream verify`` and ``repair``: find damage in a stream's files, and make readers skip it.
-"""
+"""``headrace stream``: create, describe, read, write, repair, seal and trim streams."""
 
 from __future__ import annotations
 
@@ -36,6 +29,7 @@ from headrace.operate.cli.console import (
     print_json,
     print_line,
     print_note,
+    print_result,
     print_table,
 )
 
@@ -45,12 +39,12 @@ if TYPE_CHECKING:
     from headrace.operate.cli.stream_facts import Place
     from headrace.operate.cli.stream_rows import WrittenRows
     from headrace.run.coordinated import Interrupt
-    from headrace.streams.reader import Gate
     from headrace.systems.base import Consumer, Position
-    from headrace.systems.log.system import Findings, Gap
+    from headrace.systems.log.system import Findings
+
+_REASONS_MAX = 10
 
 
-# -- manage ------------------------------------------------------------------------------------------
 def create(
     name: StreamName,
     partitions: Annotated[
@@ -83,11 +77,9 @@ def create(
     there = place.find()
     columns = None if schema is None else parse_columns(schema)
     info = place.admin().create(place.stream.name, partitions, columns, column_names(key))
-    if as_json:
-        print_json({"created": there is None} | shape(place, info))
-    else:
-        said = "created" if there is None else "exists already:"
-        print_line(f"{said} {place.stream} with {counted(info.partitions, 'partition')}")
+    data = {"created": there is None} | shape(place, info)
+    said = "created" if there is None else "exists already:"
+    print_result(as_json, data, f"{said} {place.stream} with {counted(info.partitions, 'partition')}")
 
 
 def add_column(
@@ -111,14 +103,9 @@ def add_column(
     before = place.require().columns or {}
     info = place.admin().add_columns(place.stream.name, parse_columns(columns))
     about = shape(place, info)
-    if as_json:
-        print_json(about)
-    else:
-        new = {column: dtype for column, dtype in about["columns"].items() if column not in before}
-        if new:
-            print_line(f"added {columns_as_text(new)} to {place.stream}")
-        else:
-            print_line(f"{place.stream} has {columns} already")
+    new = {column: dtype for column, dtype in about["columns"].items() if column not in before}
+    added = f"added {columns_as_text(new)} to {place.stream}"
+    print_result(as_json, about, added if new else f"{place.stream} has {columns} already")
 
 
 def list_(home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False) -> None:
@@ -144,19 +131,11 @@ def list_(home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False)
     elif not streams:
         print_note(f"{home} has no streams")
     else:
-        print_table(
-            ("stream", "partitions", "size", "sealed", "columns"),
-            [
-                (
-                    one["stream"],
-                    one["partitions"],
-                    size_as_text(one),
-                    "yes" if one["sealed"] else "no",
-                    columns_as_text(one["columns"]),
-                )
-                for one in streams
-            ],
-        )
+        rows = []
+        for one in streams:
+            sealed, columns = "yes" if one["sealed"] else "no", columns_as_text(one["columns"])
+            rows.append((one["stream"], one["partitions"], size_as_text(one), sealed, columns))
+        print_table(("stream", "partitions", "size", "sealed", "columns"), rows)
 
 
 def describe(
@@ -230,10 +209,7 @@ def seal(
     place = locate(name, home, metadata, app)
     place.require()
     place.admin().seal(place.stream.name)
-    if as_json:
-        print_json({"stream": str(place.stream), "sealed": True})
-    else:
-        print_line(f"sealed {place.stream}")
+    print_result(as_json, {"stream": str(place.stream), "sealed": True}, f"sealed {place.stream}")
 
 
 def trim(
@@ -260,7 +236,7 @@ def trim(
     This frees its space on the disk and can't be undone.
     """
     from headrace.core.errors import UsageError
-    from headrace.operate.cli.stream_facts import locate, plan_trim, run_trim
+    from headrace.operate.cli.stream_facts import locate, plan_trim
 
     place = locate(name, home, metadata, app)
     cuts = plan_trim(place, before, partition)
@@ -269,21 +245,12 @@ def trim(
         raise UsageError(
             f"this would permanently delete {place.amount(total)} of {place.stream}", hint="add --yes to delete it"
         )
-    run_trim(place, cuts)
-    if as_json:
-        print_json(
-            {
-                "stream": str(place.stream),
-                "bytes": place.size(total),
-                "partitions": [{"partition": cut.ssp.partition, "oldest": cut.before} for cut in cuts],
-            }
-        )
-    else:
-        print_line(f"deleted {place.amount(total)} of {place.stream}")
-
-
-# -- read --------------------------------------------------------------------------------------------
-_REASONS_MAX = 10
+    admin = place.admin()
+    for cut in cuts:
+        admin.trim(cut.ssp, cut.before)
+    oldest = [{"partition": cut.ssp.partition, "oldest": cut.before} for cut in cuts]
+    data = {"stream": str(place.stream), "bytes": place.size(total), "partitions": oldest}
+    print_result(as_json, data, f"deleted {place.amount(total)} of {place.stream}")
 
 
 def read(
@@ -339,7 +306,7 @@ def read(
     from headrace.operate.cli.stream_facts import locate
     from headrace.operate.cli.stream_rows import Lines
     from headrace.run.coordinated import Interrupt
-    from headrace.streams.reader import FrameReader, refuse
+    from headrace.streams.reader import CommittedGate, FrameReader, OpenGate, refuse
 
     del as_json  # the option exists for scripts; the command prints JSON lines anyway
     if limit is not None and limit < 1:
@@ -349,7 +316,7 @@ def read(
     unreadable = _Unreadable()
     damaged = refuse if strict else unreadable.add
     lines = Lines(place.require().columns, control=control, offsets=offsets, limit=limit, damaged=damaged)
-    gate = _gate(committed)
+    gate = CommittedGate() if committed else OpenGate()
     output = sys.stdout.buffer
     with Interrupt() as interrupt:
         reader = FrameReader(
@@ -380,8 +347,6 @@ def read(
 
 
 class _Unreadable:
-    """Counts the records that can't be read, and says why the first ones can't."""
-
     def __init__(self) -> None:
         self.count = 0
 
@@ -394,7 +359,6 @@ class _Unreadable:
 def _starts(
     place: Place, start: Sequence[str], time: str | None, ago: str | None, partition: int | None
 ) -> dict[SSP, Position]:
-    """Return where to start in each partition."""
     from headrace.core.errors import UsageError
     from headrace.operate.cli.stream_facts import positions, positions_at
     from headrace.systems.base import Edge
@@ -409,14 +373,8 @@ def _starts(
     return positions_at(place, time, ago, partition)
 
 
-def _gate(committed: bool) -> Gate:
-    from headrace.streams.reader import CommittedGate, OpenGate
-
-    return CommittedGate() if committed else OpenGate()
-
-
 def _wait(interrupt: Interrupt, output_fd: int | None, consumer: Consumer) -> bool:
-    """Wait for more rows or for an interrupt. Returns False if the output was closed."""
+    """Wait for more rows or for an interrupt. False if the output was closed."""
     from headrace.streams.reader import UNWATCHED_WAIT_MS, WAIT_MS
 
     poll = select.poll()
@@ -432,14 +390,12 @@ def _wait(interrupt: Interrupt, output_fd: int | None, consumer: Consumer) -> bo
 
 
 def _descriptor() -> int | None:
-    """Return the descriptor of stdout; None if it has none (a buffer in a test)."""
     try:
         return sys.stdout.fileno()
-    except OSError:
+    except OSError:  # a buffer in a test
         return None
 
 
-# -- repair ------------------------------------------------------------------------------------------
 def verify(
     names: Annotated[
         list[str] | None,
@@ -514,20 +470,12 @@ def repair(
 
 
 def _print_repair(found: list[Findings]) -> None:
-    print_table(
-        ("stream", "partitions", "records", "sealed", "unfinished", "damaged"),
-        [
-            (
-                one.stream,
-                len(one.partitions),
-                sum(partition.records for partition in one.partitions),
-                "yes" if one.sealed else "no",
-                format_bytes(one.unfinished_bytes),
-                format_bytes(one.damaged_bytes) if one.damaged_bytes else "yes" if one.damaged else "no",
-            )
-            for one in found
-        ],
-    )
+    rows = []
+    for one in found:
+        damage = format_bytes(one.damaged_bytes) if one.damaged_bytes else "yes" if one.damaged else "no"
+        records, sealed = sum(partition.records for partition in one.partitions), "yes" if one.sealed else "no"
+        rows.append((one.stream, len(one.partitions), records, sealed, format_bytes(one.unfinished_bytes), damage))
+    print_table(("stream", "partitions", "records", "sealed", "unfinished", "damaged"), rows)
     damaged = [one for one in found if one.damaged]
     for one in damaged:
         print_line("")
@@ -540,21 +488,13 @@ def _print_repair(found: list[Findings]) -> None:
 
 
 def _problems(found: Findings) -> list[str]:
-    lines = [
-        f"  partition {one.partition}, bytes {gap.start} to {gap.stop} ({_what(gap)})"
-        for one in found.partitions
-        for gap in one.damage
-    ]
+    lines = []
+    for one in found.partitions:
+        for gap in one.damage:
+            size, lost = gap.stop - gap.start, "the file lost them in a power cut"
+            what = f"{counted(size, 'zero')}: {lost}" if gap.zeros else f"{counted(size, 'byte')}: {gap.reason}"
+            lines.append(f"  partition {one.partition}, bytes {gap.start} to {gap.stop} ({what})")
     return [*lines, *([f"  {found.seal_fault}"] if found.seal_fault else [])]
-
-
-def _what(gap: Gap) -> str:
-    size = gap.stop - gap.start
-    return (
-        f"{counted(size, 'zero')}: the file lost them in a power cut"
-        if gap.zeros
-        else f"{counted(size, 'byte')}: {gap.reason}"
-    )
 
 
 def _about(found: Findings) -> dict[str, Any]:
@@ -585,7 +525,6 @@ def _about(found: Findings) -> dict[str, Any]:
     }
 
 
-# -- write -------------------------------------------------------------------------------------------
 class OnError(StrEnum):
     """What to do with a row that doesn't fit."""
 
@@ -660,19 +599,16 @@ def write(
     if sys.stdin.isatty() and (not files or "-" in files):
         print_note("reading JSON lines from the terminal; press Ctrl-D to end")
     with Interrupt() as interrupt:
-        written = Writing(order, interrupt, _progress if sys.stderr.isatty() else _silence).run()
+        written = Writing(order, interrupt, _progress).run()
     _report(written, as_json)
     if written.stopped_in is not None:
         raise typer.Exit(Exit.INTERRUPTED)
 
 
-def _silence(written: WrittenRows) -> None:
-    """Show no progress."""
-
-
 def _progress(written: WrittenRows) -> None:
-    sys.stderr.write(f"\r{written.rows:,} rows, {written.bytes / 1e6:,.1f} MB\x1b[K")
-    sys.stderr.flush()
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{written.rows:,} rows, {written.bytes / 1e6:,.1f} MB\x1b[K")
+        sys.stderr.flush()
 
 
 def _report(written: WrittenRows, as_json: bool) -> None:
@@ -686,9 +622,8 @@ def _report(written: WrittenRows, as_json: bool) -> None:
             f"repeat the command with --id {written.id} to write the rest"
         )
     if written.skipped:
-        print_note(
-            f"left out, because they don't fit: {counted(written.skipped, 'row')}; the first is {written.first_skipped}"
-        )
+        left_out = f"{counted(written.skipped, 'row')}; the first is {written.first_skipped}"
+        print_note(f"left out, because they don't fit: {left_out}")
     if as_json:
         written.rows_by_partition = dict(sorted(written.rows_by_partition.items()))
         print_json(msgspec.to_builtins(written, str_keys=True))

@@ -1,21 +1,8 @@
 """Facts about streams and their frames, for commands: positions, lines, and what a trim deletes.
 
-about
-    Facts about streams, as plain data for ``list`` and ``describe`` to print.
-
-    Offsets of the embedded log are byte positions, so their differences are sizes. Offsets of other logs count frames.
-
-positions
-    Positions on the command line: ``oldest``, ``upcoming``, ``OFFSET`` or ``PARTITION:OFFSET``, or a time.
-
-trimming
-    Compute what a trim deletes, before it deletes anything.
-
-place
-    Resolve the name of a stream on the command line to a system and a stream in it.
-
-    ``NAME`` and ``log.NAME`` are streams of the embedded log. Apps record their other systems in the metadata store
-    when they start; ``--app`` names the app whose systems to use.
+``NAME`` and ``log.NAME`` are streams of the embedded log. Apps record their other systems in the metadata store when
+they start; ``--app`` names the app whose systems to use. Offsets of the embedded log are byte positions, so their
+differences are sizes. Offsets of other logs count frames.
 """
 
 from __future__ import annotations
@@ -35,7 +22,7 @@ from headrace.rows.dtypes import columns_to_json
 from headrace.systems.base import Admin, Edge, Position, StreamInfo, System
 from headrace.systems.registry import LOG, SystemSpec, home_log, offsets_are_bytes, open_system, require_stream
 
-# -- place -------------------------------------------------------------------------------------------
+FORMS = "write oldest, upcoming, OFFSET or PARTITION:OFFSET; headrace stream describe shows the offsets"
 _SYSTEM = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
@@ -49,7 +36,7 @@ class Place:
     home: Path
 
     def admin(self) -> Admin:
-        """The system's admin."""
+        """Return the system's admin."""
         return self.system.admin()
 
     def ssp(self, partition: int) -> SSP:
@@ -61,11 +48,11 @@ class Place:
         return self.admin().describe(self.stream.name)
 
     def require(self) -> StreamInfo:
-        """Return the stream's info. Raises ``StreamNotFoundError``, which suggests a similar name."""
+        """Return the stream's info. The error, if there is no such stream, suggests a similar name."""
         return require_stream(self.system, self.stream, self.home)
 
     def require_partition(self, partition: int) -> StreamInfo:
-        """Return the stream's info. Raises ``UsageError`` if it has no such partition."""
+        """Return the stream's info, if it has this partition."""
         info = self.require()
         if not 0 <= partition < info.partitions:
             raise UsageError(
@@ -74,7 +61,7 @@ class Place:
         return info
 
     def log_folder(self) -> Path:
-        """Return the folder of the stream's log. Raises ``UsageError`` if the stream isn't in a log of files."""
+        """Return the folder of the stream's log, if it is in a log of files."""
         if self.spec.kind != LOG:
             raise UsageError(
                 f"{self.stream} is a stream of {self.spec.kind}, not of a file log", hint="use the tools of that system"
@@ -114,11 +101,10 @@ def locate(text: str, home: Path, metadata: SecretUrl | None = None, app: str | 
 
 
 def place_in(spec: SystemSpec, name: str, home: Path) -> Place:
-    """A stream of a system."""
+    """Return a stream of a system."""
     return Place(StreamId(spec.name, check_id("stream", name)), spec, open_system(spec), home)
 
 
-# -- about -------------------------------------------------------------------------------------------
 def shape(place: Place, info: StreamInfo) -> dict[str, Any]:
     """Return a stream's name, partition count, columns and key, and which columns were added later."""
     columns = None if info.columns is None else columns_to_json(info.columns)
@@ -181,7 +167,7 @@ def columns_as_text(columns: dict[str, Any] | None) -> str:
 
 
 def _type_as_text(dtype: Any) -> str:
-    """Return a type of the durable form as users write it: ``List[Int64]``."""
+    """A type of the durable form as users write it: ``List[Int64]``."""
     match dtype:
         case str():
             return dtype
@@ -195,10 +181,6 @@ def _type_as_text(dtype: Any) -> str:
             return f"Decimal[{precision},{scale}]"
         case _:
             return str(next(iter(dtype)))
-
-
-# -- positions ---------------------------------------------------------------------------------------
-FORMS = "write oldest, upcoming, OFFSET or PARTITION:OFFSET; headrace stream describe shows the offsets"
 
 
 def positions(place: Place, option: str, texts: Sequence[str], partition: int | None) -> dict[SSP, Position | None]:
@@ -227,7 +209,7 @@ def positions(place: Place, option: str, texts: Sequence[str], partition: int | 
 def positions_at(place: Place, time: str | None, ago: str | None, partition: int | None) -> dict[SSP, Position]:
     """Return the first record that was appended then or later, in each partition that a command selects.
 
-    One of ``time`` and ``ago`` must be given. Raises ``UsageError`` for a time in the future.
+    One of ``time`` and ``ago`` must be given.
     """
     if time is not None and ago is not None:
         raise UsageError("--time and --ago both give a position", hint="leave one of them out")
@@ -268,7 +250,6 @@ def _partition(place: Place, option: str, text: str, before: str, wanted: Sequen
     return number
 
 
-# -- trimming ----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Trim:
     """A trim of one partition: it deletes the ``size`` offsets below ``before``."""
@@ -294,10 +275,3 @@ def plan_trim(place: Place, texts: Sequence[str], partition: int | None) -> list
             )
         cuts.append(Trim(ssp, before, before - extent.oldest))
     return cuts
-
-
-def run_trim(place: Place, cuts: Sequence[Trim]) -> None:
-    """Make the cuts."""
-    admin = place.admin()
-    for cut in cuts:
-        admin.trim(cut.ssp, cut.before)

@@ -1,22 +1,10 @@
 """Rows from JSON lines, CSV and Parquet into a stream: their columns, and those that do not fit.
 
-inference
-    Columns from JSON lines, for a stream without declared columns.
+A pipe is read as it fills. Rows are passed on when nothing more arrives for a moment, at the latest a tenth of a second
+after their first byte, so that ``tail -f | headrace stream write`` keeps up.
 
-sources
-    The sources of rows for ``stream write``: JSON lines, CSV and Parquet, in pieces of bounded size.
-
-    A pipe is read as it fills. Rows are passed on when nothing more arrives for a moment, at the latest a tenth of a
-    second after their first byte, so that ``tail -f | headrace stream write`` keeps up.
-
-writing
-    Write rows into a stream: find or create it, choose its columns, and deal with rows that don't fit.
-
-    A row that doesn't fit either ends the write, after the rows before it were written, or is left out and counted. If
-    anything ends a write early, the same command with its id writes the rest.
-
-lines
-    Frames as JSON lines: one line per row, and, if requested, one per control frame.
+A row that doesn't fit either ends the write, after the rows before it were written, or is left out and counted. If
+anything ends a write early, the same command with its id writes the rest.
 """
 
 from __future__ import annotations
@@ -29,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +50,6 @@ from headrace.systems.base import StreamInfo
 from headrace.systems.files.consumer import Reader, Wanted, entry_of
 from headrace.systems.files.storage import Found, LocalStorage
 
-# -- lines -------------------------------------------------------------------------------------------
 PARTITION, OFFSET, CONTROL = "@partition", "@offset", "@control"
 _CONTROL_KINDS = (Kind.WATERMARK, Kind.END_OF_STREAM, Kind.CHECKPOINT, Kind.RESTORE)
 
@@ -82,21 +70,18 @@ class Lines:
 
         ``damaged`` gets the error of each frame that can't be read.
         """
-        self._columns = columns
-        self._control = control
-        self._offsets = offsets
+        self._columns, self._damaged = columns, damaged
+        self._control, self._offsets = control, offsets
         self._left = limit
-        self._damaged = damaged
-        self.rows = 0
-        self.others = 0
+        self.rows = self.others = 0
 
     @property
     def full(self) -> bool:
-        """Return whether the limit is reached."""
+        """Whether the limit is reached."""
         return self._left == 0
 
     def of(self, frames: Iterable[Frame]) -> bytes:
-        """Yield the lines of these frames."""
+        """Return the lines of these frames."""
         return b"".join(self._frame(frame) for frame in frames if not self.full)
 
     def _frame(self, frame: Frame) -> bytes:
@@ -136,7 +121,6 @@ class Lines:
 
 
 def _described(frame: Frame) -> dict[str, Any]:
-    """Describe a frame without rows: its header, and its message if it is a control message."""
     header = frame.header
     versions = {UNVERSIONED: None, END_VERSION: "end"}
     described: dict[str, Any] = {
@@ -153,12 +137,8 @@ def _described(frame: Frame) -> dict[str, Any]:
     return described | {"message": control_of(frame)}
 
 
-# -- inference ---------------------------------------------------------------------------------------
 def infer_columns(data: bytes) -> tuple[dict[str, pl.DataType], list[BadRow]]:
-    """Return the columns of these lines, in order of appearance, and the lines that aren't a JSON object.
-
-    Raises ``DataError`` when a column holds values of different types, or nothing but nulls.
-    """
+    """Return the columns of these lines, in order of appearance, and the lines that aren't a JSON object."""
     found: dict[str, pl.DataType] = {}
     bad: list[BadRow] = []
     decoder = msgspec.json.Decoder(dict[str, Any])
@@ -203,7 +183,6 @@ def _dtype_of(value: Any, name: str) -> pl.DataType:
 
 
 def _widen(one: pl.DataType, other: pl.DataType, name: str) -> pl.DataType:
-    """Return the type that holds values of both."""
     if one == other or isinstance(other, pl.Null):
         return one
     if isinstance(one, pl.Null):
@@ -234,7 +213,6 @@ def _has_null(dtype: Any) -> bool:
     return isinstance(dtype, pl.Null)
 
 
-# -- sources -----------------------------------------------------------------------------------------
 STDIN = "-"
 CHUNK_BYTES = 1 << 20
 
@@ -266,19 +244,14 @@ class RowSource:
     """One file, or stdin. ``infer`` may be called before ``blocks``, but not after it."""
 
     def __init__(self, name: str, interrupt: Interrupt, drop_unknown: bool) -> None:
-        self.name = name
-        self._interrupt = interrupt
-        self._drop_unknown = drop_unknown
+        self.name, self._interrupt, self._drop_unknown = name, interrupt, drop_unknown
 
     def infer(self) -> dict[str, pl.DataType]:
         """Return the columns of the first rows; none if there are no rows."""
         raise NotImplementedError
 
     def blocks(self, columns: Columns, optional: Collection[str]) -> Iterator[list[ParsedRows]]:
-        """Yield all rows with these columns; an ``optional`` column that is missing is null.
-
-        Ends early, between rows, when interrupted.
-        """
+        """Yield all rows with these columns, null if an ``optional`` one is missing. An interrupt ends it early."""
         raise NotImplementedError
 
     def bad_row(self, number: int, bad: BadRow) -> DataError:
@@ -297,9 +270,8 @@ class JsonLines(RowSource):
 
     @override
     def infer(self) -> dict[str, pl.DataType]:
-        """Infer the columns from the first chunk, which is kept for ``blocks``."""
         self._chunks = self._read(THOROUGH)
-        self._first = next(self._chunks, None)
+        self._first = next(self._chunks, None)  # kept for ``blocks``
         if self._first is None:
             return {}
         try:
@@ -313,18 +285,14 @@ class JsonLines(RowSource):
     @override
     def blocks(self, columns: Columns, optional: Collection[str]) -> Iterator[list[ParsedRows]]:
         rows = JsonRows(columns, drop_unknown=self._drop_unknown)
-        for chunk in self._all_chunks():
+        first = [] if self._first is None else [self._first]
+        self._first = None
+        for chunk in chain(first, self._chunks or self._read(PROMPT)):
             yield parse_rows(chunk, last_row_ends(chunk, quote=None), rows.parse)
 
     @override
     def bad_row(self, number: int, bad: BadRow) -> DataError:
         return DataError(f"{self.name}:{number + 1}: {bad.reason}: {shown(bad.raw)}", hint=_ONE_OBJECT_A_LINE)
-
-    def _all_chunks(self) -> Iterator[bytes]:
-        if self._first is not None:
-            yield self._first
-            self._first = None
-        yield from self._chunks or self._read(PROMPT)
 
     def _read(self, at_first: WritePatience) -> Iterator[bytes]:
         if self._path is None:
@@ -364,7 +332,7 @@ class TableFile(RowSource):
         return DataError(f"{where}: {bad.reason}", hint=_FIX_ROWS)
 
     def _fit(self, piece: ParsedRows, schema: Schema, optional: Collection[str]) -> ParsedRows:
-        """Return the piece with the columns of the schema. Rows whose values don't fit are added to its bad rows."""
+        """The piece with the columns of the schema. Rows whose values don't fit are added to its bad rows."""
         unknown = [name for name in piece.frame.columns if name not in schema.columns]
         if unknown and not self._drop_unknown:
             raise DataError(
@@ -386,7 +354,7 @@ class TableFile(RowSource):
 
 
 def open_source(name: str, interrupt: Interrupt, drop_unknown: bool) -> RowSource:
-    """Open a file by its ending, or stdin for ``-``, and read nothing. Raises ``UsageError`` if it is unreadable."""
+    """Open a file by its ending, or stdin for ``-``, and read nothing."""
     if name == STDIN:
         return JsonLines(None, interrupt, drop_unknown)
     path = Path(name)
@@ -420,7 +388,10 @@ def read_chunks(fd: int, name: str, interrupt: Interrupt, at_first: WritePatienc
         if data:
             if not lines:
                 first_byte_at = time.monotonic()
-            _split_lines(data, lines, rest)
+            if end := data.rfind(b"\n") + 1:
+                lines += rest + data[:end]
+                rest.clear()
+            rest += data[end:]
             if len(rest) > ROW_BYTES_MAX:
                 raise DataError(f"{name}: a line of more than {ROW_BYTES_MAX >> 20} MiB", hint=_ONE_OBJECT_A_LINE)
         ended = data == b"" or interrupt.requested
@@ -436,17 +407,6 @@ def read_chunks(fd: int, name: str, interrupt: Interrupt, at_first: WritePatienc
             return
 
 
-def _split_lines(data: bytes, lines: bytearray, rest: bytearray) -> None:
-    """Append whole lines to ``lines``; keep a line without a newline in ``rest``."""
-    end = data.rfind(b"\n") + 1
-    if end:
-        lines += rest
-        lines += data[:end]
-        rest.clear()
-    rest += data[end:]
-
-
-# -- writing -----------------------------------------------------------------------------------------
 _PROGRESS_S = 0.5
 
 
@@ -497,9 +457,7 @@ class Writing:
     """One run of ``stream write``. ``progress`` is called twice a second."""
 
     def __init__(self, order: Order, interrupt: Interrupt, progress: Callable[[WrittenRows], None]) -> None:
-        self._order = order
-        self._interrupt = interrupt
-        self._progress = progress
+        self._order, self._interrupt, self._progress = order, interrupt, progress
         self._reported_at = time.monotonic()
         self._inferred = False
         self._mark = WriteMark(order.id if order.id is not None else secrets.token_hex(4))
@@ -512,18 +470,30 @@ class Writing:
         sources = [open_source(name, self._interrupt, order.drop_unknown) for name in order.files or [STDIN]]
         declared = None if order.schema is None else parse_columns(order.schema)
         info = self._find_stream(declared)
-        columns = declared or (info.columns if info else None) or self._infer(sources)
+        columns = declared or (info.columns if info else None)
+        if not columns:
+            self._inferred = True
+            columns = next((columns for source in sources if (columns := source.infer())), None)
+        if columns is None and info is None:
+            raise UsageError(
+                f"{order.place.stream} wasn't created: the input has no rows to infer its columns from",
+                hint='declare the columns: --schema "member:str,ts:datetime[ms]"',
+            )
         if columns is None:
-            return self._nothing(info)
-        self._check_keys(columns)
+            return self.written
+        try:
+            Schema.of(columns).require(order.keys, "--key")
+        except DeclarationError as error:
+            raise UsageError(error.message, hint=error.hint) from error
         if info is None:
-            info = self._create(columns)
+            name = order.place.stream.name
+            info = order.place.admin().create(name, order.partitions or 0, dict(columns), order.keys)
+            self.written.created = True
         elif order.id is not None:
             self._mark.find(order.place.system, order.place.stream, info)
         try:
-            with closing(
-                RowWriter(order.place.system, order.place.stream, info, order.keys, order.partition)
-            ) as writer:
+            writer = RowWriter(order.place.system, order.place.stream, info, order.keys, order.partition)
+            with closing(writer):
                 self._copy(sources, columns, info.added, writer)
         except HeadraceError as error:
             self._say_how_to_continue(error)
@@ -539,10 +509,8 @@ class Writing:
             rest = f"then repeat the command with --id {self._mark.id}: it writes the rest of the same input"
             error.hint = f"{error.hint or 'check the disk'}; {rest}"
 
-    # -- the stream and its columns ----------------------------------------------------------------------
-
     def _find_stream(self, declared: Columns | None) -> StreamInfo | None:
-        """Return the stream's info, or None if the stream has to be created. Raises if it doesn't match the order."""
+        """The stream's info, or None if the stream has to be created. Raises if it doesn't match the order."""
         order = self._order
         info = order.place.find() if order.create else order.place.require()
         partitions = order.partitions
@@ -563,32 +531,6 @@ class Writing:
             )
         return info
 
-    def _infer(self, sources: Sequence[RowSource]) -> Columns | None:
-        self._inferred = True
-        return next((columns for source in sources if (columns := source.infer())), None)
-
-    def _check_keys(self, columns: Columns) -> None:
-        try:
-            Schema.of(columns).require(self._order.keys, "--key")
-        except DeclarationError as error:
-            raise UsageError(error.message, hint=error.hint) from error
-
-    def _create(self, columns: Columns) -> StreamInfo:
-        order = self._order
-        info = order.place.admin().create(order.place.stream.name, order.partitions or 0, dict(columns), order.keys)
-        self.written.created = True
-        return info
-
-    def _nothing(self, info: StreamInfo | None) -> WrittenRows:
-        if info is None:
-            raise UsageError(
-                f"{self._order.place.stream} wasn't created: the input has no rows to infer its columns from",
-                hint='declare the columns: --schema "member:str,ts:datetime[ms]"',
-            )
-        return self.written
-
-    # -- the rows ------------------------------------------------------------------------------------------
-
     def _copy(
         self, sources: Sequence[RowSource], columns: Columns, optional: Collection[str], writer: RowWriter
     ) -> None:
@@ -606,7 +548,7 @@ class Writing:
                 return
 
     def _take(self, source: RowSource, number: int, block: Sequence[ParsedRows], writer: RowWriter) -> int:
-        """Write the pieces of a block, which begins at this row; returns the number of the row after it."""
+        """Write the pieces of a block, which begins at this row; return the number of the row after it."""
         good: list[tuple[pl.DataFrame, pl.Series]] = []
         for piece in block:
             number += piece.skipped
@@ -624,7 +566,7 @@ class Writing:
         return number
 
     def _numbers(self, piece: ParsedRows, number: int) -> pl.Series:
-        """Return the number of each good row of a piece in the whole input; the piece begins at row ``first``."""
+        """The number of each good row of a piece in the whole input; the piece begins at row ``number``."""
         begin = self._rows_before + number
         numbers = pl.int_range(begin, begin + piece.span, eager=True)
         if not piece.bad:

@@ -1,20 +1,4 @@
-"""``headrace table``: read the tables of a running app.
-
-arguments
-    The arguments of ``get`` and ``scan``: an app, a table, and values of its key as text.
-
-output
-    Print rows of a table: aligned in columns, or as JSON lines with their task and version.
-
-get
-    ``headrace table get``.
-
-list
-    ``headrace table list``.
-
-scan
-    ``headrace table scan``.
-"""
+"""``headrace table``: read the tables of a running app."""
 
 from __future__ import annotations
 
@@ -47,11 +31,11 @@ if TYPE_CHECKING:
 
     from headrace.run.table_routing import TableColumns, TaskRows
 
-# -- arguments ---------------------------------------------------------------------------------------
+TASK, VERSION = "@task", "@version"
+_UNBOUNDED = 100_000
+
 AppOfHome = Annotated[str, typer.Argument(metavar="APP", help="The name of a running app.")]
-
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="A table of the app.")]
-
 Timeout = Annotated[
     str,
     typer.Option("--timeout", metavar="TIME", help="How long to wait for the answer; at most 30s.", show_default=True),
@@ -70,7 +54,7 @@ At = Annotated[
 
 
 def time_of(text: str | None) -> int | datetime | None:
-    """Parse a time; None for no text."""
+    """Parse a time, if there is one."""
     from headrace.core.errors import UsageError
 
     if text is None:
@@ -87,7 +71,6 @@ def key_values(columns: Mapping[str, pl.DataType], texts: Sequence[str], table: 
     """Parse one text for each of the first columns of the key.
 
     Numbers, true and false are written as in JSON, everything else without quotes: times as ISO 8601, binary as base64.
-    Raises ``UsageError`` for a text that isn't of its column's type.
     """
     from headrace.core.errors import UsageError
 
@@ -120,20 +103,16 @@ def _value(name: str, dtype: pl.DataType, text: str, table: str) -> Any:
 
 
 def _is_bare(dtype: pl.DataType, text: str) -> bool:
-    """Return whether JSON writes the value without quotes: a number or a bool, in a column of such a type."""
-    if not (dtype.is_integer() or dtype.is_float() or dtype.is_(_boolean())):
+    """Whether JSON writes the value without quotes: a number or a bool, in a column of such a type."""
+    import polars as pl
+
+    if not (dtype.is_integer() or dtype.is_float() or dtype.is_(pl.Boolean())):
         return False
     try:
         value = json.loads(text)
     except ValueError:
         return False
     return isinstance(value, bool) or (isinstance(value, int | float) and math.isfinite(value))
-
-
-def _boolean() -> pl.DataType:
-    import polars as pl
-
-    return pl.Boolean()
 
 
 def _hint(dtype: pl.DataType) -> str | None:
@@ -157,11 +136,6 @@ def _hint(dtype: pl.DataType) -> str | None:
             return "write true or false"
         case _:
             return None
-
-
-# -- output ------------------------------------------------------------------------------------------
-TASK, VERSION = "@task", "@version"
-_UNBOUNDED = 100_000
 
 
 def print_json_lines(parts: Sequence[TaskRows]) -> None:
@@ -192,16 +166,9 @@ def print_rows(columns: TableColumns, parts: Sequence[TaskRows]) -> None:
         table.add_column(Text(name), justify="right" if dtype.is_numeric() else "left", overflow="fold")
     for line in lines:
         table.add_row(*(Text(_cell(line[name])) for name in columns.schema))
-    here = sys.stdout.isatty()
-    out = StringIO()
-    console = Console(
-        file=out,
-        width=shutil.get_terminal_size().columns if here else _UNBOUNDED,
-        force_terminal=here,
-        no_color=not here,
-        highlight=False,
-    )
-    console.print(table)
+    here, out = sys.stdout.isatty(), StringIO()
+    width = shutil.get_terminal_size().columns if here else _UNBOUNDED
+    Console(file=out, width=width, force_terminal=here, no_color=not here, highlight=False).print(table)
     print_line("\n".join(line.rstrip() for line in out.getvalue().splitlines()))
 
 
@@ -211,16 +178,12 @@ def print_versions(parts: Sequence[TaskRows]) -> None:
     by_version: dict[int | None, list[str]] = {}
     for part in parts:
         by_version.setdefault(part.version, []).append(part.task)
-    notes = [f"{', '.join(_some(tasks))} {_at(version)}" for version, tasks in by_version.items()]
+    notes = []
+    for version, tasks in by_version.items():
+        some = tasks if len(tasks) <= 4 else [*tasks[:3], f"{len(tasks) - 3} others"]
+        at = "before the first commit" if version is None else f"at version {version}"
+        notes.append(f"{', '.join(some)} {at}")
     print_note(f"{counted(rows, 'row')} of {'; '.join(notes)}")
-
-
-def _some(tasks: Sequence[str]) -> list[str]:
-    return [*tasks] if len(tasks) <= 4 else [*tasks[:3], f"{len(tasks) - 3} others"]
-
-
-def _at(version: int | None) -> str:
-    return "before the first commit" if version is None else f"at version {version}"
 
 
 def _cell(value: Any) -> str:
@@ -229,7 +192,6 @@ def _cell(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-# -- get ---------------------------------------------------------------------------------------------
 def get(
     app: AppOfHome,
     table: TableName,
@@ -254,7 +216,6 @@ def get(
     from headrace.run.tables import open_table
 
     url = None if metadata is None else metadata.text
-
     with open_table(app, table, home=home, metadata=url, timeout=timeout) as reader:
         parts = reader.parts_of([key_values(reader.key, key, table)], at=time_of(at))
         there = [part for part in parts if part.rows.height]
@@ -270,7 +231,6 @@ def get(
         raise typer.Exit(Exit.FAILED)
 
 
-# -- list --------------------------------------------------------------------------------------------
 def list_tables(app: AppOfHome, home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False) -> None:
     """List the tables of a running app, and the stores of its low-level tasks.
 
@@ -315,21 +275,12 @@ def list_tables(app: AppOfHome, home: Home = HOME, metadata: Metadata = None, as
 def _print(found: list[dict[str, Any]]) -> None:
     from headrace.operate.cli.stream_facts import columns_as_text
 
-    print_table(
-        ("table", "kind", "key", "stage", "partitions", "rows", "other columns"),
-        [
-            (
-                one["table"],
-                _kind(one),
-                columns_as_text(one["key"]),
-                one["stage"] if one["running"] else f"{one['stage']} (not running here)",
-                one["partitions"],
-                one["rows"],
-                columns_as_text(one["values"]) or "none",
-            )
-            for one in found
-        ],
-    )
+    rows = []
+    for one in found:
+        stage = one["stage"] if one["running"] else f"{one['stage']} (not running here)"
+        key, others = columns_as_text(one["key"]), columns_as_text(one["values"]) or "none"
+        rows.append((one["table"], _kind(one), key, stage, one["partitions"], one["rows"], others))
+    print_table(("table", "kind", "key", "stage", "partitions", "rows", "other columns"), rows)
 
 
 def _kind(one: dict[str, Any]) -> str:
@@ -342,7 +293,6 @@ def _kind(one: dict[str, Any]) -> str:
     return ", ".join(words)
 
 
-# -- scan --------------------------------------------------------------------------------------------
 def scan(
     app: AppOfHome,
     table: TableName,
@@ -379,7 +329,6 @@ def scan(
     from headrace.run.tables import open_table
 
     url = None if metadata is None else metadata.text
-
     with open_table(app, table, home=home, metadata=url, timeout=timeout) as reader:
         first = key or []
         bounds = reader.described.range(

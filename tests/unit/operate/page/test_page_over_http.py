@@ -28,7 +28,7 @@ def page() -> LivePage:
 def coordinator(page) -> Iterator[Coordinator]:
     threads = set(threading.enumerate())
     site = page.site(page_token(TOKEN))
-    with Coordinator(ledger(), MemoryMetadata(), token=TOKEN, pages=site, watched=page.watched) as coordinator:
+    with Coordinator(ledger(), MemoryMetadata(), token=TOKEN, pages=site, watched=page.feed.seen) as coordinator:
         yield coordinator
     assert set(threading.enumerate()) <= threads
 
